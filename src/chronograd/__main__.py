@@ -1,0 +1,5 @@
+"""`python -m chronograd` is the command `chronograd`."""
+
+from chronograd.cli.main import entry
+
+entry()

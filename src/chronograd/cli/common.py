@@ -1,0 +1,93 @@
+"""What verbs share: job arguments, JSON output, tables that read well with and without a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from chronograd.job import Job
+    from chronograd.record import Record
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+
+
+def job_arguments(function: F) -> F:
+    """JOB [FIELD=VALUE...] --print-config --schema, as every verb on a job takes them."""
+    function = click.option(
+        "--print-config", is_flag=True, help="Print the resolved job and stop; nothing is started."
+    )(function)
+    function = click.argument("overrides", nargs=-1, metavar="[FIELD=VALUE]...")(function)
+    return click.argument("job_file", metavar="JOB")(function)
+
+
+def read_job(job_file: str, overrides: Sequence[str], print_config: bool = False) -> Job:
+    """The validated job. With `print_config`, prints it as YAML and ends the verb."""
+    from chronograd import job
+
+    loaded = job.load(job_file, overrides)
+    if print_config:
+        click.echo(job.to_yaml(loaded), nl=False)
+        raise click.exceptions.Exit(0)
+    return loaded
+
+
+def print_json(data: Any) -> None:
+    click.echo(json.dumps(data, indent=1, allow_nan=False))
+
+
+def console(stderr: bool = False) -> Console:
+    """A console without colour or bars where there is no terminal."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    plain = not stream.isatty()
+    return Console(file=stream, no_color=plain or None, width=200 if plain else None, soft_wrap=False, highlight=False)
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "", right: Iterable[int] = (), caption: str = ""
+) -> None:
+    """A plain table: rule under the header only; columns in `right` are right-aligned."""
+    from rich import box
+    from rich.table import Table
+
+    flush_right = set(right)
+    table = Table(title=title or None, caption=caption or None, box=box.SIMPLE_HEAD, title_justify="left",
+                  caption_justify="left", pad_edge=False, title_style="bold", caption_style="dim")
+    for index, name in enumerate(columns):
+        table.add_column(name, justify="right" if index in flush_right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+
+
+def print_record(record: Record) -> None:
+    """Every quantity of a record with its interval, count and source, then what it rests on."""
+    from chronograd.record import QUANTITIES
+    from chronograd.units import quantity
+
+    def row(name: str) -> list[str]:
+        q = record.quantities[name]
+        between = "" if q.low is None or q.high is None else f"{quantity(q.low, q.unit)} … {quantity(q.high, q.unit)}"
+        count = "" if q.n is None else str(q.n)
+        return [QUANTITIES.get(name, (name, ""))[0], quantity(q.value, q.unit), between, count, q.source or q.reason]
+
+    order = [n for n in QUANTITIES if n in record.quantities]
+    order += sorted(n for n in record.quantities if n not in QUANTITIES)
+    print_table(
+        ("quantity", "value", "middle 80 %", "n", "source"),
+        [row(n) for n in order],
+        title=f"{record.title} ({record.kind})",
+        right=(1, 2, 3),
+    )
+    for note in record.notes:
+        click.echo(f"note: {note}")

@@ -1,0 +1,101 @@
+"""`chronograd VERB`: one thin file per verb in this folder, found by name and imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import sys
+from collections.abc import Sequence
+
+import click
+
+from chronograd.errors import ChronogradError, near_names
+
+# Verb → one line of help, in the order of the loop. The file of a verb is this folder's VERB.py.
+VERBS = {
+    "run": "The whole loop on one job file, ending in a report.",
+    "count": "Count the work of a network: parameters, MACs, FLOPs, bytes, receptive field.",
+    "predict": "Predict time, memory and cost of a job on any device.",
+    "measure": "Time a job's steps for real, on one process or many.",
+    "train": "Train a job to its epochs or target accuracy; resumes.",
+    "compare": "Two records side by side.",
+    "report": "One self-contained page, or a notebook, from runs.",
+    "calibrate": "Measure this machine, so that `local` is a device like any other.",
+    "devices": "List devices, links and prices.",
+    "records": "List, filter and show what was predicted and measured.",
+}
+EPILOG = """\b
+Exit status: 0 done; 1 failed; 2 the input is wrong; 3 an optional part is not installed;
+130 interrupted. Every verb takes --json."""
+
+
+class _Verbs(click.Group):
+    """Imports a verb only when it is called, so that --help stays fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(f"chronograd.cli.{name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS:
+            near = near_names(args[0], VERBS)
+            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            ctx.fail(f"There is no verb {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=_Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="chronograd")
+def command() -> None:
+    """A performance lab for deep learning.
+
+    Say what you want to train and on what; learn how long it takes, what it costs and how accurate it
+    gets, before renting a GPU. Then run it for real and see why the two differ.
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a verb and return its exit status. Errors of the user's input are one message, no traceback."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        status = command.main(args=args, prog_name="chronograd", standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.Abort:
+        return 130
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    except click.ClickException as error:
+        if "--json" in args:
+            _fail_json(error.format_message(), "")
+        error.show()
+        return error.exit_code
+    except ChronogradError as error:
+        if "--json" in args:
+            _fail_json(error.message, error.hint)
+        click.echo(f"Error: {error}", err=True)
+        return error.exit_status
+
+
+def _fail_json(message: str, hint: str) -> None:
+    click.echo(json.dumps({"error": message, "hint": hint}))
+
+
+def entry() -> None:
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""Every error a user can meet, one tree.
+
+    ChronogradError                    exit status 1
+    ├── InputError                     exit status 2: what was asked for cannot be right
+    │   ├── JobError                   a job file or an override
+    │   ├── NotFoundError              a name that is not in a catalogue
+    │   └── FileFormatError            a file that is not what it should be
+    ├── MissingExtraError              exit status 3: an optional part is not installed
+    ├── TraceError                     a network that cannot be traced
+    └── RunError                       a run that failed or a run directory that cannot be used
+
+A message says what was wrong and the value seen; `hint` says the next step.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ChronogradError(Exception):
+    """Base of all errors that are reported without a traceback."""
+
+    exit_status = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  To fix: {self.hint}" if self.hint else self.message
+
+
+class InputError(ChronogradError):
+    """What the user gave cannot be right."""
+
+    exit_status = 2
+
+
+class JobError(InputError):
+    """A job file, or an override of one of its fields, is not valid."""
+
+
+class FileFormatError(InputError):
+    """A file is not what its name or place says it is."""
+
+
+class NotFoundError(InputError):
+    """A name is not in its catalogue; the message lists near names."""
+
+    def __init__(self, what: str, name: str, known: Iterable[str], listing: str = "") -> None:
+        known = sorted(known)
+        near = near_names(name, known)
+        shown = near or known[:12]
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(shown)}"
+        if not near and len(known) > len(shown):
+            hint += f", and {len(known) - len(shown)} more"
+        if listing:
+            hint += f" ({listing} lists them)"
+        super().__init__(f"unknown {what} {name!r}", hint)
+
+
+class MissingExtraError(ChronogradError):
+    """An optional part of Chronograd is needed and not installed."""
+
+    exit_status = 3
+
+    def __init__(self, module: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs {module}, which is not installed",
+            f"pip install 'chronograd[{extra}]'",
+        )
+
+
+class TraceError(ChronogradError):
+    """A network raised, or did something that cannot be counted, while it was traced."""
+
+
+class RunError(ChronogradError):
+    """A run failed, or its directory cannot be read or written."""
+
+
+def near_names(name: str, known: Iterable[str], most: int = 3) -> list[str]:
+    """Names in `known` that look like `name`, best first.
+
+    >>> near_names("resnet2", ["resnet20", "vgg16", "resnet32"])
+    ['resnet20', 'resnet32']
+    """
+    return difflib.get_close_matches(name, list(known), n=most, cutoff=0.6)

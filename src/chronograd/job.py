@@ -1,0 +1,335 @@
+"""The job file: what to train, on what, how. The same file is counted, predicted, measured and trained.
+
+`load` reads YAML, applies overrides written `a.b=c`, and returns a validated, frozen `Job`. Nothing is
+started or written before a job is valid.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
+
+from chronograd.errors import InputError, JobError, NotFoundError, near_names
+from chronograd.recipes import RECIPES, recipe
+
+BackendName = Literal[
+    "single", "ddp", "data_parallel", "parameter_server", "horovod", "tf_mirrored", "tf_multiworker"
+]
+BACKENDS: tuple[str, ...] = get_args(BackendName)
+MAX_JOB_BYTES = 1_000_000
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class Network(_Section):
+    """Which network."""
+
+    name: str = Field(min_length=1)
+    """A name of ours, torchvision:NAME, timm:NAME, package.module:function, or the path of a saved trace."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the network's function. Number of classes and input shape come from the data."""
+
+
+class Data(_Section):
+    """What it is trained on."""
+
+    name: str = Field(min_length=1)
+    """A data set (digits, fashion-mnist, cifar10, synthetic)."""
+    shape: tuple[int, ...] | None = None
+    """Shape of one sample; for synthetic data."""
+    classes: Annotated[int, Field(ge=2)] | None = None
+    """Number of classes; for synthetic data."""
+    samples: Annotated[int, Field(ge=1)] | None = None
+    """Use only so many training samples, the first of a fixed shuffle; all by default."""
+
+    @field_validator("shape")
+    @classmethod
+    def _positive(cls, shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if shape is not None and (not shape or min(shape) < 1):
+            raise ValueError("a shape has one or more dimensions, each at least 1")
+        return shape
+
+
+class Training(_Section):
+    """How it is trained. Fields not given are those of the recipe."""
+
+    recipe: str = "sgd-momentum"
+    """A named set of defaults for the fields below."""
+    epochs: int = Field(10, ge=1)
+    """Passes over the training samples, at most."""
+    batch: int = Field(64, ge=1)
+    """Global batch: samples per step over all ranks."""
+    target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Stop when the test accuracy reaches this, as a fraction."""
+    seed: int = Field(0, ge=0, lt=2**31)
+    """Seeds the initial weights and the order of samples."""
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    """Update rule."""
+    learning_rate: float = Field(0.1, gt=0)
+    """Peak learning rate."""
+    momentum: float = Field(0.0, ge=0, lt=1)
+    """Momentum of SGD, beta1 of AdamW."""
+    nesterov: bool = False
+    """Nesterov momentum."""
+    weight_decay: float = Field(0.0, ge=0)
+    """L2 penalty of SGD, decoupled decay of AdamW."""
+    schedule: Literal["constant", "multi_step", "cosine", "one_cycle"] = "constant"
+    """Shape of the learning rate over the run."""
+    warmup: float = Field(0.0, ge=0, lt=1)
+    """Share of the run over which the rate rises linearly to its peak."""
+    milestones: tuple[float, ...] = ()
+    """Shares of the run at which multi_step multiplies the rate by gamma."""
+    gamma: float = Field(0.1, gt=0, lt=1)
+    """Factor of multi_step."""
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    """Label smoothing of the cross-entropy."""
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
+    """Arithmetic of matrix work; anything below fp32 uses autocast."""
+    channels_last: bool = False
+    """Memory layout of images."""
+    checkpoint_every: int = Field(1, ge=1)
+    """Epochs between checkpoints."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_recipe(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        name = given.get("recipe", "sgd-momentum")
+        if not isinstance(name, str) or name not in RECIPES:
+            return given
+        return {**recipe(name), **given}
+
+    @field_validator("recipe")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return _choice(name, "recipe", RECIPES)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("nesterov needs momentum above 0")
+        if self.schedule == "multi_step" and not self.milestones:
+            raise ValueError("schedule multi_step needs milestones, such as [0.5, 0.75]")
+        if list(self.milestones) != sorted(self.milestones) or any(not 0 < m < 1 for m in self.milestones):
+            raise ValueError("milestones are rising shares of the run between 0 and 1")
+        return self
+
+
+class Cluster(_Section):
+    """What it runs on."""
+
+    device: str = Field("local", min_length=1)
+    """A device of the catalogue (`chronograd devices`), `local`, or a device file."""
+    count: int = Field(1, ge=1, le=100_000)
+    """Number of devices; one rank each."""
+    per_node: Annotated[int, Field(ge=1)] | None = None
+    """Devices per node; the device's usual number by default."""
+    link: str | None = None
+    """Link between nodes (`chronograd devices --links`); the device's usual one by default."""
+    threads: Annotated[int, Field(ge=1)] | None = None
+    """CPU threads of one rank; cores divided by ranks on this machine by default."""
+    price_usd_per_hour: Annotated[float, Field(ge=0)] | None = None
+    """Price of one device for an hour; the price table's by default."""
+
+
+class _Job(_Section):
+    network: Network
+    data: Data
+    training: Training = Field(default_factory=lambda: Training())
+    cluster: Cluster = Field(default_factory=lambda: Cluster())
+    backend: BackendName = "single"
+    """How ranks work together."""
+
+    @model_validator(mode="after")
+    def _ranks(self) -> Self:
+        if self.training.batch < self.cluster.count:
+            raise ValueError(
+                f"training.batch is {self.training.batch}, fewer than cluster.count = {self.cluster.count}: "
+                "each rank needs at least one sample per step"
+            )
+        return self
+
+
+class ClassificationJob(_Job):
+    """Images to classes."""
+
+    task: Literal["classification"] = "classification"
+
+
+class DetectionJob(_Job):
+    """Images to boxes."""
+
+    task: Literal["detection"]
+
+
+class ReinforcementJob(_Job):
+    """Environments to returns."""
+
+    task: Literal["reinforcement"]
+
+
+class LanguageJob(_Job):
+    """Tokens to tokens."""
+
+    task: Literal["language"]
+
+
+Job = Annotated[
+    ClassificationJob | DetectionJob | ReinforcementJob | LanguageJob, Field(discriminator="task")
+]
+_ADAPTER: TypeAdapter[Any] = TypeAdapter(Job)
+
+
+def from_dict(data: Any, where: str = "job") -> Job:
+    """A validated job. Raises JobError that lists each field that is wrong, the value seen and near names."""
+    if not isinstance(data, dict):
+        raise JobError(f"{where} must be a mapping of keys to values, got {_shown(data)}", _EXAMPLE)
+    data = {"task": "classification", **data}
+    try:
+        return _ADAPTER.validate_python(data)
+    except ValidationError as error:
+        problems = [_explain(e) for e in error.errors()]
+        raise JobError(f"{where} is not valid\n  " + "\n  ".join(problems), _EXAMPLE) from None
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Job:
+    """Read a job file and apply overrides such as `training.batch=128`.
+
+    Raises JobError for anything from a missing file to a wrong type.
+    """
+    path = Path(path)
+    try:
+        if path.stat().st_size > MAX_JOB_BYTES:
+            raise JobError(f"{path} has {path.stat().st_size:,} bytes; a job file has a few hundred", _EXAMPLE)
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise JobError(f"no job file at {path}", _EXAMPLE) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise JobError(f"cannot read {path}: {error}", _EXAMPLE) from None
+    except (yaml.YAMLError, RecursionError) as error:
+        first = " ".join(str(error).split())
+        raise JobError(f"{path} is not valid YAML: {first}", _EXAMPLE) from None
+    data = {} if data is None else data
+    if not isinstance(data, dict):
+        raise JobError(f"{path} must be a mapping of keys to values, got {_shown(data)}", _EXAMPLE)
+    return from_dict(_override(data, overrides), str(path))
+
+
+def changed(job: Job, overrides: Sequence[str]) -> Job:
+    """A copy of a job with overrides applied, validated again.
+
+    Only fields that the job states keep their value; the others follow the recipe again.
+    """
+    data = job.model_dump(mode="json", exclude_unset=True)
+    defaults = _ADAPTER.validate_python({**data, "training": {"recipe": job.training.recipe}}).training
+    training = data.get("training", {})
+    data["training"] = {
+        k: v for k, v in training.items() if k == "recipe" or getattr(job.training, k) != getattr(defaults, k)
+    }
+    return from_dict(_override(data, overrides), "job")
+
+
+def resolved(job: Job) -> dict[str, Any]:
+    """Every field of a job as plain data, as saved with every result."""
+    data: dict[str, Any] = job.model_dump(mode="json")
+    return {"task": data.pop("task"), **data}
+
+
+def to_yaml(job: Job) -> str:
+    return str(yaml.safe_dump(resolved(job), sort_keys=False, allow_unicode=True))
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of the job file."""
+    return _ADAPTER.json_schema()
+
+
+def parse_on(text: str) -> tuple[int, str]:
+    """Count and device of `8xV100`, `v100` or `8x path/to/device.toml`. Raises InputError.
+
+    >>> parse_on("8xV100"), parse_on("local")
+    ((8, 'v100'), (1, 'local'))
+    """
+    match = re.fullmatch(r"\s*(?:(\d+)\s*[x×]\s*)?(\S+)\s*", text)
+    if match is None or (match[1] is not None and int(match[1]) < 1):
+        raise InputError(f"cannot read device {text!r}", "write COUNTxDEVICE, such as 8xV100 or local")
+    name = match[2]
+    return int(match[1] or 1), name if name.endswith(".toml") else name.lower()
+
+
+_EXAMPLE = "examples/digits.yaml is a whole job file; `chronograd run --schema` prints every field"
+
+
+def _override(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    data = {k: (dict(v) if isinstance(v, dict) else v) for k, v in data.items()}
+    for text in overrides:
+        key, sign, value = text.partition("=")
+        if not sign or not key.strip():
+            raise JobError(f"cannot read override {text!r}", "write field=value, such as training.batch=128")
+        try:
+            parsed = yaml.safe_load(value) if value.strip() else None
+        except yaml.YAMLError:
+            raise JobError(f"override {text!r}: the value is not valid YAML", "quote it") from None
+        *parents, last = key.strip().split(".")
+        node: dict[str, Any] = data
+        for parent in parents:
+            child = node.get(parent)
+            if child is not None and not isinstance(child, dict):
+                raise JobError(f"override {text!r}: {parent} has no fields", _EXAMPLE)
+            node[parent] = dict(child or {})
+            node = node[parent]
+        node[last] = parsed
+    return data
+
+
+def _choice(name: str, what: str, known: Any) -> str:
+    if name not in known:
+        raise ValueError(NotFoundError(what, name, known).args[0] + _did_you_mean(name, list(known)))
+    return name
+
+
+def _did_you_mean(name: str, known: list[str]) -> str:
+    near = near_names(name, known)
+    return f"; did you mean {' or '.join(near)}?" if near else f"; known: {', '.join(known)}"
+
+
+def _explain(error: Any) -> str:
+    """One line for one pydantic error: field, what is wrong, value seen, near names."""
+    tags = {"classification", "detection", "reinforcement", "language"}
+    loc = [str(p) for p in error["loc"]]
+    if loc and loc[0] in tags:
+        loc = loc[1:]
+    name = ".".join(loc) or "job"
+    kind, seen = error["type"], error["input"]
+    if kind == "extra_forbidden":
+        siblings = list(_fields_at(loc[:-1]))
+        return f"{name}: there is no such field{_did_you_mean(loc[-1], siblings)}"
+    if kind == "missing":
+        return f"{name}: is required and not there"
+    if kind in ("union_tag_invalid", "literal_error"):
+        expected = re.findall(r"'([^']*)'", str(error["ctx"].get("expected_tags") or error["ctx"].get("expected")))
+        field_name = "task" if kind == "union_tag_invalid" else name
+        value = seen.get("task") if kind == "union_tag_invalid" and isinstance(seen, dict) else seen
+        return f"{field_name}: {_shown(value)} is not one of its values{_did_you_mean(str(value), expected)}"
+    message = re.sub(r"^(Value error, |Input )", "", error["msg"])
+    return f"{name}: {message}" + ("" if kind == "value_error" else f", got {_shown(seen)}")
+
+
+def _fields_at(loc: Sequence[str]) -> Iterator[str]:
+    model: Any = ClassificationJob
+    for part in loc:
+        model = model.model_fields[part].annotation if part in getattr(model, "model_fields", {}) else None
+    yield from getattr(model, "model_fields", {})
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,236 @@
+"""Record: what happened, or will happen. A prediction is a record that has not happened yet.
+
+A header says which job, on what, by which versions, and what the figures rest on. Quantities are
+named; each has a value, a unit, an interval, a count and a source. What is missing is null with a
+reason, never left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from chronograd.errors import FileFormatError
+
+FORMAT = "chronograd-record"
+VERSION = 1
+
+# The parts of a step, in the order they happen. Their sum is the step time.
+STEP_PARTS = {
+    "input_s": "input",
+    "transfer_s": "transfer",
+    "forward_s": "forward",
+    "backward_s": "backward",
+    "communication_exposed_s": "exposed communication",
+    "update_s": "update",
+}
+# Every quantity a record may have: what it is, and its unit. Backends may add others.
+QUANTITIES = {
+    "step_time_s": ("step time", "s"),
+    **{name: (f"{text} time per step", "s") for name, text in STEP_PARTS.items()},
+    "communication_overlapped_s": ("communication hidden behind backward", "s"),
+    "throughput_samples_per_s": ("throughput of all ranks", "sample/s"),
+    "achieved_flops_per_s": ("achieved rate of matrix FLOPs per rank", "FLOP/s"),
+    "mfu": ("model FLOPs utilisation, of the peak stated in the provenance", "1"),
+    "memory_peak_bytes": ("peak memory of one rank", "B"),
+    "epoch_time_s": ("time per epoch", "s"),
+    "training_time_s": ("training time", "s"),
+    "cost_usd": ("cost of the run", "usd"),
+    "cost_usd_per_hour": ("price of the cluster per hour", "usd"),
+    "test_accuracy": ("accuracy on the test split", "1"),
+    "time_to_accuracy_s": ("training time until the target accuracy", "s"),
+    "epochs": ("epochs trained", "count"),
+}
+
+
+class Quantity(BaseModel):
+    """One figure. A missing one has `value` None and a `reason`.
+
+    `low` and `high` bound the middle 80 %: of the steps timed when measured, of the belief when
+    predicted. `n` is how many samples the value rests on.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    value: float | None
+    unit: str
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+    source: str = ""
+    reason: str = ""
+
+    @classmethod
+    def missing(cls, unit: str, reason: str) -> Quantity:
+        return cls(value=None, unit=unit, reason=reason)
+
+    @classmethod
+    def of_samples(cls, samples: Sequence[float], unit: str, source: str) -> Quantity:
+        """Mean, 10th and 90th percentile and count of samples; missing if there are none.
+
+        >>> q = Quantity.of_samples([1.0, 2.0, 3.0], "s", "clock")
+        >>> q.value, q.n
+        (2.0, 3)
+        """
+        if len(samples) == 0:
+            return cls.missing(unit, "no sample was taken")
+        low, high = np.quantile(samples, [0.1, 0.9])
+        mean = float(np.mean(samples))
+        return cls(value=mean, unit=unit, low=float(low), high=float(high), n=len(samples), source=source)
+
+
+class Curve(BaseModel):
+    """Columns of equal length against the first, such as epoch, seconds, loss, accuracy.
+
+    `units` has one entry per column.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    columns: dict[str, list[float | None]]
+    units: dict[str, str] = Field(default_factory=dict)
+    source: str = ""
+
+
+class Record(BaseModel):
+    """A header and named quantities, predicted or measured.
+
+    Attributes:
+        kind: whether it happened.
+        title: one line for a person.
+        job: the resolved job, as data.
+        cluster: device name, count, links and what else the figures hold for.
+        provenance: what a prediction rests on, or how it was measured: free-form, all strings and numbers.
+        quantities: by name; see QUANTITIES for the usual ones.
+        tables: lists of rows for a report, such as time by operator class.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    format: Literal["chronograd-record"] = "chronograd-record"
+    version: Literal[1] = 1
+    kind: Literal["predicted", "measured"]
+    title: str
+    created: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    job: dict[str, Any] = Field(default_factory=dict)
+    cluster: dict[str, Any] = Field(default_factory=dict)
+    backend: str = ""
+    versions: dict[str, str] = Field(default_factory=dict)
+    provenance: dict[str, Any] = Field(default_factory=dict)
+    quantities: dict[str, Quantity] = Field(default_factory=dict)
+    curves: dict[str, Curve] = Field(default_factory=dict)
+    tables: dict[str, list[dict[str, Any]]] = Field(default_factory=dict)
+    notes: list[str] = Field(default_factory=list)
+
+    def __getitem__(self, name: str) -> Quantity:
+        """The quantity, or a missing one that says so."""
+        if name in self.quantities:
+            return self.quantities[name]
+        unit = QUANTITIES.get(name, ("", ""))[1]
+        return Quantity.missing(unit, f"this record does not have {name}")
+
+    def value(self, name: str) -> float:
+        """The value of a quantity. Raises KeyError with its reason if it is missing."""
+        quantity = self[name]
+        if quantity.value is None:
+            raise KeyError(f"{name}: {quantity.reason}")
+        return quantity.value
+
+    def put(self, name: str, quantity: Quantity) -> None:
+        self.quantities[name] = quantity
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write as JSON: aside, synced, renamed."""
+        write_aside(Path(path), self.model_dump_json(indent=1))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Record:
+        """Read a record file, or `record.json` of a run directory.
+
+        Raises FileFormatError with the first thing that is wrong.
+        """
+        path = Path(path)
+        if path.is_dir():
+            path = path / "record.json"
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            raise FileFormatError(f"no record at {path}", "`chronograd records` lists what there is") from None
+        except OSError as error:
+            raise FileFormatError(f"cannot read {path}: {error.strerror}") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(p) for p in first["loc"]) or "the file"
+            raise FileFormatError(f"{path} is not a Chronograd record: {where}: {first['msg']}") from None
+
+
+@dataclass
+class Difference:
+    """One quantity of two records side by side.
+
+    `ratio` is b / a and `error` is b / a - 1 (None where either is missing). `is_within` says whether the
+    intervals of the two overlap.
+    """
+
+    name: str
+    unit: str
+    a: Quantity
+    b: Quantity
+    ratio: float | None = field(init=False)
+    is_within: bool | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        a, b = self.a.value, self.b.value
+        self.ratio = b / a if a and b is not None else None
+        bounds = [_bounds(self.a), _bounds(self.b)]
+        self.is_within = None
+        if a is not None and b is not None:
+            (a_low, a_high), (b_low, b_high) = bounds
+            self.is_within = a_low <= b_high and b_low <= a_high
+
+    @property
+    def error(self) -> float | None:
+        return None if self.ratio is None else self.ratio - 1
+
+
+def subtract(a: Record, b: Record) -> list[Difference]:
+    """Every quantity that either record has, in the order of QUANTITIES, then by name."""
+    order = {name: i for i, name in enumerate(QUANTITIES)}
+    names = sorted({*a.quantities, *b.quantities}, key=lambda n: (order.get(n, len(order)), n))
+    return [Difference(n, (a[n].unit or b[n].unit), a[n], b[n]) for n in names]
+
+
+def write_aside(path: Path, text: str | bytes) -> None:
+    """Replace a file whole: written aside, synced, renamed, so that a reader never sees half of it."""
+    data = text.encode() if isinstance(text, str) else text
+    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(aside, 0o644)
+        os.replace(aside, path)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, data: Any) -> None:
+    """`write_aside` of data as JSON. Infinities and NaN are refused."""
+    write_aside(path, json.dumps(data, indent=1, allow_nan=False))
+
+
+def _bounds(q: Quantity) -> tuple[float, float]:
+    value = math.nan if q.value is None else q.value
+    return (value if q.low is None else q.low, value if q.high is None else q.high)

@@ -1,0 +1,375 @@
+"""Trace: the work there is in one pass of a network. Pure data, savable, readable without torch.
+
+An operator is semantic: an attention or a convolution is one operator, whichever kernels a device
+chooses. Every amount is affine in the batch, `const + per_sample * batch`, so one trace serves every
+batch. Operators are in order of execution; a storage is born before one operator and dies after another.
+
+FLOPs are those of matrix work (convolution, GEMM, batched GEMM, attention): 1 MAC = 2 FLOPs. The
+arithmetic of everything else (norms, elementwise, pooling, ...) is kept apart as `vector_flops`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from chronograd.errors import FileFormatError
+from chronograd.units import FLOPS_PER_MAC
+
+FORMAT = "chronograd-trace"
+VERSION = 1
+
+PHASES = ("forward", "backward", "update")
+MATRIX_KINDS = (
+    "conv_1x1",
+    "conv_3x3",
+    "conv_kxk",
+    "conv_depthwise",
+    "conv_grouped",
+    "gemm",
+    "batched_gemm",
+    "attention",
+)
+CONV_KINDS = MATRIX_KINDS[:5]
+KINDS = (
+    *MATRIX_KINDS,
+    "norm",
+    "softmax",
+    "elementwise",
+    "reduction",
+    "pooling",
+    "gather",
+    "copy",
+    "view",
+    "update",
+    "unknown",
+)
+ROLES = ("parameter", "buffer", "gradient", "optimizer_state", "activation", "input")
+DTYPE_BYTES = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "complex64": 8,
+    "complex128": 16,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+    "bool": 1,
+}
+
+
+class Affine(NamedTuple):
+    """An amount that grows with the batch: `const + per_sample * batch`.
+
+    >>> Affine(10, 3).at(4)
+    22
+    """
+
+    const: int
+    per_sample: int
+
+    def at(self, batch: int) -> int:
+        return self.const + self.per_sample * batch
+
+    def plus(self, other: Affine) -> Affine:
+        return Affine(self.const + other.const, self.per_sample + other.per_sample)
+
+    def times(self, factor: int) -> Affine:
+        return Affine(self.const * factor, self.per_sample * factor)
+
+
+ZERO = Affine(0, 0)
+
+
+@dataclass(slots=True)
+class Storage:
+    """One allocation. `birth` and `death` are operator ids; -1 = before the first, None = to the end."""
+
+    bytes: Affine
+    role: str
+    birth: int
+    death: int | None = None
+
+
+@dataclass(slots=True)
+class Tensor:
+    """A view of a storage. `shape` holds one `Affine` per dimension; `name` is set for parameters and buffers."""
+
+    storage: int
+    shape: tuple[Affine, ...]
+    dtype: str
+    name: str = ""
+
+    def shape_at(self, batch: int) -> tuple[int, ...]:
+        return tuple(d.at(batch) for d in self.shape)
+
+    def numel_at(self, batch: int) -> int:
+        n = 1
+        for d in self.shape:
+            n *= d.at(batch)
+        return n
+
+
+@dataclass(slots=True)
+class Operator:
+    """One unit of work.
+
+    Attributes:
+        name: the operator's own name, such as `convolution`.
+        module: path of the innermost module that called it; `call` counts that module's calls from 0.
+        inputs, outputs: tensor ids.
+        macs: multiply-adds of matrix work; FLOPs are twice that.
+        vector_flops: all other arithmetic, one per element and elementary operation.
+        read_bytes, written_bytes: what must cross the memory bus if nothing is fused or cached.
+        forward: in a backward operator, the id of the forward operator it belongs to.
+    """
+
+    phase: str
+    kind: str
+    name: str
+    module: str
+    call: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    attributes: dict[str, Any]
+    macs: Affine
+    vector_flops: Affine
+    read_bytes: Affine
+    written_bytes: Affine
+    forward: int | None = None
+
+
+@dataclass
+class Trace:
+    """Operators and tensors of one pass, with what they were traced from.
+
+    Attributes:
+        network: reference that the network was built from, such as `torchvision:vgg19`.
+        mode: `training` (forward, loss, backward) or `inference` (forward in evaluation mode).
+        loss: what was differentiated.
+        input_shapes: one shape per network input; the batch is the dimension with `per_sample` 1.
+        modules: path → class name of every module called.
+        inputs: ids of the network's input tensors; `outputs`: ids of what the network returned.
+        notes: what a reader must know, such as assumptions and what could not be traced.
+        fixed_batch: set when the trace holds for this batch only.
+    """
+
+    network: str
+    mode: str
+    loss: str
+    input_shapes: list[tuple[Affine, ...]]
+    operators: list[Operator] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
+    storages: list[Storage] = field(default_factory=list)
+    modules: dict[str, str] = field(default_factory=dict)
+    inputs: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    frozen: list[str] = field(default_factory=list)
+    fixed_batch: int | None = None
+
+    # -- totals ---------------------------------------------------------------------------------
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Parameters by name, each storage once: tied weights are counted where they come first."""
+        return self._by_role("parameter")
+
+    def buffers(self) -> dict[str, Tensor]:
+        return self._by_role("buffer")
+
+    def _by_role(self, role: str) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        seen: set[int] = set()
+        for t in self.tensors:
+            if t.name and self.storages[t.storage].role == role and t.storage not in seen:
+                seen.add(t.storage)
+                found[t.name] = t
+        return found
+
+    @cached_property
+    def params(self) -> int:
+        """Number of parameters, tied ones once."""
+        return sum(t.numel_at(1) for t in self.parameters().values())
+
+    @cached_property
+    def trained_params(self) -> int:
+        """Number of parameters that take a gradient."""
+        frozen = set(self.frozen)
+        return sum(t.numel_at(1) for n, t in self.parameters().items() if n not in frozen)
+
+    def select(self, phase: str | None = None, kinds: Iterable[str] | None = None) -> list[Operator]:
+        wanted = set(kinds) if kinds is not None else None
+        return [
+            op
+            for op in self.operators
+            if (phase is None or op.phase == phase) and (wanted is None or op.kind in wanted)
+        ]
+
+    def macs(self, batch: int = 1, phase: str = "forward") -> int:
+        """Multiply-adds of one phase at a batch."""
+        return sum(op.macs.at(batch) for op in self.operators if op.phase == phase)
+
+    def flops(self, batch: int = 1, phase: str | None = None) -> int:
+        """FLOPs of matrix work, 2 per MAC; of all phases if `phase` is None."""
+        return FLOPS_PER_MAC * sum(
+            op.macs.at(batch) for op in self.operators if phase is None or op.phase == phase
+        )
+
+    def uncounted(self) -> dict[str, int]:
+        """Operators whose work is not known, with how often each ran. Their bytes are counted."""
+        counts: dict[str, int] = {}
+        for op in self.operators:
+            if op.kind == "unknown":
+                counts[op.name] = counts.get(op.name, 0) + 1
+        return counts
+
+    def live_bytes(self, batch: int) -> np.ndarray:
+        """Bytes alive while each operator runs, shape (num_operators,); allocator and workspace left out."""
+        n = len(self.operators)
+        change = np.zeros(n + 2, dtype=np.float64)
+        for s in self.storages:
+            size = s.bytes.at(batch)
+            change[max(s.birth, 0)] += size
+            if s.death is not None:
+                change[min(s.death + 1, n + 1)] -= size
+        return np.cumsum(change)[: max(n, 1)]
+
+    @cached_property
+    def columns(self) -> dict[str, np.ndarray]:
+        """Operators as NumPy columns, for vectorised prediction. Amounts have shape (num_operators, 2)."""
+        ops = self.operators
+        kind_code = {k: i for i, k in enumerate(KINDS)}
+        phase_code = {p: i for i, p in enumerate(PHASES)}
+        amounts = ("macs", "vector_flops", "read_bytes", "written_bytes")
+        table: dict[str, np.ndarray] = {
+            "kind": np.array([kind_code[o.kind] for o in ops], dtype=np.int16),
+            "phase": np.array([phase_code[o.phase] for o in ops], dtype=np.int8),
+        }
+        for name in amounts:
+            values = np.array([getattr(o, name) for o in ops], dtype=np.float64)
+            table[name] = values.reshape(len(ops), 2)
+        return table
+
+    # -- files ----------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write as JSON, gzipped if the name ends in `.gz`. Written aside, then renamed."""
+        path = Path(path)
+        text = json.dumps(self.to_json(), separators=(",", ":")).encode()
+        if path.suffix == ".gz":
+            text = gzip.compress(text, mtime=0)
+        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            aside.write_bytes(text)
+            os.replace(aside, path)
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def to_json(self) -> dict[str, Any]:
+        head = {k: getattr(self, k) for k in _HEADER}
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            **head,
+            "storages": [[*s.bytes, s.role, s.birth, s.death] for s in self.storages],
+            "tensors": [[t.storage, _dims(t.shape), t.dtype, t.name] for t in self.tensors],
+            "operator_fields": list(_OPERATOR),
+            "operators": [[getattr(o, f) for f in _OPERATOR] for o in self.operators],
+        }
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Trace:
+        """Read a saved trace. Raises FileFormatError if it is not one."""
+        path = Path(path)
+        try:
+            raw = path.read_bytes()
+            if raw[:2] == b"\x1f\x8b":
+                raw = gzip.decompress(raw)
+            data = json.loads(raw)
+        except FileNotFoundError:
+            raise FileFormatError(f"no trace file at {path}", "chronograd count NETWORK --out FILE") from None
+        except (OSError, EOFError, ValueError) as error:
+            raise FileFormatError(f"{path} is not a readable trace: {error}", _REMAKE) from None
+        return cls.from_json(data, str(path))
+
+    @classmethod
+    def from_json(cls, data: Any, where: str = "trace") -> Trace:
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise FileFormatError(f"{where} is not a Chronograd trace", _REMAKE)
+        if data.get("version") != VERSION:
+            raise FileFormatError(f"{where} has trace version {data.get('version')!r}, not {VERSION}", _REMAKE)
+        try:
+            trace = cls(**{k: data[k] for k in _HEADER})
+            trace.input_shapes = [_from_dims(s) for s in trace.input_shapes]
+            trace.storages = [Storage(Affine(a, b), *rest) for a, b, *rest in data["storages"]]
+            trace.tensors = [Tensor(s, _from_dims(d), *rest) for s, d, *rest in data["tensors"]]
+            trace.operators = [_operator(dict(zip(_OPERATOR, row, strict=True))) for row in data["operators"]]
+            trace._check(where)
+        except (KeyError, TypeError, ValueError) as error:
+            raise FileFormatError(f"{where} is damaged: {type(error).__name__} {error}", _REMAKE) from None
+        return trace
+
+    def _check(self, where: str) -> None:
+        """Ids point into their tables and words are known."""
+        n_tensors, n_storages = len(self.tensors), len(self.storages)
+        for t in self.tensors:
+            if not 0 <= t.storage < n_storages:
+                raise ValueError(f"tensor with storage {t.storage} of {n_storages}")
+        for s in self.storages:
+            if s.role not in ROLES:
+                raise ValueError(f"role {s.role!r}")
+        for op in self.operators:
+            if op.kind not in KINDS or op.phase not in PHASES:
+                raise ValueError(f"operator of kind {op.kind!r}, phase {op.phase!r}")
+            if any(not 0 <= i < n_tensors for i in (*op.inputs, *op.outputs)):
+                raise ValueError(f"operator {op.name} names a tensor that is not there")
+
+
+_HEADER = (
+    "network",
+    "mode",
+    "loss",
+    "input_shapes",
+    "modules",
+    "inputs",
+    "outputs",
+    "notes",
+    "versions",
+    "frozen",
+    "fixed_batch",
+)
+_OPERATOR = tuple(Operator.__slots__)  # type: ignore[attr-defined]
+_AMOUNTS = ("macs", "vector_flops", "read_bytes", "written_bytes")
+_REMAKE = "make it again with `chronograd count NETWORK --out FILE`"
+
+
+def _dims(shape: tuple[Affine, ...]) -> list[int | Affine]:
+    return [d.const if d.per_sample == 0 else d for d in shape]
+
+
+def _from_dims(dims: list[Any]) -> tuple[Affine, ...]:
+    return tuple(Affine(d, 0) if isinstance(d, int) else Affine(*d) for d in dims)
+
+
+def _operator(row: dict[str, Any]) -> Operator:
+    for name in _AMOUNTS:
+        row[name] = Affine(*row[name])
+    row["inputs"], row["outputs"] = tuple(row["inputs"]), tuple(row["outputs"])
+    return Operator(**row)
