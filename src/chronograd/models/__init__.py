@@ -1,0 +1,1 @@
+"""Networks that we add to torchvision's and timm's, one file per family."""

@@ -1,0 +1,463 @@
+"""Watches a network run on the meta device and writes down a Trace.
+
+The batch is one large number P. A dimension `c + s·P` is read back as an affine amount, so one pass gives
+the work at every batch; nothing is allocated on the meta device. Lifetimes are those of the storages
+that the network and autograd really hold: weak references tell when each one dies.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from chronograd.count import formulas
+from chronograd.count.meta_kernels import KERNELS
+from chronograd.errors import TraceError
+from chronograd.trace import ZERO, Affine, Operator, Storage, Tensor, Trace
+
+# The symbolic batch: a prime above every constant dimension, so that c + s·P splits one way only, and
+# small enough that P samples of 64 GiB each still have a 63-bit size.
+SYMBOLIC_BATCH = 134_217_757
+# More operators than this means Python looped over the batch.
+MAX_OPERATORS = 1_000_000
+
+Rule = tuple[str, str, Any]
+
+
+class Recorder(TorchDispatchMode):
+    """Records every aten operator that runs under it into `trace`."""
+
+    def __init__(self, trace: Trace, batch: int, is_symbolic: bool) -> None:
+        super().__init__()
+        self.trace = trace
+        self.batch = batch
+        self.is_symbolic = is_symbolic
+        self.phase = "forward"
+        self.modules: list[tuple[str, int]] = [("", 0)]
+        self._storages: dict[int, int] = {}
+        self._weak: dict[int, Any] = {}
+        self._tensors: dict[tuple[Any, ...], int] = {}
+        self._numel: list[Affine] = []
+        self._bytes: list[Affine] = []
+        self._node_op: dict[int, int] = {}
+        self._is_paused = False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Operators run here are not recorded."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
+
+    # -- tensors ---------------------------------------------------------------------------------
+
+    def dim(self, size: int) -> Affine:
+        """A size as an affine amount: `c + s·P` with |c| < P / 2."""
+        if not self.is_symbolic or size < SYMBOLIC_BATCH // 2:
+            return Affine(size, 0)
+        per_sample, const = divmod(size, SYMBOLIC_BATCH)
+        if const > SYMBOLIC_BATCH // 2:
+            per_sample, const = per_sample + 1, const - SYMBOLIC_BATCH
+        return Affine(const, per_sample)
+
+    def add_tensor(self, t: torch.Tensor, role: str = "activation", name: str = "") -> int:
+        """Id of a tensor in the trace, new or known."""
+        storage = t.untyped_storage()
+        key = storage._cdata
+        sid = self._storages.get(key)
+        if sid is None:
+            sid = self._add_storage(storage, key, t, role)
+        shape, stride = t.shape, t.stride()
+        view = (sid, shape, stride, t.storage_offset(), t.dtype)
+        tid = self._tensors.get(view)
+        if tid is None or name:
+            tid = self._tensors[view] = len(self.trace.tensors)
+            dims = tuple(self.dim(d) for d in shape)
+            self.trace.tensors.append(Tensor(sid, dims, str(t.dtype)[6:], name))
+            itemsize = t.element_size()
+            self._numel.append(self._product(dims))
+            held = dims if 0 not in stride else [d for d, s in zip(dims, stride, strict=True) if s != 0]
+            self._bytes.append(self._product(held).times(itemsize))
+        return tid
+
+    def _add_storage(self, storage: torch.UntypedStorage, key: int, t: torch.Tensor, role: str) -> int:
+        sid = len(self.trace.storages)
+        size = self._product([self.dim(d) for d in t.shape]).times(t.element_size())
+        birth = len(self.trace.operators) if role == "activation" else -1
+        self.trace.storages.append(Storage(size, role, birth))
+        self._storages[key] = sid
+
+        def died(_: Any) -> None:
+            self.trace.storages[sid].death = max(len(self.trace.operators) - 1, 0)
+            if self._storages.get(key) == sid:
+                del self._storages[key], self._weak[key]
+
+        self._weak[key] = weakref.ref(storage, died)
+        return sid
+
+    def storage_of(self, t: torch.Tensor) -> Storage:
+        return self.trace.storages[self._storages[t.untyped_storage()._cdata]]
+
+    def forget(self) -> None:
+        """Stop watching: what is still alive lives to the end."""
+        self._weak.clear()
+
+    def _product(self, dims: Sequence[Affine]) -> Affine:
+        const, slope = 1, 0
+        for c, s in dims:
+            if s and slope:
+                raise TraceError(
+                    "an operator multiplies the batch by itself, so its work is not affine in the batch",
+                    "trace at one batch with --fixed-batch N",
+                )
+            const, slope = const * c, (const * s if s else slope * c)
+        return Affine(const, slope)
+
+    # -- operators -------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = KERNELS.get(func, func)(*args, **kwargs)
+        if self._is_paused:
+            return out
+        rule = _RULES.get(func)
+        if rule is None:
+            rule = _RULES[func] = _rule(func)
+        self._add(func, rule, args, kwargs, out)
+        return out
+
+    def _add(self, func: Any, rule: Rule, args: Any, kwargs: Any, out: Any) -> None:
+        family, kind, detail = rule
+        ins = [a for a in _tensors(args)]
+        if kwargs:
+            ins += list(_tensors(kwargs.values()))
+        outs = list(_tensors(out if isinstance(out, (tuple, list)) else (out,)))
+        inputs = tuple([self.add_tensor(t) for t in ins])
+        outputs = tuple([self.add_tensor(t) for t in outs])
+        macs = vector = ZERO
+        attributes: dict[str, Any] = {}
+        if family == "matrix":
+            shapes_in = [tuple(t.shape) for t in ins]
+            macs = self._affine(detail, args, shapes_in, [tuple(t.shape) for t in outs])
+            if kind == "conv":
+                kind, attributes = _describe_conv(func, args)
+        elif family == "vector":
+            vector = self._largest(inputs, outputs).times(detail)
+        elif family == "pooling":
+            kernel = args[2 if "backward" in func._schema.name else 1]
+            kernel = list(kernel) if isinstance(kernel, (list, tuple)) else [kernel, kernel]
+            size = 1
+            for k in kernel:
+                size *= k
+            vector = self._numel[outputs[0]].times(size)
+            attributes = _describe_pool(args, kernel)
+        elif family == "fft":
+            length = ins[0].shape[args[1][-1]]
+            vector = self._largest(inputs, outputs).times(formulas.fft_flops(1, length))
+        elif func._schema.name in _WITH_DIMS:
+            attributes = {"args": _plain(args[1:])}
+        read, written = self._traffic(family, func._schema.name, inputs, outputs)
+        self.append(kind, func._schema.name.partition("::")[2], inputs, outputs, attributes, macs, vector, read, written)
+
+    def _traffic(
+        self, family: str, name: str, inputs: tuple[int, ...], outputs: tuple[int, ...]
+    ) -> tuple[Affine, Affine]:
+        if family == "view":
+            return ZERO, ZERO
+        written = self._sum(outputs)
+        if family == "gather":
+            moved = self._sum(outputs[:1]) if name in ("aten::embedding", "aten::index", "aten::gather") else written
+            return moved, moved
+        if name in formulas.WRITE_ONLY:
+            return ZERO, written
+        if name in ("aten::slice_backward", "aten::select_backward", "aten::copy_"):
+            return self._sum(inputs[-1:]), written
+        return self._sum(inputs), written
+
+    def append(
+        self,
+        kind: str,
+        name: str,
+        inputs: tuple[int, ...],
+        outputs: tuple[int, ...],
+        attributes: dict[str, Any],
+        macs: Affine,
+        vector: Affine,
+        read: Affine,
+        written: Affine,
+        owner: tuple[str, int, int | None] | None = None,
+    ) -> int:
+        """Write one operator down; `owner` overrides (module, call, forward operator)."""
+        index = len(self.trace.operators)
+        if index >= MAX_OPERATORS:
+            raise TraceError(
+                f"more than {MAX_OPERATORS:,} operators: the network seems to loop over the batch",
+                "trace at one batch with --fixed-batch N",
+            )
+        module, call, forward = owner or self._owner(index)
+        self.trace.operators.append(
+            Operator(self.phase, kind, name, module, call, inputs, outputs, attributes, macs, vector, read, written, forward)
+        )
+        return index
+
+    def _owner(self, index: int) -> tuple[str, int, int | None]:
+        """Module, call and forward operator of the one now running.
+
+        In backward, the sequence number of the running autograd node names the forward operator that made
+        it; hooks would lose the second backward of a shared module.
+        """
+        if self.phase == "forward":
+            self._node_op.setdefault(torch._C._autograd._get_sequence_nr() - 1, index)
+            return (*self.modules[-1], None)
+        node = torch._C._current_autograd_node()
+        forward = None if node is None else self._node_op.get(node._sequence_nr())
+        if forward is None:
+            return (*self.modules[-1], None)
+        made_by = self.trace.operators[forward]
+        return made_by.module, made_by.call, forward
+
+    def _affine(self, formula: formulas.Macs, args: Any, ins: list[Any], outs: list[Any]) -> Affine:
+        """A formula on shapes, evaluated at batch 1 and 2."""
+        if not self.is_symbolic:
+            return Affine(formula(args, ins, outs), 0)
+        one, two = (formula(args, self._at(ins, b), self._at(outs, b)) for b in (1, 2))
+        return Affine(2 * one - two, two - one)
+
+    def _at(self, shapes: list[Any], batch: int) -> list[Any]:
+        half = SYMBOLIC_BATCH // 2
+        return [
+            tuple([d if d < half else self.dim(d).at(batch) for d in s]) if s and max(s) >= half else s for s in shapes
+        ]
+
+    def _sum(self, ids: tuple[int, ...]) -> Affine:
+        const = slope = 0
+        for i in set(ids):
+            c, s = self._bytes[i]
+            const += c
+            slope += s
+        return Affine(const, slope)
+
+    def _largest(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Affine:
+        return max((self._numel[i] for i in (*inputs, *outputs)), key=lambda n: (n[1], n[0]), default=ZERO)
+
+    # -- attention -------------------------------------------------------------------------------
+
+    def attention(self, query: Any, key: Any, value: Any, attn_mask: Any, settings: dict[str, Any]) -> torch.Tensor:
+        """One attention operator, forward and backward, whichever kernels a device would choose."""
+        out: torch.Tensor = _Attention.apply(query, key, value, attn_mask, self, settings)  # type: ignore[no-untyped-call]
+        return out
+
+    def _add_attention(self, ins: list[Any], outs: list[Any], settings: dict[str, Any], factor: int, owner: Any) -> int:
+        q, k, v = (tuple(t.shape) for t in ins[:3])
+        inputs = tuple([self.add_tensor(t) for t in ins if t is not None])
+        outputs = tuple([self.add_tensor(t) for t in outs if t is not None])
+        macs = self._affine(lambda a, i, o: factor * formulas.attention_macs(i[0], i[1], i[2]), (), [q, k, v], [])
+        # softmax over the scores: 5 operations per score, as for softmax alone.
+        scores = self._affine(lambda a, i, o: 5 * formulas.attention_macs(i[0], i[1], i[2]), (), [q, k, v], [])
+        width = q[-1] + v[-1]
+        vector = Affine(scores.const // width, scores.per_sample // width)
+        attributes = {"heads": q[-3] if len(q) > 3 else 1, "head_dim": q[-1], "queries": q[-2], "keys": k[-2], **settings}
+        read, written = self._sum(inputs), self._sum(outputs)
+        return self.append("attention", "attention", inputs, outputs, attributes, macs, vector, read, written, owner)
+
+
+class _Attention(torch.autograd.Function):
+    """Scaled dot-product attention that keeps what fused kernels keep: q, k, v, output and row statistics."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Any, k: Any, v: Any, mask: Any, recorder: Recorder, settings: dict[str, Any]) -> Any:
+        with recorder.paused():
+            out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+            statistics = q.new_empty(q.shape[:-1], dtype=torch.float32)
+        index = recorder._add_attention([q, k, v, mask], [out, statistics], settings, 1, None)
+        op = recorder.trace.operators[index]
+        ctx.owner = (op.module, op.call, index)
+        ctx.recorder, ctx.settings = recorder, settings
+        ctx.save_for_backward(q, k, v, mask, out, statistics)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        q, k, v, mask, out, statistics = ctx.saved_tensors
+        with ctx.recorder.paused():
+            made = [torch.empty_like(t) if need else None for t, need in zip((q, k, v), ctx.needs_input_grad, strict=False)]
+            mask_grad = torch.empty_like(mask) if mask is not None and ctx.needs_input_grad[3] else None
+        # dV = Pᵀ dO, dP = dO Vᵀ, dQ = dS K, dK = dSᵀ Q: twice the forward; scores made again are not counted.
+        ins, outs = [q, k, v, mask, out, statistics, grads[0]], [*made, mask_grad]
+        ctx.recorder._add_attention(ins, outs, ctx.settings, 2, ctx.owner)
+        return (*made, mask_grad, None, None)
+
+
+class Functions(TorchFunctionMode):
+    """Makes new tensors on meta and catches attention before torch takes it apart."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+        self._constructors = _device_constructors()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            return self._attention(*args, **kwargs)
+        if func is F.multi_head_attention_forward:
+            return self._multi_head(*args, **kwargs)
+        if func in self._constructors and kwargs.get("device") is None:
+            kwargs = {**kwargs, "device": "meta"}
+        return func(*args, **kwargs)
+
+    def _attention(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        settings = {"causal": bool(is_causal), "masked": attn_mask is not None, "dropout": float(dropout_p)}
+        if key.shape[:-2] != query.shape[:-2] and not enable_gqa:
+            batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+            query, key, value = (t.expand(*batch, *t.shape[-2:]) for t in (query, key, value))
+        return self.recorder.attention(query, key, value, attn_mask, settings)
+
+    def _multi_head(self, *args: Any, **kwargs: Any) -> Any:
+        """torch's own function with its call of attention bound to ours.
+
+        A mode is off while it handles a call, so attention inside would be missed. The copy has globals of
+        its own; torch is left as it is.
+        """
+        original = F.multi_head_attention_forward
+        names = {**original.__globals__, "scaled_dot_product_attention": self._attention}
+        names["has_torch_function"] = lambda _: False
+        bound = types.FunctionType(original.__code__, names, argdefs=original.__defaults__)
+        bound.__kwdefaults__ = original.__kwdefaults__
+        return bound(*args, **kwargs)
+
+
+@contextmanager
+def watch_modules(model: nn.Module, recorder: Recorder) -> Iterator[None]:
+    """Tell the recorder which module runs, by hooks on this model that are always taken off again."""
+    calls: dict[str, int] = {}
+    handles = []
+    for name, module in model.named_modules():
+        recorder.trace.modules[name] = type(module).__name__
+
+        def enter(_: Any, __: Any, name: str = name) -> None:
+            recorder.modules.append((name, calls.get(name, 0)))
+            calls[name] = calls.get(name, 0) + 1
+
+        def leave(_: Any, __: Any, ___: Any) -> None:
+            recorder.modules.pop()
+
+        if name:
+            handles.append(module.register_forward_pre_hook(enter))
+            handles.append(module.register_forward_hook(leave, always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+_RULES: dict[Any, Rule] = {}
+_WITH_DIMS = frozenset(
+    f"aten::{n}"
+    for n in (
+        "transpose", "permute", "cat", "stack", "mean", "sum", "amax", "amin", "var_mean", "unsqueeze", "squeeze", "select",
+        "slice", "split", "split_with_sizes", "unbind", "constant_pad_nd", "_softmax", "flip", "roll", "native_layer_norm",
+        "max", "var", "reflection_pad2d", "replication_pad2d", "upsample_nearest2d", "upsample_bilinear2d",
+    )
+)  # fmt: skip
+
+
+def _rule(func: Any) -> Rule:
+    """Family, kind and detail of an operator, found once."""
+    name = func._schema.name
+    base = name[:-1] if name.endswith("_") and not name.endswith("__") else name
+    if name in formulas.MATRIX:
+        return ("matrix", *formulas.MATRIX[name])
+    if name in formulas.POOLING:
+        return ("pooling", "pooling", None)
+    for candidate in (name, base):
+        if candidate in formulas.VECTOR:
+            return ("vector", *formulas.VECTOR[candidate])
+        if candidate in formulas.VIEWS:
+            return ("view", "view", None)
+        if candidate in formulas.COPIES:
+            return ("copy", "copy", None)
+        if candidate in formulas.GATHERS:
+            return ("gather", "gather", None)
+    if name.startswith("aten::_fft_"):
+        return ("fft", "elementwise", None)
+    if torch.Tag.pointwise in func.tags:
+        return ("vector", "elementwise", 1)
+    if func.is_view:
+        return ("view", "view", None)
+    return ("unknown", "unknown", None)
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _describe_conv(func: Any, args: Any) -> tuple[str, dict[str, Any]]:
+    first = 1 if func._schema.name == "aten::convolution_backward" else 0
+    weight = tuple(args[first + 1].shape)
+    stride, padding, dilation, transposed, _, groups = args[first + 3 : first + 9]
+    if first:  # convolution_backward has bias_sizes where convolution has the bias
+        stride, padding, dilation, transposed, _, groups = args[4:10]
+    attributes = {
+        "kernel": list(weight[2:]),
+        "stride": list(stride),
+        "padding": list(padding),
+        "dilation": list(dilation),
+        "groups": groups,
+        "in_channels": weight[0] if transposed else weight[1] * groups,
+        "out_channels": weight[1] * groups if transposed else weight[0],
+        "transposed": bool(transposed),
+    }
+    if first:
+        attributes["gradients"] = [bool(m) for m in args[10]]
+    return formulas.conv_kind(weight, groups, bool(transposed)), attributes
+
+
+def _describe_pool(args: Any, kernel: list[int]) -> dict[str, Any]:
+    """Kernel, stride and padding of a pooling; stride is the kernel when left empty."""
+    rest = list(args[2:])
+    stride = list(rest[0]) if rest and isinstance(rest[0], (list, tuple)) and rest[0] else kernel
+    padding = list(rest[1]) if len(rest) > 1 and isinstance(rest[1], (list, tuple)) else [0] * len(kernel)
+    dilation = list(rest[2]) if len(rest) > 2 and isinstance(rest[2], (list, tuple)) else [1] * len(kernel)
+    as_many: Callable[[list[int]], list[int]] = lambda v: v if len(v) == len(kernel) else v * len(kernel)  # noqa: E731
+    return {"kernel": kernel, "stride": as_many(stride), "padding": as_many(padding), "dilation": as_many(dilation)}
+
+
+def _plain(values: Sequence[Any]) -> list[Any]:
+    """Arguments that are numbers or lists of numbers."""
+    kept = []
+    for v in values:
+        if isinstance(v, (bool, int, float)) or v is None:
+            kept.append(v)
+        elif isinstance(v, (list, tuple)) and all(isinstance(x, (int, float)) for x in v):
+            kept.append(list(v))
+        else:
+            kept.append(None)
+    return kept

@@ -1,0 +1,157 @@
+"""`trace`: a Trace from any `nn.Module`, forward and backward, on the meta device."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from chronograd.count.recorder import SYMBOLIC_BATCH, Functions, Recorder, watch_modules
+from chronograd.errors import ChronogradError, InputError, TraceError
+from chronograd.trace import Trace
+
+Loss = Callable[[list[torch.Tensor]], torch.Tensor]
+
+
+def trace(
+    model: nn.Module,
+    input_shapes: Sequence[Sequence[int]],
+    *,
+    network: str = "",
+    input_dtypes: Sequence[torch.dtype] | None = None,
+    mode: str = "training",
+    loss: str = "cross_entropy",
+    fixed_batch: int | None = None,
+    is_ours: bool = False,
+) -> Trace:
+    """Run a network once on the meta device and write down its work.
+
+    Args:
+        model: any module, on any device; it is neither changed nor copied in memory.
+        input_shapes: shape of each positional input without the batch dimension.
+        network: reference to keep in the trace.
+        input_dtypes: float32 by default.
+        mode: `training` (training mode: forward, loss, backward) or `inference` (evaluation mode, forward).
+        loss: `cross_entropy` (mean over samples, summed over outputs with classes) or `sum` of all outputs.
+        fixed_batch: trace at this one batch; for networks that loop over or mix their samples.
+        is_ours: the model is on meta already and may be changed, so that no copy is made.
+
+    Raises: TraceError if the network raises, needs real values, or its work is not affine in the batch.
+        Whatever happens, the model, its hooks and the process are left as they were.
+    """
+    if mode not in ("training", "inference"):
+        raise InputError(f"mode is {mode!r}", "training or inference")
+    if loss not in LOSSES:
+        raise InputError(f"loss is {loss!r}", f"one of {', '.join(LOSSES)}")
+    if fixed_batch is not None and fixed_batch < 1:
+        raise InputError(f"fixed_batch is {fixed_batch}", "at least 1")
+    on_meta = model if is_ours else _meta_copy(model)
+    on_meta.train(mode == "training")
+    batch = fixed_batch or SYMBOLIC_BATCH
+    result = Trace(network or type(model).__name__, mode, loss if mode == "training" else "none", [])
+    result.versions = {"torch": str(torch.__version__)}
+    result.fixed_batch = fixed_batch
+    recorder = Recorder(result, batch, is_symbolic=fixed_batch is None)
+    dtypes = list(input_dtypes or [torch.float32] * len(input_shapes))
+    inputs = [
+        torch.empty((batch, *shape), dtype=dtype, device="meta")
+        for shape, dtype in zip(input_shapes, dtypes, strict=True)
+    ]
+    _name_state(on_meta, recorder)
+    result.inputs = [recorder.add_tensor(t, role="input") for t in inputs]
+    result.input_shapes = [result.tensors[i].shape for i in result.inputs]
+    try:
+        _run(on_meta, inputs, recorder, LOSSES[loss])
+    finally:
+        recorder.forget()
+        for p in on_meta.parameters():
+            p.grad = None
+    return result
+
+
+def _run(model: nn.Module, inputs: list[torch.Tensor], recorder: Recorder, loss: Loss) -> None:
+    result = recorder.trace
+    result.frozen = [n for n, p in model.named_parameters() if not p.requires_grad]
+    with _explained(result.network), recorder:
+        with Functions(recorder), watch_modules(model, recorder), torch.enable_grad():
+            outputs = [t for t in tree_leaves(model(*inputs)) if isinstance(t, torch.Tensor)]
+            result.outputs = [recorder.add_tensor(t) for t in outputs]
+            if result.mode == "inference":
+                return
+            recorder.modules.append(("loss", 0))
+            value = loss(outputs)
+        outputs.clear()
+        inputs.clear()
+        if not value.requires_grad:
+            result.notes.append("nothing takes a gradient: there is no backward pass")
+            return
+        recorder.phase = "backward"
+        value.backward()  # type: ignore[no-untyped-call]
+    for p in model.parameters():
+        if p.grad is not None:
+            recorder.storage_of(p.grad).role = "gradient"
+
+
+def cross_entropy(outputs: list[torch.Tensor]) -> torch.Tensor:
+    """Mean cross-entropy of every floating output with a class dimension: (N, C), (N, C, H, W) or (N, T, C)."""
+    losses = []
+    for t in outputs:
+        if not t.is_floating_point() or t.dim() < 2:
+            continue
+        scores = t.flatten(0, 1) if t.dim() == 3 else t
+        target = torch.empty((scores.shape[0], *scores.shape[2:]), dtype=torch.int64, device="meta")
+        losses.append(F.cross_entropy(scores, target))
+    return torch.stack(losses).sum() if len(losses) > 1 else (losses[0] if losses else sum_of_outputs(outputs))
+
+
+def sum_of_outputs(outputs: list[torch.Tensor]) -> torch.Tensor:
+    """Sum of every floating output: the plainest thing that has a gradient."""
+    sums = [t.sum() for t in outputs if t.is_floating_point()]
+    if not sums:
+        raise TraceError("the network returns no floating-point tensor", "count it with --mode inference")
+    return torch.stack(sums).sum() if len(sums) > 1 else sums[0]
+
+
+LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "sum": sum_of_outputs}
+
+
+def _name_state(model: nn.Module, recorder: Recorder) -> None:
+    """Parameters and buffers enter the trace before the first operator, tied ones as one storage."""
+    for name, p in model.named_parameters():
+        recorder.add_tensor(p, role="parameter", name=name)
+    for name, b in model.named_buffers():
+        recorder.add_tensor(b, role="buffer", name=name)
+
+
+def _meta_copy(model: nn.Module) -> nn.Module:
+    """A copy whose parameters and buffers are on meta: the structure is copied, no weight is."""
+    memo: dict[int, Any] = {}
+    for p in model.parameters():
+        memo[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=p.requires_grad)
+    for b in model.buffers():
+        memo[id(b)] = torch.empty_like(b, device="meta")
+    return copy.deepcopy(model, memo)
+
+
+@contextmanager
+def _explained(network: str) -> Iterator[None]:
+    """Whatever a network raises becomes one clear error that keeps its cause."""
+    try:
+        yield
+    except ChronogradError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split()) or "no message"
+        needs_values = "meta tensor" in text.lower() or "Tensor.item()" in text or "data-dependent" in text.lower()
+        hint = (
+            "its work depends on the values of its input, which a trace does not have"
+            if needs_values
+            else "check the input shape (--input) and number of classes; --fixed-batch N where the batch must divide"
+        )
+        raise TraceError(f"{network} raised {type(error).__name__} while traced: {text[:400]}", hint) from error

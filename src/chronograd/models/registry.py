@@ -1,0 +1,447 @@
+"""Networks by name: ours, torchvision's, timm's, or any function that returns a module.
+
+A network is written as
+
+    resnet20                    a network of this folder, the zoo
+    torchvision:vgg19           torchvision.models.get_model("vgg19", weights=None)
+    timm:vit_base_patch16_224   timm.create_model(..., pretrained=False)
+    package.module:function     a function of the user's, also from the current directory
+
+`build` makes it, `spec` tells what it expects. On the device `meta` a network of any size takes no
+memory and no initialisation. Nothing is ever downloaded.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import nn
+
+from chronograd.errors import ChronogradError, InputError, MissingExtraError, NotFoundError
+from chronograd.models import without_init
+
+Builder = Callable[..., nn.Module]
+KerasExtra = Callable[[nn.Module], dict[str, int]]
+_B = TypeVar("_B", bound=Builder)
+
+
+class Published(NamedTuple):
+    """A figure that others print for a network, and where."""
+
+    value: int
+    source: str
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """What a network expects and what is known about it.
+
+    Attributes:
+        input_shape: shape of one sample, such as (3, 224, 224); None if the network does not say.
+        input_dtype: `float32` for images, `int64` for tokens.
+        num_classes: outputs per sample (vocabulary of a language model); None if it is no classifier.
+        published: `params` and `macs` of the network without options, where somebody has printed them.
+        keras_extra: given the network, what Keras counts as parameters beyond `parameters()` and the
+            running statistics of batch norm.
+    """
+
+    name: str
+    input_shape: tuple[int, ...] | None
+    input_dtype: str = "float32"
+    num_classes: int | None = 1000
+    paper: str = ""
+    published: Mapping[str, Published] = field(default_factory=dict)
+    keras_extra: KerasExtra | None = None
+
+    def required_input_shape(self) -> tuple[int, ...]:
+        """The input shape. Raises InputError if the network does not say it."""
+        if self.input_shape is None:
+            raise InputError(
+                f"{self.name} does not say the shape of its input",
+                "give the shape of one sample, such as 3,224,224, or set the attribute input_shape of the function",
+            )
+        return self.input_shape
+
+
+class _Entry(NamedTuple):
+    builder: Builder
+    spec: NetworkSpec
+
+
+_ZOO: dict[str, _Entry] = {}
+
+
+def register(
+    name: str,
+    *,
+    input_shape: tuple[int, ...],
+    paper: str,
+    params: int | None = None,
+    macs: int | None = None,
+    source: str = "computed from the layer shapes of the paper",
+    num_classes: int | None = 1000,
+    input_dtype: str = "float32",
+    keras_extra: KerasExtra | None = None,
+) -> Callable[[_B], _B]:
+    """Enter a function into the zoo under `name`.
+
+    The function may take `num_classes`, `in_channels`, `image_size` (one side of a square image),
+    `sequence` and `vocab`; `build` passes those that it takes. `source` says where `params` and `macs`
+    (at `input_shape`) come from; they must hold exactly and a test holds them to it.
+    """
+    published = {
+        key: Published(value, source) for key, value in (("params", params), ("macs", macs)) if value is not None
+    }
+    entered = NetworkSpec(name, input_shape, input_dtype, num_classes, paper, published, keras_extra)
+
+    def enter(builder: _B) -> _B:
+        assert name not in _ZOO, f"two networks are called {name}"
+        _ZOO[name] = _Entry(builder, entered)
+        return builder
+
+    return enter
+
+
+def names() -> list[str]:
+    """Names of the zoo."""
+    return sorted(_zoo())
+
+
+def build(
+    reference: str,
+    options: dict[str, Any] | None = None,
+    *,
+    input_shape: tuple[int, ...] | None = None,
+    num_classes: int | None = None,
+    device: str = "cpu",
+) -> nn.Module:
+    """The network that `reference` names, with fresh weights.
+
+    Args:
+        options: keyword arguments of the network's function; they win over the two below.
+        input_shape: shape of one sample. Channels and image size are passed where the function takes them.
+        num_classes: passed where the function takes it.
+        device: `meta` for a network without memory and initial values.
+    Raises: NotFoundError for an unknown name, MissingExtraError for a library that is not installed,
+        InputError for a function that cannot be imported, raises or returns something else.
+
+    >>> sum(p.numel() for p in build("resnet20", device="meta").parameters())
+    269722
+    """
+    options = dict(options or {})
+    library, name = _split(reference)
+    with _working_directory_importable():
+        if library == "timm":
+            make = _timm_builder(reference, name, options, input_shape, num_classes)
+        elif library == "torchvision":
+            make = _torchvision_builder(reference, name, options, input_shape, num_classes)
+        else:
+            builder = _function(reference) if library == "function" else _zoo_entry(name).builder
+            shape = None if library == "function" else _zoo_entry(name).spec.input_shape
+            given = _accepted(reference, builder, options, shape, input_shape, num_classes)
+
+            def make() -> nn.Module:
+                return builder(**given)
+
+        return _construct(reference, make, device)
+
+
+def spec(reference: str, options: dict[str, Any] | None = None) -> NetworkSpec:
+    """What the network that `reference` names expects, given the options of its function.
+
+    >>> spec("resnet20").input_shape, spec("resnet20", {"in_channels": 1}).input_shape
+    ((3, 32, 32), (1, 32, 32))
+    """
+    library, name = _split(reference)
+    if library == "timm":
+        found = _timm_spec(reference, name)
+    elif library == "torchvision":
+        found = _torchvision_spec(reference, name)
+    elif library == "function":
+        with _working_directory_importable():
+            shape = getattr(_function(reference), "input_shape", None)
+        found = NetworkSpec(reference, tuple(shape) if shape is not None else None, num_classes=None)
+    else:
+        found = _zoo_entry(name).spec
+    return _with_options(found, options) if options else found
+
+
+def _with_options(found: NetworkSpec, options: Mapping[str, Any]) -> NetworkSpec:
+    """A spec after options that change the input or the output; published figures no longer hold."""
+    shape = found.input_shape
+    if shape is not None and len(shape) == 3:
+        channels = options.get("in_channels", options.get("in_chans", shape[0]))
+        size = options.get("image_size", options.get("img_size", options.get("input_size", shape[1:])))
+        height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
+        shape = (channels, height, width)
+    elif shape is not None and len(shape) == 1:
+        shape = (options.get("sequence", shape[0]),)
+    classes = options.get("num_classes", options.get("vocab", found.num_classes))
+    return replace(found, input_shape=shape, num_classes=classes, published={})
+
+
+# -- where a reference leads ------------------------------------------------------------------------
+
+
+def _split(reference: str) -> tuple[str, str]:
+    """`zoo`, `torchvision`, `timm` or `function`, and the name within it."""
+    prefix, colon, name = reference.partition(":")
+    if not colon:
+        return "zoo", reference
+    if not prefix or not name:
+        raise InputError(f"cannot read network {reference!r}", _FORMS)
+    return (prefix, name) if prefix in ("torchvision", "timm") else ("function", reference)
+
+
+_FORMS = "write a name of the zoo, torchvision:NAME, timm:NAME or package.module:function"
+
+
+@cache
+def _zoo() -> dict[str, _Entry]:
+    """The zoo, after importing every file of this folder."""
+    folder = importlib.import_module("chronograd.models")
+    for module in pkgutil.iter_modules(folder.__path__):
+        importlib.import_module(f"{folder.__name__}.{module.name}")
+    return _ZOO
+
+
+def _zoo_entry(name: str) -> _Entry:
+    entry = _zoo().get(name)
+    if entry is not None:
+        return entry
+    error = NotFoundError("network", name, names())
+    elsewhere = [f"{library}:{name}" for library in ("torchvision", "timm") if _has(library, name)]
+    if elsewhere:
+        error.hint = f"did you mean {' or '.join(elsewhere)}?"
+    raise error
+
+
+def _has(library: str, name: str) -> bool:
+    try:
+        return bool(name) and name in _library_names(library)
+    except ImportError:
+        return False
+
+
+@cache
+def _library_names(library: str) -> frozenset[str]:
+    if library == "torchvision":
+        return frozenset(importlib.import_module("torchvision.models").list_models())
+    return frozenset(importlib.import_module("timm").list_models())
+
+
+def _library(reference: str, library: str) -> ModuleType:
+    try:
+        return importlib.import_module(library)
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.split(".")[0] != library:
+            raise
+        extra = {"torchvision": "vision", "timm": "timm"}[library]
+        raise MissingExtraError(library, extra, f"network {reference}") from None
+
+
+@contextmanager
+def _working_directory_importable() -> Iterator[None]:
+    """The current directory first on `sys.path`, as `python -m` has it."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)
+
+
+def _function(reference: str) -> Builder:
+    """The function of the user's that `package.module:function` names. Raises InputError."""
+    path, _, attribute = reference.partition(":")
+    try:
+        target: Any = importlib.import_module(path)
+    except Exception as error:
+        raise InputError(f"network {reference}: cannot import {path}: {_one_line(error)}", _PATHS) from error
+    for part in attribute.split("."):
+        if not hasattr(target, part):
+            raise InputError(f"network {reference}: {path} has no {attribute}", _FORMS)
+        target = getattr(target, part)
+    if isinstance(target, nn.Module) or not callable(target):
+        kind = type(target).__name__
+        raise InputError(
+            f"network {reference}: {attribute} is a {kind}, not a function", "name a function that returns the network"
+        )
+    return target  # type: ignore[no-any-return]
+
+
+_PATHS = "a module is looked for in the current directory, in PYTHONPATH and among installed packages"
+
+
+def _accepted(
+    reference: str,
+    builder: Builder,
+    options: Mapping[str, Any],
+    own_shape: tuple[int, ...] | None,
+    input_shape: tuple[int, ...] | None,
+    num_classes: int | None,
+) -> dict[str, Any]:
+    """Options, and what the function takes of number of classes and input shape."""
+    takes = inspect.signature(builder).parameters
+    wanted: dict[str, Any] = {}
+    if num_classes is not None:
+        wanted |= {"num_classes": num_classes, "vocab": num_classes}
+    if input_shape is not None and len(input_shape) == 1:
+        wanted["sequence"] = input_shape[0]
+    elif input_shape is not None and len(input_shape) == 3:
+        channels, height, width = input_shape
+        wanted |= {"in_channels": channels, "image_size": height}
+        if own_shape is not None and "in_channels" not in takes and channels != own_shape[0]:
+            raise InputError(f"network {reference} takes {own_shape[0]} channels, the input has {channels}")
+        if "image_size" in takes and "image_size" not in options and height != width:
+            raise InputError(f"network {reference} takes square images, the input is {height} x {width}")
+    return {**{k: v for k, v in wanted.items() if k in takes}, **options}
+
+
+# -- torchvision and timm ---------------------------------------------------------------------------
+
+
+def _torchvision_builder(
+    reference: str,
+    name: str,
+    options: dict[str, Any],
+    input_shape: tuple[int, ...] | None,
+    num_classes: int | None,
+) -> Callable[[], nn.Module]:
+    models = _torchvision_models(reference, name)
+    given: dict[str, Any] = {"weights": None}
+    takes = inspect.signature(models.get_model_builder(name)).parameters
+    if "weights_backbone" in takes:
+        given["weights_backbone"] = None  # by default it downloads them
+    if name in ("googlenet", "inception_v3"):
+        given["init_weights"] = True  # what it does anyway, with a warning
+    if num_classes is not None:
+        given["num_classes"] = num_classes
+    if input_shape is not None and len(input_shape) == 3:
+        channels, height, width = input_shape
+        if channels != 3:
+            raise InputError(
+                f"network {reference} takes 3 channels, the input has {channels}",
+                "networks of timm and of the zoo take any number of channels",
+            )
+        if name.startswith("vit_"):
+            given["image_size"] = height
+        elif name.startswith("maxvit"):
+            given["input_size"] = (height, width)
+    given |= options
+
+    def make() -> nn.Module:
+        network: nn.Module = models.get_model(name, **given)
+        return network
+
+    return make
+
+
+def _torchvision_models(reference: str, name: str) -> ModuleType:
+    _library(reference, "torchvision")
+    if name not in _library_names("torchvision"):
+        raise NotFoundError("torchvision network", name, _library_names("torchvision"))
+    return importlib.import_module("torchvision.models")
+
+
+_DETECTION_SIDE = 800  # shorter side to which torchvision's detectors resize (GeneralizedRCNNTransform)
+_VIDEO_FRAMES = 16  # clip length of torchvision's video networks, in the documentation of their weights
+
+
+def _torchvision_spec(reference: str, name: str) -> NetworkSpec:
+    """From the transforms and the meta data of the default weights; the weights are not loaded."""
+    models = _torchvision_models(reference, name)
+    weights = models.get_model_weights(name).DEFAULT
+    transforms = weights.transforms()
+    kind = type(transforms).__name__
+    if kind == "ObjectDetection":
+        fixed = re.search("300|320", name)
+        size = [int(fixed[0]) if fixed else _DETECTION_SIDE]
+    else:
+        size = getattr(transforms, "crop_size", None) or getattr(transforms, "resize_size", None) or [224]
+    frames = (_VIDEO_FRAMES,) if kind == "VideoClassification" else ()
+    classes = len(weights.meta["categories"]) if "categories" in weights.meta else None
+    return NetworkSpec(reference, (3, *frames, size[0], size[-1]), num_classes=classes)
+
+
+def _timm_builder(
+    reference: str,
+    name: str,
+    options: dict[str, Any],
+    input_shape: tuple[int, ...] | None,
+    num_classes: int | None,
+) -> Callable[[], nn.Module]:
+    timm = _timm(reference, name)
+    given: dict[str, Any] = {"pretrained": False}
+    if num_classes is not None:
+        given["num_classes"] = num_classes
+    sized: dict[str, Any] = {}
+    if input_shape is not None and len(input_shape) == 3:
+        own = _timm_spec(reference, name).required_input_shape()
+        channels, height, width = input_shape
+        if channels != own[0]:
+            given["in_chans"] = channels
+        if (height, width) != own[1:] and "img_size" not in options:
+            sized["img_size"] = height if height == width else (height, width)
+    given |= options
+
+    def make() -> nn.Module:
+        try:
+            network: nn.Module = timm.create_model(name, **given, **sized)
+        except TypeError as error:  # timm does not say which networks are built for one image size
+            if not sized or "img_size" not in str(error):
+                raise
+            network = timm.create_model(name, **given)
+        return network
+
+    return make
+
+
+def _timm(reference: str, name: str) -> ModuleType:
+    timm = _library(reference, "timm")
+    if not timm.is_model(name):
+        raise NotFoundError("timm network", name, _library_names("timm"))
+    return timm
+
+
+def _timm_spec(reference: str, name: str) -> NetworkSpec:
+    config = _timm(reference, name).get_pretrained_cfg(name)
+    shape = tuple(config.input_size) if config is not None else (3, 224, 224)
+    return NetworkSpec(reference, shape, num_classes=config.num_classes if config is not None else 1000)
+
+
+# -- construction -----------------------------------------------------------------------------------
+
+
+def _construct(reference: str, make: Callable[[], nn.Module], device: str) -> nn.Module:
+    """Call a constructor for a device; whatever it raises becomes one InputError."""
+    try:
+        network = without_init.on_meta(make) if device == "meta" else make()
+    except ChronogradError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"network {reference} cannot be built: {_one_line(error)}", "check the options and the input shape"
+        ) from error
+    if not isinstance(network, nn.Module):
+        raise InputError(f"network {reference} returned a {type(network).__name__}, not a torch.nn.Module")
+    return network if device == "meta" else network.to(device)
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

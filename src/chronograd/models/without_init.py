@@ -1,0 +1,77 @@
+"""Networks without memory: built on the device `meta`, or on the CPU without initial values and then moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+RANDOM_FILLS = frozenset(
+    f"{name}_"
+    for name in (
+        *("normal", "uniform", "trunc_normal", "log_normal", "exponential", "cauchy", "geometric", "bernoulli"),
+        *("random", "erfinv", "kaiming_normal", "kaiming_uniform", "xavier_normal", "xavier_uniform", "orthogonal"),
+    )
+)
+
+
+class SkipInitialisation(TorchFunctionMode):
+    """Within it, filling a tensor with random numbers does nothing; what is in the tensor is undefined.
+
+    A mode of the current thread, so nothing of torch is changed for anyone else.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in RANDOM_FILLS:
+            return args[0] if args else kwargs["tensor"]
+        if func is torch.linalg.qr:  # the work of nn.init.orthogonal_, which is no torch function itself
+            shapes = func(args[0].to("meta"), *args[1:], **kwargs)
+            return tuple(torch.empty_like(t, device="cpu") for t in shapes)
+        return func(*args, **kwargs)
+
+
+def on_meta(make: Callable[[], nn.Module]) -> nn.Module:
+    """The network that `make` returns, on the device `meta`.
+
+    Some constructors cannot run there, such as those that read a number out of a tensor. They run again
+    on the CPU, with initialisation skipped. The state of the random number generator stays as it was.
+    """
+    with torch.random.fork_rng(devices=[]):
+        try:
+            with torch.device("meta"):
+                network = make()
+        except Exception:
+            with torch.device("cpu"), SkipInitialisation():
+                network = make()
+    return move_to_meta(network) if isinstance(network, nn.Module) else network
+
+
+def move_to_meta(network: nn.Module) -> nn.Module:
+    """Move parameters, buffers and plain tensor attributes to `meta`, in place; what is tied stays tied.
+
+    `Module.to("meta")` would make two parameters of one that two modules share.
+    """
+    moved: dict[int, torch.Tensor] = {}
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device.type == "meta" or nn.parameter.is_lazy(tensor):
+            return tensor
+        if id(tensor) not in moved:
+            empty = torch.empty_like(tensor, device="meta")
+            is_parameter = isinstance(tensor, nn.Parameter)
+            moved[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
+        return moved[id(tensor)]
+
+    for module in network.modules():
+        for tensors in (module._parameters, module._buffers, vars(module)):
+            for name, value in list(tensors.items()):
+                if isinstance(value, torch.Tensor):
+                    tensors[name] = move(value)
+    return network

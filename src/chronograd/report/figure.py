@@ -1,0 +1,181 @@
+"""Figure: a plot as plain data. `plots` draws it; a page shows the same data as a table beside it.
+
+Predictions are lines with a band, measurements are points with bars. Values are in the unit that the axis
+label names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Role = Literal["predicted", "measured", "reference"]
+Numbers = Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line with a band (predicted), points with bars (measured) or a dashed line (reference).
+
+    `low` and `high` are empty or as long as `y`. `color` is a name of PALETTE; empty for that of the role.
+    """
+
+    label: str
+    role: Role
+    x: Sequence[float]
+    y: Numbers
+    low: Numbers = ()
+    high: Numbers = ()
+    color: str = ""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A labelled line across the whole axis, such as a target."""
+
+    axis: Literal["x", "y"]
+    at: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Series against a number. `x_ticks` are the only ticks where given, such as world sizes."""
+
+    x_label: str
+    y_label: str
+    series: Sequence[Series]
+    marks: Sequence[Mark] = ()
+    log_x: bool = False
+    log_y: bool = False
+    from_zero: bool = False
+    x_ticks: Sequence[float] = ()
+    kind: Literal["lines"] = "lines"
+
+    def rows(self) -> list[dict[str, Any]]:
+        rows = []
+        for s in self.series:
+            for i, (x, y) in enumerate(zip(s.x, s.y, strict=True)):
+                row = {"series": s.label, self.x_label: x, self.y_label: y}
+                if s.low and s.high:
+                    row |= {"low": s.low[i], "high": s.high[i]}
+                rows.append(row)
+        return rows
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A stacked bar: segment → length. `low` and `high` bound the whole; `note` is printed at its end."""
+
+    label: str
+    role: Role
+    segments: dict[str, float]
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Horizontal bars, top to bottom; measured ones solid, predicted ones light. `colors`: segment → PALETTE."""
+
+    x_label: str
+    y_label: str
+    bars: Sequence[Bar]
+    colors: dict[str, str] = field(default_factory=dict)
+    kind: Literal["bars"] = "bars"
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [
+            {self.y_label: b.label, "segment": name, self.x_label: value}
+            for b in self.bars
+            for name, value in b.segments.items()
+        ]
+
+
+@dataclass(frozen=True)
+class Range:
+    """A predicted value and interval beside what was measured, both relative to the measured value."""
+
+    label: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    measured_low: float | None = None
+    measured_high: float | None = None
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Predictions over measurements, one line each, on a logarithmic axis around 1."""
+
+    x_label: str
+    y_label: str
+    ranges: Sequence[Range]
+    kind: Literal["ranges"] = "ranges"
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [asdict(r) for r in self.ranges]
+
+
+Panel = Lines | Bars | Ranges
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One panel across the page, or several side by side."""
+
+    panels: Sequence[Panel]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What is plotted, one row per point or segment."""
+        return [row for panel in self.panels for row in panel.rows()]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Figure:
+        return cls([_panel(p) for p in data["panels"]])
+
+
+def _panel(data: dict[str, Any]) -> Panel:
+    if data["kind"] == "lines":
+        series = [Series(**s) for s in data["series"]]
+        return Lines(**{**data, "series": series, "marks": [Mark(**m) for m in data["marks"]]})
+    if data["kind"] == "bars":
+        return Bars(**{**data, "bars": [Bar(**b) for b in data["bars"]]})
+    return Ranges(**{**data, "ranges": [Range(**r) for r in data["ranges"]]})
+
+
+# Name → colour on a light and on a dark ground. Hues are those of Okabe and Ito 2008, which people with
+# colour-blindness tell apart, toned down for large areas.
+PALETTE = {
+    "ink": ("#1d2026", "#e8e6e1"),
+    "muted": ("#656b75", "#a0a5ae"),
+    "rule": ("#dcdad4", "#3a3e45"),
+    "ground": ("#fefefd", "#1d2025"),
+    "accent": ("#2b5fa8", "#82b1f2"),
+    "sky": ("#4a9cc9", "#6cbbe6"),
+    "blue": ("#33619e", "#6f9fdd"),
+    "orange": ("#df9a2f", "#e9b05a"),
+    "vermilion": ("#c9532c", "#ec835d"),
+    "green": ("#2e8b6c", "#5fbf9d"),
+    "purple": ("#8e6aa8", "#bb98d6"),
+    "rose": ("#b8567f", "#e08aae"),
+    "teal": ("#2a7f8f", "#5fb6c6"),
+    "brown": ("#8a6a45", "#c3a078"),
+    "grey": ("#8d9199", "#8b9099"),
+}
+ROLE_COLORS: dict[Role, str] = {"predicted": "accent", "measured": "ink", "reference": "muted"}
+PART_COLORS = {
+    "input": "sky",
+    "transfer": "purple",
+    "forward": "blue",
+    "backward": "orange",
+    "exposed communication": "vermilion",
+    "update": "green",
+    "not split": "grey",
+}
+SERIES_COLORS = ("teal", "rose", "brown", "accent", "purple", "green", "vermilion", "orange", "sky", "grey")

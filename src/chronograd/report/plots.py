@@ -1,0 +1,326 @@
+"""Draws a `Figure` with matplotlib, as SVG for a page or as a matplotlib figure for a notebook.
+
+The SVG is deterministic, keeps its text as text, and names its colours as CSS variables (`--c-accent`) that a
+page may set for dark grounds; standing alone it falls back to the light ones.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from chronograd.errors import MissingExtraError
+from chronograd.report.figure import PALETTE, ROLE_COLORS, Bar, Bars, Figure, Lines, Panel, Range, Ranges, Series
+
+try:
+    import matplotlib
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure as Drawing
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+except ImportError:
+    raise MissingExtraError("matplotlib", "report", "drawing plots") from None
+
+COLORS = {name: light for name, (light, _) in PALETTE.items()}
+# Widths in points: 1 pt of the drawing is about 1.4 px on the page, so that text of 8.5 pt reads as 12 px.
+WIDE, HALF = 465.0, 255.0
+MANY_POINTS = 40
+_RC: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "chronograd",
+    "text.parse_math": False,
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so layout does not depend on the machine
+    "font.size": 8,
+    "axes.labelsize": 8,
+    "legend.fontsize": 8,
+    "text.color": COLORS["ink"],
+    "axes.labelcolor": COLORS["muted"],
+    "axes.edgecolor": COLORS["rule"],
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.unicode_minus": True,
+    "xtick.color": COLORS["rule"],
+    "ytick.color": COLORS["rule"],
+    "xtick.labelcolor": COLORS["muted"],
+    "ytick.labelcolor": COLORS["muted"],
+    "grid.color": COLORS["rule"],
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.6,
+    "figure.constrained_layout.use": True,
+    "figure.constrained_layout.h_pad": 0.03,
+    "figure.constrained_layout.w_pad": 0.03,
+}
+
+
+def svg(figure: Figure) -> str:
+    """One `<svg>` per panel, joined; nothing in it refers to anything outside."""
+    width = WIDE if len(figure.panels) == 1 else HALF
+    return "\n".join(_svg(panel, width) for panel in figure.panels)
+
+
+def draw(figure: Figure) -> Drawing:
+    """A matplotlib figure with its panels side by side, on a light ground."""
+    width = WIDE if len(figure.panels) == 1 else HALF * len(figure.panels)
+    height = max(_height(panel, width / len(figure.panels)) for panel in figure.panels)
+    with _style():
+        drawing = Drawing(figsize=(width / 72, height / 72), dpi=130, facecolor=COLORS["ground"])
+        parts = drawing.subfigures(1, len(figure.panels), squeeze=False)[0]
+        for part, panel in zip(parts, figure.panels, strict=True):
+            part.set_facecolor(COLORS["ground"])
+            _draw(part, panel, width / len(figure.panels))
+        drawing.canvas.draw()  # layout is settled here, while the style holds
+    return drawing
+
+
+def _svg(panel: Panel, width: float) -> str:
+    stream = io.StringIO()
+    with _style():
+        drawing = Drawing(figsize=(width / 72, _height(panel, width) / 72))
+        FigureCanvasSVG(drawing)
+        _draw(drawing, panel, width)
+        drawing.savefig(stream, format="svg", transparent=True, metadata=dict.fromkeys(_METADATA))
+    return _tidy(stream.getvalue(), "wide" if width == WIDE else "half")
+
+
+_METADATA = ("Date", "Creator", "Format", "Type")
+
+
+def _tidy(text: str, css_class: str) -> str:
+    """The bare `<svg>` element: no prolog, no metadata, no ids that nothing refers to, colours as variables."""
+    text = text[text.index("<svg") :]
+    text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'(<g|<svg|<use|<path|<text) id="[A-Za-z0-9]+_[0-9]+"', r"\1", text)
+    head, body = text.split(">", 1)
+    box = re.search(r'viewBox="[^"]*"', head)
+    assert box is not None, "matplotlib always writes a viewBox"
+    for name, color in COLORS.items():
+        body = body.replace(color, f"var(--c-{name}, {color})")
+    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return f'<svg {names} class="{css_class}" role="img" {box[0]}>{body.strip()}'
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    with matplotlib.rc_context(_RC), warnings.catch_warnings():
+        # Text stays text, so a glyph that this font lacks is drawn by the reader's own fonts.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
+
+
+def _height(panel: Panel, width: float) -> float:
+    if isinstance(panel, Bars):
+        return 58 + 22.0 * len(panel.bars) + 13 * (len(_segments(panel)) > 1)
+    if isinstance(panel, Ranges):
+        return 66 + 19.0 * len(panel.ranges)
+    return 0.5 * width if width > 1.5 * HALF else 0.86 * width
+
+
+def _draw(target: Any, panel: Panel, width: float) -> None:
+    axes: Axes = target.subplots()
+    axes.tick_params(length=2.5, width=0.8)
+    if isinstance(panel, Bars):
+        handles = _bars(axes, panel)
+    elif isinstance(panel, Ranges):
+        handles = _ranges(axes, panel.ranges)
+    else:
+        handles = _lines(axes, panel)
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
+    if len(handles) > 1:
+        _legend(target, handles, width)
+
+
+def _legend(target: Any, handles: dict[str, Any], width: float) -> None:
+    longest = max(map(len, handles))
+    columns = max(1, min(len(handles), int(width / (longest * 4.9 + 26))))
+    target.legend(
+        handles.values(),
+        handles.keys(),
+        loc="outside upper left",
+        ncols=columns,
+        frameon=False,
+        handlelength=1.6,
+        columnspacing=1.4,
+        labelcolor=COLORS["ink"],
+        borderpad=0.2,
+        borderaxespad=0.1,
+    )
+
+
+# -- series against a number ---------------------------------------------------------------------
+
+
+def _lines(axes: Axes, panel: Lines) -> dict[str, Any]:
+    axes.grid(axis="y")
+    handles = {s.label: _SERIES[s.role](axes, s, COLORS[s.color or ROLE_COLORS[s.role]]) for s in panel.series}
+    if panel.log_x:
+        axes.set_xscale("log")
+    if panel.log_y:
+        axes.set_yscale("log")
+    axes.margins(x=0.04, y=0.08)
+    if panel.from_zero:
+        axes.set_ylim(bottom=0)
+    _ticks(axes.xaxis, panel.log_x, panel.x_ticks)
+    _ticks(axes.yaxis, panel.log_y)
+    for mark in panel.marks:
+        _mark(axes, mark.axis, mark.at, mark.label)
+    return handles
+
+
+def _predicted(axes: Axes, s: Series, color: str) -> Any:
+    x, y, low, high = _known(s)
+    alone = len(x) == 1
+    (line,) = axes.plot(x, y, color=color, marker="_" if alone else "", markersize=12, markeredgewidth=1.6, zorder=3)
+    if alone and s.low:
+        axes.vlines(x, low, high, color=color, linewidth=7, alpha=0.2, zorder=2)
+    elif s.low:
+        axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0, zorder=2)
+    return line
+
+
+def _measured(axes: Axes, s: Series, color: str) -> Any:
+    x, y, low, high = _known(s)
+    if len(x) > MANY_POINTS:
+        (points,) = axes.plot(x, y, ".", color=color, markersize=2.6, alpha=0.5, markeredgewidth=0, zorder=2.5)
+        return points
+    lengths = [[max(0.0, v - a) for v, a in zip(y, low, strict=True)], [max(0.0, b - v) for v, b in zip(y, high, strict=True)]]
+    return axes.errorbar(
+        x, y, yerr=lengths if s.low else None, fmt="o", color=color, markersize=4, capsize=3, elinewidth=1.2, zorder=4
+    )
+
+
+def _reference(axes: Axes, s: Series, color: str) -> Any:
+    x, y, _, _ = _known(s)
+    (line,) = axes.plot(x, y, color=color, linewidth=1, linestyle=(0, (4, 3)), zorder=1.5)
+    return line
+
+
+_SERIES: dict[str, Callable[[Axes, Series, str], Any]] = {
+    "predicted": _predicted,
+    "measured": _measured,
+    "reference": _reference,
+}
+
+
+def _known(s: Series) -> tuple[list[float], list[float], list[float], list[float]]:
+    """Points that have a value; a bound that is missing is the value itself."""
+    lows, highs = s.low or s.y, s.high or s.y
+    kept = [
+        (x, y, y if a is None else a, y if b is None else b)
+        for x, y, a, b in zip(s.x, s.y, lows, highs, strict=True)
+        if y is not None
+    ]
+    x, y, low, high = ([row[i] for row in kept] for i in range(4))
+    return x, y, low, high
+
+
+def _mark(axes: Axes, axis: str, at: float, label: str) -> None:
+    style: dict[str, Any] = {"color": COLORS["muted"], "linewidth": 0.9, "linestyle": (0, (2, 2)), "zorder": 1}
+    text: dict[str, Any] = {"color": COLORS["muted"], "fontsize": 7.5}
+    if axis == "y":
+        axes.axhline(at, **style)
+        axes.annotate(label, (1, at), (0, 2), xycoords=axes.get_yaxis_transform(), textcoords="offset points",
+                      ha="right", va="bottom", **text)  # fmt: skip
+    else:
+        axes.axvline(at, **style)
+        axes.annotate(label, (at, 1), (3, -1), xycoords=axes.get_xaxis_transform(), textcoords="offset points",
+                      ha="left", va="top", **text)  # fmt: skip
+
+
+def _ticks(axis: Any, is_log: bool, fixed: Sequence[float] = ()) -> None:
+    """Plain numbers at few places; on a log axis at 1, 2, 5 where it spans less than two and a half decades."""
+    axis.set_major_formatter(FuncFormatter(lambda v, _: _number(v)))
+    axis.set_minor_formatter(NullFormatter())
+    if fixed:
+        axis.set_major_locator(FixedLocator(fixed))
+        axis.set_minor_locator(NullLocator())
+    elif is_log:
+        low, high = axis.get_view_interval()
+        decades = math.log10(high / low)
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.5 else (1.0,), numticks=9))
+        axis.set_minor_locator(NullLocator())
+    else:
+        axis.set_major_locator(MaxNLocator(5))
+
+
+def _number(value: float) -> str:
+    if value == 0:
+        return "0"
+    if abs(value) >= 10_000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}".replace("-", "\u2212")
+
+
+# -- bars and ranges -----------------------------------------------------------------------------
+
+
+def _segments(panel: Bars) -> list[str]:
+    return list(dict.fromkeys(name for bar in panel.bars for name in bar.segments))
+
+
+def _bars(axes: Axes, panel: Bars) -> dict[str, Any]:
+    names = _segments(panel)
+    colors = {name: COLORS[panel.colors.get(name, "accent")] for name in names}
+    for row, bar in enumerate(panel.bars):
+        _bar(axes, row, bar, colors)
+    axes.set_yticks(range(len(panel.bars)), [bar.label for bar in panel.bars])
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0, labelcolor=COLORS["ink"])
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="x")
+    longest = max((_end(bar) for bar in panel.bars), default=0.0)
+    notes = max((len(bar.note) for bar in panel.bars), default=0)
+    axes.set_xlim(0, (longest or 1.0) * (1.03 + 0.016 * notes))
+    _ticks(axes.xaxis, False)
+    return {name: Patch(color=colors[name]) for name in names}
+
+
+def _bar(axes: Axes, row: int, bar: Bar, colors: dict[str, str]) -> None:
+    left = 0.0
+    light = bar.role == "predicted" and len(colors) > 1
+    for name, value in bar.segments.items():
+        face = (*matplotlib.colors.to_rgb(colors[name]), 0.38 if light else 1.0)
+        axes.barh(row, value, left=left, height=0.62, color=face, edgecolor=COLORS["ground"], linewidth=0.6)
+        left += value
+    if bar.low is not None and bar.high is not None:
+        reach = [[max(0.0, left - bar.low)], [max(0.0, bar.high - left)]]
+        axes.errorbar(left, row, xerr=reach, fmt="none", ecolor=COLORS["ink"], capsize=2.5, elinewidth=1)
+    axes.annotate(bar.note, (_end(bar), row), (5, 0), textcoords="offset points", va="center", fontsize=7.5,
+                  color=COLORS["ink"])  # fmt: skip
+
+
+def _end(bar: Bar) -> float:
+    return max(sum(bar.segments.values()), bar.high or 0.0)
+
+
+def _ranges(axes: Axes, ranges: Sequence[Range]) -> dict[str, Any]:
+    handles: dict[str, Any] = {}
+    for row, r in enumerate(ranges):
+        low, high = r.measured_low or 1.0, r.measured_high or 1.0
+        if r.low and r.high:
+            axes.hlines(row, r.low, r.high, color=COLORS["accent"], linewidth=8, alpha=0.2)
+        handles["predicted, middle 80 %"] = axes.plot(
+            r.value, row, "|", color=COLORS["accent"], markersize=9, markeredgewidth=2
+        )[0]
+        handles["measured, middle 80 %"] = axes.errorbar(
+            1.0, row, xerr=[[max(0.0, 1 - low)], [max(0.0, high - 1)]], fmt="o", color=COLORS["ink"], markersize=4, capsize=3
+        )
+    axes.axvline(1.0, color=COLORS["muted"], linewidth=0.9, zorder=0)
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    axes.set_xlim(min(low, 0.75), max(high, 1.33))
+    _ticks(axes.xaxis, True)
+    axes.set_yticks(range(len(ranges)), [r.label for r in ranges])
+    axes.set_ylim(len(ranges) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0, labelcolor=COLORS["ink"])
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="x")
+    return handles

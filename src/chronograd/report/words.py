@@ -1,0 +1,127 @@
+"""How a report speaks of numbers: counts, errors, intervals, names of operator kinds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from chronograd.record import Quantity, Record
+from chronograd.units import quantity
+
+KIND_NAMES = {
+    "conv_1x1": "1×1 convolution",
+    "conv_3x3": "3×3 convolution",
+    "conv_kxk": "k×k convolution",
+    "conv_depthwise": "depthwise convolution",
+    "conv_grouped": "grouped convolution",
+    "gemm": "GEMM",
+    "batched_gemm": "batched GEMM",
+}
+_TIME_UNITS = (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("minutes", 60.0), ("hours", 3600.0), ("days", 86400.0))
+
+
+def kind_name(kind: str) -> str:
+    """
+    >>> kind_name("conv_3x3"), kind_name("norm")
+    ('3×3 convolution', 'norm')
+    """
+    return KIND_NAMES.get(kind, kind.replace("_", " "))
+
+
+def processes(count: int) -> str:
+    """
+    >>> processes(1), processes(2)
+    ('1 process', '2 processes')
+    """
+    return f"{count} process" if count == 1 else f"{count} processes"
+
+
+def signed_percent(fraction: float | None) -> str:
+    """An error with its sign; from tenfold on as a factor.
+
+    >>> signed_percent(0.082), signed_percent(-0.5), signed_percent(None), signed_percent(29)
+    ('+8.2 %', '−50.0 %', '–', '×30')
+    """
+    if fraction is None:
+        return "–"
+    if fraction >= 9:
+        return f"×{fraction + 1:,.0f}"
+    return f"{'−' if fraction < 0 else '+'}{abs(100 * fraction):.1f} %"
+
+
+def off(predicted: float, measured: float) -> str:
+    """How far a prediction is from what was measured, in words.
+
+    >>> off(101, 100), off(120, 100), off(300, 100), off(20, 100)
+    ('1.0 % too high', '20 % too high', '3.0 times too high', '5.0 times too low')
+    """
+    if predicted == measured:
+        return "exact"
+    if measured <= 0 or predicted <= 0:
+        return f"{'too high' if predicted > measured else 'too low'} without a ratio"
+    side = "high" if predicted > measured else "low"
+    ratio = max(predicted / measured, measured / predicted)
+    if ratio >= 2:
+        return f"{ratio:,.1f} times too {side}"
+    error = abs(predicted / measured - 1)
+    return f"{100 * error:.{1 if error < 0.1 else 0}f} % too {side}"
+
+
+def interval(q: Quantity) -> str:
+    """`low … high`, or nothing if the quantity has none.
+
+    >>> interval(Quantity(value=2.0, unit="s", low=1.0, high=3.0))
+    '1 s … 3 s'
+    """
+    return "" if q.low is None or q.high is None else f"{quantity(q.low, q.unit)} … {quantity(q.high, q.unit)}"
+
+
+def is_inside(value: float, q: Quantity) -> bool | None:
+    """Whether a value lies in an interval; None without one."""
+    return None if q.low is None or q.high is None else q.low <= value <= q.high
+
+
+def device(record: Record) -> str:
+    """Count and name of what a record holds for, such as `8×v100`."""
+    return f"{count(record)}×{record.cluster.get('device', 'unknown device')}"
+
+
+def count(record: Record) -> int:
+    """World size of a record; 1 if it does not say."""
+    return int(record.cluster.get("count") or 1)
+
+
+def listed(items: Sequence[str], joint: str = "and") -> str:
+    """
+    >>> listed(["a", "b", "c"]), listed(["a"])
+    ('a, b and c', 'a')
+    """
+    return f"{', '.join(items[:-1])} {joint} {items[-1]}" if len(items) > 1 else "".join(items)
+
+
+def reasons(records: Iterable[tuple[str, Record]], names: Iterable[str]) -> list[str]:
+    """Why quantities are missing, each reason once: the note under a table that shows "–"."""
+    found: dict[str, list[str]] = {}
+    for label, record in records:
+        for name in names:
+            q = record[name]
+            if q.value is None:
+                text = f"{name}: {q.reason or 'no reason was given'}"
+                found.setdefault(text, []).append(label)
+    return [f"{', '.join(dict.fromkeys(labels))}: {text}" for text, labels in found.items()]
+
+
+def time_unit(values: Iterable[float | None]) -> tuple[str, float]:
+    """The unit in which the middle one of some durations is at least 1, and its length in seconds.
+
+    >>> time_unit([0.09, 0.1]), time_unit([7200.0])
+    (('ms', 0.001), ('hours', 3600.0))
+    """
+    known = sorted(v for v in values if v is not None and v > 0 and math.isfinite(v))
+    middle = known[len(known) // 2] if known else 1.0
+    return next(((n, s) for n, s in reversed(_TIME_UNITS) if middle >= s), _TIME_UNITS[0])
+
+
+def scaled(values: Iterable[float | None], unit: float) -> list[float | None]:
+    """Values in another unit, to six digits; what is missing stays missing."""
+    return [None if v is None else float(f"{v / unit:.6g}") for v in values]
