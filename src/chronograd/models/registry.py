@@ -8,7 +8,7 @@ A network is written as
     package.module:function     a function of the user's, also from the current directory
 
 `build` makes it, `spec` tells what it expects. On the device `meta` a network of any size takes no
-memory and no initialisation. Nothing is ever downloaded.
+memory and no initialisation. Nothing is downloaded unless an option of the network asks for it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
-import torch
 from torch import nn
 
 from chronograd.errors import ChronogradError, InputError, MissingExtraError, NotFoundError
@@ -142,20 +141,22 @@ def build(
     """
     options = dict(options or {})
     library, name = _split(reference)
-    with _working_directory_importable():
-        if library == "timm":
-            make = _timm_builder(reference, name, options, input_shape, num_classes)
-        elif library == "torchvision":
-            make = _torchvision_builder(reference, name, options, input_shape, num_classes)
-        else:
-            builder = _function(reference) if library == "function" else _zoo_entry(name).builder
-            shape = None if library == "function" else _zoo_entry(name).spec.input_shape
-            given = _accepted(reference, builder, options, shape, input_shape, num_classes)
-
-            def make() -> nn.Module:
-                return builder(**given)
-
-        return _construct(reference, make, device)
+    make: Callable[[], nn.Module]
+    if library == "function":
+        with _working_directory_importable():
+            function = _function(reference)
+            make = partial(function, **_taken(function, options, input_shape, num_classes))
+            return _construct(reference, make, device)
+    if library == "torchvision":
+        make = _torchvision_builder(reference, name, options, input_shape, num_classes)
+    elif library == "timm":
+        make = _timm_builder(reference, name, options, input_shape, num_classes)
+    else:
+        entry = _zoo_entry(name)
+        if input_shape is not None:
+            _check_shape(entry, options, input_shape)
+        make = partial(entry.builder, **_taken(entry.builder, options, input_shape, num_classes))
+    return _construct(reference, make, device)
 
 
 def spec(reference: str, options: dict[str, Any] | None = None) -> NetworkSpec:
@@ -287,29 +288,34 @@ def _function(reference: str) -> Builder:
 _PATHS = "a module is looked for in the current directory, in PYTHONPATH and among installed packages"
 
 
-def _accepted(
-    reference: str,
-    builder: Builder,
-    options: Mapping[str, Any],
-    own_shape: tuple[int, ...] | None,
-    input_shape: tuple[int, ...] | None,
-    num_classes: int | None,
+def _taken(
+    builder: Builder, options: Mapping[str, Any], input_shape: tuple[int, ...] | None, num_classes: int | None
 ) -> dict[str, Any]:
     """Options, and what the function takes of number of classes and input shape."""
-    takes = inspect.signature(builder).parameters
     wanted: dict[str, Any] = {}
     if num_classes is not None:
         wanted |= {"num_classes": num_classes, "vocab": num_classes}
     if input_shape is not None and len(input_shape) == 1:
         wanted["sequence"] = input_shape[0]
     elif input_shape is not None and len(input_shape) == 3:
-        channels, height, width = input_shape
-        wanted |= {"in_channels": channels, "image_size": height}
-        if own_shape is not None and "in_channels" not in takes and channels != own_shape[0]:
-            raise InputError(f"network {reference} takes {own_shape[0]} channels, the input has {channels}")
-        if "image_size" in takes and "image_size" not in options and height != width:
-            raise InputError(f"network {reference} takes square images, the input is {height} x {width}")
-    return {**{k: v for k, v in wanted.items() if k in takes}, **options}
+        wanted["in_channels"] = input_shape[0]
+        if input_shape[1] == input_shape[2]:
+            wanted["image_size"] = input_shape[1]
+    takes = inspect.signature(builder).parameters
+    return {**{key: value for key, value in wanted.items() if key in takes}, **options}
+
+
+def _check_shape(entry: _Entry, options: Mapping[str, Any], shape: tuple[int, ...]) -> None:
+    """Raises InputError if a network of the zoo cannot take samples of this shape."""
+    name, own = entry.spec.name, entry.spec.required_input_shape()
+    takes = inspect.signature(entry.builder).parameters
+    if len(shape) != len(own):
+        kind = "tokens (positions,)" if len(own) == 1 else "images (channels, height, width)"
+        raise InputError(f"network {name} takes {kind}, the input has shape {shape}")
+    if len(shape) == 3 and "in_channels" not in takes and shape[0] != own[0]:
+        raise InputError(f"network {name} takes {own[0]} channels, the input has {shape[0]}")
+    if len(shape) == 3 and "image_size" in takes and "image_size" not in options and shape[1] != shape[2]:
+        raise InputError(f"network {name} takes square images, the input is {shape[1]} x {shape[2]}")
 
 
 # -- torchvision and timm ---------------------------------------------------------------------------
@@ -342,13 +348,7 @@ def _torchvision_builder(
             given["image_size"] = height
         elif name.startswith("maxvit"):
             given["input_size"] = (height, width)
-    given |= options
-
-    def make() -> nn.Module:
-        network: nn.Module = models.get_model(name, **given)
-        return network
-
-    return make
+    return partial(models.get_model, name, **(given | options))
 
 
 def _torchvision_models(reference: str, name: str) -> ModuleType:
@@ -371,6 +371,8 @@ def _torchvision_spec(reference: str, name: str) -> NetworkSpec:
     if kind == "ObjectDetection":
         fixed = re.search("300|320", name)
         size = [int(fixed[0]) if fixed else _DETECTION_SIDE]
+    elif name.startswith("vit_"):
+        size = [224]  # what they are built for without weights, whatever the crop of their weights
     else:
         size = getattr(transforms, "crop_size", None) or getattr(transforms, "resize_size", None) or [224]
     frames = (_VIDEO_FRAMES,) if kind == "VideoClassification" else ()
@@ -415,13 +417,16 @@ def _timm(reference: str, name: str) -> ModuleType:
     timm = _library(reference, "timm")
     if not timm.is_model(name):
         raise NotFoundError("timm network", name, _library_names("timm"))
+    if "." in name and name not in timm.list_pretrained():
+        raise NotFoundError("timm network", name, timm.list_pretrained(name.partition(".")[0] + ".*"))
     return timm
 
 
 def _timm_spec(reference: str, name: str) -> NetworkSpec:
     config = _timm(reference, name).get_pretrained_cfg(name)
-    shape = tuple(config.input_size) if config is not None else (3, 224, 224)
-    return NetworkSpec(reference, shape, num_classes=config.num_classes if config is not None else 1000)
+    if config is None:  # the network has no weights; timm's defaults hold
+        return NetworkSpec(reference, (3, 224, 224))
+    return NetworkSpec(reference, tuple(config.input_size), num_classes=config.num_classes or None)
 
 
 # -- construction -----------------------------------------------------------------------------------

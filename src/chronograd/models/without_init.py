@@ -70,7 +70,8 @@ def move_to_meta(network: nn.Module) -> nn.Module:
         return moved[id(tensor)]
 
     for module in network.modules():
-        for tensors in (module._parameters, module._buffers, vars(module)):
+        places: tuple[dict[str, Any], ...] = (module._parameters, module._buffers, vars(module))
+        for tensors in places:
             for name, value in list(tensors.items()):
                 if isinstance(value, torch.Tensor):
                     tensors[name] = move(value)

@@ -1,0 +1,51 @@
+"""AlexNet as published: two groups in three of its convolutions, local response norm.
+
+Krizhevsky, Sutskever, Hinton, "ImageNet classification with deep convolutional neural networks", NIPS 2012.
+torchvision's `alexnet` is the one-tower variant of 2014, which has other widths and no norm.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from chronograd.models.registry import register
+
+
+def response_norm() -> nn.Module:
+    """Section 3.3. The paper sums alpha = 1e-4 over 5 channels, torch takes the mean."""
+    return nn.LocalResponseNorm(5, alpha=5e-4, beta=0.75, k=2.0)
+
+
+class AlexNet(nn.Module):
+    def __init__(self, num_classes: int, in_channels: int, image_size: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            *(nn.Conv2d(in_channels, 96, 11, stride=4), nn.ReLU(inplace=True), response_norm(), nn.MaxPool2d(3, 2)),
+            *(nn.Conv2d(96, 256, 5, padding=2, groups=2), nn.ReLU(inplace=True), response_norm(), nn.MaxPool2d(3, 2)),
+            *(nn.Conv2d(256, 384, 3, padding=1), nn.ReLU(inplace=True)),
+            *(nn.Conv2d(384, 384, 3, padding=1, groups=2), nn.ReLU(inplace=True)),
+            *(nn.Conv2d(384, 256, 3, padding=1, groups=2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2)),
+        )
+        side = (image_size - 11) // 4 + 1
+        for _ in range(3):
+            side = (side - 3) // 2 + 1
+        if side < 1:
+            raise ValueError(f"images of {image_size} x {image_size} are too small, 67 x 67 is the least")
+        self.classifier = nn.Sequential(
+            *(nn.Linear(256 * side * side, 4096), nn.ReLU(inplace=True), nn.Dropout(0.5)),
+            *(nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout(0.5)),
+            nn.Linear(4096, num_classes),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.classifier(torch.flatten(self.features(x), 1)))
+
+
+@register(
+    "alexnet", input_shape=(3, 227, 227), paper="Krizhevsky et al., NIPS 2012", params=60_965_224, macs=724_406_816
+)
+def alexnet(num_classes: int = 1000, in_channels: int = 3, image_size: int = 227) -> nn.Module:
+    return AlexNet(num_classes, in_channels, image_size)

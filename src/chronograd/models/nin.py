@@ -1,0 +1,37 @@
+"""Network in Network for ImageNet.
+
+Lin, Chen, Yan, "Network in network", 2013, arXiv:1312.4400; the ImageNet widths are those of the
+authors' published model.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from chronograd.models.registry import register
+
+
+def mlpconv(in_channels: int, channels: int, out: int, kernel: int, stride: int, padding: int) -> nn.Sequential:
+    """A convolution and two 1x1 convolutions, which are a small perceptron at every pixel."""
+    return nn.Sequential(
+        *(nn.Conv2d(in_channels, channels, kernel, stride, padding), nn.ReLU(inplace=True)),
+        *(nn.Conv2d(channels, channels, 1), nn.ReLU(inplace=True)),
+        *(nn.Conv2d(channels, out, 1), nn.ReLU(inplace=True)),
+    )
+
+
+@register(
+    "nin",
+    input_shape=(3, 224, 224),
+    paper="Lin et al. 2013, arXiv:1312.4400",
+    params=7_595_176,
+    source="Qi, Sparks, Talwalkar, PALEO, ICLR 2017: its NiN",
+)
+def nin(num_classes: int = 1000, in_channels: int = 3) -> nn.Module:
+    return nn.Sequential(
+        *(mlpconv(in_channels, 96, 96, 11, 4, 0), nn.MaxPool2d(3, 2, ceil_mode=True)),
+        *(mlpconv(96, 256, 256, 5, 1, 2), nn.MaxPool2d(3, 2, ceil_mode=True)),
+        *(mlpconv(256, 384, 384, 3, 1, 1), nn.MaxPool2d(3, 2, ceil_mode=True), nn.Dropout(0.5)),
+        mlpconv(384, 1024, num_classes, 3, 1, 1),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+    )

@@ -1,0 +1,201 @@
+"""Decoders of language models, with the shapes of Llama and of GPT-2.
+
+Touvron et al., "LLaMA: open and efficient foundation language models", 2023, arXiv:2302.13971.
+Radford et al., "Language models are unsupervised multitask learners", 2019.
+Norm: Zhang & Sennrich 2019. Positions: Su et al. 2021, arXiv:2104.09864. SwiGLU: Shazeer 2020, arXiv:2002.05202.
+
+Shapes: B batch, T positions, D width, H heads, K key and value heads, E = D / H.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chronograd.models.registry import register
+
+
+def rotation(sequence: int, size: int, base: float = 10_000.0) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of the angle of each position and pair of features, (T, E / 2) each."""
+    rates = base ** (-torch.arange(0, size, 2) / size)
+    angles_TF = torch.outer(torch.arange(sequence), rates)
+    return angles_TF.cos(), angles_TF.sin()
+
+
+def rotate(x_BHTE: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn the pair of features (i, i + E / 2) of every position by that position's angle."""
+    a, b = x_BHTE.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+
+class LlamaAttention(nn.Module):
+    """Causal attention; `heads / kv_heads` query heads share a key and a value head."""
+
+    def __init__(self, width: int, heads: int, kv_heads: int) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.size = heads, kv_heads, width // heads
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, kv_heads * self.size, bias=False)
+        self.value = nn.Linear(width, kv_heads * self.size, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(self, x_BTD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        batch, positions, _ = x_BTD.shape
+        q = self.query(x_BTD).view(batch, positions, self.heads, self.size).transpose(1, 2)
+        k = self.key(x_BTD).view(batch, positions, self.kv_heads, self.size).transpose(1, 2)
+        v = self.value(x_BTD).view(batch, positions, self.kv_heads, self.size).transpose(1, 2)
+        y = F.scaled_dot_product_attention(
+            rotate(q, cos, sin), rotate(k, cos, sin), v, is_causal=True, enable_gqa=self.kv_heads != self.heads
+        )
+        return cast(Tensor, self.out(y.transpose(1, 2).flatten(2)))
+
+
+class LlamaBlock(nn.Module):
+    """Attention, then a gated perceptron; each behind a norm and beside a shortcut."""
+
+    def __init__(self, width: int, heads: int, kv_heads: int, ffn: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(width, eps=1e-6)
+        self.attention = LlamaAttention(width, heads, kv_heads)
+        self.ffn_norm = nn.RMSNorm(width, eps=1e-6)
+        self.gate = nn.Linear(width, ffn, bias=False)
+        self.up = nn.Linear(width, ffn, bias=False)
+        self.down = nn.Linear(ffn, width, bias=False)
+
+    def forward(self, x_BTD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), cos, sin)
+        h = self.ffn_norm(x_BTD)
+        return cast(Tensor, x_BTD + self.down(F.silu(self.gate(h)) * self.up(h)))
+
+
+class Llama(nn.Module):
+    """Tokens (B, T) to scores (B, T, vocab)."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, layers: int, width: int, heads: int, kv_heads: int, ffn: int, vocab: int, sequence: int) -> None:
+        super().__init__()
+        if width % (2 * heads) or heads % kv_heads:
+            raise ValueError(f"width {width} must divide by 2 x heads {heads}, and heads by kv_heads {kv_heads}")
+        self.embedding = nn.Embedding(vocab, width)
+        self.blocks = nn.ModuleList(LlamaBlock(width, heads, kv_heads, ffn) for _ in range(layers))
+        self.norm = nn.RMSNorm(width, eps=1e-6)
+        self.head = nn.Linear(width, vocab, bias=False)
+        cos, sin = rotation(sequence, width // heads)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+        initialise(self)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        positions = num_positions(tokens_BT, len(self.cos))
+        cos, sin = self.cos[:positions], self.sin[:positions]
+        x_BTD = self.embedding(tokens_BT)
+        for block in self.blocks:
+            x_BTD = block(x_BTD, cos, sin)
+        return cast(Tensor, self.head(self.norm(x_BTD)))
+
+
+def num_positions(tokens_BT: Tensor, most: int) -> int:
+    length = tokens_BT.shape[1]
+    if length > most:
+        raise ValueError(f"the input has {length} positions, the network has {most} (option sequence)")
+    return length
+
+
+def initialise(network: nn.Module) -> None:
+    """Normal weights of deviation 0.02 and no bias, as GPT-2 has them."""
+    for module in network.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+@register(
+    "llama-7b",
+    input_shape=(2048,),
+    input_dtype="int64",
+    num_classes=32_000,
+    paper="Touvron et al. 2023, arXiv:2302.13971, table 2",
+    # 2 * 32,000 * 4096 + 32 * (4 * 4096**2 + 3 * 4096 * 11,008 + 2 * 4096) + 4096
+    params=6_738_415_616,
+)
+def llama_7b(
+    *,
+    layers: int = 32,
+    width: int = 4096,
+    heads: int = 32,
+    kv_heads: int | None = None,
+    ffn: int = 11_008,
+    vocab: int = 32_000,
+    sequence: int = 2048,
+) -> nn.Module:
+    """All options shrink or change it; without `kv_heads` every head has keys and values of its own."""
+    return Llama(layers, width, heads, kv_heads or heads, ffn, vocab, sequence)
+
+
+class GPT2Block(nn.Module):
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.attention_norm = nn.LayerNorm(width)
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.ffn_norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        drop = self.dropout if self.training else 0.0
+        heads_BHTE = self.query_key_value(self.attention_norm(x_BTD)).unflatten(2, (3, self.heads, -1))
+        q, k, v = heads_BHTE.permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=drop)
+        x_BTD = x_BTD + F.dropout(self.out(y.transpose(1, 2).flatten(2)), drop)
+        h = self.down(F.gelu(self.up(self.ffn_norm(x_BTD)), approximate="tanh"))
+        return x_BTD + F.dropout(h, drop)
+
+
+class GPT2(nn.Module):
+    """Tokens (B, T) to scores (B, T, vocab); the output matrix is the embedding."""
+
+    def __init__(self, layers: int, width: int, heads: int, vocab: int, sequence: int, dropout: float) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocab, width)
+        self.positions = nn.Embedding(sequence, width)
+        self.drop = nn.Dropout(dropout)
+        self.blocks = nn.Sequential(*(GPT2Block(width, heads, dropout) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocab, bias=False)
+        self.head.weight = self.tokens.weight
+        initialise(self)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        length = num_positions(tokens_BT, self.positions.num_embeddings)
+        positions = torch.arange(length, device=tokens_BT.device)
+        x_BTD = self.drop(self.tokens(tokens_BT) + self.positions(positions))
+        return cast(Tensor, self.head(self.norm(self.blocks(x_BTD))))
+
+
+@register(
+    "gpt2-small",
+    input_shape=(1024,),
+    input_dtype="int64",
+    num_classes=50_257,
+    paper="Radford et al. 2019",
+    # (50,257 + 1024) * 768 + 12 * (12 * 768**2 + 13 * 768) + 2 * 768; the output matrix is tied
+    params=124_439_808,
+)
+def gpt2_small(
+    *,
+    layers: int = 12,
+    width: int = 768,
+    heads: int = 12,
+    vocab: int = 50_257,
+    sequence: int = 1024,
+    dropout: float = 0.1,
+) -> nn.Module:
+    return GPT2(layers, width, heads, vocab, sequence, dropout)
