@@ -17,9 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from chronograd.errors import InputError, JobError, NotFoundError, near_names
 from chronograd.recipes import RECIPES, recipe
 
-BackendName = Literal[
-    "single", "ddp", "data_parallel", "parameter_server", "horovod", "tf_mirrored", "tf_multiworker"
-]
+BackendName = Literal["single", "ddp", "data_parallel", "parameter_server", "horovod", "tf_mirrored", "tf_multiworker"]
 BACKENDS: tuple[str, ...] = get_args(BackendName)
 MAX_JOB_BYTES = 1_000_000
 
@@ -182,9 +180,7 @@ class LanguageJob(_Job):
     task: Literal["language"]
 
 
-Job = Annotated[
-    ClassificationJob | DetectionJob | ReinforcementJob | LanguageJob, Field(discriminator="task")
-]
+Job = Annotated[ClassificationJob | DetectionJob | ReinforcementJob | LanguageJob, Field(discriminator="task")]
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(Job)
 
 
@@ -194,7 +190,8 @@ def from_dict(data: Any, where: str = "job") -> Job:
         raise JobError(f"{where} must be a mapping of keys to values, got {_shown(data)}", _EXAMPLE)
     data = {"task": "classification", **data}
     try:
-        return _ADAPTER.validate_python(data)
+        job: Job = _ADAPTER.validate_python(data)
+        return job
     except ValidationError as error:
         problems = [_explain(e) for e in error.errors()]
         raise JobError(f"{where} is not valid\n  " + "\n  ".join(problems), _EXAMPLE) from None

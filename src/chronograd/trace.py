@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -167,6 +168,7 @@ class Trace:
         modules: path → class name of every module called.
         inputs: ids of the network's input tensors; `outputs`: ids of what the network returned.
         notes: what a reader must know, such as assumptions and what could not be traced.
+        keras_extra: what Keras counts as parameters of the same network beyond ours and batch norm's statistics.
         fixed_batch: set when the trace holds for this batch only.
     """
 
@@ -183,6 +185,7 @@ class Trace:
     notes: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     frozen: list[str] = field(default_factory=list)
+    keras_extra: dict[str, int] = field(default_factory=dict)
     fixed_batch: int | None = None
 
     # -- totals ---------------------------------------------------------------------------------
@@ -228,9 +231,7 @@ class Trace:
 
     def flops(self, batch: int = 1, phase: str | None = None) -> int:
         """FLOPs of matrix work, 2 per MAC; of all phases if `phase` is None."""
-        return FLOPS_PER_MAC * sum(
-            op.macs.at(batch) for op in self.operators if phase is None or op.phase == phase
-        )
+        return FLOPS_PER_MAC * sum(op.macs.at(batch) for op in self.operators if phase is None or op.phase == phase)
 
     def uncounted(self) -> dict[str, int]:
         """Operators whose work is not known, with how often each ran. Their bytes are counted."""
@@ -253,7 +254,11 @@ class Trace:
 
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:
-        """Operators as NumPy columns, for vectorised prediction. Amounts have shape (num_operators, 2)."""
+        """Operators as NumPy columns, for vectorised prediction. Amounts have shape (num_operators, 2).
+
+        `depth` and `width` are those of matrix work as a product (rows × depth) · (depth × width): what one output
+        sums over, and how many outputs share an input row.
+        """
         ops = self.operators
         kind_code = {k: i for i, k in enumerate(KINDS)}
         phase_code = {p: i for i, p in enumerate(PHASES)}
@@ -265,7 +270,23 @@ class Trace:
         for name in amounts:
             values = np.array([getattr(o, name) for o in ops], dtype=np.float64)
             table[name] = values.reshape(len(ops), 2)
+        products = np.array([self._product_of(o) for o in ops], dtype=np.float64).reshape(len(ops), 2, 2)
+        table["depth"], table["width"] = products[:, 0], products[:, 1]
         return table
+
+    def _product_of(self, op: Operator) -> tuple[Affine, Affine]:
+        """Depth and width of an operator's matrix product; ones where it has none."""
+        one = Affine(1, 0)
+        a = op.attributes
+        if op.kind in CONV_KINDS and a:
+            depth = a["in_channels"] // a["groups"] * math.prod(a["kernel"])
+            return Affine(depth, 0), Affine(a["out_channels"] // a["groups"], 0)
+        if op.kind == "attention":
+            return Affine(a["head_dim"], 0), Affine(a["keys"], 0)
+        if op.kind in ("gemm", "batched_gemm") and len(op.inputs) > 1:
+            left, right = (self.tensors[i].shape for i in op.inputs[-2:])
+            return (left[-1] if left else one), (right[-1] if len(right) > 1 else one)
+        return one, one
 
     # -- files ----------------------------------------------------------------------------------
 
@@ -353,9 +374,10 @@ _HEADER = (
     "notes",
     "versions",
     "frozen",
+    "keras_extra",
     "fixed_batch",
 )
-_OPERATOR = tuple(Operator.__slots__)  # type: ignore[attr-defined]
+_OPERATOR = tuple(Operator.__slots__)
 _AMOUNTS = ("macs", "vector_flops", "read_bytes", "written_bytes")
 _REMAKE = "make it again with `chronograd count NETWORK --out FILE`"
 
@@ -364,7 +386,7 @@ def _dims(shape: tuple[Affine, ...]) -> list[int | Affine]:
     return [d.const if d.per_sample == 0 else d for d in shape]
 
 
-def _from_dims(dims: list[Any]) -> tuple[Affine, ...]:
+def _from_dims(dims: Sequence[Any]) -> tuple[Affine, ...]:
     return tuple(Affine(d, 0) if isinstance(d, int) else Affine(*d) for d in dims)
 
 

@@ -71,7 +71,9 @@ def quantity(value: float | None, unit: str) -> str:
     if value is None or not math.isfinite(value):
         return "–" if value is None else f"{value:g} {unit}"
     if unit == "s":
-        return seconds(value)
+        return seconds(value) if value else "0 s"
+    if unit == "sample/s":
+        return f"{_digits(value, 3) if value < 100 else f'{value:,.0f}'} samples/s"
     if unit == "usd":
         return dollars(value)
     if unit == "1":

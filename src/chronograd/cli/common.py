@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -40,6 +41,19 @@ def read_job(job_file: str, overrides: Sequence[str], print_config: bool = False
     return loaded
 
 
+def options(pairs: Sequence[str]) -> dict[str, Any]:
+    """Keyword arguments from `name=value` words, values read as YAML."""
+    import yaml
+
+    found = {}
+    for text in pairs:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise click.UsageError(f"cannot read {text!r}; write name=value")
+        found[name] = yaml.safe_load(value)
+    return found
+
+
 def print_json(data: Any) -> None:
     click.echo(json.dumps(data, indent=1, allow_nan=False))
 
@@ -61,13 +75,51 @@ def print_table(
     from rich.table import Table
 
     flush_right = set(right)
-    table = Table(title=title or None, caption=caption or None, box=box.SIMPLE_HEAD, title_justify="left",
-                  caption_justify="left", pad_edge=False, title_style="bold", caption_style="dim")
+    table = Table(
+        title=title or None,
+        caption=caption or None,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        pad_edge=False,
+        title_style="bold",
+        caption_style="dim",
+    )
     for index, name in enumerate(columns):
         table.add_column(name, justify="right" if index in flush_right else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    console().print(table)
+    screen = console()
+    with screen.capture() as drawn:
+        screen.print(table)
+    click.echo("\n".join(line.rstrip() for line in drawn.get().splitlines()))
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Callable[[float, str], None]]:
+    """A bar on a terminal; elsewhere a line at every fifth of the way, on standard error."""
+    if sys.stderr.isatty():
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[text]}"),
+        )
+        with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+            task = bar.add_task(title, total=1.0, text="")
+            yield lambda share, text: bar.update(task, completed=share, text=text)
+        return
+    said = -1
+
+    def say(share: float, text: str) -> None:
+        nonlocal said
+        if int(share * 5) > said:
+            said = int(share * 5)
+            click.echo(f"{title}: {100 * share:.0f} % ({text})", err=True)
+
+    yield say
 
 
 def print_record(record: Record) -> None:

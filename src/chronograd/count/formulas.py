@@ -45,12 +45,12 @@ def _convolution(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
 def _convolution_backward(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
     # grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask.
     # Each of the two gradients multiplies as often as the forward pass, whatever the groups.
-    grads = int(args[10][0]) + int(args[10][1])
+    grads: int = int(args[10][0]) + int(args[10][1])
     return grads * conv_macs(ins[1], ins[2], ins[0], bool(args[7]))
 
 
 def _deform_conv(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
-    return math.prod(outs[0]) * math.prod(ins[1][1:])
+    return int(math.prod(outs[0]) * math.prod(ins[1][1:]))
 
 
 def _matmul(first: int) -> Macs:
@@ -58,13 +58,13 @@ def _matmul(first: int) -> Macs:
 
     def macs(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
         a, b = ins[first], ins[first + 1]
-        return math.prod(a) * (b[-1] if len(b) > 1 else 1)
+        return int(math.prod(a) * (b[-1] if len(b) > 1 else 1))
 
     return macs
 
 
 def _linear(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
-    return math.prod(ins[0]) * ins[1][0]
+    return int(math.prod(ins[0]) * ins[1][0])
 
 
 def attention_macs(query: Shape, key: Shape, value: Shape) -> int:
@@ -166,7 +166,7 @@ VECTOR: dict[str, tuple[str, int]] = {
             "rand_like", "randn_like", "arange", "linspace", "tril", "triu", "one_hot", "elu_backward",
             "gelu_backward", "hardswish_backward", "hardsigmoid_backward", "hardtanh_backward", "silu_backward",
             "leaky_relu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward", "softplus_backward",
-            "mish_backward", "_prelu_kernel", "_prelu_kernel_backward", "log_sigmoid_forward", "log_sigmoid_backward",
+            "mish_backward", "hardswish", "_prelu_kernel", "_prelu_kernel_backward", "log_sigmoid_forward", "log_sigmoid_backward",
             "rrelu_with_noise", "rrelu_with_noise_backward", "masked_fill", "masked_fill_", "addcmul", "addcdiv", "lerp",
             "smooth_l1_loss", "smooth_l1_loss_backward", "huber_loss", "mse_loss", "mse_loss_backward",
             "binary_cross_entropy_with_logits", "binary_cross_entropy", "binary_cross_entropy_backward",

@@ -36,9 +36,7 @@ def _layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     return torch.empty(x.shape, dtype=x.dtype, device="meta"), x.new_empty(rows), x.new_empty(rows)
 
 
-def _layer_norm_backward(
-    grad: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, mask: Any
-) -> Any:
+def _layer_norm_backward(grad: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, mask: Any) -> Any:
     return (
         empty_like(x) if mask[0] else None,
         empty_like(weight) if mask[1] and weight is not None else None,
@@ -66,8 +64,8 @@ def _binary(op: Any) -> Callable[..., Any]:
             isinstance(y, torch.Tensor)
             and x.dtype == y.dtype
             and x.shape == y.shape
-            and x.stride() == y.stride()
-            and x.is_non_overlapping_and_dense()
+            and x.is_contiguous()
+            and y.is_contiguous()
         )
         return empty_like(x) if is_alike else op(x, y, *rest, **kwargs)
 

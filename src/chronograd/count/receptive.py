@@ -50,19 +50,27 @@ def receptive_fields(trace: Trace, batch: int = 2) -> dict[int, Field]:
         tags = (frozenset(), frozenset(), *(frozenset([a]) for a in range(axes)))
         fields[tid] = Field((1,) * axes, (Fraction(1),) * axes, tags)
     shapes = [t.shape_at(batch) for t in trace.tensors]
+    latest: dict[int, int] = {}
     for op in trace.operators:
         if op.phase != "forward":
             continue
-        found = _apply(op, fields, shapes)
+        inputs = op.inputs
+        if op.kind == "view" and not any(i in fields for i in inputs):
+            # A view changed in place was written down with its new strides: look its storage up.
+            inputs = tuple(latest[s] for s in (trace.tensors[i].storage for i in inputs) if s in latest)
+        found = _apply(op, inputs, fields, shapes)
         if found is None:
             continue
         for out in op.outputs:
             fields[out] = replace(found, tags=_fit(found.tags, len(shapes[out])))
+            latest[trace.tensors[out].storage] = out
     return fields
 
 
-def _apply(op: Operator, fields: dict[int, Field], shapes: list[tuple[int, ...]]) -> Field | None:
-    known = [(i, fields[i]) for i in op.inputs if i in fields]
+def _apply(
+    op: Operator, inputs: tuple[int, ...], fields: dict[int, Field], shapes: list[tuple[int, ...]]
+) -> Field | None:
+    known = [(i, fields[i]) for i in inputs if i in fields]
     if not known or not op.outputs:
         return None
     first = known[0][1]
@@ -128,9 +136,7 @@ def _adaptive(field: Field, in_shape: tuple[int, ...], out_shape: tuple[int, ...
     return Field(tuple(size) if field.size else None, tuple(stride), field.tags)
 
 
-def _product(
-    op: Operator, known: list[tuple[int, Field]], field: Field, out_shape: tuple[int, ...]
-) -> Field:
+def _product(op: Operator, known: list[tuple[int, Field]], field: Field, out_shape: tuple[int, ...]) -> Field:
     """A product mixes the last dimension of its first operand with the last but one of its second."""
     operands = op.inputs[-2:]
     mixes = False
@@ -162,14 +168,16 @@ def _reduction(op: Operator, field: Field, in_shape: tuple[int, ...], out_shape:
     chosen = range(rank) if reduced in (None, []) else [d % rank for d in _as_list(reduced)]
     is_global = any(field.tags[d] for d in chosen if d < len(field.tags) and in_shape[d] > 1)
     keeps = len(out_shape) == rank
-    tags = tuple(
-        frozenset() if d in chosen else t for d, t in enumerate(field.tags) if keeps or d not in chosen
-    )
+    tags = tuple(frozenset() if d in chosen else t for d, t in enumerate(field.tags) if keeps or d not in chosen)
     return Field(None if is_global else field.size, field.stride, tags)
 
 
 def _moved(
-    op: Operator, known: list[tuple[int, Field]], field: Field, shapes: list[tuple[int, ...]], out_shape: tuple[int, ...]
+    op: Operator,
+    known: list[tuple[int, Field]],
+    field: Field,
+    shapes: list[tuple[int, ...]],
+    out_shape: tuple[int, ...],
 ) -> Field:
     tags, in_shape = known[0][1].tags, shapes[known[0][0]]
     args = op.attributes.get("args", [])

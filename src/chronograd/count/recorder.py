@@ -7,17 +7,13 @@ that the network and autograd really hold: weak references tell when each one di
 
 from __future__ import annotations
 
-import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from chronograd.count import formulas
@@ -38,7 +34,7 @@ class Recorder(TorchDispatchMode):
     """Records every aten operator that runs under it into `trace`."""
 
     def __init__(self, trace: Trace, batch: int, is_symbolic: bool) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.trace = trace
         self.batch = batch
         self.is_symbolic = is_symbolic
@@ -140,7 +136,7 @@ class Recorder(TorchDispatchMode):
 
     def _add(self, func: Any, rule: Rule, args: Any, kwargs: Any, out: Any) -> None:
         family, kind, detail = rule
-        ins = [a for a in _tensors(args)]
+        ins = list(_tensors(args))
         if kwargs:
             ins += list(_tensors(kwargs.values()))
         outs = list(_tensors(out if isinstance(out, (tuple, list)) else (out,)))
@@ -150,7 +146,7 @@ class Recorder(TorchDispatchMode):
         attributes: dict[str, Any] = {}
         if family == "matrix":
             shapes_in = [tuple(t.shape) for t in ins]
-            macs = self._affine(detail, args, shapes_in, [tuple(t.shape) for t in outs])
+            macs = self.affine(detail, args, shapes_in, [tuple(t.shape) for t in outs])
             if kind == "conv":
                 kind, attributes = _describe_conv(func, args)
         elif family == "vector":
@@ -169,22 +165,26 @@ class Recorder(TorchDispatchMode):
         elif func._schema.name in _WITH_DIMS:
             attributes = {"args": _plain(args[1:])}
         read, written = self._traffic(family, func._schema.name, inputs, outputs)
-        self.append(kind, func._schema.name.partition("::")[2], inputs, outputs, attributes, macs, vector, read, written)
+        self.append(
+            kind, func._schema.name.partition("::")[2], inputs, outputs, attributes, macs, vector, read, written
+        )
 
     def _traffic(
         self, family: str, name: str, inputs: tuple[int, ...], outputs: tuple[int, ...]
     ) -> tuple[Affine, Affine]:
         if family == "view":
             return ZERO, ZERO
-        written = self._sum(outputs)
+        written = self.sum_bytes(outputs)
         if family == "gather":
-            moved = self._sum(outputs[:1]) if name in ("aten::embedding", "aten::index", "aten::gather") else written
+            moved = (
+                self.sum_bytes(outputs[:1]) if name in ("aten::embedding", "aten::index", "aten::gather") else written
+            )
             return moved, moved
         if name in formulas.WRITE_ONLY:
             return ZERO, written
         if name in ("aten::slice_backward", "aten::select_backward", "aten::copy_"):
-            return self._sum(inputs[-1:]), written
-        return self._sum(inputs), written
+            return self.sum_bytes(inputs[-1:]), written
+        return self.sum_bytes(inputs), written
 
     def append(
         self,
@@ -208,7 +208,9 @@ class Recorder(TorchDispatchMode):
             )
         module, call, forward = owner or self._owner(index)
         self.trace.operators.append(
-            Operator(self.phase, kind, name, module, call, inputs, outputs, attributes, macs, vector, read, written, forward)
+            Operator(
+                self.phase, kind, name, module, call, inputs, outputs, attributes, macs, vector, read, written, forward
+            )
         )
         return index
 
@@ -228,7 +230,7 @@ class Recorder(TorchDispatchMode):
         made_by = self.trace.operators[forward]
         return made_by.module, made_by.call, forward
 
-    def _affine(self, formula: formulas.Macs, args: Any, ins: list[Any], outs: list[Any]) -> Affine:
+    def affine(self, formula: formulas.Macs, args: Any, ins: list[Any], outs: list[Any]) -> Affine:
         """A formula on shapes, evaluated at batch 1 and 2."""
         if not self.is_symbolic:
             return Affine(formula(args, ins, outs), 0)
@@ -241,7 +243,7 @@ class Recorder(TorchDispatchMode):
             tuple([d if d < half else self.dim(d).at(batch) for d in s]) if s and max(s) >= half else s for s in shapes
         ]
 
-    def _sum(self, ids: tuple[int, ...]) -> Affine:
+    def sum_bytes(self, ids: tuple[int, ...]) -> Affine:
         const = slope = 0
         for i in set(ids):
             c, s = self._bytes[i]
@@ -251,102 +253,6 @@ class Recorder(TorchDispatchMode):
 
     def _largest(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Affine:
         return max((self._numel[i] for i in (*inputs, *outputs)), key=lambda n: (n[1], n[0]), default=ZERO)
-
-    # -- attention -------------------------------------------------------------------------------
-
-    def attention(self, query: Any, key: Any, value: Any, attn_mask: Any, settings: dict[str, Any]) -> torch.Tensor:
-        """One attention operator, forward and backward, whichever kernels a device would choose."""
-        out: torch.Tensor = _Attention.apply(query, key, value, attn_mask, self, settings)  # type: ignore[no-untyped-call]
-        return out
-
-    def _add_attention(self, ins: list[Any], outs: list[Any], settings: dict[str, Any], factor: int, owner: Any) -> int:
-        q, k, v = (tuple(t.shape) for t in ins[:3])
-        inputs = tuple([self.add_tensor(t) for t in ins if t is not None])
-        outputs = tuple([self.add_tensor(t) for t in outs if t is not None])
-        macs = self._affine(lambda a, i, o: factor * formulas.attention_macs(i[0], i[1], i[2]), (), [q, k, v], [])
-        # softmax over the scores: 5 operations per score, as for softmax alone.
-        scores = self._affine(lambda a, i, o: 5 * formulas.attention_macs(i[0], i[1], i[2]), (), [q, k, v], [])
-        width = q[-1] + v[-1]
-        vector = Affine(scores.const // width, scores.per_sample // width)
-        attributes = {"heads": q[-3] if len(q) > 3 else 1, "head_dim": q[-1], "queries": q[-2], "keys": k[-2], **settings}
-        read, written = self._sum(inputs), self._sum(outputs)
-        return self.append("attention", "attention", inputs, outputs, attributes, macs, vector, read, written, owner)
-
-
-class _Attention(torch.autograd.Function):
-    """Scaled dot-product attention that keeps what fused kernels keep: q, k, v, output and row statistics."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Any, k: Any, v: Any, mask: Any, recorder: Recorder, settings: dict[str, Any]) -> Any:
-        with recorder.paused():
-            out = q.new_empty((*q.shape[:-1], v.shape[-1]))
-            statistics = q.new_empty(q.shape[:-1], dtype=torch.float32)
-        index = recorder._add_attention([q, k, v, mask], [out, statistics], settings, 1, None)
-        op = recorder.trace.operators[index]
-        ctx.owner = (op.module, op.call, index)
-        ctx.recorder, ctx.settings = recorder, settings
-        ctx.save_for_backward(q, k, v, mask, out, statistics)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        q, k, v, mask, out, statistics = ctx.saved_tensors
-        with ctx.recorder.paused():
-            made = [torch.empty_like(t) if need else None for t, need in zip((q, k, v), ctx.needs_input_grad, strict=False)]
-            mask_grad = torch.empty_like(mask) if mask is not None and ctx.needs_input_grad[3] else None
-        # dV = Pᵀ dO, dP = dO Vᵀ, dQ = dS K, dK = dSᵀ Q: twice the forward; scores made again are not counted.
-        ins, outs = [q, k, v, mask, out, statistics, grads[0]], [*made, mask_grad]
-        ctx.recorder._add_attention(ins, outs, ctx.settings, 2, ctx.owner)
-        return (*made, mask_grad, None, None)
-
-
-class Functions(TorchFunctionMode):
-    """Makes new tensors on meta and catches attention before torch takes it apart."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self.recorder = recorder
-        self._constructors = _device_constructors()
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is F.scaled_dot_product_attention:
-            return self._attention(*args, **kwargs)
-        if func is F.multi_head_attention_forward:
-            return self._multi_head(*args, **kwargs)
-        if func in self._constructors and kwargs.get("device") is None:
-            kwargs = {**kwargs, "device": "meta"}
-        return func(*args, **kwargs)
-
-    def _attention(
-        self,
-        query: Any,
-        key: Any,
-        value: Any,
-        attn_mask: Any = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Any:
-        settings = {"causal": bool(is_causal), "masked": attn_mask is not None, "dropout": float(dropout_p)}
-        if key.shape[:-2] != query.shape[:-2] and not enable_gqa:
-            batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
-            query, key, value = (t.expand(*batch, *t.shape[-2:]) for t in (query, key, value))
-        return self.recorder.attention(query, key, value, attn_mask, settings)
-
-    def _multi_head(self, *args: Any, **kwargs: Any) -> Any:
-        """torch's own function with its call of attention bound to ours.
-
-        A mode is off while it handles a call, so attention inside would be missed. The copy has globals of
-        its own; torch is left as it is.
-        """
-        original = F.multi_head_attention_forward
-        names = {**original.__globals__, "scaled_dot_product_attention": self._attention}
-        names["has_torch_function"] = lambda _: False
-        bound = types.FunctionType(original.__code__, names, argdefs=original.__defaults__)
-        bound.__kwdefaults__ = original.__kwdefaults__
-        return bound(*args, **kwargs)
 
 
 @contextmanager
@@ -452,7 +358,7 @@ def _describe_pool(args: Any, kernel: list[int]) -> dict[str, Any]:
 
 def _plain(values: Sequence[Any]) -> list[Any]:
     """Arguments that are numbers or lists of numbers."""
-    kept = []
+    kept: list[Any] = []
     for v in values:
         if isinstance(v, (bool, int, float)) or v is None:
             kept.append(v)

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from chronograd.count.recorder import SYMBOLIC_BATCH, Functions, Recorder, watch_modules
+from chronograd.count.attention import Functions
+from chronograd.count.recorder import SYMBOLIC_BATCH, Recorder, watch_modules
 from chronograd.errors import ChronogradError, InputError, TraceError
 from chronograd.trace import Trace
 
@@ -28,6 +29,7 @@ def trace(
     mode: str = "training",
     loss: str = "cross_entropy",
     fixed_batch: int | None = None,
+    inputs_require_grad: bool = False,
     is_ours: bool = False,
 ) -> Trace:
     """Run a network once on the meta device and write down its work.
@@ -40,6 +42,7 @@ def trace(
         mode: `training` (training mode: forward, loss, backward) or `inference` (evaluation mode, forward).
         loss: `cross_entropy` (mean over samples, summed over outputs with classes) or `sum` of all outputs.
         fixed_batch: trace at this one batch; for networks that loop over or mix their samples.
+        inputs_require_grad: also take the gradient of floating inputs, as inside a larger network.
         is_ours: the model is on meta already and may be changed, so that no copy is made.
 
     Raises: TraceError if the network raises, needs real values, or its work is not affine in the batch.
@@ -60,7 +63,12 @@ def trace(
     recorder = Recorder(result, batch, is_symbolic=fixed_batch is None)
     dtypes = list(input_dtypes or [torch.float32] * len(input_shapes))
     inputs = [
-        torch.empty((batch, *shape), dtype=dtype, device="meta")
+        torch.empty(
+            (batch, *shape),
+            dtype=dtype,
+            device="meta",
+            requires_grad=inputs_require_grad and dtype.is_floating_point,
+        )
         for shape, dtype in zip(input_shapes, dtypes, strict=True)
     ]
     _name_state(on_meta, recorder)

@@ -1,0 +1,281 @@
+"""Layer tables: what every module call costs, and the totals, as plain data.
+
+A layer is one call of a module that runs operators of its own; a shared module has a row per call, and its
+parameters stand in the first. Parameters of modules that are never called themselves (an attention's
+output projection) stand with the nearest module above that is.
+
+`activations` of a row are the elements of its output. Their total follows the published tables: the
+input and the outputs of convolutions, linear layers, attention and pooling; what norms, activation functions and
+dropout write again is in the memory, not in this total.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+from chronograd.count.receptive import Field, receptive_fields
+from chronograd.predict.memory import peak_memory
+from chronograd.trace import CONV_KINDS, DTYPE_BYTES, MATRIX_KINDS, Operator, Trace
+from chronograd.units import FLOPS_PER_MAC
+
+T = TypeVar("T")
+
+
+@dataclass
+class Layer:
+    """One row. Amounts are those of the batch the table was made for.
+
+    Attributes:
+        weights: parameters that are not biases.
+        output_shape: with the batch dimension.
+        activations: elements of the output; 0 for a layer that writes in place or returns a view.
+        receptive_field: pixels (one number, or one per axis where they differ), `global`, or None where
+            there is no image.
+        stride: input pixels between neighbouring outputs, likewise.
+        macs_backward: multiply-adds of the backward pass.
+    """
+
+    name: str
+    call: int
+    module: str
+    kind: str
+    output_shape: list[int]
+    params: int
+    weights: int
+    activations: int
+    activation_bytes: int
+    macs: int
+    flops: int
+    macs_backward: int
+    vector_flops: int
+    receptive_field: int | list[int] | str | None = None
+    stride: int | float | list[float] | None = None
+    work: list[str] = field(default_factory=list)
+
+
+def layers(trace: Trace, batch: int = 1) -> list[Layer]:
+    """Rows in the order in which layers finish."""
+    groups: dict[tuple[str, int], list[Operator]] = defaultdict(list)
+    backward: dict[tuple[str, int], int] = defaultdict(int)
+    last: dict[tuple[str, int], int] = {}
+    for index, op in enumerate(trace.operators):
+        key = (op.module, op.call)
+        if op.phase == "backward":
+            backward[key] += op.macs.at(batch)
+        elif op.module != "loss":
+            groups[key].append(op)
+            last[key] = index
+    fields = receptive_fields(trace)
+    owners = _owners(trace, {name for name, _ in groups})
+    rows = []
+    for name, call in sorted(groups, key=lambda key: last[key]):
+        ops = groups[name, call]
+        params = owners.pop(name, []) if call == 0 else []
+        rows.append(_row(trace, batch, name, call, ops, params, backward[name, call], fields))
+    for name, params in owners.items():
+        count = sum(n for _, n in params)
+        weights = sum(n for p, n in params if not _is_bias(p))
+        rows.append(Layer(name, 0, "", "parameter", [], count, weights, 0, 0, 0, 0, 0, 0))
+    return rows
+
+
+def _owners(trace: Trace, called: set[str]) -> dict[str, list[tuple[str, int]]]:
+    """Parameters (name, count) by the module whose row they stand in."""
+    owners: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for name, tensor in trace.parameters().items():
+        path = name.rpartition(".")[0]
+        own = path
+        while own not in called and own:
+            own = own.rpartition(".")[0]
+        owners[own if own in called else path].append((name, tensor.numel_at(1)))
+    return owners
+
+
+def _is_bias(name: str) -> bool:
+    last = name.rpartition(".")[2]
+    return last == "bias" or last.endswith("_bias")
+
+
+def _row(
+    trace: Trace,
+    batch: int,
+    name: str,
+    call: int,
+    ops: list[Operator],
+    params: list[tuple[str, int]],
+    macs_backward: int,
+    fields: dict[int, Field],
+) -> Layer:
+    main = max(ops, key=lambda o: (o.macs.at(batch), o.vector_flops.at(batch), o.written_bytes.at(batch)))
+    last = next((o for o in reversed(ops) if o.outputs), ops[-1])
+    shape: list[int] = []
+    elements = element_bytes = 0
+    where = None
+    if last.outputs:
+        out = trace.tensors[last.outputs[0]]
+        shape = list(out.shape_at(batch))
+        where = fields.get(last.outputs[0])
+        inputs = {trace.tensors[i].storage for o in ops for i in o.inputs}
+        made = {trace.tensors[i].storage for o in ops for i in o.outputs}
+        if out.storage not in inputs - made and not _is_in_place(trace, ops, out.storage):
+            elements = math.prod(shape)
+            element_bytes = elements * DTYPE_BYTES.get(out.dtype, 4)
+    macs = sum(o.macs.at(batch) for o in ops)
+    layer = Layer(
+        name=name,
+        call=call,
+        module=trace.modules.get(name, ""),
+        kind=main.kind,
+        output_shape=shape,
+        params=sum(n for _, n in params),
+        weights=sum(n for p, n in params if not _is_bias(p)),
+        activations=elements,
+        activation_bytes=element_bytes,
+        macs=macs,
+        flops=FLOPS_PER_MAC * macs,
+        macs_backward=macs_backward,
+        vector_flops=sum(o.vector_flops.at(batch) for o in ops),
+    )
+    if where is not None:
+        layer.receptive_field = "global" if where.size is None else _one(where.size)
+        layer.stride = _one([float(s) if s.denominator > 1 else int(s) for s in where.stride])
+    layer.work = _work(trace, batch, layer, main, params)
+    return layer
+
+
+def _one(values: Sequence[T]) -> T | list[T]:
+    """One number where all axes agree."""
+    first, *rest = values
+    return first if all(v == first for v in rest) else list(values)
+
+
+def _is_in_place(trace: Trace, ops: list[Operator], storage: int) -> bool:
+    """Whether a layer's output is memory that came in from outside."""
+    first_seen = next(
+        (o for o in ops if any(trace.tensors[i].storage == storage for i in (*o.inputs, *o.outputs))), None
+    )
+    return first_seen is not None and any(trace.tensors[i].storage == storage for i in first_seen.inputs)
+
+
+def _work(trace: Trace, batch: int, layer: Layer, op: Operator, params: list[tuple[str, int]]) -> list[str]:
+    """The formulas of a row with its numbers in them."""
+    lines = []
+    if op.kind in CONV_KINDS and op.attributes:
+        a = op.attributes
+        kernel = " × ".join(str(k) for k in a["kernel"])
+        per_group = a["in_channels"] // a["groups"]
+        size = " × ".join(str(d) for d in layer.output_shape)
+        lines.append(f"MACs = output {size} × in channels per group {per_group} × kernel {kernel} = {layer.macs:,}")
+    elif op.macs.at(batch):
+        shapes = [list(trace.tensors[i].shape_at(batch)) for i in op.inputs]
+        listed = ", ".join("×".join(str(d) for d in s) for s in shapes)
+        lines.append(f"MACs of {op.kind} of {listed} = {op.macs.at(batch):,}" + _others(op, layer, batch))
+    if layer.macs:
+        lines.append(f"FLOPs = 2 × MACs = {layer.flops:,}")
+    if params:
+        parts = " + ".join(
+            " × ".join(str(d) for d in trace.parameters()[n].shape_at(1)) + f" ({n.rpartition('.')[2]})"
+            for n, _ in params
+        )
+        lines.append(f"params = {parts} = {layer.params:,}")
+    if layer.activations:
+        size = " × ".join(str(d) for d in layer.output_shape)
+        lines.append(f"activations = {size} = {layer.activations:,}; × {layer.activation_bytes // layer.activations} B")
+    if isinstance(layer.receptive_field, int) and isinstance(layer.stride, int) and op.attributes.get("kernel"):
+        k, s = op.attributes["kernel"][0], op.attributes["stride"][0]
+        dilation = op.attributes.get("dilation", [1])[0]
+        before = layer.stride // s
+        size_before = layer.receptive_field - (k - 1) * dilation * before
+        lines.append(
+            f"receptive field = {size_before} + ({k} − 1) × {dilation} × {before} = {layer.receptive_field}; "
+            f"stride = {before} × {s} = {layer.stride}"
+        )
+    return lines
+
+
+def _others(op: Operator, layer: Layer, batch: int) -> str:
+    rest = layer.macs - op.macs.at(batch)
+    return f"; with the layer's other products {layer.macs:,}" if rest else ""
+
+
+def total_activations(trace: Trace, batch: int = 1) -> int:
+    """Elements of the input and of what convolutions, linear layers, attention and pooling put out."""
+    inputs = sum(trace.tensors[i].numel_at(batch) for i in trace.inputs)
+    kinds = {*MATRIX_KINDS, "pooling"}
+    return inputs + sum(
+        trace.tensors[op.outputs[0]].numel_at(batch)
+        for op in trace.operators
+        if op.phase == "forward"
+        and op.module != "loss"
+        and op.outputs
+        and (op.kind in kinds or _is_global_pool(trace, op))
+    )
+
+
+def _is_global_pool(trace: Trace, op: Operator) -> bool:
+    """A mean over space made by a pooling module is written as a reduction."""
+    return op.kind == "reduction" and "Pool" in trace.modules.get(op.module, "")
+
+
+def keras_parts(trace: Trace) -> dict[str, int]:
+    """What `count_params` of Keras adds up for the same network: non-trainable statistics are parameters there."""
+    statistics = sum(
+        t.numel_at(1) for n, t in trace.buffers().items() if n.rpartition(".")[2] in ("running_mean", "running_var")
+    )
+    return {"parameters": trace.params, "batch-norm statistics": statistics, **trace.keras_extra}
+
+
+def params_keras(trace: Trace) -> int:
+    """Number of parameters that Keras prints for the same network.
+
+    For a network that Keras builds with other layers (biases under batch norm, input normalisation), the
+    difference is that network's `keras_extra`; elsewhere it is the layers' own count.
+    """
+    return sum(keras_parts(trace).values())
+
+
+def summary(trace: Trace, batch: int = 1, optimizer: str = "sgd-momentum") -> dict[str, Any]:
+    """Everything `chronograd count` says, as plain data. Amounts are at `batch`."""
+    rows = layers(trace, batch)
+    macs = trace.macs(batch)
+    conv = sum(op.macs.at(batch) for op in trace.select("forward", CONV_KINDS))
+    memory = peak_memory(trace, batch, optimizer)
+    by_kind: dict[str, dict[str, int]] = {}
+    for op in trace.operators:
+        row = by_kind.setdefault(op.kind, {"operators": 0, "flops": 0, "vector_flops": 0, "bytes": 0})
+        row["operators"] += 1
+        row["flops"] += FLOPS_PER_MAC * op.macs.at(batch)
+        row["vector_flops"] += op.vector_flops.at(batch)
+        row["bytes"] += op.read_bytes.at(batch) + op.written_bytes.at(batch)
+    return {
+        "network": trace.network,
+        "batch": batch,
+        "mode": trace.mode,
+        "loss": trace.loss,
+        "input_shapes": [[d.at(batch) for d in s] for s in trace.input_shapes],
+        "convention": "1 MAC = 2 FLOPs; MACs of convolutions, GEMMs and attention; biases not counted",
+        "params": trace.params,
+        "trained_params": trace.trained_params,
+        "weights": sum(t.numel_at(1) for n, t in trace.parameters().items() if not _is_bias(n)),
+        "params_keras": params_keras(trace),
+        "params_keras_parts": keras_parts(trace),
+        "buffers": sum(t.numel_at(1) for t in trace.buffers().values()),
+        "macs": macs,
+        "conv_share": conv / macs if macs else None,
+        "flops_forward": trace.flops(batch, "forward"),
+        "flops_backward": trace.flops(batch, "backward"),
+        "vector_flops_forward": sum(op.vector_flops.at(batch) for op in trace.select("forward")),
+        "vector_flops_backward": sum(op.vector_flops.at(batch) for op in trace.select("backward")),
+        "activations": total_activations(trace, batch),
+        "memory_bytes": memory.total,
+        "memory": {**asdict(memory), "optimizer": optimizer},
+        "uncounted": trace.uncounted(),
+        "by_kind": by_kind,
+        "layers": [asdict(row) for row in rows],
+        "notes": trace.notes,
+        "versions": trace.versions,
+    }

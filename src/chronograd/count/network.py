@@ -1,0 +1,55 @@
+"""A Trace from the name of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from chronograd.count.tracing import trace
+from chronograd.errors import InputError
+from chronograd.models import registry
+from chronograd.trace import Trace
+
+
+def trace_network(
+    reference: str,
+    options: dict[str, Any] | None = None,
+    *,
+    input_shape: Sequence[int] | None = None,
+    num_classes: int | None = None,
+    mode: str = "training",
+    loss: str = "cross_entropy",
+    fixed_batch: int | None = None,
+) -> Trace:
+    """Build a network on the meta device and trace it.
+
+    Args:
+        reference: a name of ours, `torchvision:NAME`, `timm:NAME` or `package.module:function`.
+        options: keyword arguments of the network's function.
+        input_shape: shape of one sample; the network's own by default.
+        num_classes: size of the head; the network's own by default.
+
+    Raises: NotFoundError, InputError, MissingExtraError for a wrong name; TraceError as `trace`.
+    """
+    spec = registry.spec(reference, options)
+    shape = tuple(input_shape or spec.required_input_shape())
+    if any(d < 1 for d in shape):
+        raise InputError(f"input shape is {shape}", "every dimension is at least 1, such as 3,224,224")
+    model = registry.build(
+        reference, options, input_shape=shape if input_shape else None, num_classes=num_classes, device="meta"
+    )
+    extra = spec.keras_extra(model) if spec.keras_extra else {}
+    result = trace(
+        model,
+        [shape],
+        network=reference,
+        input_dtypes=[getattr(torch, spec.input_dtype)],
+        mode=mode,
+        loss=loss,
+        fixed_batch=fixed_batch,
+        is_ours=True,
+    )
+    result.keras_extra = extra
+    return result
