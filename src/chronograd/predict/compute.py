@@ -1,0 +1,147 @@
+"""Time of every operator of a trace on one device.
+
+    t = launch + (t_compute^4 + t_memory^4)^(1/4)
+    t_compute = FLOPs / (peak · u),   u = u_class · depth / (depth + d_class) · width / (width + w_class)
+    t_memory  = bytes / (bandwidth · v_class · cache)
+
+The fourth power is a smooth maximum. `cache` is 1 for operators much larger than the device's cache and
+rises to the calibration's speed-up for those that fit. Views cost nothing on the device.
+
+Left out: tile and wave quantisation, fusion by a compiler, clock changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from chronograd.predict.calibration import CLASSES, Calibration, uses_vector_peak
+from chronograd.trace import DTYPE_BYTES, KINDS, PHASES, Trace
+from chronograd.units import FLOPS_PER_MAC
+
+_IS_VECTOR = np.array([uses_vector_peak(k) for k in KINDS])
+_VIEW = KINDS.index("view")
+# Bytes of an element of an activation, against the 4 of the fp32 that is traced. TF32 is kept as fp32 in memory.
+_ACTIVATION_SHARE = {"fp32": 1.0, "tf32": 1.0, "bf16": 0.5, "fp16": 0.5}
+
+
+def at_batch(column: np.ndarray, batch: float) -> np.ndarray:
+    """An affine column (…, 2) at a batch: shape (…)."""
+    return np.asarray(column[..., 0] + column[..., 1] * batch)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What each operator asks of a device at one batch: arrays of shape (num_operators,).
+
+    `class_index` points into CLASSES; `is_launched` is False for views, which cost nothing on the device.
+    """
+
+    class_index: np.ndarray
+    is_vector: np.ndarray
+    is_launched: np.ndarray
+    flops: np.ndarray
+    bytes_moved: np.ndarray
+    depth: np.ndarray
+    width: np.ndarray
+
+    @classmethod
+    def of(cls, trace: Trace, batch: float, precision: str = "fp32") -> Work:
+        """The work of a trace at a batch; in half precision half the bytes move."""
+        c = trace.columns
+        return cls(
+            class_index=2 * c["kind"].astype(int) + np.minimum(c["phase"], 1),
+            is_vector=_IS_VECTOR[c["kind"]],
+            is_launched=c["kind"] != _VIEW,
+            flops=FLOPS_PER_MAC * at_batch(c["macs"], batch) + at_batch(c["vector_flops"], batch),
+            bytes_moved=at_batch(c["read_bytes"] + c["written_bytes"], batch) * _ACTIVATION_SHARE[precision],
+            depth=at_batch(c["depth"], batch),
+            width=at_batch(c["width"], batch),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Work]) -> Work:
+        """Several, one after the other."""
+        return cls(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)})
+
+    def chosen(self, mask: np.ndarray) -> Work:
+        return Work(**{f.name: getattr(self, f.name)[mask] for f in fields(self)})
+
+    def seconds(self, calibration: Calibration, rates: dict[str, np.ndarray] | None = None) -> np.ndarray:
+        """Seconds of each operator on the device; `rates` instead of the calibration's own columns."""
+        rates = rates or calibration.columns()
+        i = self.class_index
+        filled = self.depth / (self.depth + rates["depth"][i]) * self.width / (self.width + rates["width"][i])
+        peak = np.where(self.is_vector, calibration.vector_flops_per_s, calibration.peak_flops_per_s)
+        t_compute = self.flops / (peak * rates["compute"][i] * filled)
+        fits = 1.0 / (1.0 + (self.bytes_moved / max(calibration.cache_bytes, 1.0)) ** 2)
+        cache = 1.0 + (calibration.cache_speedup - 1.0) * fits
+        t_memory = self.bytes_moved / (calibration.bandwidth_bytes_per_s * rates["bandwidth"][i] * cache)
+        launch = np.where(self.is_launched, calibration.launch_s + rates["launch_s"][i], 0.0)
+        return np.asarray(launch + (t_compute**4 + t_memory**4) ** 0.25)
+
+
+def operator_seconds(trace: Trace, batch: float, calibration: Calibration) -> np.ndarray:
+    """Seconds of each operator on the device, shape (num_operators,)."""
+    return Work.of(trace, batch, calibration.precision).seconds(calibration)
+
+
+def phase_seconds(trace: Trace, times: np.ndarray, calibration: Calibration) -> dict[str, float]:
+    """Forward and backward seconds: the device's work, or the host's issuing of it where that takes longer."""
+    c = trace.columns
+    is_launched = c["kind"] != _VIEW
+    result = {}
+    for code, name in enumerate(PHASES[:2]):
+        chosen = c["phase"] == code
+        host = float(np.count_nonzero(chosen & is_launched)) * calibration.host_launch_s
+        result[name] = max(float(times[chosen].sum()), host)
+    return result
+
+
+# Per parameter element, fp32: arrays read and written by one fused pass of the optimizer, and how many elementary
+# operators it takes unfused: weight decay, moments, step.
+UPDATE_PASSES = {"sgd": (3, 2), "sgd-momentum": (5, 4), "adamw": (7, 9)}
+
+
+def update_seconds(trace: Trace, optimizer: str, calibration: Calibration) -> float:
+    """Time of one optimizer step, derived from the parameter list.
+
+    On a GPU the tensors of a step are batched into a few launches per elementary operator; on a CPU each
+    parameter takes its own.
+    """
+    frozen = set(trace.frozen)
+    trained = [t for n, t in trace.parameters().items() if n not in frozen]
+    size = sum(t.numel_at(1) * DTYPE_BYTES[t.dtype] for t in trained)
+    passes, operators = UPDATE_PASSES[optimizer]
+    is_batched = calibration.host_launch_s > 0
+    # torch's foreach kernels take some 110 tensors of one list per launch (its metadata must fit 4 KiB).
+    launches = operators * (-(-len(trained) // 110) if is_batched else len(trained))
+    bandwidth = calibration.bandwidth_bytes_per_s * calibration.columns()["bandwidth"][CLASSES.index("update.backward")]
+    return float(launches * calibration.update_launch_s + passes * size / bandwidth)
+
+
+def by_kind(trace: Trace, times: np.ndarray, batch: float) -> list[dict[str, float | str]]:
+    """Time, FLOPs and bytes by kind of operator, longest first. `share` is that of the time."""
+    c = trace.columns
+    flops = FLOPS_PER_MAC * at_batch(c["macs"], batch)
+    moved = at_batch(c["read_bytes"] + c["written_bytes"], batch)
+    total = float(times.sum()) or 1.0
+    rows: list[dict[str, float | str]] = []
+    for code, name in enumerate(KINDS):
+        chosen = c["kind"] == code
+        if not chosen.any() or name == "view":
+            continue
+        seconds = float(times[chosen].sum())
+        rows.append(
+            {
+                "kind": name,
+                "operators": int(chosen.sum()),
+                "time_s": seconds,
+                "flops": float(flops[chosen].sum()),
+                "bytes": float(moved[chosen].sum()),
+                "share": seconds / total,
+            }
+        )
+    return sorted(rows, key=lambda r: -float(r["time_s"]))
