@@ -1,0 +1,362 @@
+"""`calibrate`: measure this machine so that `local` is a device like any other.
+
+Blocks of every operator class are run in processes like those of a job: as many at once, with as many threads
+each. What they took is fitted by the model that predicts (`fit.device`), so a prediction for `local` rests on the
+same formula as any other. Takes about a minute.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from chronograd.count.tracing import trace
+from chronograd.errors import RunError
+from chronograd.fit.device import Sample, fit_calibration
+from chronograd.hardware import catalog
+from chronograd.hardware.catalog import Device, Node, Source
+from chronograd.measure import environment
+from chronograd.measure.blocks import blocks
+from chronograd.predict.calibration import CLASSES, Calibration, from_datasheet
+from chronograd.predict.compute import UPDATE_PASSES, Work
+from chronograd.trace import PHASES, Trace
+
+Progress = Callable[[float, str], None]
+WORKER_TIMEOUT_S = 600.0
+SECONDS_PER_BLOCK = 0.2
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One way of running: ranks at once, threads each."""
+
+    processes: int
+    threads: int
+
+
+def default_setups(cores: int | None = None) -> list[Setup]:
+    """What jobs on this machine use: one rank with all cores, and two with half each.
+
+    >>> default_setups(8)
+    [Setup(processes=1, threads=8), Setup(processes=2, threads=4)]
+    """
+    cores = cores or environment.cores()
+    return [Setup(1, cores), Setup(2, max(1, cores // 2))]
+
+
+def calibrate(
+    setups: Sequence[Setup] | None = None,
+    *,
+    precisions: Sequence[str] = ("fp32",),
+    seconds_per_block: float = SECONDS_PER_BLOCK,
+    progress: Progress = lambda share, text: None,
+) -> Device:
+    """Measure this machine's GPU, or its CPU where there is none, and return it as the device `local`.
+
+    Args:
+        setups: ways of running; on a GPU there is one.
+        precisions: for a GPU also tf32, bf16, fp16.
+        progress: called with the share done, 0 to 1, and what is being done.
+
+    Raises: RunError with what a worker printed if it fails.
+    """
+    place = "cuda" if torch.cuda.is_available() else "cpu"
+    setups = [Setup(1, environment.cores())] if place == "cuda" else list(setups or default_setups())
+    traces = {b.name: trace(b.make(), [b.input_shape], loss="sum", inputs_require_grad=True) for b in blocks()}
+    runs = [(setup, precision) for precision in precisions for setup in setups]
+    measured = []
+    for i, (setup, precision) in enumerate(runs):
+        what = f"{setup.processes} × {setup.threads} threads" if place == "cpu" else precision
+
+        def report(share: float, name: str, i: int = i, what: str = what) -> None:
+            progress((i + share) / (len(runs) + 0.2), f"{what}: {name}")
+
+        arguments = ["blocks", place, str(setup.threads), precision, str(seconds_per_block)]
+        measured.append(_average(_workers([arguments] * setup.processes, report, len(traces))))
+    progress(len(runs) / (len(runs) + 0.2), "all-reduce of two processes")
+    link = _measure_link() if place == "cpu" else None
+    device = _describe(place, [m["peaks"] for m in measured], [p for _, p in runs])
+    settings = [
+        _fit(device, place, setup, precision, result, traces)
+        for (setup, precision), result in zip(runs, measured, strict=True)
+    ]
+    calibration: dict[str, Any] = {"settings": [c.to_table() for c in settings]}
+    if link is not None:
+        calibration["link"] = link.model_dump(mode="json", exclude_none=True)
+    progress(1.0, "done")
+    provenance = {"how": "measured by chronograd calibrate", **_plain(environment.environment())}
+    return device.model_copy(update={"calibration": calibration, "provenance": provenance})
+
+
+def calibrate_once(progress: Progress = lambda share, text: None) -> Device:
+    """The device `local`, measured now if it never was on this processor with these versions."""
+    path = catalog.user_device_path("local")
+    if path.exists():
+        device = catalog.device("local")
+        if device.provenance.get("key") == machine_key():
+            return device
+    return save_local(calibrate(progress=progress))
+
+
+def save_local(device: Device) -> Device:
+    """Keep a calibration as the device `local` of this user."""
+    device = device.model_copy(update={"provenance": {**device.provenance, "key": machine_key()}})
+    device.save(catalog.user_device_path("local"))
+    return device
+
+
+def machine_key() -> str:
+    """Changes with what a calibration holds for: processor, cores, GPU, torch."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}"
+
+
+# -- workers --------------------------------------------------------------------------------------
+
+
+def _workers(arguments: list[list[str]], report: Callable[[float, str], None], steps: int) -> list[dict[str, Any]]:
+    """Run workers at once, begin them together, and return what each printed. Raises RunError."""
+    with _started(arguments) as running:
+        lines: queue.Queue[tuple[int, str]] = queue.Queue()
+        for i, process in enumerate(running):
+            threading.Thread(target=_read, args=(i, process, lines), daemon=True).start()
+        waiting, done = len(running), 0
+        results: list[dict[str, Any]] = [{} for _ in running]
+        while not all(results):
+            try:
+                i, line = lines.get(timeout=WORKER_TIMEOUT_S)
+            except queue.Empty:
+                raise RunError(f"a calibration process said nothing for {WORKER_TIMEOUT_S:.0f} s") from None
+            word, _, rest = line.partition(" ")
+            if word == "ready":
+                waiting -= 1
+                if waiting == 0:
+                    _begin(running)
+            elif word == "progress":
+                done += 1
+                report(done / (steps * len(running)), rest)
+            elif word == "result":
+                results[i] = json.loads(rest)
+            elif word == "ended" and not results[i]:
+                raise RunError(f"a calibration process failed:\n{rest[-2000:]}")
+        return results
+
+
+@contextmanager
+def _started(arguments: list[list[str]]) -> Iterator[list[subprocess.Popen[str]]]:
+    command = [sys.executable, "-m", "chronograd.measure.calibrate_worker"]
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
+    running = [
+        subprocess.Popen([*command, *a], **pipes, env={**os.environ, "PYTHONUNBUFFERED": "1"}) for a in arguments
+    ]
+    try:
+        yield running
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
+
+
+def _begin(running: list[subprocess.Popen[str]]) -> None:
+    for process in running:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+
+
+def _read(index: int, process: subprocess.Popen[str], lines: queue.Queue[tuple[int, str]]) -> None:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        for line in process.stdout:
+            lines.put((index, line.rstrip("\n")))
+        lines.put((index, "ended " + process.stderr.read()))
+    except ValueError:  # closed by the parent, which has what it needs
+        return
+
+
+def _average(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """One result from those of workers that ran at once: the mean of each time and rate."""
+    first = results[0]
+
+    def mean(read: Callable[[dict[str, Any]], float]) -> float:
+        return float(np.mean([read(r) for r in results]))
+
+    return {
+        "peaks": {k: mean(lambda r, k=k: r["peaks"][k]) for k in first["peaks"]},  # type: ignore[misc]
+        "updates": [
+            {**row, "seconds": mean(lambda r, i=i: r["updates"][i]["seconds"])}  # type: ignore[misc]
+            for i, row in enumerate(first["updates"])
+        ],
+        "blocks": [
+            {**row, **{k: mean(lambda r, i=i, k=k: r["blocks"][i][k]) for k in ("forward_s", "backward_s")}}  # type: ignore[misc]
+            for i, row in enumerate(first["blocks"])
+        ],
+    }
+
+
+def _measure_link() -> catalog.Link:
+    """α and β of Gloo between two processes of this machine, from all-reduces of several sizes."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = str(Path(folder) / "store")
+        results = _workers([["link", str(rank), "2", store] for rank in range(2)], lambda *_: None, 1)
+    rows = results[0]["all_reduce"]
+    latency, bandwidth = fit_alpha_beta([r["bytes"] for r in rows], [r["seconds"] for r in rows], num_ranks=2)
+    return catalog.Link(
+        name="loopback",
+        title="Processes of this machine, Gloo over the loopback interface",
+        latency_s=latency,
+        bandwidth_bytes_per_s=bandwidth,
+        source=(_measured("latency_s", "bandwidth_bytes_per_s"),),
+    )
+
+
+def fit_alpha_beta(message_bytes: Sequence[float], seconds: Sequence[float], num_ranks: int) -> tuple[float, float]:
+    """α (s) and B (bytes/s) of a ring all-reduce, t = 2(n - 1)·α + 2(n - 1)/n · S/B, by relative least squares.
+
+    >>> alpha, bandwidth = fit_alpha_beta([1e3, 1e6, 1e7], [1e-4 + s / 1e9 for s in (1e3, 1e6, 1e7)], 2)
+    >>> round(alpha * 1e6), round(bandwidth / 1e6)
+    (50, 1000)
+    """
+    n, t = num_ranks, np.asarray(seconds, dtype=float)
+    size = np.asarray(message_bytes, dtype=float)
+    matrix = np.stack([np.full_like(t, 2 * (n - 1)), 2 * (n - 1) / n * size], axis=1) / t[:, None]
+    (alpha, per_byte), *_ = np.linalg.lstsq(matrix, np.ones_like(t), rcond=None)
+    return max(float(alpha), 0.0), 1 / max(float(per_byte), 1e-15)
+
+
+# -- from times to a device -----------------------------------------------------------------------
+
+
+def _fit(
+    device: Device, place: str, setup: Setup, precision: str, result: dict[str, Any], traces: dict[str, Trace]
+) -> Calibration:
+    peaks = result["peaks"]
+    prior = replace(
+        from_datasheet(device, precision),
+        peak_flops_per_s=peaks["flops_per_s"],
+        vector_flops_per_s=device.peak("fp32") if place == "cuda" else peaks["flops_per_s"],
+        bandwidth_bytes_per_s=peaks["bytes_per_s"],
+        threads=setup.threads,
+        processes=setup.processes,
+    )
+    samples = []
+    for row in result["blocks"]:
+        found = traces[row["block"]]
+        work = Work.of(found, row["batch"], precision)
+        for code, phase in enumerate(PHASES[:2]):
+            part = work.chosen(found.columns["phase"] == code)
+            samples.append(Sample(part, row[f"{phase}_s"], row["block"]))
+    fitted = fit_calibration(samples, prior, origin="measured")
+    launch_s, share = _fit_update(result["updates"], fitted)
+    classes = {**fitted.classes}
+    name = CLASSES[CLASSES.index("update.backward")]
+    classes[name] = replace(classes[name], bandwidth=share)
+    provenance = {
+        **fitted.provenance,
+        "date": datetime.now(UTC).date().isoformat(),
+        "torch": str(torch.__version__),
+        "processor": torch.cuda.get_device_name() if place == "cuda" else environment.processor_name(),
+    }
+    return replace(fitted, classes=classes, update_launch_s=launch_s, provenance=provenance)
+
+
+def _fit_update(rows: list[dict[str, Any]], calibration: Calibration) -> tuple[float, float]:
+    """Seconds per elementary operator of an optimizer, and the share of bandwidth it reaches."""
+    passes, operators = UPDATE_PASSES["sgd-momentum"]
+    many, large = rows
+    is_batched = calibration.host_launch_s > 0
+    launches = [operators * (-(-r["count"] // 110) if is_batched else r["count"]) for r in (many, large)]
+    sizes = [passes * 4 * r["count"] * r["size"] for r in (many, large)]
+    matrix = np.array([[launches[0], sizes[0]], [launches[1], sizes[1]]], dtype=float)
+    per_launch, per_byte = np.linalg.solve(matrix, [many["seconds"], large["seconds"]])
+    bandwidth = 1 / max(float(per_byte), 1e-15)
+    return max(float(per_launch), 1e-8), bandwidth / calibration.bandwidth_bytes_per_s
+
+
+def _describe(place: str, peaks: list[dict[str, float]], precisions: list[str]) -> Device:
+    """The device before calibration: what the machine says of itself, and the best that was reached on it."""
+    reached: dict[Any, float] = {}
+    for peak, precision in zip(peaks, precisions, strict=True):
+        reached[precision] = max(reached.get(precision, 0.0), peak["flops_per_s"])
+    bandwidth = max(p["bytes_per_s"] for p in peaks)
+    if place == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        known = _catalogued(properties.name)
+        base = known or catalog.device("v100")
+        return base.model_copy(
+            update={
+                "name": "local",
+                "title": properties.name,
+                "aliases": (),
+                "memory_bytes": properties.total_memory,
+                "num_units": properties.multi_processor_count,
+                "bandwidth_bytes_per_s": known.bandwidth_bytes_per_s if known else bandwidth,
+                "peak_flops_per_s": known.peak_flops_per_s if known else {"fp32": reached["fp32"], **reached},
+                "priced_as": catalog.PricedAs(device=known.name) if known else None,
+                "source": (_measured("memory_bytes", "num_units"),),
+            }
+        )
+    return Device(
+        name="local",
+        title=environment.processor_name() or "this machine",
+        note="Peak and bandwidth are what was reached here, not a data sheet's.",
+        kind="cpu",
+        memory_bytes=environment.ram_bytes() or 2**30,
+        bandwidth_bytes_per_s=bandwidth,
+        l2_bytes=_cache_bytes(),
+        num_units=environment.cores(),
+        peak_flops_per_s=reached,
+        node=Node(devices_per_node=environment.cores(), intra_link="loopback", inter_link="ethernet-10g"),
+        source=(_measured("peak_flops_per_s", "bandwidth_bytes_per_s", "memory_bytes", "num_units"),),
+    )
+
+
+def _catalogued(name: str) -> Device | None:
+    """The catalogue's device that a driver's name means, such as `NVIDIA H100 80GB HBM3`."""
+    words = name.lower().replace("-", " ").split()
+    found = [d for d in catalog.devices() if d.kind == "gpu" and d.name != "local" and d.name.split("-")[0] in words]
+    return min(found, key=lambda d: len(d.name)) if found else None
+
+
+def _cache_bytes() -> int:
+    """The largest cache that one core sees, as Linux tells; 32 MiB where it does not."""
+    sizes = []
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text().strip()
+        factor = {"K": 2**10, "M": 2**20}.get(text[-1:], 1)
+        sizes.append(int(text.rstrip("KM")) * factor)
+    return max(sizes, default=32 * 2**20)
+
+
+def _measured(*names: str) -> Source:
+    return Source(
+        of=names, source="measured by chronograd calibrate", date=datetime.now(UTC).date().isoformat(), tag="measured"
+    )
+
+
+def _plain(data: dict[str, Any]) -> dict[str, Any]:
+    """Without what TOML cannot say."""
+    return {k: _plain(v) if isinstance(v, dict) else v for k, v in data.items() if v is not None}

@@ -1,0 +1,145 @@
+"""One process of a calibration: times blocks, large products and copies, or an all-reduce; prints JSON.
+
+    python -m chronograd.measure.calibrate_worker blocks DEVICE THREADS PRECISION SECONDS_PER_BLOCK
+    python -m chronograd.measure.calibrate_worker link RANK WORLD STORE_FILE
+
+Several run at once when ranks will: what they take from each other is part of the measurement. Each says `ready`
+and waits for a line on its standard input before it begins.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from chronograd.measure.blocks import Block, blocks
+
+GPU_FACTOR = 16
+LINK_BYTES = (4_000, 40_000, 400_000, 1_200_000, 4_000_000, 16_000_000)
+_MIN_REPEATS, _MAX_REPEATS = 5, 200
+
+
+def _clock(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _arithmetic(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    """Autocast for half precisions; TF32 is a switch of torch's."""
+    if precision in ("bf16", "fp16"):
+        return torch.autocast(device.type, torch.bfloat16 if precision == "bf16" else torch.float16)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    return nullcontext()
+
+
+def time_block(block: Block, device: torch.device, precision: str, seconds: float) -> dict[str, Any]:
+    """Median forward and backward seconds of a block, with the sum of its output as loss."""
+    torch.manual_seed(0)
+    model = block.make().to(device)
+    batch = block.batch * (GPU_FACTOR if device.type == "cuda" else 1)
+    x = torch.randn(batch, *block.input_shape, device=device, requires_grad=True)
+    forward: list[float] = []
+    backward: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(forward) < _MIN_REPEATS + 2 or (time.perf_counter() < end and len(forward) < _MAX_REPEATS):
+        for p in (x, *model.parameters()):
+            p.grad = None
+        t0 = _clock(device)
+        with _arithmetic(device, precision):
+            loss = model(x).sum()
+        t1 = _clock(device)
+        loss.backward()
+        backward.append(_clock(device) - t1)
+        forward.append(t1 - t0)
+        del loss
+    return {
+        "block": block.name,
+        "batch": batch,
+        "forward_s": statistics.median(forward[2:]),
+        "backward_s": statistics.median(backward[2:]),
+    }
+
+
+def _best(run: Callable[[], Any], device: torch.device, seconds: float = 1.0) -> float:
+    """Least seconds of one run, over about a second."""
+    run()
+    best, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        t0 = _clock(device)
+        run()
+        best = min(best, _clock(device) - t0)
+    return best
+
+
+def peaks(device: torch.device, precision: str) -> dict[str, float]:
+    """Reached FLOP/s of a large square product and bytes per second of a large copy."""
+    n, size = (8192, 2**28) if device.type == "cuda" else (1024, 2**24)
+    a, b = torch.randn(n, n, device=device), torch.randn(n, n, device=device)
+    source = torch.randn(size, device=device)
+    target = torch.empty_like(source)
+    with _arithmetic(device, precision):
+        product_s = _best(lambda: torch.mm(a, b), device)
+    copy_s = _best(lambda: target.copy_(source), device)
+    return {"flops_per_s": 2 * n**3 / product_s, "bytes_per_s": 2 * 4 * size / copy_s}
+
+
+def time_updates(device: torch.device) -> list[dict[str, Any]]:
+    """Seconds of a step of SGD with momentum on many small parameters and on few large ones."""
+    rows = []
+    for count, size in ((200, 64), (4, 2_000_000)):
+        parameters = [torch.nn.Parameter(torch.randn(size, device=device)) for _ in range(count)]
+        optimizer = torch.optim.SGD(parameters, lr=0.0, momentum=0.9, weight_decay=1e-4)
+        for p in parameters:
+            p.grad = torch.randn_like(p)
+        rows.append({"count": count, "size": size, "seconds": _best(optimizer.step, device, 0.5)})
+    return rows
+
+
+def time_all_reduce(rank: int, world: int, store: str) -> list[dict[str, float]]:
+    """Median seconds of a Gloo all-reduce by size, over the world's processes."""
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    rows = []
+    for size in LINK_BYTES:
+        message = torch.ones(size // 4)
+        seconds = []
+        for _ in range(12):
+            dist.barrier()
+            t0 = time.perf_counter()
+            dist.all_reduce(message)
+            seconds.append(time.perf_counter() - t0)
+        rows.append({"bytes": size, "seconds": statistics.median(seconds[2:])})
+    dist.destroy_process_group()
+    return rows
+
+
+def main(argv: list[str]) -> None:
+    task, *rest = argv
+    print("ready", flush=True)
+    sys.stdin.readline()
+    result: dict[str, Any]
+    if task == "link":
+        rank, world, store = rest
+        torch.set_num_threads(1)
+        result = {"all_reduce": time_all_reduce(int(rank), int(world), store)}
+    else:
+        place, threads, precision, seconds = rest
+        device = torch.device(place)
+        torch.set_num_threads(int(threads))
+        result = {"peaks": peaks(device, precision), "updates": time_updates(device), "blocks": []}
+        for block in blocks():
+            result["blocks"].append(time_block(block, device, precision, float(seconds)))
+            print(f"progress {block.name}", flush=True)
+    print("result " + json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
