@@ -22,6 +22,16 @@ class Table:
     right: frozenset[int] | set[int] = frozenset()
     notes: Sequence[str] = ()
 
+    def without_empty_columns(self) -> Table:
+        """The same table less the columns in which no row says anything."""
+        kept = [i for i in range(len(self.columns)) if any(row[i] for row in self.rows)]
+        return Table(
+            [self.columns[i] for i in kept],
+            [[row[i] for i in kept] for row in self.rows],
+            {new for new, old in enumerate(kept) if old in self.right},
+            self.notes,
+        )
+
 
 @dataclass(frozen=True)
 class Section:

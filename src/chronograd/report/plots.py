@@ -22,6 +22,7 @@ try:
     from matplotlib.axes import Axes
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure as Drawing
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 except ImportError:
@@ -31,6 +32,8 @@ COLORS = {name: light for name, (light, _) in PALETTE.items()}
 # Widths in points: 1 pt of the drawing is about 1.4 px on the page, so that text of 8.5 pt reads as 12 px.
 WIDE, HALF = 465.0, 255.0
 MANY_POINTS = 40
+MOST_LETTERS = 24  # of a label in a legend
+_TOLD, _FOUND = "predicted, middle 80 %", "measured, middle 80 %"
 _RC: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "chronograd",
@@ -116,11 +119,16 @@ def _style() -> Iterator[None]:
 
 
 def _height(panel: Panel, width: float) -> float:
+    """Room for what is drawn, and for the legend above it."""
     if isinstance(panel, Bars):
-        return 58 + 22.0 * len(panel.bars) + 13 * (len(_segments(panel)) > 1)
-    if isinstance(panel, Ranges):
-        return 66 + 19.0 * len(panel.ranges)
-    return 0.5 * width if width > 1.5 * HALF else 0.86 * width
+        labels, plot = _segments(panel), 44 + 22.0 * len(panel.bars)
+    elif isinstance(panel, Ranges):
+        labels, plot = [_TOLD, _FOUND], 48 + 19.0 * len(panel.ranges)
+    else:
+        labels = [s.label for s in panel.series]
+        plot = 0.46 * width if width == WIDE else 0.8 * width
+    rows = -(-len(labels) // _legend_columns(labels, width)) if len(labels) > 1 else 0
+    return plot + 12.5 * rows
 
 
 def _draw(target: Any, panel: Panel, width: float) -> None:
@@ -138,12 +146,20 @@ def _draw(target: Any, panel: Panel, width: float) -> None:
         _legend(target, handles, width)
 
 
+def _short(label: str) -> str:
+    return label if len(label) <= MOST_LETTERS else label[: MOST_LETTERS - 1] + "…"
+
+
+def _legend_columns(labels: Sequence[str], width: float) -> int:
+    longest = max(len(_short(label)) for label in labels)
+    return max(1, min(len(labels), int(width / (longest * 4.9 + 26))))
+
+
 def _legend(target: Any, handles: dict[str, Any], width: float) -> None:
-    longest = max(map(len, handles))
-    columns = max(1, min(len(handles), int(width / (longest * 4.9 + 26))))
+    columns = _legend_columns(list(handles), width)
     target.legend(
         handles.values(),
-        handles.keys(),
+        [_short(label) for label in handles],
         loc="outside upper left",
         ncols=columns,
         frameon=False,
@@ -160,7 +176,11 @@ def _legend(target: Any, handles: dict[str, Any], width: float) -> None:
 
 def _lines(axes: Axes, panel: Lines) -> dict[str, Any]:
     axes.grid(axis="y")
-    handles = {s.label: _SERIES[s.role](axes, s, COLORS[s.color or ROLE_COLORS[s.role]]) for s in panel.series}
+    strength = min(0.15, 0.6 / max(1, len(panel.series)))  # of a band, so that many of them stay readable
+    handles = {}
+    for s in panel.series:
+        color = COLORS[s.color or ROLE_COLORS[s.role]]
+        handles[s.label] = _SERIES[s.role](axes, s, color, strength)
     if panel.log_x:
         axes.set_xscale("log")
     if panel.log_y:
@@ -175,35 +195,38 @@ def _lines(axes: Axes, panel: Lines) -> dict[str, Any]:
     return handles
 
 
-def _predicted(axes: Axes, s: Series, color: str) -> Any:
+def _predicted(axes: Axes, s: Series, color: str, strength: float) -> Any:
     x, y, low, high = _known(s)
     alone = len(x) == 1
     (line,) = axes.plot(x, y, color=color, marker="_" if alone else "", markersize=12, markeredgewidth=1.6, zorder=3)
     if alone and s.low:
         axes.vlines(x, low, high, color=color, linewidth=7, alpha=0.2, zorder=2)
     elif s.low:
-        axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0, zorder=2)
+        axes.fill_between(x, low, high, color=color, alpha=strength, linewidth=0, zorder=2)
     return line
 
 
-def _measured(axes: Axes, s: Series, color: str) -> Any:
+def _measured(axes: Axes, s: Series, color: str, _: float) -> Any:
     x, y, low, high = _known(s)
     if len(x) > MANY_POINTS:
-        (points,) = axes.plot(x, y, ".", color=color, markersize=2.6, alpha=0.5, markeredgewidth=0, zorder=2.5)
-        return points
-    lengths = [[max(0.0, v - a) for v, a in zip(y, low, strict=True)], [max(0.0, b - v) for v, b in zip(y, high, strict=True)]]
+        axes.plot(x, y, ".", color=color, markersize=3, alpha=0.5, markeredgewidth=0, zorder=2.5)
+        return Line2D([], [], linestyle="", marker="o", color=color, markersize=3)
+    lengths = [
+        [max(0.0, v - a) for v, a in zip(y, low, strict=True)],
+        [max(0.0, b - v) for v, b in zip(y, high, strict=True)],
+    ]
     return axes.errorbar(
         x, y, yerr=lengths if s.low else None, fmt="o", color=color, markersize=4, capsize=3, elinewidth=1.2, zorder=4
     )
 
 
-def _reference(axes: Axes, s: Series, color: str) -> Any:
-    x, y, _, _ = _known(s)
+def _reference(axes: Axes, s: Series, color: str, _: float) -> Any:
+    x, y = _known(s)[:2]
     (line,) = axes.plot(x, y, color=color, linewidth=1, linestyle=(0, (4, 3)), zorder=1.5)
     return line
 
 
-_SERIES: dict[str, Callable[[Axes, Series, str], Any]] = {
+_SERIES: dict[str, Callable[[Axes, Series, str, float], Any]] = {
     "predicted": _predicted,
     "measured": _measured,
     "reference": _reference,
@@ -227,8 +250,8 @@ def _mark(axes: Axes, axis: str, at: float, label: str) -> None:
     text: dict[str, Any] = {"color": COLORS["muted"], "fontsize": 7.5}
     if axis == "y":
         axes.axhline(at, **style)
-        axes.annotate(label, (1, at), (0, 2), xycoords=axes.get_yaxis_transform(), textcoords="offset points",
-                      ha="right", va="bottom", **text)  # fmt: skip
+        axes.annotate(label, (0, at), (3, 2), xycoords=axes.get_yaxis_transform(), textcoords="offset points",
+                      ha="left", va="bottom", **text)  # fmt: skip
     else:
         axes.axvline(at, **style)
         axes.annotate(label, (at, 1), (3, -1), xycoords=axes.get_xaxis_transform(), textcoords="offset points",
@@ -248,7 +271,7 @@ def _ticks(axis: Any, is_log: bool, fixed: Sequence[float] = ()) -> None:
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2.5 else (1.0,), numticks=9))
         axis.set_minor_locator(NullLocator())
     else:
-        axis.set_major_locator(MaxNLocator(5))
+        axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
 
 
 def _number(value: float) -> str:
@@ -272,7 +295,7 @@ def _bars(axes: Axes, panel: Bars) -> dict[str, Any]:
     for row, bar in enumerate(panel.bars):
         _bar(axes, row, bar, colors)
     axes.set_yticks(range(len(panel.bars)), [bar.label for bar in panel.bars])
-    axes.invert_yaxis()
+    axes.set_ylim(len(panel.bars) - 0.45, -0.55)
     axes.tick_params(axis="y", length=0, labelcolor=COLORS["ink"])
     axes.spines["left"].set_visible(False)
     axes.grid(axis="x")
@@ -285,9 +308,9 @@ def _bars(axes: Axes, panel: Bars) -> dict[str, Any]:
 
 def _bar(axes: Axes, row: int, bar: Bar, colors: dict[str, str]) -> None:
     left = 0.0
-    light = bar.role == "predicted" and len(colors) > 1
+    axes.barh(row, sum(bar.segments.values()), height=0.62, color=COLORS["ground"])  # hides the grid behind light bars
     for name, value in bar.segments.items():
-        face = (*matplotlib.colors.to_rgb(colors[name]), 0.38 if light else 1.0)
+        face = (*matplotlib.colors.to_rgb(colors[name]), 0.42 if bar.role == "predicted" else 1.0)
         axes.barh(row, value, left=left, height=0.62, color=face, edgecolor=COLORS["ground"], linewidth=0.6)
         left += value
     if bar.low is not None and bar.high is not None:
@@ -307,11 +330,15 @@ def _ranges(axes: Axes, ranges: Sequence[Range]) -> dict[str, Any]:
         low, high = r.measured_low or 1.0, r.measured_high or 1.0
         if r.low and r.high:
             axes.hlines(row, r.low, r.high, color=COLORS["accent"], linewidth=8, alpha=0.2)
-        handles["predicted, middle 80 %"] = axes.plot(
-            r.value, row, "|", color=COLORS["accent"], markersize=9, markeredgewidth=2
-        )[0]
-        handles["measured, middle 80 %"] = axes.errorbar(
-            1.0, row, xerr=[[max(0.0, 1 - low)], [max(0.0, high - 1)]], fmt="o", color=COLORS["ink"], markersize=4, capsize=3
+        handles[_TOLD] = axes.plot(r.value, row, "|", color=COLORS["accent"], markersize=9, markeredgewidth=2)[0]
+        handles[_FOUND] = axes.errorbar(
+            1.0,
+            row,
+            xerr=[[max(0.0, 1 - low)], [max(0.0, high - 1)]],
+            fmt="o",
+            color=COLORS["ink"],
+            markersize=4,
+            capsize=3,
         )
     axes.axvline(1.0, color=COLORS["muted"], linewidth=0.9, zorder=0)
     axes.set_xscale("log")

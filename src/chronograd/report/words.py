@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from chronograd.record import Quantity, Record
+from chronograd.record import QUANTITIES, Quantity, Record
 from chronograd.units import quantity
 
 KIND_NAMES = {
@@ -68,12 +68,16 @@ def off(predicted: float, measured: float) -> str:
 
 
 def interval(q: Quantity) -> str:
-    """`low … high`, or nothing if the quantity has none.
+    """`low … high`, the unit once where it is the same; nothing if the quantity has no interval.
 
     >>> interval(Quantity(value=2.0, unit="s", low=1.0, high=3.0))
-    '1 s … 3 s'
+    '1 … 3 s'
     """
-    return "" if q.low is None or q.high is None else f"{quantity(q.low, q.unit)} … {quantity(q.high, q.unit)}"
+    if q.low is None or q.high is None:
+        return ""
+    low, high = quantity(q.low, q.unit), quantity(q.high, q.unit)
+    number, _, unit = low.partition(" ")
+    return f"{number if unit and ' ' not in unit and high.endswith(f' {unit}') else low} … {high}"
 
 
 def is_inside(value: float, q: Quantity) -> bool | None:
@@ -99,6 +103,14 @@ def listed(items: Sequence[str], joint: str = "and") -> str:
     return f"{', '.join(items[:-1])} {joint} {items[-1]}" if len(items) > 1 else "".join(items)
 
 
+def quantity_name(name: str) -> str:
+    """
+    >>> quantity_name("training_time_s"), quantity_name("of_my_own")
+    ('training time', 'of_my_own')
+    """
+    return QUANTITIES.get(name, (name, ""))[0]
+
+
 def reasons(records: Iterable[tuple[str, Record]], names: Iterable[str]) -> list[str]:
     """Why quantities are missing, each reason once: the note under a table that shows "–"."""
     found: dict[str, list[str]] = {}
@@ -106,9 +118,9 @@ def reasons(records: Iterable[tuple[str, Record]], names: Iterable[str]) -> list
         for name in names:
             q = record[name]
             if q.value is None:
-                text = f"{name}: {q.reason or 'no reason was given'}"
+                text = f"no {quantity_name(name)}: {q.reason or 'no reason was given'}"
                 found.setdefault(text, []).append(label)
-    return [f"{', '.join(dict.fromkeys(labels))}: {text}" for text, labels in found.items()]
+    return [f"{listed(list(dict.fromkeys(labels)))}: {text}" for text, labels in found.items()]
 
 
 def time_unit(values: Iterable[float | None]) -> tuple[str, float]:

@@ -1,0 +1,143 @@
+"""Renders a `Page` as one HTML file that needs no network, no server and no script."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+from chronograd.errors import MissingExtraError
+from chronograd.record import Record
+from chronograd.report.figure import PALETTE
+from chronograd.report.page import Page, Section
+from chronograd.report.words import count
+from chronograd.units import quantity
+
+try:
+    import jinja2
+    from markupsafe import Markup
+except ImportError:
+    raise MissingExtraError("jinja2", "report", "writing a page") from None
+
+# A longer table is cut in the page; the embedded JSON has every row.
+MOST_ROWS = 500
+_NUMBER_UNIT = re.compile(
+    r"(?<=\d) (?=%|(?:[mµ]?s|min|h|d|[kMGT]?B|[kMGTP]?FLOP|process(?:es)?)\b)|(?<=\d (?:h|d)) (?=\d)|(?<=\d min) (?=\d)"
+)
+
+
+def render_html(page: Page) -> str:
+    """The page as text. Everything that comes from records or names is escaped."""
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["tight"] = tight
+    folder = resources.files("chronograd.report")
+    template = environment.from_string((folder / "template.html.j2").read_text(encoding="utf-8"))
+    return template.render(
+        page=page,
+        css=Markup((folder / "page.css").read_text(encoding="utf-8")),
+        palette=PALETTE,
+        sections=[_section(i, section) for i, section in enumerate(page.sections, 1)],
+        groups=_groups(page.records),
+        records=[_record(name, record) for name, record in page.records.items()],
+        embedded=_embedded(page),
+    )
+
+
+def tight(text: str) -> str:
+    """Text whose numbers are not parted from their units at the end of a line."""
+    return _NUMBER_UNIT.sub("\u00a0", text)
+
+
+def _section(number: int, section: Section) -> dict[str, Any]:
+    drawing = section.figure_svg
+    if drawing is None and section.figure is not None:
+        from chronograd.report import plots
+
+        drawing = plots.svg(section.figure)
+    rows = section.rows()
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [[_cell(row.get(name)) for name in columns] for row in rows[:MOST_ROWS]]
+    numeric = {i for i, name in enumerate(columns) if all(_is_number(row.get(name)) for row in rows)}
+    return {
+        "id": f"section-{number}",
+        "section": section,
+        "svg": None if drawing is None else Markup(drawing),
+        "data": {"columns": columns, "rows": cells, "right": numeric, "more": max(0, len(rows) - MOST_ROWS)},
+    }
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, list | tuple):
+        return " × ".join(map(str, value))
+    return str(value)
+
+
+def _record(name: str, record: Record) -> dict[str, Any]:
+    """What a figure rests on, for the last section."""
+    return {
+        "name": name,
+        "title": record.title,
+        "header": [*_flat("cluster", record.cluster), *_flat("provenance", record.provenance)],
+        "notes": record.notes,
+        "missing": [(n, q.reason) for n, q in record.quantities.items() if q.value is None],
+        "quantities": [(n, quantity(q.value, q.unit), q.source) for n, q in record.quantities.items()],
+    }
+
+
+def _groups(records: Mapping[str, Record]) -> list[list[str]]:
+    """One row for records that differ in their count of devices only."""
+    groups: dict[tuple[str, ...], list[tuple[str, int]]] = {}
+    for name, record in records.items():
+        versions = "\n".join(f"{k} {v}" for k, v in record.versions.items()) or "–"
+        key = (
+            record.kind,
+            str(record.cluster.get("device", "–")),
+            record.backend or "–",
+            versions,
+            record.created[:10],
+        )
+        groups.setdefault(key, []).append((name, count(record)))
+    rows = []
+    for (kind, device, backend, versions, date), members in groups.items():
+        counts = ", ".join(map(str, sorted({n for _, n in members})))
+        names = [name for name, _ in members]
+        named = "\n".join(names) if len(names) <= 2 else f"{names[0]} …\n{names[-1]}"
+        rows.append([named, kind, f"{counts} × {device}", backend, versions, date])
+    return rows
+
+
+def _flat(prefix: str, data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Nested data as dotted names and short text."""
+    rows: list[tuple[str, str]] = []
+    for key, value in data.items():
+        name = f"{prefix}.{key}"
+        if isinstance(value, Mapping):
+            rows += _flat(name, value)
+        else:
+            text = f"{value:.6g}" if isinstance(value, float) else str(value)
+            rows.append((name, text if len(text) <= 200 else text[:199] + "…"))
+    return rows
+
+
+def _embedded(page: Page) -> Markup:
+    """Records and plotted data as JSON that cannot end its script element."""
+    sections: Sequence[dict[str, Any]] = [
+        {"title": s.title, "takeaway": s.takeaway, "data": list(s.rows())} for s in page.sections
+    ]
+    records = {name: record.model_dump(mode="json") for name, record in page.records.items()}
+    text = json.dumps({"records": records, "sections": sections}, ensure_ascii=True, default=str)
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

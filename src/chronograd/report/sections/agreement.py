@@ -1,0 +1,85 @@
+"""How well predictions agree with measurements, quantity by quantity."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from chronograd.record import STEP_PARTS, Difference, Record, subtract
+from chronograd.report.figure import Figure, Range, Ranges
+from chronograd.report.page import Section, Table
+from chronograd.report.words import interval, is_inside, off, processes, quantity_name, signed_percent
+from chronograd.units import percent, quantity
+
+# The parts of a step have a section of their own; a price is an input, not a prediction.
+_LEFT_OUT = {*STEP_PARTS, "communication_overlapped_s", "cost_usd_per_hour", "epochs"}
+_NAMES = {"throughput_samples_per_s": "throughput", "achieved_flops_per_s": "achieved FLOP/s", "mfu": "utilisation"}
+
+
+def accuracy_of_prediction_section(predicted: dict[int, Record], measured: dict[int, Record]) -> Section:
+    """Prediction over measurement for every quantity that both have, by world size."""
+    pairs = [
+        (n, d)
+        for n in sorted(predicted.keys() & measured.keys())
+        for d in subtract(predicted[n], measured[n])
+        if d.name not in _LEFT_OUT and d.a.value is not None and d.b.value is not None
+    ]
+    ranges = [r for n, d in pairs if (r := _range(n, d)) is not None]
+    return Section(
+        title="How good the prediction was",
+        intro="Every quantity that was both predicted and measured.",
+        figure=Figure([Ranges("predicted / measured", "quantity", ranges)]) if ranges else None,
+        caption="Light bar: the predicted middle 80 %, with a tick at the prediction. Point: what was measured, at 1.",
+        table=Table(
+            ("quantity", "processes", "predicted", "middle 80 %", "measured", "n", "error", "inside"),
+            [_row(n, d) for n, d in pairs],
+            {1, 2, 3, 4, 5, 6},
+        ).without_empty_columns(),
+        takeaway=_takeaway(pairs),
+    )
+
+
+def _name(difference: Difference) -> str:
+    return _NAMES.get(difference.name) or quantity_name(difference.name)
+
+
+def _range(n: int, d: Difference) -> Range | None:
+    real = d.b.value
+    if not real or real <= 0 or not d.a.value or d.a.value <= 0:
+        return None
+    bounds = (d.a.low, d.a.high, d.b.low, d.b.high)
+    low, high, real_low, real_high = (None if b is None or b <= 0 else b / real for b in bounds)
+    return Range(f"{_name(d)}, {processes(n)}", d.a.value / real, low, high, real_low, real_high)
+
+
+def _row(n: int, d: Difference) -> list[str]:
+    inside = None if d.b.value is None else is_inside(d.b.value, d.a)
+    return [
+        _name(d),
+        str(n),
+        quantity(d.a.value, d.unit),
+        interval(d.a),
+        quantity(d.b.value, d.unit),
+        "" if d.b.n is None else str(d.b.n),
+        signed_percent(_error(d)),
+        "–" if inside is None else "yes" if inside else "no",
+    ]
+
+
+def _error(d: Difference) -> float | None:
+    return d.a.value / d.b.value - 1 if d.a.value is not None and d.b.value else None
+
+
+def _takeaway(pairs: list[tuple[int, Difference]]) -> str:
+    judged = [(abs(e), n, d) for n, d in pairs if (e := _error(d)) is not None]
+    if not judged:
+        return "Nothing was both predicted and measured, so the prediction has not been put to the test."
+    inside = [is_inside(d.b.value, d.a) for _, d in pairs if d.b.value is not None]
+    known = [i for i in inside if i is not None]
+    hits = f"{sum(known)} of {len(known)} measurements fall inside the predicted 80 % interval" if known else ""
+    hits = hits or "The predictions state no interval"
+    _, n, worst = max(judged, key=lambda item: item[0])
+    told, real = worst.a.value or 0.0, worst.b.value or 0.0
+    return (
+        f"{hits}; half of the predictions are within {percent(median(e for e, _, _ in judged), 0)}, and the worst, "
+        f"{_name(worst)} with {processes(n)}, is {off(told, real)}."
+    )

@@ -1,0 +1,196 @@
+"""A page from any records: groups them by job, picks the sections that apply."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from chronograd.record import Record
+from chronograd.report.page import Highlight, Page, Section
+from chronograd.report.sections.agreement import accuracy_of_prediction_section
+from chronograd.report.sections.learning import Forecast, training_section
+from chronograd.report.sections.plan import plan_section
+from chronograd.report.sections.steps import parts_section, scaling_section
+from chronograd.report.sections.work import operators_section
+from chronograd.report.words import count, device, interval, listed, quantity_name
+from chronograd.units import quantity
+
+# The figures a reader wants first, best first; a page shows three.
+_FIRST = (
+    "test_accuracy",
+    "step_time_s",
+    "throughput_samples_per_s",
+    "training_time_s",
+    "cost_usd",
+    "memory_peak_bytes",
+)
+
+
+@dataclass
+class _Group:
+    """Records of one job, sorted by what they can show."""
+
+    predicted: dict[int, Record] = field(default_factory=dict)
+    measured: dict[int, Record] = field(default_factory=dict)
+    trained: list[tuple[str, Record]] = field(default_factory=list)
+    planned: list[Record] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
+
+
+def load_runs(paths: Iterable[str | os.PathLike[str]]) -> dict[str, Record]:
+    """Records of run directories or record files by a short name that is unique. Raises FileFormatError."""
+    records: dict[str, Record] = {}
+    for path in paths:
+        full = Path(path).resolve()
+        stem = full.parent.name if full.name == "record.json" else full.stem if full.is_file() else full.name
+        name, i = stem, 2
+        while name in records:
+            name, i = f"{stem} ({i})", i + 1
+        records[name] = Record.load(path)
+    return records
+
+
+def generic_page(records: Mapping[str, Record], forecasts: Mapping[str, Forecast] | None = None) -> Page:
+    """A page of every section that these records can fill. `forecasts` are of training runs, by record name."""
+    sections: list[Section] = []
+    groups = _groups(records)
+    left_out = []
+    for title, group in groups.items():
+        added = _sections(group, forecasts or {})
+        if len(groups) > 1:
+            added = [replace(s, title=f"{title}: {s.title[0].lower()}{s.title[1:]}") for s in added]
+        sections += added
+        left_out += group.replaced
+    footer = f"Left out of the figures, as another record of the same kind is newer: {', '.join(left_out)}."
+    return Page(
+        title=listed(list(groups)) if len(groups) <= 3 else f"{len(groups)} jobs",
+        subtitle=f"{len(records)} records, predicted and measured" if len(records) != 1 else "One record",
+        asked=asked(next(iter(records.values())).job) if len(groups) == 1 else (),
+        highlights=_highlights(records.values()),
+        sections=sections,
+        records=dict(records),
+        footer=footer if left_out else "",
+    )
+
+
+def asked(job: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """A resolved job as a short list: what a person would say was asked for."""
+    data, training, cluster = (job.get(name) or {} for name in ("data", "training", "cluster"))
+    target = training.get("target_accuracy")
+    rows = [
+        ("task", job.get("task")),
+        ("network", (job.get("network") or {}).get("name")),
+        ("data", data.get("name")),
+        ("recipe", training.get("recipe")),
+        ("epochs", training.get("epochs")),
+        ("global batch", training.get("batch")),
+        ("precision", training.get("precision")),
+        ("target accuracy", None if target is None else quantity(float(target), "1")),
+        ("seed", training.get("seed")),
+        ("device", cluster.get("device")),
+    ]
+    return [(name, str(value)) for name, value in rows if value is not None]
+
+
+def highlight(record: Record, name: str, label: str = "") -> Highlight:
+    """A quantity as a big figure, with the interval, n, device and kind that travel with it."""
+    q = record[name]
+    between = interval(q)
+    detail = [
+        f"middle 80 % {between}" if between else "",
+        f"n = {q.n}" if q.n is not None else "",
+        f"{record.kind} on {device(record)}",
+        q.reason if q.value is None else "",
+    ]
+    text = label or quantity_name(name)
+    return Highlight(text, quantity(q.value, q.unit), ", ".join(part for part in detail if part))
+
+
+def _highlights(records: Iterable[Record]) -> list[Highlight]:
+    """Three figures, measured ones first."""
+    ordered = sorted(records, key=lambda r: (r.kind != "measured", "training" in r.curves, count(r)))
+    found = []
+    for name in _FIRST:
+        record = next((r for r in ordered if r[name].value is not None), None)
+        if record is not None:
+            found.append(highlight(record, name))
+    return found[:3]
+
+
+def _groups(records: Mapping[str, Record]) -> dict[str, _Group]:
+    """Records by job, whatever they ran on; a title each."""
+    keyed: dict[str, dict[str, Record]] = {}
+    for name, record in records.items():
+        job = {key: value for key, value in record.job.items() if key not in ("cluster", "backend")}
+        keyed.setdefault(json.dumps(job, sort_keys=True, default=str), {})[name] = record
+    groups: dict[str, _Group] = {}
+    for members in keyed.values():
+        title = base = _title(next(iter(members.values())))
+        i = 2
+        while title in groups:
+            title, i = f"{base} ({i})", i + 1
+        groups[title] = _sorted_out(members)
+    return groups
+
+
+def _title(record: Record) -> str:
+    network, data = ((record.job.get(part) or {}).get("name") for part in ("network", "data"))
+    return f"{network} on {data}" if network and data else str(network or record.title)
+
+
+def _sorted_out(members: Mapping[str, Record]) -> _Group:
+    """A prediction for the device that was measured is held against it; one for another device is a plan."""
+    group = _Group()
+    names: dict[tuple[str, int], str] = {}
+    by_date = sorted(members.items(), key=lambda item: item[1].created)
+    measured = [(n, r) for n, r in by_date if r.kind == "measured"]
+    # A training run also has step times, but only where nobody measured them on their own do they stand in.
+    for name, record in sorted(measured, key=lambda item: "training" not in item[1].curves):
+        if "training" in record.curves or "loss" in record.curves:
+            group.trained.append((name, record))
+        if record["step_time_s"].value is not None:
+            _place(group, group.measured, names, name, record)
+    predictions = [(n, r) for n, r in by_date if r.kind == "predicted"]
+    here = {_device(r) for _, r in measured} or {_device(r) for _, r in predictions[:1]}
+    for name, record in predictions:
+        if _device(record) in here:
+            _place(group, group.predicted, names, name, record)
+        if _device(record) not in here or not measured:
+            group.planned.append(record)
+    return group
+
+
+def _place(
+    group: _Group, into: dict[int, Record], names: dict[tuple[str, int], str], name: str, record: Record
+) -> None:
+    key = (record.kind, count(record))
+    if count(record) in into and "training" not in into[count(record)].curves:
+        group.replaced.append(names[key])
+    into[count(record)] = record
+    names[key] = name
+
+
+def _device(record: Record) -> str:
+    return str(record.cluster.get("device", ""))
+
+
+def _sections(group: _Group, forecasts: Mapping[str, Forecast]) -> list[Section]:
+    sections = []
+    if group.predicted or group.measured:
+        sections.append(parts_section(group.predicted, group.measured))
+    if len(group.predicted.keys() | group.measured.keys()) > 1:
+        sections.append(scaling_section(group.predicted, group.measured))
+    if group.predicted.keys() & group.measured.keys():
+        sections.append(accuracy_of_prediction_section(group.predicted, group.measured))
+    steps = [r for by_count in (group.measured, group.predicted) for _, r in sorted(by_count.items())]
+    by_kind = next((r for r in steps if r.tables.get("by_kind")), None)
+    if by_kind is not None:
+        sections.append(operators_section(by_kind))
+    sections += [training_section(record, forecasts.get(name)) for name, record in group.trained]
+    if any(r["training_time_s"].value is not None or r["cost_usd"].value is not None for r in group.planned):
+        sections.append(plan_section(group.planned))
+    return sections

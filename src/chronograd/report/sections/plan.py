@@ -1,0 +1,127 @@
+"""What a training run would take on clusters that nobody has rented yet: time and dollars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chronograd.record import Record
+from chronograd.report.figure import SERIES_COLORS, Figure, Lines, Series
+from chronograd.report.page import Section, Table
+from chronograd.report.words import count, device, interval, reasons, scaled, time_unit
+from chronograd.units import dollars, quantity, seconds
+
+ByDevice = dict[str, dict[int, Record]]
+# Twice the devices for less than this times the speed is not worth a mention as faster.
+_WORTH = 1.05
+
+
+def plan_section(records: Sequence[Record]) -> Section:
+    """Training time and cost against the number of devices, one line per device."""
+    grouped = _by_device(records)
+    unit, length = time_unit(r["training_time_s"].value for r in records)
+    panels = [
+        _panel(grouped, "training_time_s", f"training time, {unit}", length),
+        _panel(grouped, "cost_usd", "cost, US dollars", 1.0),
+    ]
+    panels = [p for p in panels if any(v is not None for s in p.series for v in s.y)]
+    return Section(
+        title="What it would take elsewhere",
+        intro="The same training run, to the same number of steps, on devices that were not at hand.",
+        figure=Figure(panels) if panels else None,
+        caption="Lines and bands: predicted, middle 80 %. Both axes are logarithmic.",
+        table=_table(grouped),
+        takeaway=_takeaway(records),
+        data=[_data_row(r) for devices in grouped.values() for _, r in sorted(devices.items())],
+    )
+
+
+def _by_device(records: Sequence[Record]) -> ByDevice:
+    grouped: ByDevice = {}
+    for record in records:
+        grouped.setdefault(str(record.cluster.get("device", "unknown device")), {})[count(record)] = record
+    return grouped
+
+
+def _panel(grouped: ByDevice, name: str, label: str, length: float) -> Lines:
+    series = []
+    for i, (device_name, by_count) in enumerate(grouped.items()):
+        counts = sorted(by_count)
+        quantities = [by_count[n][name] for n in counts]
+        has_band = any(q.low is not None for q in quantities)
+        series.append(
+            Series(
+                device_name,
+                "predicted",
+                [float(n) for n in counts],
+                scaled((q.value for q in quantities), length),
+                scaled((q.low for q in quantities), length) if has_band else (),
+                scaled((q.high for q in quantities), length) if has_band else (),
+                SERIES_COLORS[i % len(SERIES_COLORS)],
+            )
+        )
+    ticks = sorted({float(n) for by_count in grouped.values() for n in by_count})
+    return Lines("devices", label, series, log_x=True, log_y=True, x_ticks=ticks)
+
+
+def _table(grouped: ByDevice) -> Table:
+    counts = sorted({n for by_count in grouped.values() for n in by_count})
+    rows = []
+    for device_name, by_count in grouped.items():
+        row = [device_name]
+        for n in counts:
+            record = by_count.get(n)
+            time, cost = (record["training_time_s"].value, record["cost_usd"].value) if record else (None, None)
+            row.append(f"{quantity(time, 's')}\n{quantity(cost, 'usd')}")
+        rows.append(row)
+    labelled = [(device(r), r) for by_count in grouped.values() for r in by_count.values()]
+    notes = reasons(labelled, ("training_time_s", "cost_usd"))
+    return Table(("device", *(f"{n} ×" for n in counts)), rows, set(range(1, len(counts) + 1)), notes)
+
+
+def _data_row(record: Record) -> dict[str, str]:
+    time, cost = record["training_time_s"], record["cost_usd"]
+    return {
+        "cluster": device(record),
+        "training time": quantity(time.value, time.unit),
+        "time, middle 80 %": interval(time),
+        "cost": quantity(cost.value, cost.unit),
+        "cost, middle 80 %": interval(cost),
+        "price per hour": quantity(record["cost_usd_per_hour"].value, "usd"),
+        "peak memory of a rank": quantity(record["memory_peak_bytes"].value, "B"),
+    }
+
+
+def _takeaway(records: Sequence[Record]) -> str:
+    timed = [r for r in records if r["training_time_s"].value]
+    if not timed:
+        why = next((r["training_time_s"].reason for r in records), "no cluster was asked for")
+        return f"No training time could be predicted ({why})."
+    fastest = min(timed, key=lambda r: r.value("training_time_s"))
+    fast_s = fastest.value("training_time_s")
+    fast = f"{device(fastest)} is predicted fastest at {seconds(fast_s)}"
+    priced = [r for r in timed if r["cost_usd"].value is not None]
+    if not priced:
+        return f"{fast}; no cluster has a price, so costs are not known{_useless(timed)}."
+    cheapest = min(priced, key=lambda r: (r.value("cost_usd"), r.value("training_time_s")))
+    cheap_s, cheap_usd = cheapest.value("training_time_s"), cheapest.value("cost_usd")
+    fast_usd = fastest["cost_usd"].value
+    if cheapest is fastest:
+        return f"{fast} and also cheapest at {dollars(cheap_usd)}{_useless(timed)}."
+    cheap = f"{device(cheapest)} is predicted cheapest at {dollars(cheap_usd)} and {seconds(cheap_s)}"
+    if fast_usd is None:
+        return f"{cheap}; {fast}, at a price not known{_useless(timed)}."
+    times = f", {cheap_s / fast_s:.3g} times the speed"
+    money = f" for {fast_usd / cheap_usd:.3g} times the money ({dollars(fast_usd)})" if cheap_usd else ""
+    return f"{cheap}; {fast}{times}{money}{_useless(timed)}."
+
+
+def _useless(timed: Sequence[Record]) -> str:
+    """Devices of which more do not help: the largest count is no faster than a smaller one."""
+    stalled = []
+    for name, by_count in _by_device(timed).items():
+        times = {n: r.value("training_time_s") for n, r in by_count.items()}
+        last = max(times)
+        enough = min((n for n in times if times[n] <= _WORTH * min(times.values())), default=last)
+        if enough < last:
+            stalled.append(f"{enough} {name}")
+    return f"; more than {' or '.join(stalled)} would be no faster" if stalled else ""

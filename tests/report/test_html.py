@@ -1,0 +1,151 @@
+"""The page is one file that needs nothing else, and nothing that a record says can become markup."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from chronograd.errors import MissingExtraError
+from chronograd.record import Record
+from chronograd.report.html import render_html, tight
+from chronograd.report.page import Page, Section, Table
+from chronograd.report.plots import svg
+from chronograd.report.sections import generic_page
+
+HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(1)"> $x$ ]]> -->'
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+
+
+class Outline(HTMLParser):
+    """Tags with attributes, text by tag, and whether every tag was closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.stack: list[str] = []
+        self.texts: dict[str, list[str]] = {}
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.stack
+        assert self.stack.pop() == tag
+
+    def handle_data(self, data):
+        if self.stack:
+            self.texts.setdefault(self.stack[-1], []).append(data)
+
+    def count(self, tag: str) -> int:
+        return sum(t == tag for t, _ in self.tags)
+
+
+@pytest.fixture
+def page(everything):
+    return generic_page(everything)
+
+
+def test_nothing_outside_is_asked_for(page):
+    text = render_html(page)
+    outline = Outline(text)
+    assert outline.stack == []
+    for tag, attributes in outline.tags:
+        assert tag not in ("link", "iframe", "object", "embed", "img", "base")
+        for name in ("src", "href", "xlink:href", "action", "data"):
+            value = attributes.get(name)
+            assert value is None or value.startswith("#"), (tag, name, value)
+    css = "".join(outline.texts["style"])
+    assert "@import" not in css
+    assert all(url.startswith(("url(#", 'url("#')) for url in re.findall(r"url\([^)]*\)", text))
+
+
+def test_every_section_has_heading_figure_takeaway_and_data(page):
+    outline = Outline(render_html(page))
+    assert outline.count("h1") == 1
+    assert outline.count("h2") == len(page.sections) + 1
+    assert outline.count("figure") == len(page.sections)
+    takeaways = [a for t, a in outline.tags if t == "p" and a.get("class") == "takeaway"]
+    assert len(takeaways) == len(page.sections)
+    for section in page.sections:
+        assert any(tight(section.takeaway) in text for text in outline.texts["p"])
+
+
+def test_records_are_embedded_whole(page):
+    scripts = re.findall(r"<script([^>]*)>(.*?)</script>", render_html(page), re.DOTALL)
+    assert len(scripts) == 1
+    assert 'type="application/json"' in scripts[0][0]
+    data = json.loads(scripts[0][1])
+    again = {name: Record.model_validate(record) for name, record in data["records"].items()}
+    assert again == page.records
+    assert [s["takeaway"] for s in data["sections"]] == [s.takeaway for s in page.sections]
+    assert all(s["data"] for s in data["sections"])
+
+
+def test_names_are_escaped_everywhere(everything):
+    for record in everything.values():
+        record.title = HOSTILE
+        record.backend = HOSTILE
+        record.versions[HOSTILE] = HOSTILE
+        record.provenance[HOSTILE] = {HOSTILE: HOSTILE}
+        record.notes.append(HOSTILE)
+        record.job = {**record.job, "network": {"name": HOSTILE}}
+    for name in ("k80-1", "k80-2", "k80-4"):
+        everything[name].cluster["device"] = HOSTILE
+    text = render_html(generic_page({HOSTILE + name: r for name, r in everything.items()}))
+    outline = Outline(text)
+    assert outline.stack == []
+    assert outline.count("script") == 1
+    assert outline.count("img") == 0
+    assert not any(name.startswith("on") for _, attributes in outline.tags for name in attributes)
+
+
+def test_missing_quantities_show_a_dash_and_the_reason(planned):
+    text = render_html(generic_page({"a": planned("k80", 1, 60, None)}))
+    assert "1×k80: no cost of the run: does not fit" in text
+    assert "mfu is missing: no peak is known" in text
+
+
+def test_the_same_page_twice_is_the_same_text(page):
+    assert render_html(page) == render_html(page)
+
+
+def test_drawings_keep_text_and_name_their_colours(page):
+    for section in page.sections:
+        drawing = svg(section.figure)
+        assert "<text" in drawing
+        assert "var(--c-muted, #656b75)" in drawing
+        assert "<metadata" not in drawing
+        for panel in section.figure.panels:
+            assert panel.x_label in drawing
+            assert panel.y_label in drawing
+
+
+def test_a_drawing_of_ones_own_and_an_empty_page():
+    own = Section("Own", "It is drawn.", figure_svg='<svg class="own"></svg>', table=Table(["a"], [["1"]]))
+    text = render_html(Page("T", sections=[own]))
+    assert '<svg class="own"></svg>' in text
+    assert render_html(Page("Nothing")).count("<section") == 0
+    with pytest.raises(ValueError, match="no takeaway"):
+        Section("Mute", " ")
+
+
+@pytest.mark.parametrize("module", ["matplotlib", "jinja2", "nbclient"])
+def test_a_missing_extra_is_named(module, monkeypatch):
+    import importlib
+    import sys
+
+    room = {"matplotlib": "plots", "jinja2": "html", "nbclient": "notebook"}[module]
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, f"chronograd.report.{room}", raising=False)
+    with pytest.raises(MissingExtraError, match=r"chronograd\[report\]"):
+        importlib.import_module(f"chronograd.report.{room}")

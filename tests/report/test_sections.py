@@ -1,0 +1,228 @@
+"""Takeaways follow from the numbers, also where the prediction is bad or something is missing."""
+
+from __future__ import annotations
+
+from chronograd.record import Curve, Quantity, Record
+from chronograd.report.figure import Bars, Figure, Lines, Ranges
+from chronograd.report.sections import (
+    accuracy_of_prediction_section,
+    counts_section,
+    generic_page,
+    operators_section,
+    parts_section,
+    plan_section,
+    scaling_section,
+    training_section,
+)
+
+FORECAST = {
+    "fitted_until_step": 20,
+    "steps": [20.0, 100.0],
+    "forecast": [0.05, 0.01],
+    "low": [0.0, 0.0],
+    "high": [1.0, 1.0],
+    "mape": 0.25,
+    "family": "1/(β0·k + β1) + β2",
+}
+
+
+def test_parts_say_how_far_off_each_step_is_and_which_part_is_to_blame(predicted, measured):
+    section = parts_section(predicted, measured)
+    assert section.takeaway == (
+        "The predicted step time is 25 % too high with 1 process (80 ms measured, outside its interval) and 2.0 times "
+        "too low with 2 processes (100 ms measured, outside its interval); the part furthest off is backward with "
+        "2 processes, predicted at 30 ms and measured at 60 ms."
+    )
+    bars = section.figure.panels[0]
+    assert isinstance(bars, Bars)
+    assert bars.x_label == "time per step, ms"
+    assert [b.label for b in bars.bars] == [
+        "1 process, measured",
+        "1 process, predicted",
+        "2 processes, measured",
+        "2 processes, predicted",
+    ]
+    assert bars.bars[0].segments == {"forward": 30.0, "backward": 50.0}
+    whole = section.table.rows[0]
+    assert list(whole) == ["1", "whole step", "100 ms", "90 … 110 ms", "80 ms", "72 … 88 ms", "20", "+25.0 %"]
+
+
+def test_parts_of_a_step_that_was_not_split(measured):
+    for name in ("forward_s", "backward_s"):
+        measured[1].put(name, Quantity.missing("s", "the loop is not ours"))
+    section = parts_section({}, {1: measured[1]})
+    assert section.figure.panels[0].bars[0].segments == {"not split": 80.0}
+    assert section.takeaway == (
+        "A step with 1 process is measured at 80 ms, not split into parts; there is no prediction to hold against it."
+    )
+    assert "1 process, measured: no forward time per step: the loop is not ours" in section.table.notes
+
+
+def test_parts_of_nothing():
+    section = parts_section({}, {})
+    assert section.takeaway == "No step time is known, neither predicted nor measured."
+    assert section.figure is None
+
+
+def test_scaling_that_makes_it_slower(predicted, measured):
+    section = scaling_section(predicted, measured)
+    assert section.takeaway == (
+        "2 processes are slower than one: they give only 0.80 times the throughput of one (scaling efficiency 40 %), "
+        "where 2.00 times was predicted."
+    )
+    times = section.figure.panels[0]
+    assert isinstance(times, Lines)
+    assert (times.x_label, times.y_label) == ("processes", "step time, ms")
+    roles = {s.role: (list(s.y), list(s.low)) for s in times.series}
+    assert roles == {"predicted": ([100, 50], [90, 45]), "measured": ([80, 100], [72, 90])}
+    assert "stays at 64" in section.intro
+
+
+def test_scaling_that_pays_and_that_hardly_does(step, measured):
+    good = scaling_section({}, {1: measured[1], 2: step("measured", 2, 0.02, 0.03)})
+    assert good.takeaway == "2 processes give 1.60 times the throughput of one (scaling efficiency 80 %)."
+    poor = scaling_section({}, {1: measured[1], 2: step("measured", 2, 0.03, 0.046)})
+    assert poor.takeaway.startswith("2 processes hardly pay: they give 1.05 times")
+
+
+def test_scaling_without_measurement_or_without_a_base(predicted):
+    told = scaling_section(predicted, {})
+    assert told.takeaway == (
+        "2 processes should give 2.00 times the throughput of one (scaling efficiency 100 %); "
+        "nothing was measured to confirm it."
+    )
+    alone = scaling_section({2: predicted[2]}, {})
+    assert alone.takeaway.startswith("How 2 processes compare with one is not known")
+    assert scaling_section({1: predicted[1]}, {}).takeaway.startswith("Only one process")
+
+
+def test_agreement_counts_hits_and_names_the_worst(predicted, measured):
+    section = accuracy_of_prediction_section(predicted, measured)
+    assert section.takeaway == (
+        "0 of 4 measurements fall inside the predicted 80 % interval; half of the predictions are within 38 %, and "
+        "the worst, throughput with 2 processes, is 2.0 times too high."
+    )
+    ranges = section.figure.panels[0]
+    assert isinstance(ranges, Ranges)
+    assert [round(r.value, 6) for r in ranges.ranges] == [1.25, 0.8, 0.5, 2.0]
+    untested = accuracy_of_prediction_section(predicted, {})
+    assert "has not been put to the test" in untested.takeaway
+    assert untested.figure is None
+
+
+def test_training_that_reached_its_target_with_a_forecast(training):
+    section = training_section(training([0.5, 0.8, 0.9, 0.96], 40.0), FORECAST)
+    assert section.takeaway == (
+        "Training ended at 96.0 % test accuracy after 4 epochs and 40 s, at or above the target of 95.0 %, reached "
+        "after 40 s; a forecast from the first 20 steps missed the loss that followed by 25.0 % on average, and its "
+        "80 % band held 100 % of it (a band too wide)."
+    )
+    loss, accuracy = section.figure.panels
+    assert [s.role for s in loss.series] == ["measured", "predicted"]
+    assert loss.marks[0].at == 20
+    assert (accuracy.x_label, accuracy.y_label) == ("training time, s", "test accuracy, %")
+    assert accuracy.marks[0].at == 95
+
+
+def test_training_that_missed_its_target(training):
+    section = training_section(training([0.5, 0.7]))
+    assert section.takeaway == (
+        "Training missed its target of 95.0 %: it ended at 70.0 % test accuracy after 2 epochs and 20 s, "
+        "and the loss was not forecast."
+    )
+    assert "training: no training time until the target accuracy: the target was not reached" in section.table.notes
+
+
+def test_training_without_accuracy_or_curves():
+    record = Record(kind="measured", title="t", curves={"loss": Curve(columns={"step": [1.0], "loss": [None]})})
+    section = training_section(record, FORECAST)
+    assert "The test accuracy is not known" in section.takeaway
+    assert "missed the loss that followed by 25.0 %" in section.takeaway
+
+
+def test_plan_names_cheapest_fastest_and_where_more_do_not_help(planned):
+    records = [planned("k80", 1, 3600, 0.5), planned("k80", 2, 3500, 1.0), planned("h100", 1, 360, 0.6)]
+    section = plan_section([*records, planned("h100", 2, 200, 0.7)])
+    assert section.takeaway == (
+        "1×k80 is predicted cheapest at $0.50 and 1 h 00 min; 2×h100 is predicted fastest at 3 min 20 s, 18 times the "
+        "speed for 1.4 times the money ($0.70); more than 1 k80 would be no faster."
+    )
+    assert [list(row) for row in section.table.rows] == [
+        ["k80", "1 h 00 min\n$0.50", "58 min 20 s\n$1.00"],
+        ["h100", "6 min 00 s\n$0.60", "3 min 20 s\n$0.70"],
+    ]
+    for panel in section.figure.panels:
+        assert panel.log_x
+        assert panel.log_y
+
+
+def test_plan_with_gaps(planned):
+    section = plan_section([planned("k80", 1, None, None), planned("v100", 1, 60, None)])
+    assert (
+        section.takeaway == "1×v100 is predicted fastest at 1 min 00 s; no cluster has a price, so costs are not known."
+    )
+    assert [list(row) for row in section.table.rows] == [["k80", "–\n–"], ["v100", "1 min 00 s\n–"]]
+    assert "1×k80: no training time: does not fit" in section.table.notes
+    nothing = plan_section([planned("k80", 1, None, None)])
+    assert nothing.takeaway == "No training time could be predicted (does not fit)."
+    assert nothing.figure is None
+
+
+def test_operators(everything):
+    section = operators_section(everything["predicted-1"])
+    assert section.takeaway == (
+        "3×3 convolution takes 60 % of the operators' time for 100 % of the FLOPs; "
+        "operators without matrix work take 40 % of it."
+    )
+    assert [b.segments["time"] for b in section.figure.panels[0].bars] == [60.0, 40.0]
+    assert "no time by operator kind" in operators_section(everything["measured-1"]).takeaway
+
+
+def test_counts():
+    layers = [
+        {"name": "conv", "kind": "conv_3x3", "params": 90, "macs": 900, "activations": 100},
+        {"name": "fc", "kind": "gemm", "params": 10, "macs": 100, "activations": 10},
+    ]
+    count = {"params": 100, "macs": 1000, "conv_share": 0.9, "flops_forward": 2000, "flops_backward": 4000}
+    section = counts_section({**count, "batch": 1, "uncounted": {"fft": 2}, "layers": layers})
+    assert section.takeaway == (
+        "100 params need 1 k MACs forward for one sample, 90.0 % of them in layers of kind 3×3 convolution; "
+        "backward takes 2.00 times the FLOPs of forward; not counted: fft."
+    )
+    assert section.figure.panels[0].bars[1].segments == {"3×3 convolution": 90.0, "GEMM": 10.0}
+    assert ["operators not counted", "fft (2×)"] in [list(r) for r in section.table.rows]
+    assert counts_section({}).takeaway == "The network was not counted, so its work is not known."
+
+
+def test_generic_page_picks_what_applies(everything):
+    page = generic_page(everything, {"trained": FORECAST})
+    assert [s.title for s in page.sections] == [
+        "Where a step spends its time",
+        "More processes",
+        "How good the prediction was",
+        "Which operators take the time",
+        "Training",
+        "What it would take elsewhere",
+    ]
+    assert page.title == "resnet20 on digits"
+    assert ("global batch", "64") in page.asked
+    assert [h.value for h in page.highlights] == ["96.0 %", "80 ms", "800 samples/s"]
+    assert page.highlights[1].detail == "middle 80 % 72 … 88 ms, n = 20, measured on 1×local"
+
+
+def test_generic_page_keeps_jobs_apart_and_the_newest_of_a_kind(measured, step):
+    other = step("measured", 1, 0.01, 0.01)
+    other.job = {**other.job, "network": {"name": "vgg16"}}
+    old = step("measured", 1, 0.5, 0.5)
+    old.created = "2025-01-01T00:00:00+00:00"
+    page = generic_page({"new": measured[1], "old": old, "other": other})
+    titles = ["resnet20 on digits: where a step spends its time", "vgg16 on digits: where a step spends its time"]
+    assert [s.title for s in page.sections] == titles
+    assert "measured at 80 ms" in page.sections[0].takeaway
+    assert page.footer.endswith("is newer: old.")
+
+
+def test_a_figure_survives_json(everything):
+    for section in generic_page(everything, {"trained": FORECAST}).sections:
+        again = Figure.from_json(section.figure.to_json())
+        assert again.rows() == section.figure.rows()
