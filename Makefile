@@ -1,0 +1,30 @@
+# make run    the main job: one job file through the whole loop, ending in report.html
+# make test   the tests
+# make check  format, lint, types, layers, docs
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: run test check format install clean
+.DEFAULT_GOAL := run
+
+install:
+	@$(PYTHON) tools/install.py
+
+run: install
+	@$(BIN)/chronograd run examples/digits.yaml
+
+test: install
+	$(BIN)/python -m pytest
+
+check: install
+	$(BIN)/ruff format --check src tests benchmarks tools
+	$(BIN)/ruff check src tests benchmarks tools
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_layers.py tests/test_docs.py
+
+format: install
+	$(BIN)/ruff format src tests benchmarks tools
+	$(BIN)/ruff check --fix src tests benchmarks tools
+
+clean:
+	rm -rf .venv runs report.html .pytest_cache .mypy_cache .ruff_cache

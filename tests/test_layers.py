@@ -1,0 +1,104 @@
+"""A room imports only rooms printed above it in the design, and torch only below its line."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "chronograd"
+# In the order of the design; a room imports rooms to its left. Files at the top of the package come first.
+TOP = ["units", "errors", "trace", "record", "recipes", "job", "rundir"]
+ROOMS = [
+    *["hardware", "predict", "fit"],
+    *["models", "count", "measure", "data", "train", "backends", "launch", "detect", "deploy", "rl"],
+    *["explain", "report", "studies", "cli"],
+]
+WITHOUT_TORCH = {*TOP, "hardware", "predict", "fit", "report", "explain"}
+# Heavy optional parts, each confined to the files that need them.
+CONFINED = {
+    "torchvision": {"models/registry.py", "models/keras_networks.py", "data/datasets.py"},
+    "timm": {"models/registry.py"},
+    "sklearn": {"data/datasets.py"},
+    "matplotlib": {"report/plots.py"},
+    "jinja2": {"report/html.py"},
+    "nbformat": {"report/notebook.py"},
+    "nbclient": {"report/notebook.py"},
+}
+
+
+def files() -> list[Path]:
+    return sorted(p for p in SOURCE.rglob("*.py") if "__pycache__" not in p.parts)
+
+
+def room_of(path: Path) -> str:
+    relative = path.relative_to(SOURCE)
+    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module
+            if node.module == "chronograd":
+                yield from (f"chronograd.{alias.name}" for alias in node.names)
+
+
+def test_every_room_is_in_the_design() -> None:
+    rooms = {room_of(p) for p in files()} - {"__init__", "__main__"}
+    assert rooms <= {*TOP, *ROOMS}
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_point_up(path: Path) -> None:
+    room = room_of(path)
+    if room in ("__init__", "__main__"):
+        return
+    order = [*TOP, *ROOMS]
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "chronograd" and len(parts) > 1:
+            assert parts[1] in order, f"{name} is no room"
+            assert order.index(parts[1]) <= order.index(room), f"{room} must not import {name}"
+        if parts[0] == "torch":
+            assert room not in WITHOUT_TORCH, f"{room} is above the torch line"
+        if parts[0] in CONFINED:
+            where = str(path.relative_to(SOURCE))
+            assert where in CONFINED[parts[0]], f"{parts[0]} is confined to {sorted(CONFINED[parts[0]])}"
+
+
+def _run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_help_imports_no_torch() -> None:
+    code = (
+        "import sys; from chronograd.cli.main import main; main(['--help']); "
+        "heavy = {'torch', 'numpy', 'scipy', 'pydantic', 'rich'} & set(sys.modules); sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = _run(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_predicting_from_a_trace_file_needs_no_torch(tmp_path: Path) -> None:
+    """The base package predicts on a machine that has no torch."""
+    saved = tmp_path / "net.json.gz"
+    made = _run(
+        f"from chronograd.cli.main import main; raise SystemExit(main(['count', 'resnet20', '--out', {str(saved)!r}]))"
+    )
+    assert made.returncode == 0, made.stderr
+    job = SOURCE.parent.parent / "examples" / "digits.yaml"
+    arguments = ["predict", str(job), "--trace", str(saved), "--on", "8xv100", "--json"]
+    code = (
+        "import sys; sys.modules['torch'] = None; sys.modules['torchvision'] = None; sys.modules['sklearn'] = None\n"
+        f"from chronograd.cli.main import main; raise SystemExit(main({arguments!r}))"
+    )
+    done = _run(code)
+    assert done.returncode == 0, done.stderr
+    assert '"kind": "predicted"' in done.stdout
