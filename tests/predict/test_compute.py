@@ -1,0 +1,227 @@
+"""Operator times and steps in closed form."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from chronograd import job as jobs
+from chronograd.errors import FileFormatError, InputError
+from chronograd.hardware import catalog
+from chronograd.predict.calibration import CLASSES, Calibration, ClassRate, calibration_for, from_datasheet
+from chronograd.predict.collectives import halving_doubling, ring, tree
+from chronograd.predict.compute import Work, operator_seconds, update_seconds
+from chronograd.predict.memory import peak_memory
+from chronograd.predict.prediction import predict, predict_step, setting_of
+from chronograd.predict.scaling import buckets, exchange, tier
+from chronograd.record import STEP_PARTS
+from chronograd.trace import ZERO, Affine, Operator, Storage, Tensor, Trace
+
+JOB = {
+    "network": {"name": "net"},
+    "data": {"name": "digits"},
+    "training": {"recipe": "sgd", "batch": 8, "epochs": 2},
+    "cluster": {"device": "v100"},
+}
+
+
+def linear_trace(rows: int = 1, depth: int = 1000, width: int = 500) -> Trace:
+    """One linear layer written down by hand: y = x·W forward, both gradients backward."""
+    trace = Trace("net", "training", "sum", [])
+    trace.storages = [
+        Storage(Affine(4 * depth * width, 0), "parameter", -1),
+        Storage(Affine(0, 4 * rows * depth), "input", -1),
+        Storage(Affine(0, 4 * rows * width), "activation", 0, 1),
+        Storage(Affine(4 * depth * width, 0), "gradient", 1),
+    ]
+    trace.tensors = [
+        Tensor(0, (Affine(depth, 0), Affine(width, 0)), "float32", "weight"),
+        Tensor(1, (Affine(0, rows), Affine(depth, 0)), "float32"),
+        Tensor(2, (Affine(0, rows), Affine(width, 0)), "float32"),
+        Tensor(3, (Affine(depth, 0), Affine(width, 0)), "float32"),
+    ]
+    trace.inputs, trace.outputs = [1], [2]
+    macs = Affine(0, rows * depth * width)
+    moved = Affine(4 * depth * width, 4 * rows * depth)
+    forward = Operator("forward", "gemm", "mm", "", 0, (1, 0), (2,), {}, macs, ZERO, moved, Affine(0, 4 * rows * width))
+    backward = replace(forward, phase="backward", inputs=(1, 2), outputs=(3,), forward=0)
+    trace.operators = [forward, backward]
+    return trace
+
+
+def calibration(**changes: object) -> Calibration:
+    """1 TFLOP/s, 100 GB/s, everything at its peak, no launch cost."""
+    perfect = {name: ClassRate(1.0, 1.0, 0.0, 0.0) for name in CLASSES}
+    base = Calibration("measured", "fp32", 1e12, 1e12, 1e11, perfect, sigma=0.1)
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def test_an_operator_takes_the_smooth_maximum_of_compute_and_memory() -> None:
+    trace, batch = linear_trace(), 64
+    compute = 2 * 64 * 1000 * 500 / 1e12
+    memory = (4 * 1000 * 500 + 4 * 64 * 1000 + 4 * 64 * 500) / 1e11
+    expected = (compute**4 + memory**4) ** 0.25
+    assert operator_seconds(trace, batch, calibration())[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_half_filled_products_run_at_half_the_rate() -> None:
+    rates = {name: ClassRate(1.0, 1e9, depth=1000.0, width=0.0) for name in CLASSES}
+    times = operator_seconds(linear_trace(), 64, calibration(classes=rates))
+    assert times[0] == pytest.approx(2 * 2 * 64 * 1000 * 500 / 1e12, rel=1e-6)
+
+
+def test_launch_cost_is_added_and_cache_speeds_small_operators_up() -> None:
+    plain = operator_seconds(linear_trace(), 1, calibration())[0]
+    assert operator_seconds(linear_trace(), 1, calibration(launch_s=1e-3))[0] == pytest.approx(plain + 1e-3)
+    cached = operator_seconds(linear_trace(), 1, calibration(cache_bytes=1e12, cache_speedup=2.0))[0]
+    assert cached == pytest.approx(plain / 2, rel=1e-3)
+
+
+def test_work_of_parts_joined_is_the_parts() -> None:
+    work = Work.of(linear_trace(), 4)
+    both = Work.joined([work, work])
+    assert np.array_equal(both.flops, np.tile(work.flops, 2))
+    assert both.chosen(np.array([True, False, True, False])).flops.tolist() == [work.flops[0]] * 2
+
+
+def test_update_reads_and_writes_each_array_once() -> None:
+    """SGD with momentum: weight, gradient and momentum read; weight and momentum written."""
+    seconds = update_seconds(linear_trace(), "sgd-momentum", calibration())
+    assert seconds == pytest.approx(5 * 4 * 1000 * 500 / 1e11)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 8, 100])
+def test_no_all_reduce_beats_the_bandwidth_bound(num_ranks: int) -> None:
+    """t >= 2(n - 1)/n · S/B whatever the algorithm (nccl-tests PERFORMANCE.md)."""
+    bound = 2 * (num_ranks - 1) / num_ranks * 1e8 / 1e9
+    for algorithm in (ring, tree, halving_doubling):
+        assert algorithm(1e8, num_ranks, 1e-6, 1e9) >= bound
+    assert ring(1e8, num_ranks, 0.0, 1e9) == pytest.approx(bound)
+
+
+def test_tree_reproduces_paleo() -> None:
+    """AlexNet v2 on 20 Gbit/s: 160.97 ms for 2 workers, 482.9 ms for 8 (PALEO's released code)."""
+    assert tree(201_215_648, 2, 0.0, 2.5e9) == pytest.approx(0.16097, abs=5e-6)
+    assert tree(201_215_648, 8, 0.0, 2.5e9) == pytest.approx(0.4829, abs=5e-5)
+
+
+def many_gradients(sizes: list[int]) -> Trace:
+    trace = linear_trace()
+    trace.storages = [Storage(Affine(s, 0), "gradient", i) for i, s in enumerate(sizes)]
+    trace.operators = [replace(trace.operators[1]) for _ in sizes]
+    return trace
+
+
+def test_buckets_fill_in_the_order_gradients_become_ready() -> None:
+    mib = 2**20
+    assert buckets(many_gradients([mib // 2, mib // 2, 20 * mib, 6 * mib, mib])) == [
+        (mib, 1),
+        (26 * mib, 3),
+        (mib, 4),
+    ]
+
+
+def test_communication_hides_behind_backward_except_for_the_last_bucket() -> None:
+    mib = 2**20
+    trace = many_gradients([mib, 25 * mib])
+    link = catalog.Link(name="wire", title="", latency_s=0.0, bandwidth_bytes_per_s=float(mib))
+    args = (np.array([10.0, 20.0]), 30.0, 2, link, ring)
+    hidden = exchange(trace, *args, overlap=1.0)
+    # On two ranks a ring moves S/B: 1 s from t = 10, hidden; 25 s from t = 30, exposed.
+    assert (hidden.total_s, hidden.exposed_s, hidden.overlapped_s) == (26.0, 25.0, 1.0)
+    assert exchange(trace, *args, overlap=0.0).exposed_s == 26.0
+    assert exchange(trace, *args[:2], 1, link, ring, 1.0).total_s == 0.0
+
+
+def test_tier_is_the_link_between_nodes_once_a_node_is_full() -> None:
+    v100 = catalog.device("v100")
+    assert tier(v100, 8, None) == (1, "nvlink2")
+    assert tier(v100, 9, None) == (2, "ethernet-25g")
+    assert tier(v100, 8, 4) == (2, "ethernet-25g")
+
+
+def test_memory_at_the_peak() -> None:
+    memory = peak_memory(linear_trace(), 10, "adamw")
+    weights = 4 * 1000 * 500
+    # At the backward operator: weight, its gradient, both moments, input and output.
+    assert memory.total == 4 * weights + 4 * 10 * 1000 + 4 * 10 * 500
+    assert memory.optimizer_state == 2 * weights
+
+
+def test_the_parts_of_a_predicted_step_add_up() -> None:
+    record = predict(linear_trace(), jobs.from_dict(JOB), samples=80)
+    assert record.value("step_time_s") == pytest.approx(sum(record.value(part) for part in STEP_PARTS))
+    assert record.value("epoch_time_s") == pytest.approx(10 * record.value("step_time_s"))
+    hours = record.value("training_time_s") / 3600
+    price = catalog.price_of("v100")
+    assert price is not None
+    assert record.value("cost_usd") == pytest.approx(hours * price.usd_per_device_hour)
+    step = record["step_time_s"]
+    assert step.low is not None
+    assert step.high is not None
+    assert step.low < record.value("step_time_s") < step.high
+
+
+def test_more_devices_share_the_global_batch() -> None:
+    job = jobs.from_dict({**JOB, "cluster": {"device": "v100", "count": 4}, "backend": "ddp"})
+    setting = setting_of(job)
+    assert (setting.batch_per_rank, setting.nodes) == (2, 1)
+    assert predict_step(linear_trace(), setting).communication.total_s > 0
+
+
+def test_a_trace_of_one_batch_is_refused_at_another() -> None:
+    trace = linear_trace()
+    trace.fixed_batch = 3
+    with pytest.raises(InputError, match="holds for batch 3 only"):
+        predict(trace, jobs.from_dict(JOB))
+
+
+def test_what_does_not_fit_is_said() -> None:
+    record = predict(linear_trace(rows=1_000_000, depth=1000), jobs.from_dict(JOB))
+    assert any(note.startswith("does not fit") for note in record.notes)
+
+
+def test_a_missing_price_or_sample_count_has_a_reason() -> None:
+    record = predict(linear_trace(), jobs.from_dict({**JOB, "cluster": {"device": "cpu"}}), samples=80)
+    assert record["cost_usd"].value is None
+    assert "no price" in record["cost_usd"].reason
+    assert "not known" in predict(linear_trace(), jobs.from_dict(JOB))["epoch_time_s"].reason
+
+
+def test_calibrations_are_kept_in_a_device_file_and_chosen_by_way_of_running(tmp_path: object) -> None:
+    cpu = catalog.device("cpu")
+    kept = [replace(from_datasheet(cpu), threads=t, processes=p).to_table() for p, t in ((1, 2), (2, 1))]
+    device = cpu.model_copy(update={"name": "mine", "calibration": {"settings": kept}})
+    path = f"{tmp_path}/mine.toml"
+    device.save(path)
+    again = catalog.device(path)
+    assert calibration_for(again, threads=1, processes=2) == replace(from_datasheet(cpu), threads=1, processes=2)
+    assert calibration_for(again, threads=2, processes=1).threads == 2
+
+
+def test_a_damaged_calibration_is_named() -> None:
+    table = from_datasheet(catalog.device("cpu")).to_table()
+    with pytest.raises(FileFormatError, match="peak_flops_per_s"):
+        Calibration.from_table({**table, "peak_flops_per_s": -1.0})
+    with pytest.raises(FileFormatError, match="unknown operator class"):
+        Calibration.from_table({**table, "classes": {"conv_9x9.forward": {}}})
+    with pytest.raises(FileFormatError, match="damaged"):
+        Calibration.from_table({**table, "speed": 1})
+
+
+def test_a_device_without_the_precision_is_refused() -> None:
+    job = jobs.from_dict({**JOB, "training": {**JOB["training"], "precision": "bf16"}})  # type: ignore[dict-item]
+    with pytest.raises(InputError, match="no bf16 arithmetic"):
+        predict(linear_trace(), job)
+
+
+def test_intervals_are_symmetric_in_the_log() -> None:
+    record = predict(linear_trace(), jobs.from_dict(JOB))
+    q = record["step_time_s"]
+    assert q.value is not None
+    assert q.low is not None
+    assert q.high is not None
+    assert math.sqrt(q.low * q.high) == pytest.approx(q.value)

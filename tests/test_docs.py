@@ -1,0 +1,78 @@
+"""What the documents say is so: links lead somewhere, commands exist, the README's figures are printed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from chronograd import job as jobs
+from chronograd.cli.main import VERBS, command
+from chronograd.recipes import RECIPES
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.M | re.S)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_to_files(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
+        if not target.startswith(("http:", "https:")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+def commands() -> list[str]:
+    lines = [line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()]
+    return sorted({line.partition("#")[0].strip() for line in lines if line.startswith("chronograd ")})
+
+
+@pytest.mark.parametrize("line", commands())
+def test_commands_in_the_documents_parse(line: str) -> None:
+    """Verbs and options exist; required arguments are given. Nothing is run."""
+    _, verb, *arguments = shlex.split(line)
+    found = command.get_command(click.Context(command), verb)
+    assert found is not None, f"there is no verb {verb}"
+    found.make_context(verb, arguments)
+
+
+def test_every_verb_has_json_and_help() -> None:
+    for verb in VERBS:
+        found = command.get_command(click.Context(command), verb)
+        assert found is not None
+        assert "--json" in {name for p in found.params for name in p.opts}, f"{verb} has no --json"
+        assert found.get_short_help_str()
+
+
+def test_the_job_page_shows_the_example_and_every_recipe() -> None:
+    page = ROOT / "docs" / "job-file.md"
+    shown = yaml.safe_load(blocks(page, "yaml")[0])
+    assert jobs.from_dict(shown) == jobs.load(ROOT / "examples" / "digits.yaml")
+    assert all(f"`{name}`" in page.read_text() for name in RECIPES)
+
+
+def test_the_readme_fits_two_screens_and_its_figures_are_what_count_prints() -> None:
+    from chronograd.count.layers import summary
+    from chronograd.count.network import trace_network
+
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 80
+    rows = re.findall(r"^\| `([\w-]+)`[^|]*\| ([\d,]+) \| ([\d,]+) \| ([\d.]+) % \|$", text, re.M)
+    assert len(rows) == 5
+    for name, params, macs, share in rows:
+        counted = summary(trace_network(name))
+        assert f"{counted['params']:,}" == params
+        assert f"{counted['macs']:,}" == macs
+        assert f"{100 * counted['conv_share']:.3f}" == share
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*.yaml")), ids=lambda p: p.name)
+def test_examples_are_valid(path: Path) -> None:
+    jobs.load(path)
