@@ -1,0 +1,385 @@
+"""The catalogue: devices, links and prices, each a small text file whose figures name their source.
+
+    devices/NAME.toml   one device: peaks, memory, caches, the node it usually sits in
+    links/NAME.toml     one link: latency and bandwidth
+    prices/VENDOR.csv   what vendors asked for an hour, and when
+
+A device of the user's own is a file of the same form: given by its path, or kept in the user's data folder,
+where calibration writes the device `local`.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import os
+import re
+import tomllib
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import platformdirs
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from chronograd.errors import FileFormatError, InputError, NotFoundError, near_names
+from chronograd.record import write_aside
+
+Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16"]
+Tag = Literal["verified", "recalled", "computed", "assumed", "measured"]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+Date = Annotated[str, Field(pattern=r"^(\d{4}(-\d{2}){0,2})?$")]
+Rate = Annotated[float, Field(gt=0, strict=True)]
+Count = Annotated[int, Field(gt=0, strict=True)]
+
+DEVICE_FILES = "`chronograd devices NAME --json` shows every field of a device that is right"
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Source(_Entry):
+    """Where figures come from.
+
+    Attributes:
+        of: the fields it stands for, such as `bandwidth_bytes_per_s` or `peak_flops_per_s.fp16`; the name of a table
+            stands for all fields in it.
+        source: an address or the name of a document, or the arithmetic.
+        date: when it was read, YYYY, YYYY-MM or YYYY-MM-DD.
+        tag: verified (seen in the source or a table quoting it), recalled (from memory), computed, assumed, measured.
+    """
+
+    of: tuple[str, ...]
+    source: str
+    date: Date
+    tag: Tag
+
+
+class Node(_Entry):
+    """The machine that a device usually sits in. Links are names of the link catalogue."""
+
+    devices_per_node: Count
+    intra_link: Name
+    inter_link: Name
+    host_link: Name | None = None
+
+
+class PricedAs(_Entry):
+    """The device under which vendors price this one, and how many of those make one of this."""
+
+    device: Name
+    count: Rate = 1
+
+
+class Link(_Entry):
+    """What devices talk through.
+
+    Attributes:
+        per: what has the bandwidth to itself: one `device`, or one `node` with all its devices.
+        latency_s: of one message, or one step of a collective.
+        bandwidth_bytes_per_s: in one direction, both at once.
+    """
+
+    name: Name
+    title: str
+    note: str = ""
+    per: Literal["device", "node"] = "device"
+    latency_s: Annotated[float, Field(ge=0, strict=True)]
+    bandwidth_bytes_per_s: Rate
+    source: tuple[Source, ...] = ()
+
+
+class Device(_Entry):
+    """What runs a network.
+
+    Attributes:
+        name, aliases: how a job names it; lower case.
+        note: which of several devices of like name this is.
+        memory_bytes: as sold; drivers and error correction keep some of it.
+        bandwidth_bytes_per_s: of that memory.
+        l2_bytes: the last cache that all units share.
+        num_units: streaming multiprocessors, or cores of a CPU.
+        tdp_w: board power limit.
+        peak_flops_per_s: by precision, dense, 1 FMA = 2 FLOPs, at boost clock unless the title says otherwise. fp32 and
+            fp64 are vector arithmetic; tf32 and bf16 are tensor cores', and so is fp16 where there are any. A precision
+            that the device has no arithmetic for is absent.
+        base_peak_flops_per_s: the same at base clock, where some papers use it.
+        node: the machine it usually sits in.
+        priced_as: set when vendors price it under another name.
+        source: where every figure comes from.
+        calibration: what was measured on it or fitted for it; read by `predict`.
+        provenance: how and when the calibration was made.
+    """
+
+    name: Name
+    title: str
+    aliases: tuple[Name, ...] = ()
+    note: str = ""
+    kind: Literal["gpu", "cpu"]
+    memory_bytes: Count
+    bandwidth_bytes_per_s: Rate
+    l2_bytes: Count
+    num_units: Count
+    tdp_w: Rate | None = None
+    year: Annotated[int, Field(ge=1990, le=2100, strict=True)] | None = None
+    priced_as: PricedAs | None = None
+    peak_flops_per_s: dict[Precision, Rate]
+    base_peak_flops_per_s: dict[Precision, Rate] = Field(default_factory=dict)
+    node: Node
+    source: tuple[Source, ...] = ()
+    calibration: dict[str, Any] | None = None
+    provenance: dict[str, Any] = Field(default_factory=dict)
+
+    def peak(self, precision: Precision = "fp32") -> float:
+        """Peak FLOP/s in a precision. Raises InputError if the device has no such arithmetic.
+
+        >>> device("t4").peak("fp16")
+        65000000000000.0
+        """
+        if precision not in self.peak_flops_per_s:
+            has = ", ".join(self.peak_flops_per_s)
+            raise InputError(f"{self.name} has no {precision} arithmetic", f"set training.precision to one of {has}")
+        return self.peak_flops_per_s[precision]
+
+    def machine_balance(self, precision: Precision = "fp32") -> float:
+        """FLOPs that the device can do while it moves one byte: peak / bandwidth, the ridge of its roofline.
+
+        >>> round(device("k80").machine_balance(), 1)
+        18.2
+        """
+        return self.peak(precision) / self.bandwidth_bytes_per_s
+
+    def to_toml(self) -> str:
+        """The device file: what `device(path)` reads back to an equal device."""
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True, exclude_defaults=True))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the device file whole, making its folder."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_aside(path, self.to_toml())
+
+
+class Price(_Entry):
+    """What a vendor asked for one hour of one instance.
+
+    Attributes:
+        count: devices in the instance; half a device where a board of two is sold by halves.
+        price_usd_per_hour: of the whole instance.
+        includes_host: False when CPU and memory of the virtual machine are billed apart.
+        date: when the price held; empty when that is not known.
+    """
+
+    vendor: str
+    instance: str
+    device: Name
+    count: Annotated[float, Field(gt=0)]
+    price_usd_per_hour: Annotated[float, Field(ge=0)]
+    kind: Literal["on-demand", "spot"]
+    includes_host: bool
+    date: Date
+    tag: Tag
+    source: str
+
+    @property
+    def usd_per_device_hour(self) -> float:
+        """Price of one device for an hour."""
+        return self.price_usd_per_hour / self.count
+
+
+def device(name_or_path: str | os.PathLike[str]) -> Device:
+    """A device by name or alias in any case, by the path of a file ending in `.toml`, or `local`.
+
+    Raises NotFoundError with near names; FileFormatError that names the file, field and value; InputError when
+    `local` is asked for and this machine has not been calibrated.
+
+    >>> device("A100").title, device("Tesla V100-SXM2-16GB").name
+    ('NVIDIA A100 SXM4 40 GB', 'v100')
+    """
+    text = os.fspath(name_or_path)
+    if text.endswith(".toml"):
+        return _read_device(Path(text))
+    name = _normal(text)
+    if name in _device_names():
+        return _devices()[_device_names()[name]]
+    if name in _user_files():
+        return _read_device(_user_files()[name])
+    if name == "local":
+        raise InputError(
+            "this machine has not been measured, so there is no device 'local'",
+            "run `chronograd calibrate`, or name a device of the catalogue (`chronograd devices` lists them)",
+        )
+    raise NotFoundError("device", text, [*_device_names(), *_user_files()], "`chronograd devices`")
+
+
+def devices() -> list[Device]:
+    """Every device of the catalogue by name, then the user's own. Raises FileFormatError if one of those is broken."""
+    return [*_devices().values(), *(_read_device(path) for path in _user_files().values())]
+
+
+def user_device_path(name: str) -> Path:
+    """Where a device of the user's own is kept, `local` among them; follows XDG_DATA_HOME."""
+    return Path(platformdirs.user_data_path("chronograd")) / "devices" / f"{name}.toml"
+
+
+def link(name: str) -> Link:
+    """A link by name. Raises NotFoundError.
+
+    >>> link("nvlink2").bandwidth_bytes_per_s
+    150000000000.0
+    """
+    known = _links()
+    if _normal(name) not in known:
+        raise NotFoundError("link", name, known, "`chronograd devices --links`")
+    return known[_normal(name)]
+
+
+def links() -> list[Link]:
+    """Every link of the catalogue, by name."""
+    return list(_links().values())
+
+
+def prices(device: str | Device | None = None) -> list[Price]:
+    """Prices of one device, latest first, or all of them.
+
+    For a device that vendors price under another name, such as a K80 board of two GPUs, prices are for this device:
+    `count` tells how many of it an instance has. The table has devices that the catalogue lacks; they are found by the
+    name in the table. Raises NotFoundError for a name in neither.
+    """
+    if device is None:
+        return list(_prices())
+    entry = device if isinstance(device, Device) else _priced_device(device)
+    if entry is None:
+        found = [row for row in _prices() if row.device == _normal(str(device))]
+    elif entry.priced_as is None:
+        found = [row for row in _prices() if row.device == entry.name]
+    else:
+        unit, times = entry.priced_as.device, entry.priced_as.count
+        rows = [row for row in _prices() if row.device == unit]
+        found = [row.model_copy(update={"device": entry.name, "count": row.count / times}) for row in rows]
+    return sorted(found, key=lambda row: row.date, reverse=True)
+
+
+def price_of(
+    device: str | Device, kind: Literal["on-demand", "spot"] = "on-demand", vendor: str | None = None
+) -> Price | None:
+    """The price to count with when the user states none, or None if the table has none.
+
+    The rule: of each instance only its latest price holds; of those, the least per device and hour; if two are equal,
+    the one that includes the host. Prices that lack a date count as older than any other. Clouds price a K80 by the
+    GPU, of which a board has two, so a board costs twice that. Prices moved a lot: state `date` and `source` with
+    every cost, and whether the host is included.
+
+    >>> price_of("k80-gk210").usd_per_device_hour, price_of("k80").usd_per_device_hour
+    (0.45, 0.9)
+    """
+    latest: dict[tuple[str, str], Price] = {}
+    for row in prices(device):
+        if row.kind == kind and (vendor is None or row.vendor.lower() == vendor.lower()):
+            latest.setdefault((row.vendor, row.instance), row)
+    order = sorted(latest.values(), key=lambda row: (row.usd_per_device_hour, not row.includes_host))
+    return order[0] if order else None
+
+
+def _normal(name: str) -> str:
+    """`name` as files write it: lower case, blanks and underscores as hyphens."""
+    return re.sub(r"[\s_]+", "-", name.strip().lower())
+
+
+def _priced_device(name: str) -> Device | None:
+    """The device of that name; None for a name that only the price table has."""
+    is_only_priced = _normal(name) not in _device_names() and _normal(name) in {row.device for row in _prices()}
+    return None if is_only_priced else device(name)
+
+
+@functools.cache
+def _devices() -> dict[str, Device]:
+    return {path.name.removesuffix(".toml"): _read_device(path) for path in _files("devices", ".toml")}
+
+
+@functools.cache
+def _device_names() -> dict[str, str]:
+    """Names and aliases to names. Two devices that claim one alias would be a defect of the catalogue."""
+    names = {name: name for name in _devices()}
+    for name, entry in _devices().items():
+        for alias in entry.aliases:
+            assert alias not in names, f"{alias} is both {names[alias]} and {name}"
+            names[alias] = name
+    return names
+
+
+def _user_files() -> dict[str, Path]:
+    """Files of the user's own devices by name. A name of the catalogue stays the catalogue's."""
+    found = {_normal(path.stem): path for path in sorted(user_device_path("local").parent.glob("*.toml"))}
+    return {name: path for name, path in found.items() if name not in _device_names()}
+
+
+@functools.cache
+def _links() -> dict[str, Link]:
+    return {path.name.removesuffix(".toml"): _read(path, Link) for path in _files("links", ".toml")}
+
+
+@functools.cache
+def _prices() -> tuple[Price, ...]:
+    rows: list[Price] = []
+    for path in _files("prices", ".csv"):
+        lines = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+        rows += [_validated(dict(line), Price, f"{path.name}, line {number}") for number, line in enumerate(lines, 2)]
+    return tuple(rows)
+
+
+def _files(folder: str, ending: str) -> list[Traversable]:
+    found = (resources.files("chronograd.hardware") / folder).iterdir()
+    return sorted((path for path in found if path.name.endswith(ending)), key=lambda path: path.name.rpartition(".")[0])
+
+
+def _read_device(path: Traversable) -> Device:
+    found = _read(path, Device)
+    for where in ("intra_link", "inter_link", "host_link"):
+        name = getattr(found.node, where)
+        if name is not None and name not in _links():
+            near = " or ".join(near_names(name, _links())) or ", ".join(_links())
+            raise FileFormatError(f"{path}: node.{where} is {name!r}, which is not a link", f"known: {near}")
+    return found
+
+
+Entry = TypeVar("Entry", bound=_Entry)
+
+
+def _read(path: Traversable, form: type[Entry]) -> Entry:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileFormatError(
+            f"no {form.__name__.lower()} file at {path}", "`chronograd devices` lists names"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"cannot read {path}: {error}") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise FileFormatError(f"{path} is not valid TOML: {error}", DEVICE_FILES) from None
+    return _validated(data, form, str(path))
+
+
+def _validated(data: dict[str, Any], form: type[Entry], where: str) -> Entry:
+    try:
+        return form.model_validate(data)
+    except ValidationError as error:
+        problems = [_explain(e, form) for e in error.errors()]
+        message = f"{where} is not a {form.__name__.lower()}\n  " + "\n  ".join(problems)
+        raise FileFormatError(message, DEVICE_FILES) from None
+
+
+def _explain(error: Any, form: type[Entry]) -> str:
+    """One line for one pydantic error: the field, what is wrong, the value seen."""
+    loc = [str(part) for part in error["loc"] if part != "[key]"]
+    name = ".".join(loc)
+    if error["type"] == "missing":
+        return f"{name}: is required and not there"
+    if error["type"] == "extra_forbidden":
+        near = near_names(loc[-1], form.model_fields)
+        return f"{name}: there is no such field" + (f"; did you mean {' or '.join(near)}?" if near else "")
+    seen = repr(error["input"])
+    return f"{name}: {error['msg'].removeprefix('Input ')}, got {seen if len(seen) <= 80 else seen[:77] + '...'}"

@@ -1,0 +1,261 @@
+"""The catalogue against published figures, its own rules, and files that are wrong."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from chronograd.errors import FileFormatError, InputError, NotFoundError
+from chronograd.hardware import catalog
+from chronograd.hardware.catalog import device, devices, link, links, price_of, prices
+
+# Names of the catalogue's own files: `devices()` would add those of whoever runs the tests.
+NAMES = sorted(path.stem for path in (Path(catalog.__file__).parent / "devices").glob("*.toml"))
+
+USERS_DEVICE = """
+name = "mine"
+title = "A machine of mine"
+kind = "gpu"
+memory_bytes = 8_000_000_000
+bandwidth_bytes_per_s = 2e11
+l2_bytes = 4_000_000
+num_units = 20
+[peak_flops_per_s]
+fp32 = 5e12
+[node]
+devices_per_node = 1
+intra_link = "pcie3"
+inter_link = "ethernet-1g"
+"""
+
+
+@pytest.fixture(autouse=True)
+def data_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user without devices of their own."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+class TestPublishedFigures:
+    @pytest.mark.parametrize(
+        ("name", "balance"),
+        [("k80", 18.2), ("p100", 14.5), ("v100", 17.4), ("t4", 25.3), ("a100-40", 12.5), ("h100", 20.0)],
+    )
+    def test_fp32_machine_balance(self, name: str, balance: float) -> None:
+        # Peak over bandwidth of the datasheets, such as 8.73e12 / 480e9 for the K80 board.
+        assert device(name).machine_balance() == pytest.approx(balance, abs=0.05)
+
+    @pytest.mark.parametrize(("name", "balance"), [("v100", 139), ("a100-40", 201), ("h100", 295), ("h200", 206)])
+    def test_tensor_machine_balance(self, name: str, balance: float) -> None:
+        assert device(name).machine_balance("fp16") == pytest.approx(balance, abs=0.5)
+
+    def test_paleos_platforms(self) -> None:
+        # Qi et al., PALEO, ICLR 2017, device files: Titan X 6144 GFLOPS, 336.5 GB/s; K80 5600 GFLOPS, 480 GB/s.
+        assert device("titan-x").peak() == 6144e9
+        assert device("titan-x").bandwidth_bytes_per_s == 336.5e9
+        assert device("k80").base_peak_flops_per_s["fp32"] == 5600e9
+        assert device("k80").bandwidth_bytes_per_s == 480e9
+
+    def test_ceiling_of_speed_up_over_a_k80_board_at_base_clock(self) -> None:
+        base = device("k80").base_peak_flops_per_s["fp32"]
+        assert [round(device(n).peak() / base, 1) for n in ("p100", "v100", "a100")] == [1.9, 2.8, 3.5]
+        assert round(device("a100").peak("tf32") / base, 1) == 27.9
+
+    def test_a_board_is_two_gpus(self) -> None:
+        board, half = device("k80"), device("k80-gk210")
+        for precision, peak in board.peak_flops_per_s.items():
+            assert half.peak(precision) == pytest.approx(peak / 2)
+        assert board.memory_bytes == 2 * half.memory_bytes
+        assert board.bandwidth_bytes_per_s == 2 * half.bandwidth_bytes_per_s
+        assert board.num_units == 2 * half.num_units
+
+    @pytest.mark.parametrize(
+        ("name", "both_directions_gb_per_s"), [("nvlink1", 160), ("nvlink2", 300), ("nvlink3", 600), ("nvlink4", 900)]
+    )
+    def test_links_are_per_direction(self, name: str, both_directions_gb_per_s: float) -> None:
+        assert 2 * link(name).bandwidth_bytes_per_s == both_directions_gb_per_s * 1e9
+
+    def test_loopback_repeats_the_measured_all_reduce(self) -> None:
+        # Gloo, 2 processes: 25 MB in 25 ms, 100 MB in 99 ms; a ring of two is 2 * latency + bytes / bandwidth.
+        loopback = link("loopback")
+        for size, time_s in ((25e6, 25e-3), (100e6, 99e-3)):
+            ring_s = 2 * loopback.latency_s + size / loopback.bandwidth_bytes_per_s
+            assert ring_s == pytest.approx(time_s, rel=1e-3)
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("asked", "found"),
+        [
+            ("V100", "v100"),
+            ("a100", "a100-40"),
+            ("Tesla K80", "k80-gk210"),  # as CUDA names one GPU of the board
+            ("NVIDIA GeForce RTX 3090", "rtx3090"),
+            ("NVIDIA H100 80GB HBM3", "h100"),
+            ("titan_x", "titan-x"),
+        ],
+    )
+    def test_any_case_and_alias(self, asked: str, found: str) -> None:
+        assert device(asked).name == found
+
+    def test_near_names(self) -> None:
+        with pytest.raises(NotFoundError, match=r"did you mean .*h100.*chronograd devices"):
+            device("h10")
+
+    def test_unknown_link(self) -> None:
+        with pytest.raises(NotFoundError, match="nvlink"):
+            link("nvlink9")
+
+    def test_missing_precision_names_those_there_are(self) -> None:
+        with pytest.raises(InputError, match=r"k80 has no fp16(.|\n)*fp64, fp32"):
+            device("k80").peak("fp16")
+
+
+class TestFilesOfTheCatalogue:
+    @pytest.mark.parametrize("name", NAMES)
+    def test_every_figure_has_a_source(self, name: str) -> None:
+        d = device(name)
+        tables = ("peak_flops_per_s", "base_peak_flops_per_s", "node")
+        figures = {"memory_bytes", "bandwidth_bytes_per_s", "l2_bytes", "num_units", "tdp_w", "year"}
+        figures |= {f"{table}.{key}" for table in tables for key, value in dict(getattr(d, table)).items() if value}
+        named = [name for source in d.source for name in source.of]
+        covered = {f for f in figures if f in named or f.partition(".")[0] in named}
+        assert figures == covered
+        assert not [n for n in named if n not in figures and n not in tables], "a source for a figure that is not there"
+        assert all(source.source and source.date for source in d.source)
+
+    @pytest.mark.parametrize("name", [k.name for k in links()])
+    def test_every_link_has_sources(self, name: str) -> None:
+        assert {of for source in link(name).source for of in source.of} == {"latency_s", "bandwidth_bytes_per_s"}
+
+    @pytest.mark.parametrize("folder", ["devices", "links"])
+    def test_files_are_named_as_what_they_hold(self, folder: str) -> None:
+        found = sorted(p.stem for p in (Path(catalog.__file__).parent / folder).glob("*.toml"))
+        assert found == sorted(entry.name for entry in (devices() if folder == "devices" else links()))
+
+    def test_peaks_rise_as_precision_falls(self) -> None:
+        for d in devices():
+            peaks = [d.peak_flops_per_s[p] for p in ("fp64", "fp32", "tf32", "fp16") if p in d.peak_flops_per_s]
+            assert peaks == sorted(peaks), d.name
+
+    def test_devices_of_like_name_say_which_they_are(self) -> None:
+        assert all(d.note for d in devices())
+
+
+class TestUsersDevices:
+    def test_save_and_read_back(self, tmp_path: Path) -> None:
+        fitted = {"utilisation": {"conv_3x3": 0.8, "gemm": [0.7, 0.9]}, "launch_s": 5e-6, "notes": {"a": {"b": 1}}}
+        d = device("v100").model_copy(update={"calibration": fitted, "provenance": {"date": "2026-11-21", "n": 25}})
+        d.save(tmp_path / "new" / "v100.toml")
+        assert device(tmp_path / "new" / "v100.toml") == d
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_every_device_survives_being_written(self, name: str, tmp_path: Path) -> None:
+        device(name).save(tmp_path / "d.toml")
+        assert device(tmp_path / "d.toml") == device(name)
+
+    def test_local_before_and_after_calibration(self, data_home: Path) -> None:
+        with pytest.raises(InputError, match="chronograd calibrate"):
+            device("local")
+        path = catalog.user_device_path("local")
+        assert path == data_home / "chronograd" / "devices" / "local.toml"
+        device("cpu").model_copy(update={"name": "local", "title": "this machine", "aliases": ()}).save(path)
+        assert device("Local").title == "this machine"
+        assert devices()[-1].name == "local"
+        assert price_of("local") is None
+
+    def test_the_catalogue_cannot_be_shadowed(self) -> None:
+        device("cpu").save(catalog.user_device_path("h100"))
+        assert device("h100").kind == "gpu"
+        assert [d.name for d in devices()].count("cpu") == 1
+
+    @pytest.mark.parametrize(
+        ("old", "new", "message"),
+        [
+            ("memory_bytes = 8_000_000_000", "memory_bytes = -3", r"memory_bytes: .*greater than 0, got -3"),
+            ("num_units = 20", 'num_units = "20"', r"num_units: .*integer, got '20'"),
+            ("bandwidth_bytes_per_s = 2e11", "bandwidth_bytes_per_s = nan", r"bandwidth_bytes_per_s: .*got nan"),
+            ("bandwidth_bytes_per_s = 2e11", "bandwidth_bytes_per_s = true", r"bandwidth_bytes_per_s: .*got True"),
+            ("l2_bytes = 4_000_000", "", r"l2_bytes: is required"),
+            ("l2_bytes = 4_000_000", "l2_byte = 4_000_000", r"l2_byte: there is no such field; did you mean l2_bytes"),
+            ("fp32 = 5e12", "fp32 = 0", r"peak_flops_per_s\.fp32: .*got 0"),
+            ("fp32 = 5e12", "fp31 = 5e12", r"peak_flops_per_s\.fp31: "),
+            ('kind = "gpu"', 'kind = "abacus"', r"kind: .*'abacus'"),
+            ('"pcie3"', '"pcie33"', r"node\.intra_link is 'pcie33'(.|\n)*pcie3"),
+            ("[node]", "[node", "not valid TOML"),
+        ],
+    )
+    def test_a_bad_file_names_field_and_value(self, tmp_path: Path, old: str, new: str, message: str) -> None:
+        path = tmp_path / "bad.toml"
+        assert old in USERS_DEVICE
+        path.write_text(USERS_DEVICE.replace(old, new))
+        with pytest.raises(FileFormatError, match=message) as caught:
+            device(path)
+        assert str(path) in caught.value.message
+
+    def test_a_right_file_a_missing_one_and_one_that_is_not_text(self, tmp_path: Path) -> None:
+        path = tmp_path / "mine.toml"
+        path.write_text(USERS_DEVICE)
+        assert device(str(path)).machine_balance() == 25
+        with pytest.raises(FileFormatError, match=r"no device file at .*gone\.toml"):
+            device(tmp_path / "gone.toml")
+        path.write_bytes(b"\xff\xfe")
+        with pytest.raises(FileFormatError, match="cannot read"):
+            device(path)
+
+
+class TestPrices:
+    @pytest.mark.parametrize(
+        ("name", "usd_per_device_hour", "vendor"),
+        [
+            ("h100", 55.04 / 8, "AWS"),  # November 2026 holds, not 98.32 of January 2025
+            ("a100", 21.958 / 8, "AWS"),
+            ("v100", 2.48, "GCP"),
+            ("k80-gk210", 0.45, "GCP"),
+            ("k80", 0.90, "GCP"),  # a board is two GPUs
+            ("p100-pcie", 1.46, "GCP"),
+        ],
+    )
+    def test_the_least_of_the_latest(self, name: str, usd_per_device_hour: float, vendor: str) -> None:
+        price = price_of(name)
+        assert price is not None
+        assert price.usd_per_device_hour == pytest.approx(usd_per_device_hour)
+        assert price.vendor == vendor
+
+    def test_kind_and_vendor(self) -> None:
+        spot, aws = price_of("k80-gk210", kind="spot"), price_of("k80", vendor="aws")
+        assert spot is not None
+        assert (spot.usd_per_device_hour, spot.date) == (0.135, "2021")
+        assert aws is not None
+        assert (aws.usd_per_device_hour, aws.includes_host) == (1.80, True)
+        assert price_of("v100", kind="spot", vendor="aws") is None
+        assert price_of("rtx3090") is None
+
+    def test_a_day_on_one_gpu(self) -> None:
+        # 24 hours at the 2020-21 table of Google Cloud: 10.80 on a K80, 59.52 on a V100.
+        day = [24 * p.usd_per_device_hour for p in (price_of("k80-gk210"), price_of("v100")) if p]
+        assert day == pytest.approx([10.80, 59.52])
+
+    def test_boards_in_an_instance(self) -> None:
+        assert {p.instance: p.count for p in prices("k80") if p.vendor == "AWS"} == {
+            "p2.xlarge": 0.5,
+            "p2.8xlarge": 4,
+            "p2.16xlarge": 8,
+        }
+
+    def test_latest_first_and_undated_last(self) -> None:
+        dates = [p.date for p in prices("v100")]
+        assert dates == ["2021", "2021", "", ""]
+
+    def test_devices_that_only_the_table_has(self) -> None:
+        assert [p.instance for p in prices("H100 NVL")] == ["NC40ads H100 v5", "NC80adis H100 v5"]
+        listed = {p.device for p in prices()} - set(NAMES)
+        assert listed == {"p4", "h100-nvl", "a100-80-pcie"}
+        with pytest.raises(NotFoundError):
+            prices("h1000000")
+
+    def test_all_prices_are_finite_and_say_where_from(self) -> None:
+        assert len(prices()) == 35
+        assert all(math.isfinite(p.usd_per_device_hour) and p.source for p in prices())
