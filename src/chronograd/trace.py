@@ -256,7 +256,7 @@ class Trace:
     def columns(self) -> dict[str, np.ndarray]:
         """Operators as NumPy columns, for vectorised prediction. Amounts have shape (num_operators, 2).
 
-        `depth` and `width` are those of matrix work as a product (rows × depth) · (depth × width): what one output
+        `name` points into `operator_names`. `depth` and `width` are those of matrix work as a product (rows × depth) · (depth × width): what one output
         sums over, and how many outputs share an input row.
         """
         ops = self.operators
@@ -266,6 +266,7 @@ class Trace:
         table: dict[str, np.ndarray] = {
             "kind": np.array([kind_code[o.kind] for o in ops], dtype=np.int16),
             "phase": np.array([phase_code[o.phase] for o in ops], dtype=np.int8),
+            "name": np.array([self.operator_names.index(o.name) for o in ops], dtype=np.int32),
         }
         for name in amounts:
             values = np.array([getattr(o, name) for o in ops], dtype=np.float64)
@@ -273,6 +274,11 @@ class Trace:
         products = np.array([self._product_of(o) for o in ops], dtype=np.float64).reshape(len(ops), 2, 2)
         table["depth"], table["width"] = products[:, 0], products[:, 1]
         return table
+
+    @cached_property
+    def operator_names(self) -> list[str]:
+        """Names of operators, each once, in order of appearance."""
+        return list(dict.fromkeys(o.name for o in self.operators))
 
     def _product_of(self, op: Operator) -> tuple[Affine, Affine]:
         """Depth and width of an operator's matrix product; ones where it has none."""

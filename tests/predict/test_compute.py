@@ -54,7 +54,7 @@ def linear_trace(rows: int = 1, depth: int = 1000, width: int = 500) -> Trace:
 
 def calibration(**changes: object) -> Calibration:
     """1 TFLOP/s, 100 GB/s, everything at its peak, no launch cost."""
-    perfect = {name: ClassRate(1.0, 1.0, 0.0, 0.0) for name in CLASSES}
+    perfect = {name: ClassRate(compute=1.0, bandwidth=1.0, weights=1.0) for name in CLASSES}
     base = Calibration("measured", "fp32", 1e12, 1e12, 1e11, perfect, sigma=0.1)
     return replace(base, **changes)  # type: ignore[arg-type]
 
@@ -62,22 +62,26 @@ def calibration(**changes: object) -> Calibration:
 def test_an_operator_takes_the_smooth_maximum_of_compute_and_memory() -> None:
     trace, batch = linear_trace(), 64
     compute = 2 * 64 * 1000 * 500 / 1e12
-    memory = (4 * 1000 * 500 + 4 * 64 * 1000 + 4 * 64 * 500) / 1e11
-    expected = (compute**4 + memory**4) ** 0.25
+    memory = (4 * 64 * 1000 + 4 * 64 * 500) / 1e11
+    weights = 4 * 1000 * 500 / 1e11
+    expected = (compute**4 + memory**4) ** 0.25 + weights
     assert operator_seconds(trace, batch, calibration())[0] == pytest.approx(expected, rel=1e-12)
 
 
 def test_half_filled_products_run_at_half_the_rate() -> None:
-    rates = {name: ClassRate(1.0, 1e9, depth=1000.0, width=0.0) for name in CLASSES}
-    times = operator_seconds(linear_trace(), 64, calibration(classes=rates))
-    assert times[0] == pytest.approx(2 * 2 * 64 * 1000 * 500 / 1e12, rel=1e-6)
+    full = 2 * 64 * 1000 * 500 / 1e12
+    for half in ({"depth": 1000.0}, {"width": 500.0}, {"rows": 64.0}):
+        rates = {name: ClassRate(compute=1.0, bandwidth=1e9, weights=1e9, **half) for name in CLASSES}
+        assert operator_seconds(linear_trace(), 64, calibration(classes=rates))[0] == pytest.approx(2 * full, rel=1e-6)
 
 
 def test_launch_cost_is_added_and_cache_speeds_small_operators_up() -> None:
-    plain = operator_seconds(linear_trace(), 1, calibration())[0]
-    assert operator_seconds(linear_trace(), 1, calibration(launch_s=1e-3))[0] == pytest.approx(plain + 1e-3)
-    cached = operator_seconds(linear_trace(), 1, calibration(cache_bytes=1e12, cache_speedup=2.0))[0]
-    assert cached == pytest.approx(plain / 2, rel=1e-3)
+    rates = {name: ClassRate(compute=1e9, bandwidth=1.0, weights=1e9) for name in CLASSES}
+    slow = {name: replace(rate, launch_s=1e-3) for name, rate in rates.items()}
+    plain = operator_seconds(linear_trace(), 1, calibration(classes=rates))[0]
+    assert operator_seconds(linear_trace(), 1, calibration(classes=slow))[0] == pytest.approx(plain + 1e-3)
+    cached = calibration(classes=rates, cache_bytes=1e12, cache_speedup=2.0)
+    assert operator_seconds(linear_trace(), 1, cached)[0] == pytest.approx(plain / 2, rel=1e-3)
 
 
 def test_work_of_parts_joined_is_the_parts() -> None:

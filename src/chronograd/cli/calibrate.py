@@ -39,7 +39,7 @@ def command(precisions: tuple[str, ...], out: Path | None, as_json: bool) -> Non
             str(s["threads"]),
             si(s["peak_flops_per_s"], "FLOP/s"),
             si(s["bandwidth_bytes_per_s"], "B/s"),
-            f"{1e6 * (s['launch_s'] + s['host_launch_s']):.1f} µs",
+            f"{1e6 * (s['classes']['elementwise.forward']['launch_s'] + s['host_launch_s']):.1f} µs",
             percent(s["provenance"]["error_in_sample"]),
             percent(s["provenance"]["error_left_out"]),
         )

@@ -15,13 +15,23 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from chronograd.errors import InputError
-from chronograd.predict.calibration import CLASSES, Calibration, ClassRate, uses_vector_peak
+from chronograd.predict.calibration import CLASSES, Calibration, ClassRate
 from chronograd.predict.compute import Work
 
 # Log errors beyond this count linearly, not squared.
 _ROBUST_AT = 0.1
 # Standard deviations of the prior, in log units.
-_PRIOR_SD = {"compute": 0.7, "bandwidth": 0.7, "depth": 0.5, "width": 0.5, "launch_s": 1.0, "cache_speedup": 0.4}
+_PRIOR_SD = {
+    "compute": 0.7,
+    "bandwidth": 0.7,
+    "weights": 0.7,
+    "depth": 0.7,
+    "width": 0.7,
+    "rows": 0.7,
+    "launch_s": 1.0,
+    "host_launch_s": 1.0,
+    "cache_speedup": 0.4,
+}
 # A layer that cannot be timed better than this is not predicted better either.
 MIN_SIGMA = 0.03
 _FOLDS = 5
@@ -43,23 +53,18 @@ class _Problem:
         self.prior = prior
         self.work = Work.joined([s.work for s in samples])
         self.starts = np.cumsum([0, *(len(s.work.flops) for s in samples[:-1])])
+        self.sample_of = np.repeat(np.arange(len(samples)), [len(s.work.flops) for s in samples])
         self.log_seconds = np.log([s.seconds for s in samples])
         self.launches = np.add.reduceat(self.work.is_launched.astype(float), self.starts)
         self.rates = prior.columns()
         present = np.unique(self.work.class_index[self.work.is_launched])
         self.slots: list[tuple[str, int]] = []
         for i in present:
-            kind = CLASSES[i].partition(".")[0]
-            self.slots += [("compute", int(i)), ("bandwidth", int(i))]
-            if not uses_vector_peak(kind):
-                self.slots += [(n, int(i)) for n in ("depth", "width") if self.rates[n][i] > 0]
-        self.globals = ["cache_speedup"] + [n for n in ("launch_s", "host_launch_s") if getattr(prior, n) > 0]
-        start = [np.log(self.rates[name][i]) for name, i in self.slots]
-        start += [np.log(max(getattr(prior, name), 1e-12)) for name in self.globals]
-        self.start = np.array(start)
-        sds = [_PRIOR_SD[name] for name, _ in self.slots]
-        sds += [_PRIOR_SD["cache_speedup" if n == "cache_speedup" else "launch_s"] for n in self.globals]
-        self.sd = np.array(sds)
+            self.slots += [(name, int(i)) for name in self.rates if self.rates[name][i] > 0]
+        self.globals = ["cache_speedup"] + (["host_launch_s"] if prior.host_launch_s > 0 else [])
+        start = [self.rates[name][i] for name, i in self.slots] + [getattr(prior, name) for name in self.globals]
+        self.start = np.log(start)
+        self.sd = np.array([_PRIOR_SD[name] for name in [*(name for name, _ in self.slots), *self.globals]])
 
     def unpack(self, x: np.ndarray) -> tuple[Calibration, dict[str, np.ndarray]]:
         rates = {name: column.copy() for name, column in self.rates.items()}
@@ -77,14 +82,62 @@ class _Problem:
         host = self.launches * calibration.host_launch_s
         return np.asarray(np.log(np.maximum(device, host)) - self.log_seconds)
 
+    def log_error_jacobian(self, x: np.ndarray) -> np.ndarray:
+        """Derivative of `log_error` by each log parameter, shape (num_samples, num_parameters)."""
+        calibration, rates = self.unpack(x)
+        terms = self.work.terms(calibration, rates)
+        both = terms.compute**4 + terms.memory**4
+        by_compute = terms.pass_s * np.divide(terms.compute**4, both, out=np.zeros_like(both), where=both > 0)
+        by_memory = terms.pass_s - by_compute
+        i = self.work.class_index
+
+        def filling(name: str) -> np.ndarray:
+            half = rates[name][i]
+            return np.asarray(by_compute * half / (getattr(self.work, name) + half))
+
+        by_operator = {
+            "compute": -by_compute,
+            "bandwidth": -by_memory,
+            "weights": -terms.weights,
+            "launch_s": terms.launch,
+            **{name: filling(name) for name in ("depth", "width", "rows")},
+        }
+        num_samples, num_classes = len(self.log_seconds), len(CLASSES)
+        cell = self.sample_of * num_classes + i
+        device = np.add.reduceat(terms.launch + terms.pass_s + terms.weights, self.starts)
+        host = self.launches * calibration.host_launch_s
+        is_host = host > device
+        scale = np.where(is_host, 0.0, 1.0 / device)[:, None]
+        columns = {}
+        for name, values in by_operator.items():
+            table = np.bincount(cell, values, num_samples * num_classes).reshape(num_samples, num_classes)
+            columns[name] = table * scale
+        jacobian = [columns[name][:, k] for name, k in self.slots]
+        speedup = calibration.cache_speedup
+        cached = np.add.reduceat(-by_memory * speedup * terms.cached, self.starts) * scale[:, 0]
+        jacobian.append(cached if speedup > 1 else np.zeros(num_samples))
+        if "host_launch_s" in self.globals:
+            jacobian.append(is_host.astype(float))
+        return np.stack(jacobian, axis=1)
+
     def residuals(self, x: np.ndarray) -> np.ndarray:
         error = self.log_error(x) / _ROBUST_AT
-        # Soft L1 by hand, so that the prior stays quadratic.
-        robust = np.sign(error) * np.sqrt(2 * (np.sqrt(1 + error**2) - 1))
-        return np.concatenate([robust, (x - self.start) / self.sd])
+        return np.concatenate([_soft_l1(error), (x - self.start) / self.sd])
+
+    def jacobian(self, x: np.ndarray) -> np.ndarray:
+        error = self.log_error(x) / _ROBUST_AT
+        robust = _soft_l1(error)
+        slope = np.divide(error, np.sqrt(1 + error**2) * robust, out=np.ones_like(error), where=np.abs(robust) > 1e-9)
+        data = self.log_error_jacobian(x) * slope[:, None] / _ROBUST_AT
+        return np.concatenate([data, np.diag(1 / self.sd)])
 
     def solve(self) -> np.ndarray:
-        return np.asarray(least_squares(self.residuals, self.start, method="trf", max_nfev=40).x)
+        return np.asarray(least_squares(self.residuals, self.start, self.jacobian, method="lm", max_nfev=40).x)
+
+
+def _soft_l1(error: np.ndarray) -> np.ndarray:
+    """Residuals whose squares are the soft L1 of errors; by hand, so that the prior stays quadratic."""
+    return np.asarray(np.sign(error) * np.sqrt(2 * (np.sqrt(1 + error**2) - 1)))
 
 
 def fit_calibration(samples: Sequence[Sample], prior: Calibration, *, origin: str = "fitted") -> Calibration:

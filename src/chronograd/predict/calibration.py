@@ -16,9 +16,15 @@ from chronograd.errors import FileFormatError
 from chronograd.hardware.catalog import Device
 from chronograd.trace import KINDS, MATRIX_KINDS, PHASES
 
-# A class is a kind of operator in one direction; the gradients of a convolution are other kernels than the
+# Kinds of which members run at rates of their own, told by the operator's name.
+_SPLIT: dict[str, tuple[tuple[str, str], ...]] = {
+    "norm": (("batch_norm", "batch_norm"), ("group_norm", "group_norm"), ("", "layer_norm")),
+    "pooling": (("max", "max_pooling"), ("", "average_pooling")),
+}
+FAMILIES = tuple(f for kind in KINDS for f in ([n for _, n in _SPLIT[kind]] if kind in _SPLIT else [kind]))
+# A class is a family of operators in one direction; the gradients of a convolution are other kernels than the
 # convolution itself.
-CLASSES = tuple(f"{kind}.{phase}" for kind in KINDS for phase in PHASES[:2])
+CLASSES = tuple(f"{family}.{phase}" for family in FAMILIES for phase in PHASES[:2])
 # z of the middle 80 % of a normal distribution.
 Z80 = 1.2816
 
@@ -29,15 +35,18 @@ class ClassRate:
 
     Attributes:
         compute: share of peak FLOP/s reached by large matrix work, or of vector peak by other arithmetic.
-        bandwidth: share of memory bandwidth reached.
-        depth, width: the depth and width of a product at which half of `compute` is reached.
+        bandwidth: share of memory bandwidth reached by what grows with the batch.
+        weights: share of it reached by what does not: weights and their gradients, often laid out anew.
+        depth, width, rows: of a matrix product, that at which half of `compute` is reached.
         launch_s: fixed time of one operator.
     """
 
     compute: float = 0.7
     bandwidth: float = 0.7
+    weights: float = 0.7
     depth: float = 0.0
     width: float = 0.0
+    rows: float = 0.0
     launch_s: float = 0.0
 
 
@@ -48,7 +57,7 @@ class Calibration:
     Attributes:
         origin: `measured`, `fitted` or `datasheet`.
         peak_flops_per_s, vector_flops_per_s, bandwidth_bytes_per_s: what the shares are shares of.
-        launch_s: fixed time of one operator on the device; `host_launch_s`: of issuing it from the host.
+        host_launch_s: time of issuing one operator from the host, which hides behind the device's work.
         cache_bytes, cache_speedup: operators whose bytes fit are faster by so much.
         overlap: share of communication that can hide behind backward; 0 where both need the same cores.
         sigma: standard deviation of the log error of a predicted step.
@@ -61,7 +70,6 @@ class Calibration:
     vector_flops_per_s: float
     bandwidth_bytes_per_s: float
     classes: dict[str, ClassRate] = field(default_factory=dict)
-    launch_s: float = 0.0
     host_launch_s: float = 0.0
     cache_bytes: float = 0.0
     cache_speedup: float = 1.0
@@ -80,7 +88,7 @@ class Calibration:
                 raise FileFormatError(f"calibration: {name} is {value!r}, not a positive number")
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Rates as arrays over CLASSES; a class never calibrated takes the mean of its phase."""
+        """Rates as arrays over CLASSES; a class never calibrated takes the defaults."""
         rates = [self.classes.get(name, ClassRate()) for name in CLASSES]
         return {name: np.array([getattr(r, name) for r in rates]) for name in asdict(ClassRate())}
 
@@ -125,32 +133,38 @@ def calibration_for(
     return min(fitting, key=distance)
 
 
-# Shares of peak for a device that nobody has measured, by kind: (compute, bandwidth, depth, width). Rounded from a
+# Shares for a device that nobody has measured, by family: (compute, bandwidth, weights, depth, width). Rounded from a
 # fit to 700 image models timed on one RTX 3090 (timm's published benchmark, 2024): large convolutions and GEMMs
 # come near the rated peak, depthwise ones to a tenth of the vector peak.
-_ASSUMED: dict[str, tuple[float, float, float, float]] = {
-    "conv_1x1": (0.85, 0.6, 75, 13),
-    "conv_3x3": (0.85, 0.4, 90, 13),
-    "conv_kxk": (0.6, 0.4, 90, 13),
-    "conv_grouped": (0.5, 0.3, 90, 30),
-    "conv_depthwise": (0.12, 0.33, 0, 0),
-    "gemm": (0.9, 0.4, 46, 13),
-    "batched_gemm": (0.45, 0.5, 46, 13),
-    "attention": (0.7, 0.7, 0, 0),
-    "norm": (0.5, 0.5, 0, 0),
-    "softmax": (0.5, 0.6, 0, 0),
-    "elementwise": (0.8, 0.95, 0, 0),
-    "reduction": (0.5, 0.7, 0, 0),
-    "pooling": (0.3, 0.3, 0, 0),
-    "gather": (0.5, 0.4, 0, 0),
-    "copy": (1.0, 0.5, 0, 0),
-    "view": (1.0, 1.0, 0, 0),
-    "update": (1.0, 0.8, 0, 0),
-    "unknown": (0.3, 0.3, 0, 0),
+_ASSUMED: dict[str, tuple[float, float, float, float, float]] = {
+    "conv_1x1": (0.85, 0.6, 0.5, 75, 13),
+    "conv_3x3": (0.85, 0.4, 0.5, 90, 13),
+    "conv_kxk": (0.6, 0.4, 0.5, 90, 13),
+    "conv_grouped": (0.5, 0.3, 0.5, 90, 30),
+    "conv_depthwise": (0.12, 0.33, 0.5, 0, 0),
+    "gemm": (0.9, 0.4, 0.5, 46, 13),
+    "batched_gemm": (0.45, 0.5, 0.5, 46, 13),
+    "attention": (0.7, 0.7, 0.5, 0, 0),
+    "batch_norm": (0.5, 0.8, 0.5, 0, 0),
+    "group_norm": (0.5, 0.4, 0.5, 0, 0),
+    "layer_norm": (0.5, 0.4, 0.5, 0, 0),
+    "softmax": (0.5, 0.6, 0.5, 0, 0),
+    "elementwise": (0.8, 0.95, 0.5, 0, 0),
+    "reduction": (0.5, 0.7, 0.5, 0, 0),
+    "max_pooling": (0.3, 0.3, 0.5, 0, 0),
+    "average_pooling": (0.3, 0.3, 0.5, 0, 0),
+    "gather": (0.5, 0.4, 0.5, 0, 0),
+    "copy": (1.0, 0.5, 0.5, 0, 0),
+    "view": (1.0, 1.0, 0.5, 0, 0),
+    "update": (1.0, 0.8, 0.5, 0, 0),
+    "unknown": (0.3, 0.3, 0.5, 0, 0),
 }
 # Kernel launch and host time per eager operator on a GPU: 5 to 6 µs in the same fit; a CPU's per-operator overhead
-# in eager PyTorch is of the same size.
+# in eager PyTorch is of the same size. A kernel that has been issued still takes some 2 µs to start and end.
 _LAUNCH_S = 5e-6
+_KERNEL_S = 2e-6
+# Rows of a product that fill half of the device: one wave of tiles.
+_ROWS = {"gpu": 64.0, "cpu": 8.0}
 # Half-decade either way at 95 %: predictions of an uncalibrated roofline are off by a third on average.
 _DATASHEET_SIGMA = 0.45
 
@@ -158,11 +172,15 @@ _DATASHEET_SIGMA = 0.45
 def from_datasheet(device: Device, precision: str = "fp32") -> Calibration:
     """A calibration from peaks alone. Raises InputError if the device lacks the precision."""
     peak = device.peak(precision)  # type: ignore[arg-type]
+    is_gpu = device.kind == "gpu"
     classes = {}
     for name in CLASSES:
-        compute, bandwidth, depth, width = _ASSUMED[name.partition(".")[0]]
-        classes[name] = ClassRate(compute, bandwidth, depth, width)
-    is_gpu = device.kind == "gpu"
+        family = name.partition(".")[0]
+        compute, bandwidth, weights, depth, width = _ASSUMED[family]
+        rows = 0.0 if uses_vector_peak(family) else _ROWS[device.kind]
+        classes[name] = ClassRate(
+            compute, bandwidth, weights, depth, width, rows, launch_s=_KERNEL_S if is_gpu else _LAUNCH_S
+        )
     return Calibration(
         origin="datasheet",
         precision=precision,
@@ -170,7 +188,6 @@ def from_datasheet(device: Device, precision: str = "fp32") -> Calibration:
         vector_flops_per_s=device.peak("fp32"),
         bandwidth_bytes_per_s=device.bandwidth_bytes_per_s,
         classes=classes,
-        launch_s=0.0 if is_gpu else _LAUNCH_S,
         host_launch_s=_LAUNCH_S if is_gpu else 0.0,
         cache_bytes=device.l2_bytes,
         cache_speedup=3.0 if is_gpu else 2.0,
@@ -180,6 +197,15 @@ def from_datasheet(device: Device, precision: str = "fp32") -> Calibration:
     )
 
 
-def uses_vector_peak(kind: str) -> bool:
+def family_of(kind: str, name: str) -> str:
+    """The family of an operator by its kind and name.
+
+    >>> family_of("norm", "native_batch_norm"), family_of("gemm", "addmm")
+    ('batch_norm', 'gemm')
+    """
+    return next((family for part, family in _SPLIT.get(kind, ()) if part in name), kind)
+
+
+def uses_vector_peak(family: str) -> bool:
     """Depthwise convolutions run on vector units, as all that is no matrix work."""
-    return kind == "conv_depthwise" or kind not in MATRIX_KINDS
+    return family == "conv_depthwise" or family not in MATRIX_KINDS

@@ -1,10 +1,11 @@
 """Time of every operator of a trace on one device.
 
-    t = launch + (t_compute^4 + t_memory^4)^(1/4)
-    t_compute = FLOPs / (peak · u),   u = u_class · depth / (depth + d_class) · width / (width + w_class)
-    t_memory  = bytes / (bandwidth · v_class · cache)
+    t = launch + (t_compute^4 + t_memory^4)^(1/4) + t_weights
+    t_compute = FLOPs / (peak · u),   u = u_class · depth / (depth + d) · width / (width + w) · rows / (rows + r)
+    t_memory  = bytes that grow with the batch / (bandwidth · v_class · cache)
+    t_weights = bytes that do not / (bandwidth · q_class)
 
-The fourth power is a smooth maximum. `cache` is 1 for operators much larger than the device's cache and
+u, v, q, launch, d, w and r are those of the operator's class. The fourth power is a smooth maximum. `cache` is 1 for operators much larger than the device's cache and
 rises to the calibration's speed-up for those that fit. Views cost nothing on the device.
 
 Left out: tile and wave quantisation, fusion by a compiler, clock changes.
@@ -17,7 +18,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from chronograd.predict.calibration import CLASSES, Calibration, uses_vector_peak
+from chronograd.predict.calibration import CLASSES, FAMILIES, Calibration, family_of, uses_vector_peak
 from chronograd.trace import DTYPE_BYTES, KINDS, PHASES, Trace
 from chronograd.units import FLOPS_PER_MAC
 
@@ -33,32 +34,60 @@ def at_batch(column: np.ndarray, batch: float) -> np.ndarray:
 
 
 @dataclass(frozen=True)
+class Terms:
+    """Seconds of each operator by term. `cached` is the share of the cache's speed-up in it, for derivatives."""
+
+    launch: np.ndarray
+    compute: np.ndarray
+    memory: np.ndarray
+    weights: np.ndarray
+    cached: np.ndarray
+
+    @property
+    def pass_s(self) -> np.ndarray:
+        """The smooth maximum of compute and memory."""
+        return np.asarray((self.compute**4 + self.memory**4) ** 0.25)
+
+
+@dataclass(frozen=True)
 class Work:
     """What each operator asks of a device at one batch: arrays of shape (num_operators,).
 
-    `class_index` points into CLASSES; `is_launched` is False for views, which cost nothing on the device.
+    Attributes:
+        class_index: into CLASSES.
+        is_launched: False for views, which cost nothing on the device.
+        sample_bytes, weight_bytes: what grows with the batch, and what does not.
+        depth, width, rows: of a product (rows × depth) · (depth × width); ones elsewhere.
     """
 
     class_index: np.ndarray
     is_vector: np.ndarray
     is_launched: np.ndarray
     flops: np.ndarray
-    bytes_moved: np.ndarray
+    sample_bytes: np.ndarray
+    weight_bytes: np.ndarray
     depth: np.ndarray
     width: np.ndarray
+    rows: np.ndarray
 
     @classmethod
     def of(cls, trace: Trace, batch: float, precision: str = "fp32") -> Work:
         """The work of a trace at a batch; in half precision half the bytes move."""
         c = trace.columns
+        macs = at_batch(c["macs"], batch)
+        depth, width = at_batch(c["depth"], batch), at_batch(c["width"], batch)
+        moved = (c["read_bytes"] + c["written_bytes"]) * _ACTIVATION_SHARE[precision]
+        grows = moved[:, 1] * batch if trace.fixed_batch is None else moved[:, 0]
         return cls(
-            class_index=2 * c["kind"].astype(int) + np.minimum(c["phase"], 1),
+            class_index=2 * _families(trace) + np.minimum(c["phase"], 1),
             is_vector=_IS_VECTOR[c["kind"]],
             is_launched=c["kind"] != _VIEW,
-            flops=FLOPS_PER_MAC * at_batch(c["macs"], batch) + at_batch(c["vector_flops"], batch),
-            bytes_moved=at_batch(c["read_bytes"] + c["written_bytes"], batch) * _ACTIVATION_SHARE[precision],
-            depth=at_batch(c["depth"], batch),
-            width=at_batch(c["width"], batch),
+            flops=FLOPS_PER_MAC * macs + at_batch(c["vector_flops"], batch),
+            sample_bytes=grows,
+            weight_bytes=at_batch(moved, batch) - grows,
+            depth=depth,
+            width=width,
+            rows=np.maximum(macs / (depth * width), 1.0),
         )
 
     @classmethod
@@ -71,16 +100,34 @@ class Work:
 
     def seconds(self, calibration: Calibration, rates: dict[str, np.ndarray] | None = None) -> np.ndarray:
         """Seconds of each operator on the device; `rates` instead of the calibration's own columns."""
+        terms = self.terms(calibration, rates)
+        return terms.launch + terms.pass_s + terms.weights
+
+    def terms(self, calibration: Calibration, rates: dict[str, np.ndarray] | None = None) -> Terms:
+        """What the seconds of each operator are made of."""
         rates = rates or calibration.columns()
         i = self.class_index
-        filled = self.depth / (self.depth + rates["depth"][i]) * self.width / (self.width + rates["width"][i])
+        share = rates["compute"][i]
+        for name in ("depth", "width", "rows"):
+            size = getattr(self, name)
+            share = share * size / (size + rates[name][i])
         peak = np.where(self.is_vector, calibration.vector_flops_per_s, calibration.peak_flops_per_s)
-        t_compute = self.flops / (peak * rates["compute"][i] * filled)
-        fits = 1.0 / (1.0 + (self.bytes_moved / max(calibration.cache_bytes, 1.0)) ** 2)
+        t_compute = self.flops / (peak * share)
+        bandwidth = calibration.bandwidth_bytes_per_s
+        fits = 1.0 / (1.0 + ((self.sample_bytes + self.weight_bytes) / max(calibration.cache_bytes, 1.0)) ** 2)
         cache = 1.0 + (calibration.cache_speedup - 1.0) * fits
-        t_memory = self.bytes_moved / (calibration.bandwidth_bytes_per_s * rates["bandwidth"][i] * cache)
-        launch = np.where(self.is_launched, calibration.launch_s + rates["launch_s"][i], 0.0)
-        return np.asarray(launch + (t_compute**4 + t_memory**4) ** 0.25)
+        t_memory = self.sample_bytes / (bandwidth * rates["bandwidth"][i] * cache)
+        t_weights = self.weight_bytes / (bandwidth * rates["weights"][i])
+        launch = np.where(self.is_launched, rates["launch_s"][i], 0.0)
+        return Terms(launch, t_compute, t_memory, t_weights, fits / cache)
+
+
+def _families(trace: Trace) -> np.ndarray:
+    """Index into FAMILIES of each operator."""
+    c = trace.columns
+    pairs, where = np.unique(np.stack([c["kind"], c["name"]]), axis=1, return_inverse=True)
+    found = [FAMILIES.index(family_of(KINDS[k], trace.operator_names[n])) for k, n in pairs.T]
+    return np.asarray(np.array(found)[where.ravel()])
 
 
 def operator_seconds(trace: Trace, batch: float, calibration: Calibration) -> np.ndarray:

@@ -145,7 +145,8 @@ def predict(
     spread = math.exp(Z80 * calibration.sigma)
 
     def likely(value: float, unit: str, source: str = source) -> Quantity:
-        low, high = sorted((value / spread, value * spread))
+        low, high = value / spread, value * spread
+        high = min(high, max(value, 1.0)) if unit == "1" else high
         return Quantity(value=value, unit=unit, low=low, high=high, source=source)
 
     for part in STEP_PARTS:
@@ -156,7 +157,7 @@ def predict(
     global_batch = setting.batch_per_rank * setting.count
     record.put("throughput_samples_per_s", likely(global_batch / seconds, "sample/s"))
     record.put("achieved_flops_per_s", likely(step.flops / seconds, "FLOP/s"))
-    mfu = min(1.0, step.flops / seconds / calibration.peak_flops_per_s)
+    mfu = step.flops / seconds / calibration.peak_flops_per_s
     record.put("mfu", likely(mfu, "1", f"of {calibration.peak_flops_per_s:.3g} FLOP/s, {calibration.precision}"))
     memory = Quantity(value=step.memory.total, unit="B", source="lifetimes in the trace; no allocator, no workspace")
     record.put("memory_peak_bytes", memory)
