@@ -1,0 +1,201 @@
+"""Run directories: one writer per file, torn lines, attempts, many processes at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chronograd import job as jobs
+from chronograd.errors import FileFormatError, RunError
+from chronograd.record import Quantity, Record
+from chronograd.rundir import RunDir, StepFollower, list_runs, read_steps
+
+JOB = jobs.from_dict({"network": {"name": "torchvision:vgg19"}, "data": {"name": "digits"}})
+
+
+def test_a_new_run_is_named_by_time_and_job_and_holds_the_resolved_job(tmp_path: Path) -> None:
+    run = RunDir.create(JOB, {"cores": 2}, parent=tmp_path)
+    assert run.path.parent == tmp_path
+    date, clock, *label, suffix = run.path.name.split("-")
+    assert (len(date), len(clock), "-".join(label), len(suffix)) == (8, 6, "digits-torchvision-vgg19", 4)
+    again = RunDir.open(run.path)
+    assert again.job() == JOB
+    assert again.environment() == {"cores": 2}
+    assert not again.is_finished
+
+
+def test_a_directory_is_claimed_once(tmp_path: Path) -> None:
+    out = tmp_path / "a" / "b"
+    RunDir.create(JOB, out=out)
+    with pytest.raises(RunError, match="holds a run already"):
+        RunDir.create(JOB, out=out)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    with pytest.raises(RunError, match="is not empty"):
+        RunDir.create(JOB, out=tmp_path / "full")
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match="cannot make a run directory"):
+        RunDir.create(JOB, out=tmp_path / "file")
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no run directory"):
+        RunDir.open(tmp_path / "absent")
+    with pytest.raises(FileFormatError, match="not a run directory"):
+        RunDir.open(tmp_path)
+    run = RunDir.create(out=tmp_path / "own")
+    with pytest.raises(RunError, match="loop of your own"):
+        run.job()
+    with pytest.raises(FileFormatError, match="no record"):
+        run.record()
+
+
+def test_steps_are_read_back_with_their_attempt(tmp_path: Path) -> None:
+    run = RunDir.create(JOB, out=tmp_path / "run")
+    with run.step_writer() as lines:
+        lines.write(step=1, loss=2.5)
+        lines.write(step=2, loss=float("nan"))
+        lines.write(event="epoch", step=2, epoch=1)
+    log = run.read_steps()
+    assert log.steps == [{"attempt": 1, "step": 1, "loss": 2.5}, {"attempt": 1, "step": 2, "loss": None}]
+    assert log.events == [{"attempt": 1, "event": "epoch", "step": 2, "epoch": 1}]
+    assert run.read_steps(rank=1).steps == []
+    assert run.ranks() == [0]
+
+
+def test_the_last_attempt_of_a_step_counts_and_redone_ones_are_counted(tmp_path: Path) -> None:
+    run = RunDir.create(JOB, out=tmp_path / "run")
+    for attempt, steps in enumerate([(1, 2, 3, 4), (3, 4, 5)], start=1):
+        with run.step_writer() as lines:
+            assert lines.attempt == attempt
+            for step in steps:
+                lines.write(step=step, loss=float(attempt))
+    log = run.read_steps()
+    assert [(line["step"], line["loss"]) for line in log.steps] == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]
+    assert (log.attempts, log.redone, log.torn) == (2, 2, 0)
+    assert [line["step"] for line in log.last_attempt()] == [3, 4, 5]
+
+
+def test_a_torn_line_is_dropped_and_the_next_attempt_goes_on_after_it(tmp_path: Path) -> None:
+    run = RunDir.create(JOB, out=tmp_path / "run")
+    run.steps_path().write_bytes(b'{"attempt": 1, "step": 1}\n{"attempt": 1, "st')
+    assert (len(run.read_steps().steps), run.read_steps().torn) == (1, 1)
+    with run.step_writer() as lines:
+        lines.write(step=2)
+    log = run.read_steps()
+    assert [line["step"] for line in log.steps] == [1, 2]
+    assert (log.attempts, log.torn) == (2, 1)
+
+
+def test_damage_in_the_middle_of_an_attempt_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "steps.0.jsonl"
+    path.write_bytes(b'{"attempt": 1, "step": 1}\n{"attempt": 1, \x00\x00}\n{"attempt": 1, "step": 3}\n')
+    with pytest.raises(FileFormatError, match="line 2"):
+        read_steps(path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cut=st.integers(0, 400))
+def test_a_file_cut_anywhere_gives_its_whole_lines(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+    path = tmp_path_factory.mktemp("cut") / "steps.0.jsonl"
+    whole = b"".join(json.dumps({"attempt": 1, "step": s, "loss": s / 7}).encode() + b"\n" for s in range(1, 9))
+    path.write_bytes(whole[:cut])
+    log = read_steps(path)
+    complete = whole[:cut].count(b"\n")
+    assert complete <= len(log.steps) <= complete + 1
+    assert [line["step"] for line in log.steps] == list(range(1, len(log.steps) + 1))
+
+
+def test_one_writer_per_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chronograd.rundir.LOCK_WAIT_S", 0.0)
+    run = RunDir.create(JOB, out=tmp_path / "run")
+    with run.step_writer(), pytest.raises(RunError, match="being written by another process"):
+        run.step_writer()
+    run.step_writer().close()
+
+
+def test_a_follower_sees_each_whole_line_once(tmp_path: Path) -> None:
+    path = tmp_path / "steps.0.jsonl"
+    follower = StepFollower(path)
+    assert follower.new_lines() == []
+    with path.open("ab", buffering=0) as stream:
+        stream.write(b'{"attempt": 1, "step": 1}\n{"attempt": 1,')
+        assert [line["step"] for line in follower.new_lines()] == [1]
+        stream.write(b' "step": 2}\n')
+        assert [line["step"] for line in follower.new_lines()] == [2]
+    assert StepFollower(path).new_lines() == []
+
+
+def test_the_first_error_is_found_among_the_ranks(tmp_path: Path) -> None:
+    run = RunDir.create(JOB, out=tmp_path / "run")
+    for rank in (1, 0):
+        with pytest.raises(ValueError), run.step_writer(rank):
+            raise ValueError(f"rank {rank}")
+    assert run.first_error() == (1, "ValueError: rank 1")
+
+
+def test_a_listing_survives_what_is_damaged(tmp_path: Path) -> None:
+    record = Record(kind="measured", title="t", job=jobs.resolved(JOB))
+    record.put("step_time_s", Quantity(value=0.1, unit="s"))
+    RunDir.create(JOB, out=tmp_path / "a-finished").save_record(record)
+    RunDir.create(JOB, out=tmp_path / "b-unfinished")
+    (RunDir.create(JOB, out=tmp_path / "c-damaged").path / "record.json").write_text("{")
+    record.save(tmp_path / "d-alone.json")
+    (tmp_path / "e-other.json").write_text("[]")
+    (tmp_path / "f-other").mkdir()
+    listed = [(s.path.name, s.state) for s in list_runs(tmp_path)]
+    assert listed == [
+        ("a-finished", "measured"),
+        ("b-unfinished", "unfinished"),
+        ("c-damaged", "damaged"),
+        ("d-alone.json", "measured"),
+    ]
+    assert list_runs(tmp_path / "absent") == []
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from chronograd import job as jobs
+from chronograd.errors import RunError
+from chronograd.rundir import RunDir
+parent, shared, me = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+job = jobs.from_dict({"network": {"name": "n"}, "data": {"name": "d"}})
+for _ in range(20):
+    print(RunDir.create(job, parent=parent).path.name)
+try:
+    RunDir.create(job, out=shared)
+    print("claimed")
+except RunError:
+    print("refused")
+run = RunDir(shared)
+with run.step_writer(me) as lines:
+    for step in range(200):
+        lines.write(step=step, writer=me)
+"""
+
+
+def test_concurrent_writers_never_collide(tmp_path: Path) -> None:
+    """Four real processes make runs in one folder, want the same one, and write steps into it."""
+    parent, shared = tmp_path / "runs", tmp_path / "shared"
+    command = [sys.executable, "-c", WRITER, str(parent), str(shared)]
+    processes = [
+        subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, text=True, env=os.environ) for i in range(4)
+    ]
+    printed = [p.communicate(timeout=60)[0].split() for p in processes]
+    assert all(p.returncode == 0 for p in processes)
+    names = [word for words in printed for word in words if word not in ("claimed", "refused")]
+    assert len(names) == len(set(names)) == 80 == len(list_runs(parent))
+    assert sorted(words[-1] for words in printed) == ["claimed", "refused", "refused", "refused"]
+    run = RunDir.open(shared)
+    assert run.ranks() == [0, 1, 2, 3]
+    for rank in run.ranks():
+        log = run.read_steps(rank)
+        assert [line["writer"] for line in log.steps] == [rank] * 200
