@@ -1,0 +1,1 @@
+"""Data sets: what they are (without loading anything), and their tensors."""
