@@ -1,0 +1,1 @@
+"""Launchers: how ranks are started. One file each. `jobs` trains and measures a job through them."""

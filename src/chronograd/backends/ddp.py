@@ -1,0 +1,21 @@
+"""PyTorch's DistributedDataParallel: gradients averaged by all-reduce while backward runs; NCCL, or gloo on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from chronograd.backends.plan import RankPlan, torch_is_there, torch_worker
+from chronograd.job import Job
+from chronograd.train.place import threads_per_rank
+
+
+def available() -> tuple[bool, str]:
+    return torch_is_there()
+
+
+def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
+    """All ranks on this machine; with one rank it does what `single` does."""
+    ranks = job.cluster.count
+    environment = {"OMP_NUM_THREADS": str(threads_per_rank(job.cluster, ranks))}
+    return RankPlan(torch_worker(run, arguments), ranks, environment, launcher="torchrun")

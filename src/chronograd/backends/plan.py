@@ -1,0 +1,54 @@
+"""What a backend hands to a launcher, and what it is asked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from chronograd.job import Job
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """What the ranks of a run are: pure data.
+
+    Attributes:
+        command: what every rank runs.
+        world_size: how many there are.
+        environment: variables of every rank, beside those by which a launcher tells it its number and where
+            the others are (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
+        launcher: the launcher that fits best where nobody asks for another.
+    """
+
+    command: tuple[str, ...]
+    world_size: int
+    environment: dict[str, str] = field(default_factory=dict)
+    launcher: str = "local"
+
+
+class Backend(Protocol):
+    """A file of this folder."""
+
+    def available(self) -> tuple[bool, str]:
+        """Whether it can run here, and if not, why."""
+
+    def plan(self, job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
+        """The ranks that do `arguments` (a verb of the worker and its options) on the job in a run directory.
+
+        Raises JobError if the job does not fit the backend.
+        """
+
+
+def torch_worker(run: Path, arguments: Sequence[str]) -> tuple[str, ...]:
+    """The command of a rank of the PyTorch backends."""
+    return (sys.executable, "-m", "chronograd.train.worker", str(run.absolute()), *arguments)
+
+
+def torch_is_there() -> tuple[bool, str]:
+    from importlib.util import find_spec
+
+    missing = [name for name in ("torch", "safetensors", "psutil") if find_spec(name) is None]
+    return not missing, f"{' and '.join(missing)} not installed; pip install 'chronograd[torch]'" if missing else ""

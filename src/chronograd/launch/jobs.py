@@ -1,0 +1,178 @@
+"""Training and measuring a job: checked first, then run by real processes in a new run directory."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from chronograd import job as jobs
+from chronograd.backends import registry
+from chronograd.data import datasets
+from chronograd.errors import InputError, JobError, RunError
+from chronograd.job import Job
+from chronograd.launch.processes import tail
+from chronograd.measure import environment
+from chronograd.rundir import DEFAULT_PARENT, RunDir, StepFollower
+from chronograd.train import order
+from chronograd.train.place import check_machine
+
+OnLine = Callable[[dict[str, Any]], None]
+PathLike = str | os.PathLike[str]
+LAUNCHERS = ("local", "torchrun")
+
+
+def train(
+    job: Job,
+    *,
+    out: PathLike | None = None,
+    parent: PathLike = DEFAULT_PARENT,
+    initial_weights: PathLike | None = None,
+    launcher: str | None = None,
+    on_line: OnLine = lambda line: None,
+) -> RunDir:
+    """Train a job to its epochs or target accuracy. Returns its run directory, with a record.
+
+    Args:
+        out: the run directory; by default a new one in `parent`.
+        initial_weights: a safetensors file to start from, in place of the weights of the seed.
+        launcher: `local` or `torchrun`; by default the backend's.
+        on_line: called for each line that rank 0 writes: one per step, one per epoch (`event` is "epoch").
+    Raises: InputError before anything is written, RunError if a rank fails.
+    """
+    return resume(create(job, out, parent, initial_weights), launcher=launcher, on_line=on_line)
+
+
+def create(
+    job: Job,
+    out: PathLike | None = None,
+    parent: PathLike = DEFAULT_PARENT,
+    initial_weights: PathLike | None = None,
+) -> RunDir:
+    """The run directory of a job that can run here, with nothing run yet; see `train`."""
+    check(job)
+    if initial_weights is not None and not Path(initial_weights).is_file():
+        raise InputError(f"no file of initial weights at {initial_weights}")
+    run = RunDir.create(job, environment.environment(), out, parent)
+    if initial_weights is not None:
+        shutil.copyfile(initial_weights, run.initial_weights)
+    return run
+
+
+def resume(
+    run: RunDir, job: Job | None = None, *, launcher: str | None = None, on_line: OnLine = lambda line: None
+) -> RunDir:
+    """Train a run from its newest sound checkpoint, or from its start; a finished run is left as it is.
+
+    With the same world size and threads, eager on the CPU, it ends with the weights it would have had.
+    Raises JobError if `job` is given and is not the run's own.
+    """
+    own = run.job()
+    if job is not None and jobs.resolved(job) != jobs.resolved(own):
+        different = sorted(_differences(jobs.resolved(own), jobs.resolved(job)))
+        raise JobError(
+            f"{run.path} was started with another job; these fields differ: {', '.join(different)}",
+            "resume without naming a job, or train the new job in a directory of its own",
+        )
+    if run.is_finished:
+        return run
+    check(own)
+    try:
+        _launch(own, run, ["train"], launcher, on_line)
+    except RunError as error:
+        raise RunError(error.message, error.hint or f"then go on with `chronograd train --resume {run.path}`") from None
+    return run
+
+
+def measure(
+    job: Job,
+    *,
+    num_steps: int = 30,
+    warmup: int = 5,
+    seconds: float = 60.0,
+    flops_per_step: float | None = None,
+    out: PathLike | None = None,
+    parent: PathLike = DEFAULT_PARENT,
+    launcher: str | None = None,
+    on_line: OnLine = lambda line: None,
+) -> RunDir:
+    """Time the steps of a job, after a warm-up. Returns its run directory, with a record.
+
+    Args:
+        num_steps: steps to time; fewer if they take more than `seconds`.
+        flops_per_step: matrix FLOPs of one step of one rank, for the achieved rate.
+    Others, and errors, as for `train`.
+    """
+    if num_steps < 1 or warmup < 1 or not seconds > 0:
+        raise JobError(f"cannot time {num_steps} steps after {warmup} of warm-up in {seconds:g} s", "each is above 0")
+    run = create(job, out, parent)
+    arguments = ["measure", f"--steps={num_steps}", f"--warmup={warmup}", f"--seconds={seconds}"]
+    if flops_per_step is not None:
+        arguments.append(f"--flops-per-step={flops_per_step}")
+    _launch(job, run, arguments, launcher, on_line)
+    return run
+
+
+def check(job: Job) -> None:
+    """Refuse a job that cannot run here, before anything is written; fetch its data if it is not on disk.
+
+    Builds the network without memory and runs it once on shapes. Raises InputError, RunError, MissingExtraError.
+    """
+    backend = registry.find(job.backend)
+    backend.plan(job, Path(), [])
+    if job.task != "classification":
+        raise JobError(f"task {job.task} is not trained or measured yet", "write task: classification")
+    check_machine(job, job.cluster.count, [gpu["name"] for gpu in environment.gpus()])
+    card = datasets.card(job.data)
+    order.steps_per_epoch(card.train_size, job.training.batch)
+    from chronograd.train.check import check_network  # imports torch
+
+    check_network(job, card)
+    datasets.fetch(job.data)
+
+
+def _launch(job: Job, run: RunDir, arguments: Sequence[str], launcher: str | None, on_line: OnLine) -> None:
+    plan = registry.find(job.backend).plan(job, run.path, arguments)
+    name = launcher or plan.launcher
+    if name not in LAUNCHERS:
+        raise JobError(f"launcher {name!r} is not there", f"use {' or '.join(LAUNCHERS)}")
+    follower = StepFollower(run.steps_path(0))
+
+    def watch() -> None:
+        for line in follower.new_lines():
+            on_line(line)
+
+    start = time.time()
+    try:
+        importlib.import_module(f"chronograd.launch.{name}").launch(plan, run, watch)
+    except RunError as error:
+        raise _first_failure(run, start) or error from None
+    if not run.is_finished:
+        raise RunError(f"all ranks ended well, yet {run.path} has no record", f"look at {run.output_path(0)}")
+
+
+def _first_failure(run: RunDir, since: float) -> RunError | None:
+    """The error that made the others fail, which a launcher cannot tell; None if no rank wrote one."""
+    first = run.first_error(since)
+    if first is None:
+        return None
+    rank, text = first
+    own, of_all = run.output_path(rank), run.output_path("torchrun")
+    printed = tail(own) if own.exists() else tail(of_all, mark=f"[rank{rank}]") if run.ranks()[1:] else tail(of_all)
+    return RunError(f"rank {rank} failed with {text}; the end of what it printed:\n{printed}")
+
+
+def _differences(a: dict[str, Any], b: dict[str, Any], prefix: str = "") -> list[str]:
+    """Names of fields that differ."""
+    found = []
+    for key in sorted({*a, *b}):
+        left, right = a.get(key), b.get(key)
+        if isinstance(left, dict) and isinstance(right, dict):
+            found += _differences(left, right, f"{prefix}{key}.")
+        elif left != right:
+            found.append(f"{prefix}{key}")
+    return found

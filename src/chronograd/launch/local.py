@@ -1,0 +1,51 @@
+"""Starts the ranks itself, on this machine, meeting at a free port of the loopback interface."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable
+
+from chronograd.backends.plan import RankPlan
+from chronograd.launch.processes import Process, run_together
+from chronograd.rundir import RunDir
+
+LOOPBACK = "127.0.0.1"
+
+
+def launch(plan: RankPlan, run: RunDir, watch: Callable[[], None] = lambda: None) -> None:
+    """Run all ranks to their end. Raises RunError with the last lines of the rank that failed."""
+    run_together(processes(plan, run), watch)
+
+
+def processes(plan: RankPlan, run: RunDir) -> list[Process]:
+    """One process per rank."""
+    meeting = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port()), **loopback_only()}
+    return [
+        Process(
+            name=f"rank {rank}",
+            command=plan.command,
+            environment={
+                **plan.environment,
+                **meeting,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(plan.world_size),
+                "LOCAL_WORLD_SIZE": str(plan.world_size),
+            },
+            output=run.output_path(rank),
+        )
+        for rank in range(plan.world_size)
+    ]
+
+
+def free_port() -> int:
+    """A port that nobody listens on now; another process may take it before it is used."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def loopback_only() -> dict[str, str]:
+    """Keeps gloo off the name of the host, which need not resolve."""
+    return {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}

@@ -1,0 +1,132 @@
+"""Processes that live and die together: started, watched, ended, reaped.
+
+Each has the parent's end of its standard input for a leash: when the parent is gone, even by `kill -9`, a
+rank reads the end of the file and ends itself (chronograd.train.worker).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chronograd.errors import RunError
+from chronograd.train.leash import LEASH_VARIABLE
+
+POLL_S = 0.1
+GRACE_S = 5.0
+TAIL_LINES = 20
+
+
+@dataclass(frozen=True)
+class Process:
+    """What to start. What it prints goes to `output`."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    output: Path
+
+
+def run_together(processes: Sequence[Process], watch: Callable[[], None] = lambda: None) -> None:
+    """Run processes until all have ended well. `watch` is called about ten times a second, and once at the end.
+
+    When one ends badly the others are ended, and RunError tells the end of what it printed. An interrupt or
+    SIGTERM goes on to the processes. None outlives the call.
+    """
+    started: list[subprocess.Popen[bytes]] = []
+    with _sigterm_raises():
+        ending = signal.SIGTERM
+        try:
+            for process in processes:
+                started.append(_start(process))
+            codes = [p.poll() for p in started]
+            while None in codes and not any(codes):
+                watch()
+                time.sleep(POLL_S)
+                codes = [p.poll() for p in started]
+        except KeyboardInterrupt:
+            ending = signal.SIGINT
+            raise
+        finally:
+            _end(started, ending)
+    watch()
+    for process, code in zip(processes, codes, strict=True):
+        if code:
+            ended = f"{process.name} {_how_it_ended(code)}"
+            raise RunError(f"{ended}; the end of {process.output}:\n{tail(process.output)}")
+
+
+def _start(process: Process) -> subprocess.Popen[bytes]:
+    """In a session of its own, so that a terminal's interrupt reaches it through us only."""
+    environment = {**os.environ, **process.environment, LEASH_VARIABLE: "1"}
+    with process.output.open("ab") as output:
+        return subprocess.Popen(
+            process.command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _end(started: Sequence[subprocess.Popen[bytes]], ending: signal.Signals) -> None:
+    """Ask those that still run to end, then make them, their children too; reap all."""
+    for process in started:
+        if process.poll() is None:
+            _signal_group(process, ending)
+    deadline = time.monotonic() + GRACE_S
+    for process in started:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+        if process.poll() is None:
+            _signal_group(process, signal.SIGKILL)
+        process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+@contextlib.contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """SIGTERM unwinds the stack, with the usual exit status 143. Only the main thread can do this."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _how_it_ended(code: int) -> str:
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit status {code}"
+
+
+def tail(path: Path, mark: str = "") -> str:
+    """The last lines of a file, of those that begin with `mark`."""
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        text = ""
+    lines = [line for line in text.splitlines() if line.strip() and line.startswith(mark)][-TAIL_LINES:]
+    return "\n".join(f"  {line}" for line in lines) or "  (nothing was printed)"

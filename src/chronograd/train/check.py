@@ -1,0 +1,44 @@
+"""Whether a network fits a data set, found out without memory: on the meta device."""
+
+from __future__ import annotations
+
+import torch
+
+from chronograd.data.datasets import DatasetCard
+from chronograd.errors import InputError
+from chronograd.job import Job
+from chronograd.models import registry
+
+
+def check_network(job: Job, card: DatasetCard) -> None:
+    """Build the job's network on the meta device and run it on two images of the data set.
+
+    Raises InputError if it cannot be built, does not take the images, or has fewer outputs than classes.
+    Operators without a meta kernel end the check early; then the first real step decides.
+    """
+    network = registry.build(
+        job.network.name,
+        job.network.options,
+        input_shape=card.shape,
+        num_classes=card.num_classes,
+        device="meta",
+    ).eval()
+    shape = "x".join(str(n) for n in card.shape)
+    try:
+        with torch.no_grad():
+            output = network(torch.empty(2, *card.shape, device="meta"))
+    except NotImplementedError:
+        return
+    except Exception as error:
+        first = " ".join(str(error).split())[:300]
+        raise InputError(
+            f"network {job.network.name} cannot run on the {shape} images of {job.data.name}: {first}",
+            "choose a network for images of this size, or another data set",
+        ) from None
+    logits = output[0] if isinstance(output, tuple) else output
+    if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or logits.shape[1] < card.num_classes:
+        seen = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+        raise InputError(
+            f"network {job.network.name} returns {seen} for two images; {job.data.name} has {card.num_classes} classes",
+            "a classifier returns one row per image and one column per class; see network.options",
+        )

@@ -1,0 +1,140 @@
+"""The training loop: epochs of steps, then evaluation, then a checkpoint.
+
+Written for one rank; `chronograd.train.distributed` does nothing there. The training clock covers input,
+transfer, forward, backward and update; evaluation and checkpoints are apart from it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+
+import numpy as np
+import torch
+
+from chronograd.data.datasets import Dataset
+from chronograd.errors import FileFormatError
+from chronograd.rundir import RunDir, StepWriter
+from chronograd.train import checkpoint, distributed, order
+from chronograd.train.checkpoint import Progress
+from chronograd.train.evaluation import evaluate
+from chronograd.train.place import Place
+from chronograd.train.step import TrainingStep
+
+# On CUDA reading a loss waits for the device, so losses are read and written in bunches this often.
+WRITE_EVERY_S = 0.5
+
+
+def train(step: TrainingStep, dataset: Dataset, place: Place, run: RunDir, lines: StepWriter) -> Progress:
+    """Train to the job's epochs or target accuracy, from the newest sound checkpoint if there is one."""
+    progress = _resume(step, place, run, lines)
+    training = step.training
+    while not progress.stopped:
+        train_loss, epoch_time_s = _epoch(step, place, lines, progress)
+        test_loss, test_accuracy = evaluate(step, dataset, place)
+        progress.step += step.steps_per_epoch
+        progress.epoch += 1
+        progress.training_time_s += epoch_time_s
+        if progress.best_accuracy is None or test_accuracy > progress.best_accuracy:
+            progress.best_accuracy, progress.best_epoch = test_accuracy, progress.epoch
+        progress.stopped = _why_stop(progress, training.epochs, training.target_accuracy, train_loss, test_accuracy)
+        if not place.is_first:
+            continue
+        lines.write(
+            event="epoch",
+            step=progress.step,
+            epoch=progress.epoch,
+            seconds=progress.training_time_s,
+            epoch_time_s=epoch_time_s,
+            train_loss=train_loss,
+            test_loss=test_loss,
+            test_accuracy=test_accuracy,
+        )
+        if progress.stopped or progress.epoch % training.checkpoint_every == 0:
+            lines.sync()
+            checkpoint.save(run.checkpoints, step, progress)
+    return progress
+
+
+def _resume(step: TrainingStep, place: Place, run: RunDir, lines: StepWriter) -> Progress:
+    """Rank 0 chooses the checkpoint, all ranks read it. Only what rank 0 notes is kept."""
+    newest, notes = checkpoint.newest_sound(run.checkpoints) if place.is_first else (None, [])
+    number = int(newest.name.removeprefix("step-")) if newest is not None else 0
+    number = distributed.number_of_first_rank(number, place)
+    if number == 0:
+        return Progress()
+    chosen = run.checkpoints / f"step-{number:08d}"
+    progress, differences = checkpoint.restore(chosen, step)
+    for note in (*notes, *differences):
+        lines.write(event="note", step=number, text=note)
+    if progress.step != number or progress.step != progress.epoch * step.steps_per_epoch:
+        raise FileFormatError(f"checkpoint {chosen} is not of this job: it is at step {progress.step}")
+    return progress
+
+
+def _epoch(step: TrainingStep, place: Place, lines: StepWriter, progress: Progress) -> tuple[float, float]:
+    """The steps of one epoch. Returns the mean loss over ranks and steps, and seconds."""
+    seed_everything(order.random_seed(step.training.seed, progress.epoch, place.rank))
+    log = _LossLog(lines, place, progress)
+    start = time.perf_counter()
+    for index in range(progress.step, progress.step + step.steps_per_epoch):
+        step.run(index)
+        log.add(index + 1, step.loss.detach(), step.rank_samples, time.perf_counter() - start)
+    log.flush()
+    epoch_time_s = time.perf_counter() - start
+    weighted = torch.tensor(log.loss_sum, dtype=torch.float64, device=place.device)
+    samples = step.steps_per_epoch * step.training.batch
+    return distributed.sum_over_ranks(weighted, place).item() / samples, epoch_time_s
+
+
+def seed_everything(seed: int) -> None:
+    """Seed torch, NumPy's and Python's own generators, whichever a network may use."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+class _LossLog:
+    """Writes one line per step: its loss on this rank, and the training clock at its end.
+
+    On CUDA the clock is the host's, which runs ahead of the device within a bunch of steps.
+    """
+
+    def __init__(self, lines: StepWriter, place: Place, progress: Progress) -> None:
+        self.loss_sum = 0.0
+        self._lines, self._progress = lines, progress
+        self._is_cuda = place.device.type == "cuda"
+        self._pending: list[tuple[int, torch.Tensor, int, float]] = []
+        self._last_s = self._written_s = 0.0
+
+    def add(self, step: int, loss: torch.Tensor, samples: int, seconds: float) -> None:
+        self._pending.append((step, loss, samples, seconds))
+        if not self._is_cuda or seconds - self._written_s > WRITE_EVERY_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Reads the losses of the steps since the last flush, which on CUDA waits for them, and writes them."""
+        losses = torch.stack([loss for _, loss, _, _ in self._pending]).tolist() if self._pending else []
+        for (step, _, samples, seconds), loss in zip(self._pending, losses, strict=True):
+            self.loss_sum += loss * samples
+            self._lines.write(
+                step=step,
+                epoch=self._progress.epoch + 1,
+                seconds=self._progress.training_time_s + seconds,
+                step_time_s=seconds - self._last_s,
+                loss=loss,
+                samples=samples,
+            )
+            self._last_s = self._written_s = seconds
+        self._pending.clear()
+
+
+def _why_stop(
+    progress: Progress, epochs: int, target_accuracy: float | None, train_loss: float, test_accuracy: float
+) -> str:
+    if target_accuracy is not None and test_accuracy >= target_accuracy:
+        return "the target accuracy was reached"
+    if not math.isfinite(train_loss):
+        return f"the loss of epoch {progress.epoch} is not finite; a lower training.learning_rate may help"
+    return "all epochs were trained" if progress.epoch >= epochs else ""

@@ -1,0 +1,119 @@
+"""From the steps files of a training run to its record. Pure: the same for every backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chronograd import job as jobs
+from chronograd.data.datasets import DatasetCard
+from chronograd.job import Job
+from chronograd.measure import result
+from chronograd.record import Curve, Quantity, Record
+from chronograd.rundir import RunDir, StepLog
+
+CLOCK = "training clock: input to update of every step; evaluation and checkpoints apart"
+# The first steps pay for what libraries set up on first use, as in chronograd.measure.steps.Timing.
+WARMUP = 5
+
+
+def training_record(run: RunDir, job: Job, card: DatasetCard, stopped: str) -> Record:
+    """Quantities and curves of a run whose ranks have written their steps."""
+    logs = {rank: run.read_steps(rank) for rank in run.ranks()}
+    first = logs[0]
+    epochs = [e for e in first.events if e["event"] == "epoch"]
+    record = header(run, job, f"training of {job.network.name} on {job.data.name}")
+    record.notes = _notes(first, stopped)
+    record.provenance |= {"method": CLOCK, "stopped": stopped, "attempts": first.attempts}
+    record.curves = {"training": _training_curve(epochs), "loss": _loss_curve(logs, job.training.batch)}
+    for name, quantity in _quantities(epochs, first, job, card).items():
+        record.put(name, quantity)
+    record.put("memory_peak_bytes", result.memory_quantity(run))
+    return record
+
+
+def header(run: RunDir, job: Job, title: str) -> Record:
+    """A measured record without quantities: the job, and what it ran on as rank 0 and the environment tell."""
+    environment = run.environment()
+    starts = [e for e in run.read_steps(0).events if e["event"] == "start"]
+    place: dict[str, Any] = starts[-1] if starts else {}
+    return Record(
+        kind="measured",
+        title=title,
+        job=jobs.resolved(job),
+        cluster={
+            "device": job.cluster.device,
+            "count": job.cluster.count,
+            "ran_on": place.get("device_name", ""),
+            "threads": place.get("threads"),
+        },
+        backend=job.backend,
+        versions=environment.get("versions", {}),
+        provenance={"environment": environment, "run": run.path.name, "precision": job.training.precision},
+    )
+
+
+def _quantities(epochs: list[result.Line], first: StepLog, job: Job, card: DatasetCard) -> dict[str, Quantity]:
+    last = epochs[-1]
+    total_s = float(last["seconds"])
+    samples = last["step"] * job.training.batch
+    settled = [line["step_time_s"] for line in first.steps][min(WARMUP, len(first.steps) - 1) :]
+    accuracy_source = f"all {card.test_size:,} test images after epoch {last['epoch']}"
+    return {
+        "epoch_time_s": Quantity.of_samples([e["epoch_time_s"] for e in epochs], "s", CLOCK),
+        "training_time_s": Quantity(value=total_s, unit="s", source=CLOCK),
+        "test_accuracy": Quantity(value=last["test_accuracy"], unit="1", source=accuracy_source),
+        "time_to_accuracy_s": _time_to_accuracy(epochs, job.training.target_accuracy),
+        "epochs": Quantity(value=last["epoch"], unit="count", source="epochs trained"),
+        "step_time_s": Quantity.of_samples(settled, "s", f"rank 0, host clock, without the first {WARMUP} steps"),
+        "throughput_samples_per_s": Quantity(
+            value=samples / total_s, unit="sample/s", source="all samples of the run over its training time"
+        ),
+    }
+
+
+def _time_to_accuracy(epochs: list[result.Line], target: float | None) -> Quantity:
+    if target is None:
+        return Quantity.missing("s", "the job names no training.target_accuracy")
+    for epoch in epochs:
+        if epoch["test_accuracy"] >= target:
+            source = f"training time until the test accuracy was {target:g}, looked at after each epoch"
+            return Quantity(value=epoch["seconds"], unit="s", source=source)
+    best = max(e["test_accuracy"] for e in epochs)
+    return Quantity.missing("s", f"test accuracy {target:g} was not reached; the best was {best:.4f}")
+
+
+def _training_curve(epochs: list[result.Line]) -> Curve:
+    units = {
+        "epoch": "count",
+        "step": "count",
+        "seconds": "s",
+        "train_loss": "",
+        "test_loss": "",
+        "test_accuracy": "1",
+    }
+    return Curve(columns={name: [e[name] for e in epochs] for name in units}, units=units, source=CLOCK)
+
+
+def _loss_curve(logs: dict[int, StepLog], batch: int) -> Curve:
+    """Loss of every step: the mean over the global batch, from the shares of all ranks."""
+    sums: dict[int, float | None] = {}
+    for log in logs.values():
+        for line in log.steps:
+            before, loss = sums.get(line["step"], 0.0), line["loss"]
+            is_known = before is not None and loss is not None
+            sums[line["step"]] = before + loss * line["samples"] / batch if is_known else None
+    steps = sorted(sums)
+    return Curve(
+        columns={"step": [float(s) for s in steps], "loss": [sums[s] for s in steps]},
+        units={"step": "count", "loss": ""},
+        source="training loss of each step before its update, mean over the global batch",
+    )
+
+
+def _notes(first: StepLog, stopped: str) -> list[str]:
+    notes = [str(e["text"]) for e in first.events if e["event"] == "note"]
+    if first.attempts > 1:
+        notes.append(f"started {first.attempts} times; {first.redone} steps were done again and are counted once")
+    if "not finite" in stopped:
+        notes.append(f"stopped early: {stopped}")
+    return notes

@@ -1,0 +1,127 @@
+"""What one rank runs: `python -m chronograd.train.worker RUN_DIR train|measure`.
+
+Reads RANK, WORLD_SIZE, LOCAL_RANK and, with several ranks, MASTER_ADDR and MASTER_PORT. Everything it
+finds out goes into the run directory; rank 0 writes the record once all ranks have closed their files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import torch
+
+from chronograd.data import datasets
+from chronograd.errors import ChronogradError, JobError
+from chronograd.job import Job
+from chronograd.measure import environment, result
+from chronograd.measure.memory import PeakMemory
+from chronograd.measure.steps import Timing, time_steps
+from chronograd.record import Record
+from chronograd.rundir import RunDir, StepWriter
+from chronograd.train import distributed, leash, order
+from chronograd.train.loop import seed_everything, train
+from chronograd.train.place import Place, place_from_environment
+from chronograd.train.result import header, training_record
+from chronograd.train.step import TrainingStep
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one rank. Returns its exit status; errors of the user's input are one message, no traceback."""
+    arguments = _parser().parse_args(argv)
+    leash.hold_on()
+    try:
+        run = RunDir.open(arguments.run)
+        job = run.job()
+        if job.task != "classification":
+            raise JobError(f"task {job.task} is not trained yet; classification is")
+        place = place_from_environment(job)
+        with distributed.joined(place):
+            if arguments.verb == "train":
+                _train(run, job, place)
+            else:
+                timing = Timing(arguments.warmup, arguments.steps, arguments.seconds)
+                _measure(run, job, place, timing, arguments.flops_per_step)
+    except ChronogradError as error:
+        print(f"Error: {error}", file=sys.stderr, flush=True)
+        return error.exit_status
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _train(run: RunDir, job: Job, place: Place) -> None:
+    with run.step_writer(place.rank) as lines:
+        dataset = datasets.load(job.data, job.training.seed)
+        memory = PeakMemory(place.device)
+        step = _start(run, job, place, dataset, lines)
+        progress = train(step, dataset, place, run, lines)
+        _write_memory(lines, memory, progress.step)
+    distributed.wait_for_all(place)
+    if place.is_first:
+        run.save_record(training_record(run, job, dataset.card, progress.stopped))
+
+
+def _measure(run: RunDir, job: Job, place: Place, timing: Timing, flops_per_step: float | None) -> None:
+    with run.step_writer(place.rank) as lines:
+        dataset = datasets.load(job.data, job.training.seed)
+        memory = PeakMemory(place.device)
+        step = _start(run, job, place, dataset, lines)
+        time_steps(step, timing, lines.write, lambda number: distributed.number_of_first_rank(number, place))
+        _write_memory(lines, memory, 0)
+    distributed.wait_for_all(place)
+    if place.is_first:
+        run.save_record(_measured_record(run, job, place, timing, flops_per_step))
+
+
+def _start(run: RunDir, job: Job, place: Place, dataset: datasets.Dataset, lines: StepWriter) -> TrainingStep:
+    """The step of this rank, and a line that says where it runs."""
+    is_cuda = place.device.type == "cuda"
+    name = torch.cuda.get_device_name(place.device) if is_cuda else environment.processor_name()
+    lines.write(event="start", step=0, device=str(place.device), device_name=name, threads=torch.get_num_threads())
+    weights = run.initial_weights if run.initial_weights.exists() else None
+    step = TrainingStep(job, dataset, place, weights)
+    seed_everything(order.random_seed(job.training.seed, 0, place.rank))
+    return step
+
+
+def _write_memory(lines: StepWriter, memory: PeakMemory, step: int) -> None:
+    lines.write(event="memory", step=step, memory_peak_bytes=memory.peak_bytes(), source=memory.source)
+
+
+def _measured_record(
+    run: RunDir, job: Job, place: Place, timing: Timing, flops_per_step: float | None
+) -> Record:
+    is_cuda = place.device.type == "cuda"
+    method = result.Method(
+        step_time=(
+            "CUDA events at the ends of steps without inner synchronisation" if is_cuda else "host clock, sum of parts"
+        ),
+        parts=(
+            "host clock, CUDA synchronised after each part; in steps of their own" if is_cuda else "host clock"
+        ),
+    )
+    ranks = "1 rank" if place.world_size == 1 else f"{place.world_size} ranks"
+    record = header(run, job, f"steps of {job.network.name} on {job.data.name}, {ranks}")
+    for name, quantity in result.step_quantities(result.lines_of_ranks(run), job.training.batch, method).items():
+        record.put(name, quantity)
+    record.put("memory_peak_bytes", result.memory_quantity(run))
+    record.put("achieved_flops_per_s", result.achieved_flops(record["step_time_s"], flops_per_step))
+    record.provenance |= {"method": f"{timing.warmup} steps of warm-up outside the clock; {method.step_time}"}
+    return record
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m chronograd.train.worker", description="Run one rank of a job.")
+    parser.add_argument("run", help="run directory with a job.yaml")
+    parser.add_argument("verb", choices=("train", "measure"))
+    parser.add_argument("--warmup", type=int, default=Timing.warmup, help="steps before the clock starts")
+    parser.add_argument("--steps", type=int, default=Timing.num_steps, help="steps to time, at most")
+    parser.add_argument("--seconds", type=float, default=Timing.seconds, help="seconds to time, at most")
+    parser.add_argument("--flops-per-step", type=float, help="matrix FLOPs of one rank's step")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

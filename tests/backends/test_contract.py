@@ -1,0 +1,124 @@
+"""One contract for every backend: it trains as `single` does.
+
+A network without batch norm and dropout, initial weights from a safetensors file, sample order from the
+seed: the loss after step 1 is within 1e-5 of that of `single`, after step 20 within 1e-3. Real processes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from chronograd import job as jobs
+from chronograd.backends import registry
+from chronograd.errors import ChronogradError, JobError, NotFoundError
+from chronograd.job import BACKENDS, Job
+from chronograd.launch import jobs as launch
+from chronograd.rundir import RunDir
+from chronograd.train.checkpoint import list_checkpoints
+
+NETWORKS = Path(__file__).parent.parent / "train"
+RANKS = {name: 1 if name == "single" else 2 for name in registry.names()}
+
+
+def make_job(backend: str, **training: object) -> Job:
+    """24 steps in two epochs; a batch of 31 has unequal shares for two ranks."""
+    return jobs.from_dict(
+        {
+            "network": {"name": "tiny_networks:plain"},
+            "data": {"name": "synthetic", "shape": [1, 8, 8], "classes": 10, "samples": 380},
+            "training": {"recipe": "sgd-momentum", "batch": 31, "epochs": 2, "learning_rate": 0.05, **training},
+            "cluster": {"device": "cpu", "count": RANKS.get(backend, 2), "threads": 1},
+            "backend": backend,
+        }
+    )
+
+
+class Runs:
+    """Trains each backend once, all from one file of initial weights."""
+
+    def __init__(self, folder: Path) -> None:
+        import tiny_networks  # type: ignore[import-not-found]
+
+        torch.manual_seed(123)
+        self.folder = folder
+        self.weights = folder / "weights.safetensors"
+        save_file(tiny_networks.plain().state_dict(), self.weights)
+        self.trained = cache(self._train)
+
+    def of(self, backend: str, launcher: str = "local") -> RunDir:
+        return self.trained(backend, launcher)
+
+    def _train(self, backend: str, launcher: str) -> RunDir:
+        out = self.folder / f"{backend}-{launcher}"
+        return launch.train(make_job(backend), out=out, initial_weights=self.weights, launcher=launcher)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(NETWORKS))
+        patch.syspath_prepend(str(NETWORKS))
+        yield Runs(tmp_path_factory.mktemp("contract"))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("backend", registry.names())
+class TestEveryBackend:
+    def test_starts_from_the_given_weights_and_stays_with_single(self, backend: str, runs: Runs) -> None:
+        expected, got = (runs.of(name).record().curves["loss"].columns["loss"] for name in ("single", backend))
+        assert len(got) == len(expected) == 24
+        # The loss of a line is that before its update: lines 2 and 21 are the losses after steps 1 and 20.
+        assert got[0] == pytest.approx(expected[0], abs=1e-5)
+        assert got[1] == pytest.approx(expected[1], abs=1e-5)
+        assert got[20] == pytest.approx(expected[20], abs=1e-3)
+
+    def test_evaluates_the_same_network(self, backend: str, runs: Runs) -> None:
+        expected, got = (runs.of(name).record().curves["training"].columns for name in ("single", backend))
+        assert got["step"] == [12, 24]
+        assert got["test_accuracy"] == pytest.approx(expected["test_accuracy"], abs=2 / 95)
+        assert got["test_loss"] == pytest.approx(expected["test_loss"], abs=1e-3)
+
+    def test_each_rank_writes_its_steps_and_the_record_says_how_many(self, backend: str, runs: Runs) -> None:
+        run = runs.of(backend)
+        assert run.ranks() == list(range(RANKS[backend]))
+        record = run.record()
+        assert (record.backend, record.cluster["count"]) == (backend, RANKS[backend])
+        assert record.value("epochs") == 2
+
+    def test_leaves_weights_that_anything_can_read(self, backend: str, runs: Runs) -> None:
+        expected, got = (
+            load_file(list_checkpoints(runs.of(name).checkpoints)[-1] / "model.safetensors")
+            for name in ("single", backend)
+        )
+        assert got.keys() == expected.keys()
+        assert all(torch.allclose(got[name], expected[name], atol=1e-3) for name in expected)
+
+    def test_refuses_or_takes_a_plan_before_anything_runs(self, backend: str) -> None:
+        plan = registry.find(backend).plan(make_job(backend), Path("run"), ["train"])
+        assert plan.world_size == RANKS[backend]
+        assert plan.command[-2:] == (str(Path("run").absolute()), "train")
+
+
+def test_torchrun_starts_the_same_ranks(runs: Runs) -> None:
+    by_torchrun, by_hand = (runs.of("ddp", launcher).record().curves["loss"] for launcher in ("torchrun", "local"))
+    assert by_torchrun.columns == by_hand.columns
+
+
+def test_single_has_one_rank() -> None:
+    with pytest.raises(JobError, match="which has one rank"):
+        registry.find("single").plan(jobs.changed(make_job("single"), ["cluster.count=2"]), Path(), [])
+
+
+@pytest.mark.parametrize("name", sorted(set(BACKENDS) - set(registry.names())))
+def test_backends_not_there_yet_say_why(name: str) -> None:
+    with pytest.raises(ChronogradError, match=f"backend {name} is not there yet"):
+        registry.find(name)
+
+
+def test_an_unknown_backend_names_near_ones() -> None:
+    with pytest.raises(NotFoundError, match="did you mean ddp"):
+        registry.find("dpp")

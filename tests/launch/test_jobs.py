@@ -1,0 +1,142 @@
+"""Jobs from their check to their record, by real processes: failures, and resuming after kill -9."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from chronograd import job as jobs
+from chronograd.errors import InputError, JobError, RunError
+from chronograd.job import Job
+from chronograd.launch import jobs as launch
+from chronograd.rundir import RunDir
+from chronograd.train.checkpoint import TENSOR_FILES, list_checkpoints
+
+NETWORKS = Path(__file__).parent.parent / "train"
+
+
+@pytest.fixture(autouse=True)
+def _networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(NETWORKS))
+    monkeypatch.syspath_prepend(str(NETWORKS))
+
+
+def make_job(*overrides: str) -> Job:
+    """Three epochs of 8 steps on batch norm and dropout, in no hurry, so that there is time to kill it."""
+    job = jobs.from_dict(
+        {
+            "network": {"name": "tiny_networks:random", "options": {"sleep_s": 0.03}},
+            "data": {"name": "synthetic", "shape": [1, 8, 8], "classes": 10, "samples": 131},
+            "training": {"recipe": "sgd-one-cycle", "batch": 16, "epochs": 3},
+            "cluster": {"device": "cpu", "threads": 1},
+        }
+    )
+    return jobs.changed(job, list(overrides))
+
+
+def final_bytes(run: RunDir) -> list[bytes]:
+    newest = list_checkpoints(run.checkpoints)[-1]
+    assert newest.name == "step-00000024"
+    return [(newest / name).read_bytes() for name in TENSOR_FILES]
+
+
+def wait_for_step(run_path: Path, step: int, rank: int = 0) -> None:
+    deadline = time.monotonic() + 60
+    while not any(line["step"] >= step for line in RunDir(run_path).read_steps(rank).steps):
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+
+
+def test_resume_after_kill_9_is_bit_identical(tmp_path: Path) -> None:
+    """The command line is killed in the middle of the second epoch, with its rank, and resumed."""
+    job = make_job()
+    whole = launch.train(job, out=tmp_path / "whole")
+    (tmp_path / "job.yaml").write_text(jobs.to_yaml(job))
+    out = tmp_path / "killed"
+    command = [sys.executable, "-m", "chronograd", "train", str(tmp_path / "job.yaml"), "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for_step(out, 11)
+    process.kill()
+    process.wait()
+    killed = RunDir.open(out)
+    assert not killed.is_finished
+    with pytest.raises(JobError, match=r"these fields differ: training\.learning_rate\n"):
+        launch.resume(killed, jobs.changed(job, ["training.learning_rate=0.5"]))
+    resumed = launch.resume(killed, job)
+    assert final_bytes(resumed) == final_bytes(whole)
+    record = resumed.record()
+    assert record.curves["loss"].columns == whole.record().curves["loss"].columns
+    log = resumed.read_steps()
+    assert (log.attempts, [line["step"] for line in log.steps]) == (2, list(range(1, 25)))
+    assert log.redone >= 3
+    assert any(f"{log.redone} steps were done again" in note for note in record.notes)
+    before = (out / "record.json").read_bytes()
+    assert launch.resume(resumed).path == out  # a finished run is left as it is
+    assert (out / "record.json").read_bytes() == before
+
+
+def test_a_rank_of_two_is_killed_and_the_run_resumes_bit_identically(tmp_path: Path) -> None:
+    job = make_job("backend=ddp", "cluster.count=2")
+    whole = launch.train(job, out=tmp_path / "whole", launcher="local")
+    out = tmp_path / "killed"
+
+    def kill_rank_1(line: dict[str, object]) -> None:
+        if line["step"] == 11:
+            _kill_child_with("RANK=1")
+
+    with pytest.raises(RunError, match=r"SIGKILL|Connection|reset"):
+        launch.train(job, out=out, launcher="local", on_line=kill_rank_1)
+    resumed = launch.resume(RunDir.open(out), launcher="local")
+    assert final_bytes(resumed) == final_bytes(whole)
+
+
+def _kill_child_with(variable: str) -> None:
+    """SIGKILL to the child of this process whose environment has a variable."""
+    import psutil
+
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if variable in (f"{k}={v}" for k, v in child.environ().items()):
+                child.kill()
+
+
+def test_the_target_accuracy_ends_a_run(tmp_path: Path) -> None:
+    job = make_job("network.options={}", "training.target_accuracy=0.01", "training.epochs=9")
+    events: list[dict[str, object]] = []
+    record = launch.train(job, parent=tmp_path, on_line=events.append).record()
+    assert record.value("epochs") == 1
+    assert record.value("time_to_accuracy_s") == record.value("training_time_s")
+    assert [e["step"] for e in events if e.get("event") == "epoch"] == [8]
+
+
+def test_the_rank_that_failed_first_is_blamed(tmp_path: Path) -> None:
+    job = make_job("network.name=tiny_networks:raising", "network.options={}", "backend=ddp", "cluster.count=2")
+    with pytest.raises(RunError, match="rank 1 failed with ValueError: no good on rank 1"):
+        launch.train(job, parent=tmp_path, launcher="local")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["network.name=nosuch"], "unknown network"),
+        (["network.options={}", "data.shape=[1,3,3]"], "cannot run on the 1x3x3 images"),
+        (["network.options={num_classes: 3}"], "has 10 classes"),
+        (["training.batch=200"], "there is no whole batch"),
+        (["cluster.count=2"], "which has one rank"),
+        (["cluster.device=k80"], "cluster.device is k80"),
+        (["backend=horovod"], "not there yet"),
+        (["training.precision=fp16"], "which needs an NVIDIA GPU"),
+        (["data.name=nosuch"], "unknown data set"),
+    ],
+)
+def test_a_job_that_cannot_run_is_refused_before_anything_is_written(
+    tmp_path: Path, overrides: list[str], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        launch.train(make_job(*overrides), parent=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,139 @@
+"""Checkpoints: exact, no pickle, and a damaged one is never used."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from chronograd import job as jobs
+from chronograd.data import datasets
+from chronograd.errors import FileFormatError
+from chronograd.job import Job
+from chronograd.train import checkpoint
+from chronograd.train.checkpoint import Progress
+from chronograd.train.place import Place
+from chronograd.train.step import TrainingStep
+
+PLACE = Place(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"), threads=1)
+
+
+@pytest.fixture(autouse=True)
+def _networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def make_job(**training: object) -> Job:
+    return jobs.from_dict(
+        {
+            "network": {"name": "tiny_networks:random"},
+            "data": {"name": "synthetic", "shape": [1, 8, 8], "classes": 10, "samples": 64},
+            "training": {"batch": 16, "epochs": 2, **training},
+        }
+    )
+
+
+def make_step(job: Job) -> TrainingStep:
+    return TrainingStep(job, datasets.load(job.data, job.training.seed), PLACE)
+
+
+def state_of(step: TrainingStep) -> dict[str, torch.Tensor]:
+    tensors, _ = checkpoint._optimizer_state(step.optimizer)
+    return {k: v.clone() for k, v in {**step.network.state_dict(), **tensors}.items()}
+
+
+@pytest.mark.parametrize("recipe", ["sgd", "sgd-one-cycle", "adamw"])
+def test_what_is_restored_is_what_was_saved(tmp_path: Path, recipe: str) -> None:
+    job = make_job(recipe=recipe)
+    trained = make_step(job)
+    for index in range(3):
+        trained.run(index)
+    saved = Progress(step=4, epoch=1, training_time_s=1.5, best_accuracy=0.5, best_epoch=1)
+    path = checkpoint.save(tmp_path, trained, saved)
+    fresh = make_step(job)
+    assert checkpoint.restore(path, fresh) == (saved, [])
+    before, after = state_of(trained), state_of(fresh)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_another_number_of_threads_is_noted(tmp_path: Path) -> None:
+    step = make_step(make_job())
+    path = checkpoint.save(tmp_path, step, Progress(step=4, epoch=1))
+    step.place = replace(PLACE, threads=3)
+    assert checkpoint.restore(path, step)[1] == ["resumed with threads 3 after 1: not bit-identical"]
+
+
+def test_there_is_no_pickle_in_it(tmp_path: Path) -> None:
+    path = checkpoint.save(tmp_path, make_step(make_job()), Progress())
+    assert sorted(p.name for p in path.iterdir()) == ["model.safetensors", "optimizer.safetensors", "state.json"]
+    json.loads((path / "state.json").read_text())
+    with safe_open(path / "model.safetensors", framework="pt") as tensors:
+        assert "1.weight" in set(tensors.keys())
+
+
+def test_the_last_two_are_kept(tmp_path: Path) -> None:
+    step = make_step(make_job())
+    for number in (4, 8, 12):
+        checkpoint.save(tmp_path, step, Progress(step=number))
+    assert [p.name for p in checkpoint.list_checkpoints(tmp_path)] == ["step-00000008", "step-00000012"]
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+@pytest.mark.parametrize("harm", ["truncate", "flip", "remove"])
+def test_a_damaged_one_falls_back_to_the_one_before(tmp_path: Path, name: str, harm: str) -> None:
+    step = make_step(make_job())
+    step.run(0)
+    older = checkpoint.save(tmp_path, step, Progress(step=4, epoch=1))
+    newer = checkpoint.save(tmp_path, step, Progress(step=8, epoch=2))
+    damage(newer / name, harm)
+    chosen, notes = checkpoint.newest_sound(tmp_path)
+    assert chosen == older
+    assert len(notes) == 1
+    assert str(newer) in notes[0]
+    damage(older / name, harm)
+    with pytest.raises(FileFormatError, match="every checkpoint"):
+        checkpoint.newest_sound(tmp_path)
+
+
+def damage(path: Path, harm: str) -> None:
+    data = bytearray(path.read_bytes())
+    if harm == "truncate":
+        path.write_bytes(data[: len(data) // 2])
+    elif harm == "flip":
+        data[0] ^= 0xFF
+        path.write_bytes(data)
+    else:
+        path.unlink()
+
+
+def test_a_crafted_checkpoint_is_not_executed(tmp_path: Path) -> None:
+    """A pickle in place of the weights, with a fitting checksum, is refused and does nothing."""
+    step = make_step(make_job())
+    path = checkpoint.save(tmp_path, step, Progress(step=4, epoch=1))
+    harmed = tmp_path / "harmed"
+
+    class Harm:
+        def __reduce__(self) -> tuple[object, tuple[Path]]:
+            return Path.touch, (harmed,)
+
+    (path / "model.safetensors").write_bytes(pickle.dumps(Harm()))
+    state = json.loads((path / "state.json").read_text())
+    state["sha256"]["model.safetensors"] = checkpoint._sha256(path / "model.safetensors")
+    (path / "state.json").write_text(json.dumps(state))
+    with pytest.raises(FileFormatError):
+        checkpoint.restore(path, step)
+    assert not harmed.exists()
+
+
+def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
+    path = checkpoint.save(tmp_path, make_step(make_job()), Progress(step=4, epoch=1))
+    other = jobs.changed(make_job(), ["network.name=tiny_networks:plain"])
+    with pytest.raises(FileFormatError, match="not those of this network"):
+        checkpoint.restore(path, make_step(other))

@@ -1,0 +1,75 @@
+"""From steps files to a training record: arithmetic on lines written here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chronograd import job as jobs
+from chronograd.data.datasets import card
+from chronograd.job import Job
+from chronograd.rundir import RunDir
+from chronograd.train.result import training_record
+
+
+def make_job(*overrides: str) -> Job:
+    job = jobs.from_dict(
+        {
+            "network": {"name": "resnet20"},
+            "data": {"name": "digits"},
+            "training": {"batch": 4, "epochs": 2, "target_accuracy": 0.9},
+            "cluster": {"count": 2},
+            "backend": "ddp",
+        }
+    )
+    return jobs.changed(job, list(overrides))
+
+
+def write_run(folder: Path, job: Job) -> RunDir:
+    """Two ranks with shares of 1 and 3 samples; two epochs of ten steps of 0.1 and 0.2 s."""
+    run = RunDir.create(job, {"versions": {"torch": "2"}}, out=folder)
+    for rank, (samples, loss) in enumerate([(1, 2.0), (3, 4.0)]):
+        with run.step_writer(rank) as lines:
+            seconds = 0.0
+            for step in range(1, 21):
+                step_time_s = 0.1 if step <= 10 else 0.2
+                seconds += step_time_s
+                lines.write(step=step, seconds=seconds, step_time_s=step_time_s, loss=loss, samples=samples)
+                if rank == 0 and step % 10 == 0:
+                    lines.write(
+                        event="epoch", step=step, epoch=step // 10, seconds=seconds, epoch_time_s=10 * step_time_s,
+                        train_loss=3.5, test_loss=1.0, test_accuracy=0.8 if step == 10 else 0.95,
+                    )  # fmt: skip
+            lines.write(event="memory", step=20, memory_peak_bytes=100 * (rank + 1), source="here")
+    return run
+
+
+def test_quantities_are_arithmetic_on_the_lines(tmp_path: Path) -> None:
+    job = make_job()
+    record = training_record(write_run(tmp_path / "run", job), job, card(job.data), "done")
+    assert record.value("training_time_s") == pytest.approx(3.0)
+    assert record.value("epoch_time_s") == pytest.approx(1.5)
+    assert record.value("time_to_accuracy_s") == pytest.approx(3.0)
+    assert record.value("test_accuracy") == 0.95
+    assert record.value("throughput_samples_per_s") == pytest.approx(20 * 4 / 3.0)
+    assert record.value("memory_peak_bytes") == 200
+    # Without the first five: five steps of 0.1 s and ten of 0.2 s.
+    assert record.value("step_time_s") == pytest.approx(2.5 / 15)
+    assert record["step_time_s"].n == 15
+
+
+def test_the_loss_is_the_mean_over_the_global_batch(tmp_path: Path) -> None:
+    job = make_job()
+    curve = training_record(write_run(tmp_path / "run", job), job, card(job.data), "done").curves["loss"]
+    assert curve.columns["loss"] == pytest.approx([(1 * 2.0 + 3 * 4.0) / 4] * 20)
+    assert curve.columns["step"] == list(range(1, 21))
+
+
+def test_a_target_that_is_not_reached_is_missing_with_the_best(tmp_path: Path) -> None:
+    for target, reason in (("0.96", "the best was 0.9500"), ("null", "names no training.target_accuracy")):
+        job = make_job(f"training.target_accuracy={target}")
+        run = write_run(tmp_path / f"run-{target}", job)
+        quantity = training_record(run, job, card(job.data), "done")["time_to_accuracy_s"]
+        assert quantity.value is None
+        assert reason in quantity.reason

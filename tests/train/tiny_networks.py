@@ -1,0 +1,50 @@
+"""Networks for tests of training; `package.module:function` with this folder on the path."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import torch
+from torch import nn
+
+
+def plain(num_classes: int = 10, in_channels: int = 1) -> nn.Module:
+    """One convolution and one linear layer for 8x8 images: no batch norm, no dropout."""
+    return nn.Sequential(
+        nn.Conv2d(in_channels, 8, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(128, num_classes)
+    )
+
+
+def random(num_classes: int = 10, sleep_s: float = 0.0) -> nn.Module:
+    """Batch norm and dropout: what makes a resumed run differ if anything is forgotten."""
+    return nn.Sequential(
+        _Sleep(sleep_s), nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3),
+        nn.Linear(288, num_classes),
+    )  # fmt: skip
+
+
+def raising(num_classes: int = 10) -> nn.Module:
+    """Raises in the third step of rank 1."""
+    return nn.Sequential(_RaiseOnRank1(), nn.Flatten(), nn.Linear(64, num_classes))
+
+
+class _Sleep(nn.Module):
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def forward(self, images_NCHW: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            time.sleep(self.seconds)
+        return images_NCHW
+
+
+class _RaiseOnRank1(nn.Module):
+    calls = 0
+
+    def forward(self, images_NCHW: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.calls == 3 and os.environ.get("RANK") == "1":
+            raise ValueError("no good on rank 1")
+        return images_NCHW
