@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ def calibrated_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def local_device(calibrated_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def local_device(calibrated_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`local` is a device, for this test."""
     monkeypatch.setenv("XDG_DATA_HOME", str(calibrated_home))
-    yield

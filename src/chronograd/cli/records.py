@@ -1,0 +1,119 @@
+"""`chronograd records`: list, filter and show what was predicted and measured."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chronograd.cli import common
+
+if TYPE_CHECKING:
+    from chronograd.rundir import RunSummary
+
+COLUMNS = (
+    *("record", "state", "network", "data", "backend", "on"),
+    *("step time", "throughput", "accuracy", "trained in"),
+)
+HEADLINES = ("step_time_s", "throughput_samples_per_s", "test_accuracy", "training_time_s")
+
+
+@click.command(name="records")
+@click.argument("record", metavar="[RECORD]", required=False)
+@click.option("--in", "folder", default="runs", show_default=True, type=click.Path(), help="Where to look.")
+@click.option("--job", "job_text", help="Only those whose network, data or backend has this in it.")
+@click.option("--kind", type=click.Choice(["predicted", "measured", "unfinished", "damaged"]), help="Only these.")
+@click.option("--device", help="Only those whose device, or what they ran on, has this in it.")
+@common.json_option
+def command(
+    record: str | None, folder: str, job_text: str | None, kind: str | None, device: str | None, as_json: bool
+) -> None:
+    """List what was predicted and measured; with RECORD (a run directory or a record file), show that one.
+
+    \b
+    chronograd records --job resnet20 --kind measured
+    chronograd records runs/20261121-083000-digits-resnet20-ab12
+    """
+    if record is not None:
+        _show(record, folder, as_json)
+        return
+    from chronograd.rundir import list_runs
+
+    rows = [
+        s for s in list_runs(folder)
+        if (kind is None or s.state == kind) and _has(_job_words(s), job_text) and _has(_device_words(s), device)
+    ]  # fmt: skip
+    if as_json:
+        common.print_json([_as_data(s) for s in rows])
+    elif not rows:
+        wanted = " that match" if job_text or kind or device else ""
+        click.echo(f"no records{wanted} in {folder}")
+    else:
+        common.print_table(COLUMNS, [_row(s) for s in rows], right=(6, 7, 8, 9))
+
+
+def _show(name: str, folder: str, as_json: bool) -> None:
+    from chronograd.record import Record
+
+    path = Path(name)
+    if not path.exists() and (Path(folder) / name).exists():
+        path = Path(folder) / name
+    loaded = Record.load(path)
+    if as_json:
+        common.print_json(loaded.model_dump(mode="json"))
+    else:
+        common.print_record(loaded)
+
+
+def _row(summary: RunSummary) -> list[str]:
+    from chronograd.units import quantity
+
+    job, record = summary.job, summary.record
+    figures = ["–"] * len(HEADLINES)
+    if record is not None:
+        figures = [quantity(record[name].value, record[name].unit) for name in HEADLINES]
+    name = os.path.basename(summary.path)
+    network, data = (str(job.get(section, {}).get("name", "–")) for section in ("network", "data"))
+    return [name, summary.state, network, data, str(job.get("backend", "–")), _device(summary), *figures]
+
+
+def _device(summary: RunSummary) -> str:
+    """Such as 8x v100, and for what was measured what it ran on."""
+    cluster: dict[str, Any] = summary.job.get("cluster", {})
+    if summary.record is not None:
+        cluster = {**cluster, **summary.record.cluster}
+    ran_on = cluster.get("ran_on") or cluster.get("device")
+    return f"{cluster.get('count', 1)}x {ran_on}" if ran_on else "–"
+
+
+def _device_words(summary: RunSummary) -> str:
+    return f"{_device(summary)} {summary.job.get('cluster', {}).get('device', '')}"
+
+
+def _job_words(summary: RunSummary) -> str:
+    job = summary.job
+    title = summary.record.title if summary.record is not None else ""
+    parts = (job.get("network", {}).get("name"), job.get("data", {}).get("name"), job.get("backend"), title)
+    return " ".join(str(p) for p in (*parts, summary.path.name) if p)
+
+
+def _has(text: str, wanted: str | None) -> bool:
+    return wanted is None or wanted.lower() in text.lower()
+
+
+def _as_data(summary: RunSummary) -> dict[str, Any]:
+    record = summary.record
+    quantities = record.quantities if record is not None else {}
+    return {
+        "path": str(summary.path),
+        "state": summary.state,
+        "problem": summary.problem,
+        "title": record.title if record is not None else "",
+        "created": record.created if record is not None else "",
+        "job": summary.job,
+        "cluster": record.cluster if record is not None else {},
+        "backend": record.backend if record is not None else "",
+        "quantities": {n: q.model_dump(mode="json") for n, q in quantities.items()},
+    }

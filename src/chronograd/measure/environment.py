@@ -1,0 +1,118 @@
+"""What a measurement was made on: versions, processor, memory, GPUs, commit. Needs no torch.
+
+The host's name is left out: records are passed around.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+LIBRARIES = ("chronograd", "torch", "torchvision", "timm", "numpy", "safetensors", "scikit-learn")
+COMMAND_TIMEOUT_S = 10.0
+
+
+def environment() -> dict[str, Any]:
+    """Everything that a figure should travel with, as data for JSON.
+
+    `versions`: of Python and of the libraries installed. `cores`: those this process may use. `gpus`: name,
+    driver, memory and power limit as the driver tells them. `git_commit`: of the current directory's
+    checkout, with `git_is_dirty`; absent outside of one.
+    """
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "platform": platform.platform(),
+        "versions": versions(),
+        "processor": processor_name(),
+        "cores": cores(),
+        "ram_bytes": ram_bytes(),
+        "gpus": gpus(),
+        **_git(),
+    }
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def cores() -> int:
+    """Logical cores that this process may run on."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS and Windows
+        return os.cpu_count() or 1
+
+
+def processor_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def ram_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def gpus() -> list[dict[str, Any]]:
+    """NVIDIA GPUs as `nvidia-smi` lists them; empty where there is none, or where they are hidden."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return []
+    fields = "name,driver_version,memory.total,power.limit"
+    text = _output(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"])
+    found = []
+    for line in (text or "").splitlines():
+        name, driver, memory_mib, power_w = (part.strip() for part in line.rsplit(",", 3))
+        found.append(
+            {
+                "name": name,
+                "driver": driver,
+                "memory_bytes": int(float(memory_mib) * 2**20) if _is_number(memory_mib) else None,
+                "power_limit_w": float(power_w) if _is_number(power_w) else None,
+            }
+        )
+    return found
+
+
+def _git() -> dict[str, Any]:
+    commit = _output(["git", "rev-parse", "HEAD"])
+    if not commit:
+        return {}
+    return {"git_commit": commit.strip(), "git_is_dirty": bool(_output(["git", "status", "--porcelain"]))}
+
+
+def _output(command: list[str]) -> str | None:
+    """What a command prints; None if it is not there, fails or hangs."""
+    if shutil.which(command[0]) is None:
+        return None
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

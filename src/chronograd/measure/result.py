@@ -1,0 +1,151 @@
+"""From the steps files of a run to the quantities of its record: the same for every backend and for user loops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chronograd.record import STEP_PARTS, Quantity
+from chronograd.rundir import RunDir
+
+Line = dict[str, Any]
+OWN_PARTS = tuple(name for name in STEP_PARTS if name != "communication_exposed_s")
+NOT_MEASURED = {
+    "communication_overlapped_s": "hidden behind backward; only the exposed part is timed, the rest needs a profiler",
+    "mfu": "needs the FLOPs of a step and the peak of the device",
+}
+
+
+@dataclass(frozen=True)
+class Method:
+    """How times were taken, in words for `source`."""
+
+    step_time: str
+    parts: str
+
+
+def lines_of_ranks(run: RunDir) -> dict[int, list[Line]]:
+    """The steps that each rank's last attempt did, those only that every rank has."""
+    by_rank = {rank: run.read_steps(rank).last_attempt() for rank in run.ranks()}
+    common = set.intersection(*({line["step"] for line in lines} for lines in by_rank.values())) if by_rank else set()
+    return {rank: [line for line in lines if line["step"] in common] for rank, lines in by_rank.items()}
+
+
+def step_quantities(ranks: Mapping[int, Sequence[Line]], batch: int | None, method: Method) -> dict[str, Quantity]:
+    """Step time, its parts and the throughput.
+
+    A step lasts as long as it does on its slowest rank; the parts are those of that rank in that step.
+
+    Args:
+        ranks: lines of `chronograd.measure.steps.time_steps`, the same steps for every rank.
+        batch: samples per step over all ranks; None if nobody said.
+    """
+    num_ranks = len(ranks)
+    suffix = f"; slowest of {num_ranks} ranks in each step" if num_ranks > 1 else ""
+    step_times = [
+        max(line["step_time_s"] for line in lines) for lines in _in_step(ranks) if "step_time_s" in lines[0]
+    ]
+    found = {"step_time_s": Quantity.of_samples(step_times, "s", method.step_time + suffix)}
+    found |= _part_quantities(ranks, method.parts + suffix)
+    found["throughput_samples_per_s"] = _throughput(found["step_time_s"], batch)
+    for name, reason in NOT_MEASURED.items():
+        found[name] = Quantity.missing("s" if name.endswith("_s") else "1", reason)
+    return found
+
+
+def memory_quantity(run: RunDir) -> Quantity:
+    """The highest peak of the ranks, from the `memory` events in their files."""
+    peaks = []
+    source = ""
+    for rank in run.ranks():
+        events = [e for e in run.read_steps(rank).events if e["event"] == "memory"]
+        if events:
+            peaks.append(float(events[-1]["memory_peak_bytes"]))
+            source = str(events[-1]["source"])
+    if not peaks:
+        return Quantity.missing("B", "no rank reported its memory")
+    return Quantity(value=max(peaks), unit="B", n=len(peaks), source=source)
+
+
+def achieved_flops(step_time: Quantity, flops_per_step: float | None) -> Quantity:
+    """Rate of matrix FLOPs of one rank. `flops_per_step` is of one rank's share of the batch."""
+    if flops_per_step is None:
+        return Quantity.missing("FLOP/s", "the FLOPs of a step were not given; `chronograd count` counts them")
+    return _over_time(flops_per_step, step_time, "FLOP/s", "matrix FLOPs of one rank's step over its time")
+
+
+def _throughput(step_time: Quantity, batch: int | None) -> Quantity:
+    if batch is None:
+        return Quantity.missing("sample/s", "the batch was not given")
+    return _over_time(batch, step_time, "sample/s", "global batch over step time")
+
+
+def _over_time(amount: float, time: Quantity, unit: str, source: str) -> Quantity:
+    if not time.value:
+        return Quantity.missing(unit, time.reason or "the step time is zero")
+    return Quantity(
+        value=amount / time.value,
+        unit=unit,
+        low=amount / time.high if time.high else None,
+        high=amount / time.low if time.low else None,
+        n=time.n,
+        source=source,
+    )
+
+
+def _part_quantities(ranks: Mapping[int, Sequence[Line]], source: str) -> dict[str, Quantity]:
+    alone = [_slowest(lines) for lines in _in_step(ranks, "parts")]
+    if not any(name in line for line in alone for name in OWN_PARTS):
+        reason = "no part of a step was marked" if alone else "no step was timed in parts"
+        return {name: Quantity.missing("s", reason) for name in STEP_PARTS}
+    apart = {(rank, line["step"]): line for rank, lines in ranks.items() for line in lines}
+    pairs = [(line, apart.get((line["rank"], line["step"] + 1))) for line in alone]
+    paired = [(line, other) for line, other in pairs if other is not None and other.get("mode") == "no_exchange"]
+    found: dict[str, Quantity] = {}
+    for name in OWN_PARTS:
+        without = name in ("forward_s", "backward_s") and bool(paired)
+        samples = [other[name] for _, other in paired] if without else [line[name] for line in alone if name in line]
+        told = source + ("; in steps that exchange nothing" if without else "")
+        found[name] = Quantity.of_samples(samples, "s", told) if samples else _unmarked()
+    if paired:
+        found["communication_exposed_s"] = _exposed([_compute_s(a) - _compute_s(b) for a, b in paired])
+    elif len(ranks) > 1:
+        found["communication_exposed_s"] = Quantity.missing("s", "no step without exchange was timed beside these")
+    else:
+        found["communication_exposed_s"] = Quantity(value=0.0, unit="s", source="one rank: nothing is exchanged")
+    return found
+
+
+def _exposed(differences: Sequence[float]) -> Quantity:
+    """Median, floored at zero; the bounds are the 10th and 90th percentile, floored too."""
+    low, middle, high = (max(0.0, float(v)) for v in np.quantile(differences, [0.1, 0.5, 0.9]))
+    source = (
+        "forward and backward with exchange minus without, in neighbouring steps of one run: "
+        "median difference, floored at 0; waiting for a slower rank included"
+    )
+    return Quantity(value=middle, unit="s", low=low, high=high, n=len(differences), source=source)
+
+
+def _unmarked() -> Quantity:
+    return Quantity.missing("s", "this part was not marked")
+
+
+def _compute_s(line: Line) -> float:
+    return float(line["forward_s"] + line["backward_s"])
+
+
+def _slowest(lines: Sequence[Line]) -> Line:
+    return max(lines, key=lambda line: sum(line.get(name) or 0.0 for name in OWN_PARTS))
+
+
+def _in_step(ranks: Mapping[int, Sequence[Line]], mode: str | None = None) -> list[list[Line]]:
+    """For each step, the lines of all ranks, each with its `rank`."""
+    steps: dict[int, list[Line]] = {}
+    for rank, lines in ranks.items():
+        for line in lines:
+            if mode is None or line.get("mode") == mode:
+                steps.setdefault(line["step"], []).append({"rank": rank, **line})
+    return [steps[s] for s in sorted(steps)]

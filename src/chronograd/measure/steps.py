@@ -1,0 +1,157 @@
+"""Timing the steps of a job: warm-up outside the clock, then every part of every step.
+
+A step is anything with the parts of `Step`. On the CPU one and the same step gives its time and that of its
+parts. On CUDA the parts need a synchronisation between them, which slows a step down; so step times come
+from steps without any (by CUDA events at their ends), and parts from other, instrumented steps.
+
+Where ranks exchange gradients, each instrumented step is followed by one that exchanges nothing and updates
+nothing. The difference between the two, in forward and backward together (buffers are broadcast in
+forward), is the exposed communication; it includes waiting for a slower rank.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+
+class Step(Protocol):
+    """One training step in its parts, which are called in this order."""
+
+    device: torch.device
+
+    def input(self, index: int) -> None:
+        """Get the samples of step `index`, counted from 0."""
+
+    def transfer(self) -> None:
+        """Bring them to the device."""
+
+    def forward(self) -> None:
+        """Network and loss."""
+
+    def backward(self) -> None:
+        """Gradients, and their exchange between ranks."""
+
+    def update(self) -> None:
+        """Optimizer step; gradients are dropped."""
+
+    def drop_gradients(self) -> None:
+        """In place of `update` where nothing is to change."""
+
+    def without_exchange(self) -> AbstractContextManager[None] | None:
+        """A context in which ranks exchange nothing; None if they never do."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long to time: after `warmup` steps, `num_steps`, or as many as fit in `seconds`."""
+
+    warmup: int = 5
+    num_steps: int = 30
+    seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.warmup < 1 or self.num_steps < 1 or not self.seconds > 0:
+            raise ValueError(f"at least one step of warm-up and one timed step, and some seconds; got {self}")
+
+
+PARTS = ("input", "transfer", "forward", "backward", "update")
+
+
+def time_steps(
+    step: Step, timing: Timing, write: Callable[..., None], agree: Callable[[int], int] = lambda number: number
+) -> None:
+    """Run and time steps; one call of `write` per timed step.
+
+    A line has `step`, `mode` and times in seconds: `plain` (step_time_s only), `parts` (each part; on the CPU
+    step_time_s as well) or `no_exchange` (each part; follows the `parts` step it is compared with).
+
+    Args:
+        agree: returns rank 0's number on every rank, so that all run equally many steps.
+    """
+    now = _clock(step.device)
+    start = now()
+    for index in range(timing.warmup):
+        _run(step, index, now)
+        _run_without_exchange(step, index, now)
+    step_s = (now() - start) / timing.warmup
+    count = agree(max(1, min(timing.num_steps, math.floor(timing.seconds / step_s))))
+    index = timing.warmup
+    is_cuda = step.device.type == "cuda"
+    if is_cuda:
+        for step_time_s in _plain_step_times_s(step, index, count):
+            write(step=index + 1, mode="plain", step_time_s=step_time_s)
+            index += 1
+    for _ in range(count):
+        parts = _run(step, index, now)
+        whole = {} if is_cuda else {"step_time_s": sum(parts.values())}
+        write(step=index + 1, mode="parts", **whole, **parts)
+        index += 1
+        apart = _run_without_exchange(step, index, now)
+        if apart is not None:
+            write(step=index + 1, mode="no_exchange", **apart)
+            index += 1
+
+
+def _run(step: Step, index: int, now: Callable[[], float], update: bool = True) -> dict[str, float]:
+    """One instrumented step: seconds by part. What is between two parts belongs to the later one."""
+    calls: tuple[Callable[[], None], ...] = (
+        lambda: step.input(index),
+        step.transfer,
+        step.forward,
+        step.backward,
+        step.update if update else step.drop_gradients,
+    )
+    times: dict[str, Any] = {}
+    last = now()
+    for name, call in zip(PARTS, calls, strict=True):
+        call()
+        this = now()
+        times[f"{name}_s"] = this - last
+        last = this
+    return times
+
+
+def _run_without_exchange(step: Step, index: int, now: Callable[[], float]) -> dict[str, float] | None:
+    apart = step.without_exchange()
+    if apart is None:
+        return None
+    with apart:
+        return _run(step, index, now, update=False)
+
+
+def _plain_step_times_s(step: Step, first: int, count: int) -> list[float]:
+    """Device time from the end of one step to the end of the next, with the host running ahead as it does."""
+    ends = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]  # type: ignore[no-untyped-call]
+    with torch.cuda.device(step.device):
+        ends[0].record()
+        for number in range(count):
+            step.input(first + number)
+            step.transfer()
+            step.forward()
+            step.backward()
+            step.update()
+            ends[number + 1].record()
+        torch.cuda.synchronize()
+    return [a.elapsed_time(b) / 1000 for a, b in itertools.pairwise(ends)]
+
+
+def _clock(device: torch.device) -> Callable[[], float]:
+    """Seconds; on CUDA after everything that was launched has finished."""
+    if device.type != "cuda":
+        return time.perf_counter
+
+    def now() -> float:
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return now
+
+

@@ -1,0 +1,251 @@
+"""A training loop of the user's own, recorded as a run like any other.
+
+    with chronograd.record("runs/mine", batch=64, device="cuda") as rec:
+        for x, y in loader:
+            with rec.step():
+                with rec.part("forward"):
+                    loss = loss_of(model(x), y)
+                with rec.part("backward"):
+                    loss.backward()
+                with rec.part("update"):
+                    optimizer.step()
+        with rec.pause():
+            evaluate(model)
+
+Time between two steps is input time; `pause` takes time out of the clock. Parts are optional. On CUDA each
+step ends with one synchronisation, and parts are timed by events, without any.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from chronograd import job as jobs
+from chronograd.errors import InputError, NotFoundError, RunError
+from chronograd.job import Job
+from chronograd.measure import environment, result
+from chronograd.measure.memory import PeakMemory
+from chronograd.record import Record
+from chronograd.rundir import RunDir
+
+if TYPE_CHECKING:
+    import torch
+
+PathLike = str | os.PathLike[str]
+WARMUP = 5
+WAIT_FOR_RANK_0_S = 60.0
+# What a user may mark, and the quantity it becomes.
+PARTS = {name.removesuffix("_s"): name for name in result.OWN_PARTS}
+
+
+def record(
+    path: PathLike | None = None,
+    *,
+    batch: int | None = None,
+    device: torch.device | str = "cpu",
+    job: Job | PathLike | None = None,
+    title: str = "",
+    warmup: int = WARMUP,
+    flops_per_step: float | None = None,
+) -> LoopRecorder:
+    """A context around a training loop that writes a run directory and its record, even when the loop raises.
+
+    Args:
+        path: the run directory, which must not hold a run yet; by default a new one in `runs`.
+        batch: samples per step over all ranks, for the throughput; the job's by default.
+        device: where the network is.
+        job: the job, or its file, if there is one.
+        warmup: first steps that are written and left out of the quantities.
+        flops_per_step: matrix FLOPs of one step of one rank.
+
+    Under torchrun (RANK and WORLD_SIZE are set) every rank records into the same directory, which rank 0
+    makes; give `path`. Raises InputError, RunError when entered.
+    """
+    read = job if job is None or not isinstance(job, (str, os.PathLike)) else jobs.load(Path(job))
+    if batch is None and read is not None:
+        batch = read.training.batch
+    return LoopRecorder(path, batch, str(device), read, title, warmup, flops_per_step)
+
+
+class LoopRecorder:
+    """Records the steps of a loop; made by `record`. `run` is the run directory, once entered."""
+
+    run: RunDir
+
+    def __init__(
+        self,
+        path: PathLike | None,
+        batch: int | None,
+        device: str,
+        job: Job | None,
+        title: str,
+        warmup: int,
+        flops_per_step: float | None,
+    ) -> None:
+        if batch is not None and batch < 1:
+            raise InputError(f"batch is {batch}; it is the number of samples per step", "give 1 or more")
+        self._path, self._batch, self._device_name, self._job = path, batch, device, job
+        self._title, self._warmup, self._flops = title, warmup, flops_per_step
+        self._rank, self._world_size = (int(os.environ.get(n, d)) for n, d in (("RANK", "0"), ("WORLD_SIZE", "1")))
+        self._num_steps = 0
+        self._input_s = self._since = 0.0
+        self._parts: dict[str, list[Callable[[], float]]] | None = None
+        self._open_part = ""
+
+    def __enter__(self) -> Self:
+        import torch
+
+        self._device = torch.device(self._device_name)
+        self.run = self._make_or_join()
+        self._lines = self.run.step_writer(self._rank)
+        is_cuda = self._device.type == "cuda"
+        name = torch.cuda.get_device_name(self._device) if is_cuda else environment.processor_name()
+        threads = torch.get_num_threads()
+        self._lines.write(event="start", step=0, device=str(self._device), device_name=name, threads=threads)
+        self._memory = PeakMemory(self._device)
+        self._since = self._now()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        peak, source = self._memory.peak_bytes(), self._memory.source
+        self._lines.write(event="memory", step=self._num_steps, memory_peak_bytes=peak, source=source)
+        self._lines.close()
+        if self._rank == 0:
+            self.run.save_record(self._record("" if error is None else f"{type(error).__name__}: {error}"))
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """One training step. A step that raises is not written."""
+        if self._parts is not None:
+            raise InputError("rec.step() within rec.step()", "end one step before the next begins")
+        start = time.perf_counter()
+        input_s = self._input_s + start - self._since
+        self._parts = {}
+        try:
+            yield
+            end = self._now()
+            parts = {PARTS[name]: sum(read() for read in reads) for name, reads in self._parts.items()}
+            parts["input_s"] = parts.get("input_s", 0.0) + input_s
+        finally:
+            self._parts = None
+            self._input_s, self._since = 0.0, time.perf_counter()
+        self._num_steps += 1
+        mode = "warmup" if self._num_steps <= self._warmup else "parts"
+        self._lines.write(step=self._num_steps, mode=mode, step_time_s=input_s + end - start, **parts)
+        self._since = time.perf_counter()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """A part of the step: input, transfer, forward, backward or update. Times of equal names add up."""
+        if name not in PARTS:
+            raise NotFoundError("part of a step", name, PARTS)
+        if self._parts is None or self._open_part:
+            where = f"within rec.part({self._open_part!r})" if self._open_part else "outside of rec.step()"
+            raise InputError(f"rec.part({name!r}) {where}", "parts follow each other within a step")
+        self._open_part = name
+        stop = self._stopwatch()
+        try:
+            yield
+        finally:
+            self._open_part = ""
+        self._parts.setdefault(name, []).append(stop())
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Outside of the clock, between steps: evaluation, checkpoints, logging."""
+        self._input_s += time.perf_counter() - self._since
+        try:
+            yield
+        finally:
+            self._since = self._now()
+
+    # -- helpers -----------------------------------------------------------------------------------------
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            import torch
+
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+    def _stopwatch(self) -> Callable[[], Callable[[], float]]:
+        """Starts; stopping it returns what reads the seconds, on CUDA only after a synchronisation."""
+        if self._device.type != "cuda":
+            start_s = time.perf_counter()
+
+            def stop_host() -> Callable[[], float]:
+                seconds = time.perf_counter() - start_s
+                return lambda: seconds
+
+            return stop_host
+        import torch
+
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+
+        def stop_device() -> Callable[[], float]:
+            end.record()
+            return lambda: float(start.elapsed_time(end)) / 1000
+
+        return stop_device
+
+    def _make_or_join(self) -> RunDir:
+        if self._rank == 0:
+            return RunDir.create(self._job, environment.environment(), self._path)
+        if self._path is None:
+            raise InputError("chronograd.record without a path on several ranks", "give all ranks one path")
+        deadline = time.monotonic() + WAIT_FOR_RANK_0_S
+        path = Path(self._path)
+        while not _is_new_run(path):
+            if time.monotonic() > deadline:
+                raise RunError(f"rank 0 did not make {path} within {WAIT_FOR_RANK_0_S:g} s", "give all ranks one path")
+            time.sleep(0.1)
+        return RunDir.open(path)
+
+    def _record(self, raised: str) -> Record:
+        """From the steps that all ranks have written so far; ranks that are behind make it shorter."""
+        environment_then = self.run.environment()
+        made = Record(
+            kind="measured",
+            title=self._title or f"own loop, {self.run.path.name}",
+            job=jobs.resolved(self._job) if self._job is not None else {},
+            cluster={"device": "local", "count": self._world_size, "ran_on": self._ran_on()},
+            backend=self._job.backend if self._job is not None else "",
+            versions=environment_then.get("versions", {}),
+            provenance={"environment": environment_then, "run": self.run.path.name, "method": _METHOD},
+        )
+        ranks = result.lines_of_ranks(self.run)
+        timed = {rank: [line for line in lines if line["mode"] != "warmup"] for rank, lines in ranks.items()}
+        on_device = "CUDA events within the step" if self._device.type == "cuda" else "host clock"
+        method = result.Method("from the end of one step to the end of the next, host clock", on_device)
+        for name, quantity in result.step_quantities(timed, self._batch, method).items():
+            made.put(name, quantity)
+        made.put("achieved_flops_per_s", result.achieved_flops(made["step_time_s"], self._flops))
+        made.put("memory_peak_bytes", result.memory_quantity(self.run))
+        if self._num_steps <= self._warmup:
+            made.notes.append(f"only {self._num_steps} steps were done, and the first {self._warmup} are warm-up")
+        if raised:
+            made.notes.append(f"the loop raised {raised}")
+        return made
+
+    def _ran_on(self) -> str:
+        starts = [e for e in self.run.read_steps(0).events if e["event"] == "start"]
+        return str(starts[-1]["device_name"])
+
+
+def _is_new_run(path: Path) -> bool:
+    """Made by the rank 0 of these ranks, not by that of an earlier start, which rank 0 will refuse."""
+    made = path / "environment.json"
+    return made.exists() and time.time() - made.stat().st_mtime < WAIT_FOR_RANK_0_S
+
+
+_METHOD = "a loop of the user's own; time between steps is input, pauses are left out"
+

@@ -1,0 +1,87 @@
+"""The verbs measure, train and records on real processes; data inside scikit-learn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chronograd.cli.main import main
+from chronograd.record import STEP_PARTS
+
+JOB = """
+network: {name: "tiny_networks:plain"}
+data: {name: digits}
+training: {recipe: sgd-one-cycle, epochs: 2, batch: 64}
+cluster: {device: cpu, threads: 1}
+"""
+NETWORKS = Path(__file__).parent.parent / "train"
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(NETWORKS))
+    monkeypatch.syspath_prepend(str(NETWORKS))
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(JOB)
+
+
+def test_train_then_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "job.yaml", "--out", "runs/mine"]) == 0
+    printed = capsys.readouterr()
+    assert [line.split()[1] for line in printed.err.splitlines()] == ["runs/mine", "1/2", "2/2"]
+    assert "\x1b" not in printed.out + printed.err
+    assert main(["train", "--resume", "runs/mine", "--json"]) == 0
+    trained = json.loads(capsys.readouterr().out)
+    assert trained["run"] == "runs/mine"
+    assert trained["quantities"]["test_accuracy"]["value"] > 0.5
+    assert main(["records", "--json", "--kind", "measured", "--job", "plain"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert listed["path"] == "runs/mine"
+    for nothing in (["--job", "resnet"], ["--kind", "predicted"], ["--device", "k80"], ["--in", "elsewhere"]):
+        assert main(["records", *nothing]) == 0
+        assert "no records" in capsys.readouterr().out
+    assert main(["records", "mine"]) == 0
+    assert "accuracy on the test split" in capsys.readouterr().out
+    assert main(["records"]) == 0
+    assert "mine" in capsys.readouterr().out
+
+
+def test_measure_two_ranks_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["backend=ddp", "cluster.count=2", "--steps", "6", "--warmup", "2", "--launcher", "local", "--json"]
+    assert main(["measure", "job.yaml", *arguments]) == 0
+    record = json.loads(capsys.readouterr().out)
+    quantities = record["quantities"]
+    assert quantities["step_time_s"]["n"] == 6
+    assert record["cluster"]["count"] == 2
+    parts = [quantities[name]["value"] for name in STEP_PARTS]
+    assert all(part is not None and part >= 0 for part in parts)
+    assert quantities["communication_overlapped_s"]["value"] is None
+    assert quantities["communication_overlapped_s"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["train"], 2, "Name a JOB"),
+        (["train", "--resume", "nowhere"], 1, "no run directory"),
+        (["train", "job.yaml", "training.epoch=3"], 2, "did you mean epochs"),
+        (["measure", "job.yaml", "network.name=resnet21"], 2, "did you mean resnet"),
+        (["records", "nowhere"], 2, "no record"),
+    ],
+)
+def test_what_is_wrong_is_told_without_a_traceback(
+    arguments: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == status
+    told = capsys.readouterr().err
+    assert message in told
+    assert "Traceback" not in told
+    assert not Path("runs").exists()
+
+
+def test_print_config_starts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "job.yaml", "training.epochs=5", "--print-config"]) == 0
+    assert "epochs: 5" in capsys.readouterr().out
+    assert not Path("runs").exists()

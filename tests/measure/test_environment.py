@@ -1,0 +1,42 @@
+"""The environment as data, and peak memory."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+
+import torch
+
+from chronograd.measure.environment import environment
+from chronograd.measure.memory import PeakMemory
+
+
+def test_the_environment_is_json_and_keeps_the_host_to_itself() -> None:
+    found = environment()
+    text = json.dumps(found)
+    assert {"created", "platform", "versions", "processor", "cores", "ram_bytes", "gpus"} <= found.keys()
+    assert found["versions"]["torch"] == torch.__version__.split("+")[0]
+    assert found["cores"] >= 1
+    name = socket.gethostname()
+    assert name == "localhost" or name not in text
+
+
+def test_the_environment_needs_no_torch() -> None:
+    code = (
+        "import sys; from chronograd.measure.environment import environment; environment(); "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_peak_memory_sees_what_was_freed() -> None:
+    """In a process of its own, as the peak is the process's: 200 MB, touched and dropped."""
+    code = (
+        "import torch; from chronograd.measure.memory import PeakMemory\n"
+        "m = PeakMemory(torch.device('cpu')); x = torch.ones(50_000_000); del x; print(m.peak_bytes())"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert 190e6 < int(printed) < 260e6
+    assert "resident" in PeakMemory(torch.device("cpu")).source

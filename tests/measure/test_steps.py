@@ -1,0 +1,140 @@
+"""Timing steps, and from lines to quantities: steps of known length, then lines of known times."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+import torch
+
+from chronograd.measure.result import Method, achieved_flops, step_quantities
+from chronograd.measure.steps import Timing, time_steps
+
+METHOD = Method("step clock", "part clock")
+
+
+class Sleeping:
+    """A step whose parts take known times, and 10 ms more of backward where ranks exchange gradients."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, exchanges: bool) -> None:
+        self.exchanges = exchanges
+        self.is_apart = False
+        self.calls: list[str] = []
+
+    def input(self, index: int) -> None:
+        self.calls.append(f"input {index}")
+
+    def transfer(self) -> None:
+        self.calls.append("transfer")
+
+    def forward(self) -> None:
+        time.sleep(0.002)
+
+    def backward(self) -> None:
+        time.sleep(0.004 + (0.010 if self.exchanges and not self.is_apart else 0))
+
+    def update(self) -> None:
+        self.calls.append("update")
+
+    def drop_gradients(self) -> None:
+        self.calls.append("drop")
+
+    def without_exchange(self) -> AbstractContextManager[None] | None:
+        return self._apart() if self.exchanges else None
+
+    @contextlib.contextmanager
+    def _apart(self) -> Iterator[None]:
+        self.is_apart = True
+        yield
+        self.is_apart = False
+
+
+def timed(step: Sleeping, timing: Timing, agree: Callable[[int], int] = lambda n: n) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
+    time_steps(step, timing, lambda **line: lines.append(line), agree)
+    return lines
+
+
+def test_warm_up_is_outside_and_every_step_has_its_parts() -> None:
+    step = Sleeping(exchanges=False)
+    lines = timed(step, Timing(warmup=2, num_steps=5))
+    assert [line["step"] for line in lines] == [3, 4, 5, 6, 7]
+    assert step.calls.count("update") == 7
+    for line in lines:
+        parts = [line[f"{p}_s"] for p in ("input", "transfer", "forward", "backward", "update")]
+        assert line["step_time_s"] == pytest.approx(sum(parts))
+        assert line["forward_s"] >= 0.002
+        assert line["backward_s"] >= 0.004
+
+
+def test_seconds_bound_the_number_of_steps_and_ranks_agree() -> None:
+    assert len(timed(Sleeping(False), Timing(warmup=2, num_steps=50, seconds=0.04))) <= 6
+    assert len(timed(Sleeping(False), Timing(num_steps=50), agree=lambda number: 3)) == 3
+
+
+@pytest.mark.parametrize("wrong", [{"warmup": 0}, {"num_steps": 0}, {"seconds": 0.0}])
+def test_a_timing_without_steps_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="at least one step"):
+        Timing(**wrong)
+
+
+def test_exposed_communication_is_what_the_exchange_adds() -> None:
+    step = Sleeping(exchanges=True)
+    lines = timed(step, Timing(warmup=1, num_steps=8))
+    assert [line["mode"] for line in lines] == ["parts", "no_exchange"] * 8
+    assert step.calls.count("update") == step.calls.count("drop") == 9
+    found = step_quantities({0: lines}, 32, METHOD)
+    assert found["communication_exposed_s"].value == pytest.approx(0.010, abs=0.004)
+    assert found["backward_s"].value == pytest.approx(0.004, abs=0.003)
+    assert found["step_time_s"].n == 8
+
+
+def line(step: int, mode: str = "parts", **parts: float) -> dict[str, Any]:
+    whole = {"input_s": 0.0, "transfer_s": 0.0, "forward_s": 0.1, "backward_s": 0.2, "update_s": 0.0} | parts
+    timed_whole = {} if mode == "no_exchange" else {"step_time_s": sum(whole.values())}
+    return {"step": step, "mode": mode, **timed_whole, **whole}
+
+
+def test_a_step_lasts_as_long_as_on_its_slowest_rank() -> None:
+    ranks = {0: [line(1), line(2, forward_s=0.5)], 1: [line(1, update_s=0.3), line(2)]}
+    found = step_quantities(ranks, 12, METHOD)
+    assert found["step_time_s"].value == pytest.approx((0.6 + 0.7) / 2)
+    assert found["forward_s"].value == pytest.approx((0.1 + 0.5) / 2)
+    assert found["update_s"].value == pytest.approx((0.3 + 0.0) / 2)
+    assert found["throughput_samples_per_s"].value == pytest.approx(12 / 0.65)
+    assert "slowest of 2 ranks" in found["step_time_s"].source
+    assert found["communication_exposed_s"].value is None
+
+
+def test_the_exposed_communication_is_a_median_floored_at_zero() -> None:
+    exchanging = [0.30, 0.20, 0.21, 0.22, 0.20]  # backward with exchange; 0.2 without
+    lines = []
+    for number, backward_s in enumerate(exchanging):
+        lines += [line(2 * number, backward_s=backward_s), line(2 * number + 1, mode="no_exchange")]
+    quantity = step_quantities({0: lines}, None, METHOD)["communication_exposed_s"]
+    assert quantity.value == pytest.approx(0.01)
+    assert (quantity.low, quantity.n) == (pytest.approx(0.0), 5)
+    below = [line(0, backward_s=0.1), line(1, mode="no_exchange")]
+    assert step_quantities({0: below}, None, METHOD)["communication_exposed_s"].value == 0
+
+
+def test_what_was_not_measured_has_a_reason() -> None:
+    found = step_quantities({0: [{"step": 1, "mode": "parts", "step_time_s": 0.1, "input_s": 0.01}]}, None, METHOD)
+    assert found["step_time_s"].value == 0.1
+    for name in ("forward_s", "throughput_samples_per_s", "communication_overlapped_s", "mfu"):
+        assert found[name].value is None
+        assert found[name].reason
+    empty = step_quantities({}, 4, METHOD)
+    assert all(q.value is None for q in empty.values())
+
+
+def test_achieved_rate_is_flops_over_time() -> None:
+    time_s = step_quantities({0: [line(1)]}, 1, METHOD)["step_time_s"]
+    assert achieved_flops(time_s, 6e9).value == pytest.approx(6e9 / 0.3)
+    assert "were not given" in achieved_flops(time_s, None).reason
