@@ -12,7 +12,7 @@ from chronograd import job as jobs
 from chronograd.errors import FileFormatError, InputError
 from chronograd.hardware import catalog
 from chronograd.predict.calibration import CLASSES, Calibration, ClassRate, calibration_for, from_datasheet
-from chronograd.predict.collectives import halving_doubling, ring, tree
+from chronograd.predict.collectives import ALGORITHMS, recursive_doubling, reduce_to_one, ring, tree
 from chronograd.predict.compute import Work, operator_seconds, update_seconds
 from chronograd.predict.memory import peak_memory
 from chronograd.predict.prediction import predict, predict_step, setting_of
@@ -101,7 +101,7 @@ def test_update_reads_and_writes_each_array_once() -> None:
 def test_no_all_reduce_beats_the_bandwidth_bound(num_ranks: int) -> None:
     """t >= 2(n - 1)/n · S/B whatever the algorithm (nccl-tests PERFORMANCE.md)."""
     bound = 2 * (num_ranks - 1) / num_ranks * 1e8 / 1e9
-    for algorithm in (ring, tree, halving_doubling):
+    for algorithm in ALGORITHMS.values():
         assert algorithm(1e8, num_ranks, 1e-6, 1e9) >= bound
     assert ring(1e8, num_ranks, 0.0, 1e9) == pytest.approx(bound)
 
@@ -110,6 +110,9 @@ def test_tree_reproduces_paleo() -> None:
     """AlexNet v2 on 20 Gbit/s: 160.97 ms for 2 workers, 482.9 ms for 8 (PALEO's released code)."""
     assert tree(201_215_648, 2, 0.0, 2.5e9) == pytest.approx(0.16097, abs=5e-6)
     assert tree(201_215_648, 8, 0.0, 2.5e9) == pytest.approx(0.4829, abs=5e-5)
+    # Butterfly is half a tree, one-to-all is serial: 2(n - 1)·S/B.
+    assert recursive_doubling(201_215_648, 8, 0.0, 2.5e9) == pytest.approx(0.4829 / 2, abs=5e-5)
+    assert reduce_to_one(201_215_648, 8, 0.0, 2.5e9) == pytest.approx(14 * 201_215_648 / 2.5e9)
 
 
 def many_gradients(sizes: list[int]) -> Trace:

@@ -112,7 +112,7 @@ class _Problem:
         for name, values in by_operator.items():
             table = np.bincount(cell, values, num_samples * num_classes).reshape(num_samples, num_classes)
             columns[name] = table * scale
-        jacobian = [columns[name][:, k] for name, k in self.slots]
+        jacobian: list[np.ndarray] = [columns[name][:, k] for name, k in self.slots]
         speedup = calibration.cache_speedup
         cached = np.add.reduceat(-by_memory * speedup * terms.cached, self.starts) * scale[:, 0]
         jacobian.append(cached if speedup > 1 else np.zeros(num_samples))

@@ -101,7 +101,7 @@ class Work:
     def seconds(self, calibration: Calibration, rates: dict[str, np.ndarray] | None = None) -> np.ndarray:
         """Seconds of each operator on the device; `rates` instead of the calibration's own columns."""
         terms = self.terms(calibration, rates)
-        return terms.launch + terms.pass_s + terms.weights
+        return np.asarray(terms.launch + terms.pass_s + terms.weights)
 
     def terms(self, calibration: Calibration, rates: dict[str, np.ndarray] | None = None) -> Terms:
         """What the seconds of each operator are made of."""
