@@ -392,11 +392,7 @@ def _parse_line(raw: bytes) -> dict[str, Any] | None:
 
 
 def _is_cut_off(path: Path) -> bool:
-    with path.open("rb") as stream:
-        if stream.seek(0, os.SEEK_END) == 0:
-            return False
-        stream.seek(-1, os.SEEK_END)
-        return stream.read(1) != b"\n"
+    return path.read_bytes()[-1:] not in (b"", b"\n")
 
 
 def _finite(value: Any) -> Any:

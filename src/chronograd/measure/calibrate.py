@@ -49,13 +49,14 @@ class Setup:
 
 
 def default_setups(cores: int | None = None) -> list[Setup]:
-    """What jobs on this machine use: one rank with all cores, and two with half each.
+    """What jobs on this machine use: one rank with all cores, one with half of them, two with half each.
 
     >>> default_setups(8)
-    [Setup(processes=1, threads=8), Setup(processes=2, threads=4)]
+    [Setup(processes=1, threads=8), Setup(processes=1, threads=4), Setup(processes=2, threads=4)]
     """
     cores = cores or environment.cores()
-    return [Setup(1, cores), Setup(2, max(1, cores // 2))]
+    half = max(1, cores // 2)
+    return list(dict.fromkeys([Setup(1, cores), Setup(1, half), Setup(2, half)]))
 
 
 def calibrate(
@@ -206,6 +207,7 @@ def _average(results: list[dict[str, Any]]) -> dict[str, Any]:
 
     return {
         "peaks": {k: mean(lambda r, k=k: r["peaks"][k]) for k in first["peaks"]},  # type: ignore[misc]
+        "gather_s": mean(lambda r: r["gather_s"]),
         "updates": [
             {**row, "seconds": mean(lambda r, i=i: r["updates"][i]["seconds"])}  # type: ignore[misc]
             for i, row in enumerate(first["updates"])
@@ -280,7 +282,9 @@ def _fit(
         "torch": str(torch.__version__),
         "processor": torch.cuda.get_device_name() if place == "cuda" else environment.processor_name(),
     }
-    return replace(fitted, classes=classes, update_launch_s=launch_s, provenance=provenance)
+    return replace(
+        fitted, classes=classes, update_launch_s=launch_s, input_launch_s=result["gather_s"], provenance=provenance
+    )
 
 
 def _fit_update(rows: list[dict[str, Any]], calibration: Calibration) -> tuple[float, float]:

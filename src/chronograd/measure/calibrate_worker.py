@@ -23,6 +23,8 @@ import torch.distributed as dist
 from chronograd.measure.blocks import Block, blocks
 
 GPU_FACTOR = 16
+# Written between repeats: twice the last cache of most processors.
+SCRATCH_BYTES = 2**26
 LINK_BYTES = (4_000, 40_000, 400_000, 1_200_000, 4_000_000, 16_000_000)
 _MIN_REPEATS, _MAX_REPEATS = 5, 200
 
@@ -44,18 +46,22 @@ def _arithmetic(device: torch.device, precision: str) -> AbstractContextManager[
 def time_block(block: Block, device: torch.device, precision: str, seconds: float) -> dict[str, Any]:
     """Lower quartile of forward and backward seconds of a block, with the sum of its output as loss.
 
-    The lower quartile is what a block takes while nothing else runs, even if other programs do half of the time.
+    Caches are cold at the start of each, as after the other layers of a network and the update: blocks timed hot
+    promise a third too much. The lower quartile is what a block takes while nothing else runs, even if other
+    programs do half of the time.
     """
     torch.manual_seed(0)
     model = block.make().to(device)
     batch = block.batch * (GPU_FACTOR if device.type == "cuda" else 1)
     x = torch.randn(batch, *block.input_shape, device=device, requires_grad=True)
+    scratch = torch.zeros(SCRATCH_BYTES // 4, device=device)
     forward: list[float] = []
     backward: list[float] = []
     end = time.perf_counter() + seconds
     while len(forward) < _MIN_REPEATS + 2 or (time.perf_counter() < end and len(forward) < _MAX_REPEATS):
         for p in (x, *model.parameters()):
             p.grad = None
+        scratch.add_(1)
         t0 = _clock(device)
         with _arithmetic(device, precision):
             loss = model(x).sum()
@@ -103,8 +109,33 @@ def time_updates(device: torch.device) -> list[dict[str, Any]]:
         optimizer = torch.optim.SGD(parameters, lr=0.0, momentum=0.9, weight_decay=1e-4)
         for p in parameters:
             p.grad = torch.randn_like(p)
-        rows.append({"count": count, "size": size, "seconds": _best(optimizer.step, device, 0.5)})
+        rows.append({"count": count, "size": size, "seconds": _cold_quartile(optimizer.step, device)})
     return rows
+
+
+def time_gather(device: torch.device) -> float:
+    """Seconds to pick a small batch out of a data set in memory by index: mostly the cost of the call."""
+    images, labels = torch.randn(1024, 1, 8, 8), torch.zeros(1024, dtype=torch.int64)
+    order = torch.randperm(1024)
+
+    def gather() -> None:
+        mine = order[:32].clone()
+        images[mine].to(device)
+        labels[mine].to(device)
+
+    return _cold_quartile(gather, device)
+
+
+def _cold_quartile(run: Callable[[], Any], device: torch.device, repeats: int = 25) -> float:
+    """Lower quartile of the seconds of a call that finds its data outside of the caches."""
+    scratch = torch.zeros(SCRATCH_BYTES // 4, device=device)
+    seconds = []
+    for _ in range(repeats):
+        scratch.add_(1)
+        t0 = _clock(device)
+        run()
+        seconds.append(_clock(device) - t0)
+    return statistics.quantiles(seconds[2:], n=4)[0]
 
 
 def time_all_reduce(rank: int, world: int, store: str) -> list[dict[str, float]]:
@@ -137,7 +168,12 @@ def main(argv: list[str]) -> None:
         place, threads, precision, seconds = rest
         device = torch.device(place)
         torch.set_num_threads(int(threads))
-        result = {"peaks": peaks(device, precision), "updates": time_updates(device), "blocks": []}
+        result = {
+            "peaks": peaks(device, precision),
+            "updates": time_updates(device),
+            "gather_s": time_gather(device),
+            "blocks": [],
+        }
         for block in blocks():
             result["blocks"].append(time_block(block, device, precision, float(seconds)))
             print(f"progress {block.name}", flush=True)

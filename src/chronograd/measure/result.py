@@ -45,9 +45,7 @@ def step_quantities(ranks: Mapping[int, Sequence[Line]], batch: int | None, meth
     """
     num_ranks = len(ranks)
     suffix = f"; slowest of {num_ranks} ranks in each step" if num_ranks > 1 else ""
-    step_times = [
-        max(line["step_time_s"] for line in lines) for lines in _in_step(ranks) if "step_time_s" in lines[0]
-    ]
+    step_times = [max(line["step_time_s"] for line in lines) for lines in _in_step(ranks) if "step_time_s" in lines[0]]
     found = {"step_time_s": Quantity.of_samples(step_times, "s", method.step_time + suffix)}
     found |= _part_quantities(ranks, method.parts + suffix)
     found["throughput_samples_per_s"] = _throughput(found["step_time_s"], batch)

@@ -153,5 +153,3 @@ def _clock(device: torch.device) -> Callable[[], float]:
         return time.perf_counter()
 
     return now
-
-

@@ -248,4 +248,3 @@ def _is_new_run(path: Path) -> bool:
 
 
 _METHOD = "a loop of the user's own; time between steps is input, pauses are left out"
-

@@ -59,6 +59,7 @@ class Calibration:
         peak_flops_per_s, vector_flops_per_s, bandwidth_bytes_per_s: what the shares are shares of.
         host_launch_s: time of issuing one operator from the host, which hides behind the device's work.
         cache_bytes, cache_speedup: operators whose bytes fit are faster by so much.
+        update_launch_s: of one elementary operator of the optimizer; `input_launch_s`: of picking a batch in memory.
         overlap: share of communication that can hide behind backward; 0 where both need the same cores.
         sigma: standard deviation of the log error of a predicted step.
         threads, processes: for a CPU, what it was calibrated with: threads per rank, ranks at once.
@@ -74,6 +75,7 @@ class Calibration:
     cache_bytes: float = 0.0
     cache_speedup: float = 1.0
     update_launch_s: float = 0.0
+    input_launch_s: float = 0.0
     overlap: float = 1.0
     sigma: float = 0.45
     threads: int | None = None

@@ -96,8 +96,9 @@ def predict_step(trace: Trace, setting: Setting) -> Step:
     input_bytes = sum(trace.storages[trace.tensors[i].storage].bytes.at(batch) for i in trace.inputs)
     host_link = setting.device.node.host_link
     is_gpu = setting.device.kind == "gpu"
+    gather_s = 0.0 if is_gpu else 2 * input_bytes / (_GATHER_SHARE * calibration.bandwidth_bytes_per_s)
     parts = {
-        "input_s": 0.0 if is_gpu else 2 * input_bytes / (_GATHER_SHARE * calibration.bandwidth_bytes_per_s),
+        "input_s": calibration.input_launch_s + gather_s,
         "transfer_s": input_bytes / catalog.link(host_link).bandwidth_bytes_per_s if is_gpu and host_link else 0.0,
         "forward_s": phases["forward"],
         "backward_s": phases["backward"],

@@ -103,9 +103,9 @@ def _optimizer(job: Job) -> str:
 
 
 def at_world(job: Job, world: int) -> Job:
-    """The job on `world` processes of this machine, which share its cores."""
+    """The job on `world` processes of this machine, each with the same share of its cores, so that they compare."""
     backend = "single" if world == 1 else "ddp"
-    threads = max(1, environment.cores() // world)
+    threads = job.cluster.threads or max(1, environment.cores() // max(WORLDS))
     return changed(job, [f"cluster.count={world}", f"backend={backend}", f"cluster.threads={threads}"])
 
 

@@ -16,7 +16,7 @@ from chronograd.data import datasets
 from chronograd.errors import ChronogradError, JobError
 from chronograd.job import Job
 from chronograd.measure import environment, result
-from chronograd.measure.memory import PeakMemory
+from chronograd.measure.memory import PeakMemory, cpu_tensor_peak_bytes
 from chronograd.measure.steps import Timing, time_steps
 from chronograd.record import Record
 from chronograd.rundir import RunDir, StepWriter
@@ -69,7 +69,10 @@ def _measure(run: RunDir, job: Job, place: Place, timing: Timing, flops_per_step
         memory = PeakMemory(place.device)
         step = _start(run, job, place, dataset, lines)
         time_steps(step, timing, lines.write, lambda number: distributed.number_of_first_rank(number, place))
-        _write_memory(lines, memory, 0)
+        if place.device.type == "cpu":
+            _write_tensor_memory(lines, step)
+        else:
+            _write_memory(lines, memory, 0)
     distributed.wait_for_all(place)
     if place.is_first:
         run.save_record(_measured_record(run, job, place, timing, flops_per_step))
@@ -88,6 +91,15 @@ def _start(run: RunDir, job: Job, place: Place, dataset: datasets.Dataset, lines
 
 def _write_memory(lines: StepWriter, memory: PeakMemory, step: int) -> None:
     lines.write(event="memory", step=step, memory_peak_bytes=memory.peak_bytes(), source=memory.source)
+
+
+def _write_tensor_memory(lines: StepWriter, step: TrainingStep) -> None:
+    """One more step, outside the clock, with the allocator's events recorded."""
+    state = [v for s in step.optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
+    held = [*step.network.parameters(), *step.network.buffers(), *state]
+    peak = cpu_tensor_peak_bytes(lambda: step.run(0), held)
+    source = "tensors alive at once in one step, from the allocator's events; after the clock"
+    lines.write(event="memory", step=0, memory_peak_bytes=peak, source=source)
 
 
 def _measured_record(
