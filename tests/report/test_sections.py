@@ -114,7 +114,7 @@ def test_training_that_reached_its_target_with_a_forecast(training):
     section = training_section(training([0.5, 0.8, 0.9, 0.96], 40.0), FORECAST)
     assert section.takeaway == (
         "Training ended at 96.0 % test accuracy after 4 epochs and 40 s, at or above the target of 95.0 %, reached "
-        "after 40 s; a forecast from the first 20 steps missed the loss that followed by 25.0 % on average, and its "
+        "after 40 s; a forecast from the first 20 steps missed the loss of the epochs that followed by 25 % on average, and its "
         "80 % band held 100 % of it (a band too wide)."
     )
     loss, accuracy = section.figure.panels
@@ -137,7 +137,7 @@ def test_training_without_accuracy_or_curves():
     record = Record(kind="measured", title="t", curves={"loss": Curve(columns={"step": [1.0], "loss": [None]})})
     section = training_section(record, FORECAST)
     assert "The test accuracy is not known" in section.takeaway
-    assert "missed the loss that followed by 25.0 %" in section.takeaway
+    assert "missed the loss of the epochs that followed by 25 %" in section.takeaway
 
 
 def test_plan_names_cheapest_fastest_and_where_more_do_not_help(planned):

@@ -136,7 +136,7 @@ def _forecast_words(curve: Curve | None, forecast: Forecast | None) -> str:
     part = f"; a forecast from the first {forecast['fitted_until_step']:,} steps"
     if forecast["mape"] is None:
         return f"{part} could not be held against what happened"
-    text = f"{part} missed the loss that followed by {percent(forecast['mape'])} on average"
+    text = f"{part} missed the loss of the epochs that followed by {percent(forecast['mape'], 0)} on average"
     inside = _share_inside(curve, forecast)
     if inside is None:
         return text
