@@ -44,11 +44,10 @@ def _arithmetic(device: torch.device, precision: str) -> AbstractContextManager[
 
 
 def time_block(block: Block, device: torch.device, precision: str, seconds: float) -> dict[str, Any]:
-    """Lower quartile of forward and backward seconds of a block, with the sum of its output as loss.
+    """Median forward and backward seconds of a block, with the sum of its output as loss.
 
     Caches are cold at the start of each, as after the other layers of a network and the update: blocks timed hot
-    promise a third too much. The lower quartile is what a block takes while nothing else runs, even if other
-    programs do half of the time.
+    promise a third too much.
     """
     torch.manual_seed(0)
     model = block.make().to(device)
@@ -73,8 +72,8 @@ def time_block(block: Block, device: torch.device, precision: str, seconds: floa
     return {
         "block": block.name,
         "batch": batch,
-        "forward_s": statistics.quantiles(forward[2:], n=4)[0],
-        "backward_s": statistics.quantiles(backward[2:], n=4)[0],
+        "forward_s": statistics.median(forward[2:]),
+        "backward_s": statistics.median(backward[2:]),
     }
 
 
@@ -109,7 +108,7 @@ def time_updates(device: torch.device) -> list[dict[str, Any]]:
         optimizer = torch.optim.SGD(parameters, lr=0.0, momentum=0.9, weight_decay=1e-4)
         for p in parameters:
             p.grad = torch.randn_like(p)
-        rows.append({"count": count, "size": size, "seconds": _cold_quartile(optimizer.step, device)})
+        rows.append({"count": count, "size": size, "seconds": _cold_median(optimizer.step, device)})
     return rows
 
 
@@ -123,11 +122,11 @@ def time_gather(device: torch.device) -> float:
         images[mine].to(device)
         labels[mine].to(device)
 
-    return _cold_quartile(gather, device)
+    return _cold_median(gather, device)
 
 
-def _cold_quartile(run: Callable[[], Any], device: torch.device, repeats: int = 25) -> float:
-    """Lower quartile of the seconds of a call that finds its data outside of the caches."""
+def _cold_median(run: Callable[[], Any], device: torch.device, repeats: int = 25) -> float:
+    """Median seconds of a call that finds its data outside of the caches."""
     scratch = torch.zeros(SCRATCH_BYTES // 4, device=device)
     seconds = []
     for _ in range(repeats):
@@ -135,7 +134,7 @@ def _cold_quartile(run: Callable[[], Any], device: torch.device, repeats: int = 
         t0 = _clock(device)
         run()
         seconds.append(_clock(device) - t0)
-    return statistics.quantiles(seconds[2:], n=4)[0]
+    return statistics.median(seconds[2:])
 
 
 def time_all_reduce(rank: int, world: int, store: str) -> list[dict[str, float]]:
