@@ -14,7 +14,9 @@ import gzip
 import json
 import math
 import os
+import zlib
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from chronograd.errors import FileFormatError
+from chronograd.errors import FileFormatError, InputError
 from chronograd.units import FLOPS_PER_MAC
 
 FORMAT = "chronograd-trace"
@@ -297,7 +299,7 @@ class Trace:
     # -- files ----------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write as JSON, gzipped if the name ends in `.gz`. Written aside, then renamed."""
+        """Write as JSON, gzipped if the name ends in `.gz`. Written aside, then renamed. Raises InputError."""
         path = Path(path)
         text = json.dumps(self.to_json(), separators=(",", ":")).encode()
         if path.suffix == ".gz":
@@ -306,8 +308,11 @@ class Trace:
         try:
             aside.write_bytes(text)
             os.replace(aside, path)
+        except OSError as error:
+            raise InputError(f"cannot write {path}: {error.strerror}", "name a file in a folder that exists") from None
         finally:
-            aside.unlink(missing_ok=True)
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
 
     def to_json(self) -> dict[str, Any]:
         head = {k: getattr(self, k) for k in _HEADER}
@@ -332,7 +337,7 @@ class Trace:
             data = json.loads(raw)
         except FileNotFoundError:
             raise FileFormatError(f"no trace file at {path}", "chronograd count NETWORK --out FILE") from None
-        except (OSError, EOFError, ValueError) as error:
+        except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
             raise FileFormatError(f"{path} is not a readable trace: {error}", _REMAKE) from None
         return cls.from_json(data, str(path))
 
@@ -348,25 +353,67 @@ class Trace:
             trace.storages = [Storage(Affine(a, b), *rest) for a, b, *rest in data["storages"]]
             trace.tensors = [Tensor(s, _from_dims(d), *rest) for s, d, *rest in data["tensors"]]
             trace.operators = [_operator(dict(zip(_OPERATOR, row, strict=True))) for row in data["operators"]]
-            trace._check(where)
+            trace._check()
         except (KeyError, TypeError, ValueError) as error:
             raise FileFormatError(f"{where} is damaged: {type(error).__name__} {error}", _REMAKE) from None
         return trace
 
-    def _check(self, where: str) -> None:
-        """Ids point into their tables and words are known."""
-        n_tensors, n_storages = len(self.tensors), len(self.storages)
-        for t in self.tensors:
-            if not 0 <= t.storage < n_storages:
-                raise ValueError(f"tensor with storage {t.storage} of {n_storages}")
+    def _check(self) -> None:
+        """Types are right, numbers fit, ids point into their tables and words are known. Raises ValueError."""
+        n_tensors, n_storages, n_operators = len(self.tensors), len(self.storages), len(self.operators)
+        _expect(all(isinstance(v, str) for v in (self.network, self.mode, self.loss)), "name, mode or loss")
+        _expect(isinstance(self.fixed_batch, int | None) and self.fixed_batch != 0, "fixed batch")
+        for words in (self.notes, self.frozen):
+            _expect(isinstance(words, list) and all(isinstance(w, str) for w in words), "notes or frozen")
+        for table, kind in ((self.modules, str), (self.versions, str), (self.keras_extra, int)):
+            _expect(isinstance(table, dict) and all(isinstance(v, kind) for v in table.values()), "a table of names")
+        _expect(all(_is_id(i, n_tensors) for i in (*self.inputs, *self.outputs)), "an input or output")
+        _expect(all(_is_amount(d) for shape in self.input_shapes for d in shape), "an input shape")
         for s in self.storages:
-            if s.role not in ROLES:
-                raise ValueError(f"role {s.role!r}")
+            _expect(s.role in ROLES and _is_amount(s.bytes), f"storage {s}")
+            _expect(_is_id(s.birth + 1, n_operators + 1), f"birth {s.birth} of {n_operators} operators")
+            _expect(s.death is None or _is_id(s.death, max(n_operators, 1)), f"death {s.death}")
+        for t in self.tensors:
+            _expect(_is_id(t.storage, n_storages), f"tensor with storage {t.storage} of {n_storages}")
+            _expect(isinstance(t.dtype, str) and isinstance(t.name, str), f"tensor {t}")
+            _expect(all(_is_amount(d) for d in t.shape), f"shape {t.shape}")
         for op in self.operators:
-            if op.kind not in KINDS or op.phase not in PHASES:
-                raise ValueError(f"operator of kind {op.kind!r}, phase {op.phase!r}")
-            if any(not 0 <= i < n_tensors for i in (*op.inputs, *op.outputs)):
-                raise ValueError(f"operator {op.name} names a tensor that is not there")
+            _expect(op.kind in KINDS and op.phase in PHASES, f"operator of kind {op.kind!r}, phase {op.phase!r}")
+            _expect(all(isinstance(v, str) for v in (op.name, op.module)), f"operator {op.name!r}")
+            _expect(isinstance(op.call, int) and isinstance(op.attributes, dict), f"operator {op.name}")
+            _expect(_has_product(op), f"attributes of {op.name}")
+            _expect(op.forward is None or _is_id(op.forward, n_operators), f"forward operator {op.forward}")
+            _expect(all(_is_amount(getattr(op, name)) for name in _AMOUNTS), f"amounts of {op.name}")
+            _expect(
+                all(_is_id(i, n_tensors) for i in (*op.inputs, *op.outputs)),
+                f"operator {op.name} names a tensor that is not there",
+            )
+
+
+def _expect(is_so: bool, what: str) -> None:
+    if not is_so:
+        raise ValueError(what)
+
+
+def _is_id(value: Any, size: int) -> bool:
+    return isinstance(value, int) and 0 <= value < size
+
+
+def _has_product(op: Operator) -> bool:
+    """Whether the attributes say what `Trace.columns` needs of them."""
+    a = op.attributes
+    names = ["head_dim", "keys"] if op.kind == "attention" else []
+    if op.kind in CONV_KINDS and a:
+        names = ["in_channels", "out_channels", "groups"]
+        kernel = a.get("kernel")
+        if not isinstance(kernel, list) or not all(_is_id(k, 2**31) for k in kernel):
+            return False
+    return all(_is_id(a.get(name), 2**62) and (name != "groups" or a[name] > 0) for name in names)
+
+
+def _is_amount(value: Affine) -> bool:
+    """Whole numbers that still fit 63 bits, as torch's own sizes do."""
+    return all(isinstance(v, int) and -(2**62) < v < 2**62 for v in value)
 
 
 _HEADER = (

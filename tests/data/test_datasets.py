@@ -129,9 +129,7 @@ def test_fashion_mnist_is_read_from_raw_idx_files(tmp_path: Path, monkeypatch: p
     assert loaded.train_labels_N.tolist() == labels.tolist()
 
 
-@pytest.mark.parametrize(
-    ("name", "mean"), [("fashion-mnist", (0.2860,)), ("cifar10", (0.4914, 0.4822, 0.4465))]
-)
+@pytest.mark.parametrize(("name", "mean"), [("fashion-mnist", (0.2860,)), ("cifar10", (0.4914, 0.4822, 0.4465))])
 def test_real_files_where_they_are_at_hand(name: str, mean: tuple[float, ...]) -> None:
     """Means of the training images as everybody prints them."""
     published = datasets._published(name)

@@ -36,4 +36,3 @@ def test_the_order_is_frozen() -> None:
     assert epoch_order(0, 0, 8).tolist() == FROZEN_ORDER
     assert random_seed(0, 0, 0) == FROZEN_SEED
     assert len({random_seed(s, e, r) for s in range(3) for e in range(3) for r in range(3)}) == 27
-

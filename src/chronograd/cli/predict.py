@@ -21,7 +21,12 @@ from chronograd.cli import common
     help="Device, instead of the job's; may be given several times.",
 )
 @click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="A saved trace; needs no torch.")
-@click.option("--algorithm", default="ring", show_default=True, help="All-reduce: ring, tree, halving_doubling, recursive_doubling or reduce_to_one.")
+@click.option(
+    "--algorithm",
+    default="ring",
+    show_default=True,
+    help="All-reduce: ring, tree, halving_doubling, recursive_doubling or reduce_to_one.",
+)
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Save the record (.json).")
 @common.json_option
 def command(job_file: str, overrides: tuple[str, ...], print_config: bool, places: tuple[str, ...],

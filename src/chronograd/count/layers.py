@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from chronograd.count.receptive import Field, receptive_fields
 from chronograd.predict.memory import peak_memory
-from chronograd.trace import CONV_KINDS, DTYPE_BYTES, MATRIX_KINDS, Operator, Trace
+from chronograd.trace import CONV_KINDS, DTYPE_BYTES, MATRIX_KINDS, Operator, Tensor, Trace
 from chronograd.units import FLOPS_PER_MAC
 
 T = TypeVar("T")
@@ -70,12 +70,13 @@ def layers(trace: Trace, batch: int = 1) -> list[Layer]:
             groups[key].append(op)
             last[key] = index
     fields = receptive_fields(trace)
-    owners = _owners(trace, {name for name, _ in groups})
+    parameters = trace.parameters()
+    owners = _owners(parameters, {name for name, _ in groups})
     rows = []
     for name, call in sorted(groups, key=lambda key: last[key]):
         ops = groups[name, call]
         params = owners.pop(name, []) if call == 0 else []
-        rows.append(_row(trace, batch, name, call, ops, params, backward[name, call], fields))
+        rows.append(_row(trace, batch, name, call, ops, params, backward[name, call], fields, parameters))
     for name, params in owners.items():
         count = sum(n for _, n in params)
         weights = sum(n for p, n in params if not _is_bias(p))
@@ -83,10 +84,10 @@ def layers(trace: Trace, batch: int = 1) -> list[Layer]:
     return rows
 
 
-def _owners(trace: Trace, called: set[str]) -> dict[str, list[tuple[str, int]]]:
+def _owners(parameters: dict[str, Tensor], called: set[str]) -> dict[str, list[tuple[str, int]]]:
     """Parameters (name, count) by the module whose row they stand in."""
     owners: dict[str, list[tuple[str, int]]] = defaultdict(list)
-    for name, tensor in trace.parameters().items():
+    for name, tensor in parameters.items():
         path = name.rpartition(".")[0]
         own = path
         while own not in called and own:
@@ -109,6 +110,7 @@ def _row(
     params: list[tuple[str, int]],
     macs_backward: int,
     fields: dict[int, Field],
+    parameters: dict[str, Tensor],
 ) -> Layer:
     main = max(ops, key=lambda o: (o.macs.at(batch), o.vector_flops.at(batch), o.written_bytes.at(batch)))
     last = next((o for o in reversed(ops) if o.outputs), ops[-1])
@@ -143,7 +145,7 @@ def _row(
     if where is not None:
         layer.receptive_field = "global" if where.size is None else _one(where.size)
         layer.stride = _one([float(s) if s.denominator > 1 else int(s) for s in where.stride])
-    layer.work = _work(trace, batch, layer, main, params)
+    layer.work = _work(trace, batch, layer, main, {n: parameters[n].shape_at(1) for n, _ in params})
     return layer
 
 
@@ -161,7 +163,7 @@ def _is_in_place(trace: Trace, ops: list[Operator], storage: int) -> bool:
     return first_seen is not None and any(trace.tensors[i].storage == storage for i in first_seen.inputs)
 
 
-def _work(trace: Trace, batch: int, layer: Layer, op: Operator, params: list[tuple[str, int]]) -> list[str]:
+def _work(trace: Trace, batch: int, layer: Layer, op: Operator, params: dict[str, tuple[int, ...]]) -> list[str]:
     """The formulas of a row with its numbers in them."""
     lines = []
     if op.kind in CONV_KINDS and op.attributes:
@@ -178,14 +180,14 @@ def _work(trace: Trace, batch: int, layer: Layer, op: Operator, params: list[tup
         lines.append(f"FLOPs = 2 × MACs = {layer.flops:,}")
     if params:
         parts = " + ".join(
-            " × ".join(str(d) for d in trace.parameters()[n].shape_at(1)) + f" ({n.rpartition('.')[2]})"
-            for n, _ in params
+            " × ".join(str(d) for d in shape) + f" ({name.rpartition('.')[2]})" for name, shape in params.items()
         )
         lines.append(f"params = {parts} = {layer.params:,}")
     if layer.activations:
         size = " × ".join(str(d) for d in layer.output_shape)
         lines.append(f"activations = {size} = {layer.activations:,}; × {layer.activation_bytes // layer.activations} B")
-    if isinstance(layer.receptive_field, int) and isinstance(layer.stride, int) and op.attributes.get("kernel"):
+    is_window = bool(op.attributes.get("kernel")) and not op.attributes.get("transposed")
+    if is_window and isinstance(layer.receptive_field, int) and isinstance(layer.stride, int):
         k, s = op.attributes["kernel"][0], op.attributes["stride"][0]
         dilation = op.attributes.get("dilation", [1])[0]
         before = layer.stride // s

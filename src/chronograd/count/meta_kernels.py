@@ -1,7 +1,8 @@
 """Output tensors of common operators on the meta device, made directly.
 
 On meta, torch runs some of its operators as Python reference code, hundreds of times slower than the
-shape they return is worth. These give the same tensors; a test holds each against torch's own.
+shape they return is worth. These give the same tensors; a test holds each against torch's own, and where
+torch's kernels on meta and on a real device disagree, against the real one.
 """
 
 from __future__ import annotations
@@ -15,30 +16,45 @@ aten = torch.ops.aten
 empty_like = torch.empty_like
 
 
+def _suggested(x: Any) -> Any:
+    """A new tensor of this shape, contiguous or channels last, as kernels of norms and pooling write it."""
+    if x.is_contiguous() or x.dim() != 4 or not x.is_contiguous(memory_format=torch.channels_last):
+        return torch.empty(x.shape, dtype=x.dtype, device="meta")
+    return empty_like(x)
+
+
+def _statistics(x: Any, shape: Any) -> Any:
+    """Sums over numbers of half precision are kept in single."""
+    return torch.empty(shape, dtype=torch.float32 if x.dtype in _HALF else x.dtype, device="meta")
+
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
 def _batch_norm(x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any) -> Any:
     channels = x.shape[1] if training else 0
-    return empty_like(x), x.new_empty(channels), x.new_empty(channels)
+    return _suggested(x), _statistics(x, (channels,)), _statistics(x, (channels,))
 
 
 def _batch_norm_backward(
     grad: Any, x: Any, weight: Any, mean: Any, var: Any, saved: Any, inverse: Any, train: bool, eps: float, mask: Any
 ) -> Any:
-    channels = x.shape[1]
+    like = x if weight is None else weight
     return (
-        empty_like(x) if mask[0] else None,
-        x.new_empty(channels) if mask[1] else None,
-        x.new_empty(channels) if mask[2] else None,
+        _suggested(x) if mask[0] else None,
+        like.new_empty(x.shape[1]) if mask[1] else None,
+        like.new_empty(x.shape[1]) if mask[2] else None,
     )
 
 
 def _layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     rows = [*x.shape[: x.dim() - len(shape)], *[1] * len(shape)]
-    return torch.empty(x.shape, dtype=x.dtype, device="meta"), x.new_empty(rows), x.new_empty(rows)
+    return torch.empty(x.shape, dtype=x.dtype, device="meta"), _statistics(x, rows), _statistics(x, rows)
 
 
 def _layer_norm_backward(grad: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, mask: Any) -> Any:
     return (
-        empty_like(x) if mask[0] else None,
+        torch.empty(x.shape, dtype=x.dtype, device="meta") if mask[0] else None,
         empty_like(weight) if mask[1] and weight is not None else None,
         empty_like(bias) if mask[2] and bias is not None else None,
     )
@@ -48,8 +64,26 @@ def _like_first(x: Any, *_: Any, **__: Any) -> Any:
     return empty_like(x)
 
 
-def _like_input(out_shape_from: Any, x: Any, *_: Any, **__: Any) -> Any:
-    return empty_like(x)
+def _softmax(x: Any, dim: int, half_to_float: bool) -> Any:
+    return torch.empty(x.shape, dtype=torch.float32 if half_to_float else x.dtype, device="meta")
+
+
+def _softmax_backward(grad: Any, output: Any, dim: int, dtype: Any) -> Any:
+    return torch.empty(grad.shape, dtype=dtype, device="meta")
+
+
+def _like_both(op: Any) -> Callable[..., Any]:
+    """A gradient and what it is a gradient of, laid out alike; anything else is torch's to work out."""
+
+    def kernel(grad: Any, x: Any, *rest: Any, **kwargs: Any) -> Any:
+        is_alike = grad.stride() == x.stride() and grad.dtype == x.dtype and grad.shape == x.shape
+        return empty_like(grad) if is_alike else op(grad, x, *rest, **kwargs)
+
+    return kernel
+
+
+def _pool_backward(grad: Any, x: Any, *_: Any, **__: Any) -> Any:
+    return _suggested(x)
 
 
 def _in_place(x: Any, *_: Any, **__: Any) -> Any:
@@ -57,19 +91,34 @@ def _in_place(x: Any, *_: Any, **__: Any) -> Any:
 
 
 def _binary(op: Any) -> Callable[..., Any]:
-    """Two tensors of one shape, layout and dtype give a third; anything else is torch's to work out."""
+    """With a first operand that has the shape of the result, the result is laid out like it.
+
+    Anything else (type promotion, a first operand that is broadcast or shares memory with itself) is torch's to work out.
+    """
 
     def kernel(x: Any, y: Any, *rest: Any, **kwargs: Any) -> Any:
-        is_alike = (
-            isinstance(y, torch.Tensor)
-            and x.dtype == y.dtype
-            and x.shape == y.shape
-            and x.is_contiguous()
-            and y.is_contiguous()
-        )
-        return empty_like(x) if is_alike else op(x, y, *rest, **kwargs)
+        if isinstance(x, torch.Tensor) and x.is_floating_point():
+            if isinstance(y, torch.Tensor):
+                is_like_x = x.dtype == y.dtype and (x.shape == y.shape or _broadcasts(y.shape, x.shape))
+            else:
+                is_like_x = type(y) in (int, float)
+            if is_like_x and (x.is_contiguous() or _is_plain(x)):
+                return empty_like(x)
+        return op(x, y, *rest, **kwargs)
 
     return kernel
+
+
+def _broadcasts(small: Any, large: Any) -> bool:
+    """Whether a shape stretches to another."""
+    rank = len(small)
+    return rank <= len(large) and all(a in (1, b) for a, b in zip(small, large[len(large) - rank :], strict=True))
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether the strides alone tell the order of the dimensions."""
+    strides = x.stride()
+    return 0 not in strides and len(set(strides)) == len(strides) and 1 not in x.shape
 
 
 KERNELS: dict[Any, Callable[..., Any]] = {
@@ -77,15 +126,26 @@ KERNELS: dict[Any, Callable[..., Any]] = {
     aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten.native_layer_norm.default: _layer_norm,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
+    aten._softmax.default: _softmax,
+    aten._softmax_backward_data.default: _softmax_backward,
     **{
         op.default: _like_first
+        for op in (aten.gelu, aten.silu, aten.relu, aten.sigmoid, aten.tanh, aten.hardswish, aten.hardsigmoid)
+    },
+    **{
+        op.default: _like_both(op.default)
         for op in (
-            aten.threshold_backward, aten.gelu, aten.gelu_backward, aten.silu, aten.silu_backward, aten.relu, aten.sigmoid,
-            aten.tanh, aten.sigmoid_backward, aten.tanh_backward, aten.hardswish, aten.hardswish_backward,
-            aten.hardsigmoid, aten.hardsigmoid_backward, aten._softmax, aten._softmax_backward_data,
+            aten.threshold_backward, aten.gelu_backward, aten.silu_backward, aten.sigmoid_backward, aten.tanh_backward,
+            aten.hardswish_backward, aten.hardsigmoid_backward,
         )
     },
     **{op.default: _in_place for op in (aten.relu_, aten.silu_, aten.hardswish_, aten.hardsigmoid_, aten.sigmoid_)},
-    **{op: _binary(op) for op in (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor)},
-    aten.max_pool2d_with_indices_backward.default: _like_input,
+    **{
+        op: _binary(op)
+        for op in (
+            aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.mul.Scalar, aten.div.Scalar,
+            aten.pow.Tensor_Scalar,
+        )
+    },
+    aten.max_pool2d_with_indices_backward.default: _pool_backward,
 }  # fmt: skip

@@ -40,6 +40,8 @@ def trace_network(
     model = registry.build(
         reference, options, input_shape=shape if input_shape else None, num_classes=num_classes, device="meta"
     )
+    if spec.input_shape and len(shape) != len(spec.input_shape):
+        raise InputError(f"{reference} takes samples of shape {spec.input_shape}, not {shape}", "set --input")
     extra = spec.keras_extra(model) if spec.keras_extra else {}
     result = trace(
         model,

@@ -1,23 +1,31 @@
 """Receptive field and stride of every tensor, computed on the graph of a trace.
 
-Each tensor carries, per spatial axis of the input, its receptive field r and stride j in input pixels.
-A window of size k, dilation d and stride s makes `r + (k - 1)·d·j` and `j·s`; branches that meet take
-the largest r. A tensor also remembers which of its dimensions walk over space, through views and
-permutations, so that a linear layer over channels leaves r alone and one over a flattened image makes it
-global. Global for good: attention, anything that reduces or multiplies over space, and gating by such.
+Each tensor knows, per spatial axis of the input, how wide a stretch of the input its neighbours see. A window of
+size k, dilation d and stride s turns a stretch of m steps into `m·s + (k - 1)·d` steps before it; a transposed
+one into `⌊(m + (k - 1)·d) / s⌋`. The receptive field is one pixel more than the steps that a stretch of none
+becomes at the input. Branches that meet take the largest. A tensor also remembers which of its dimensions walk over
+space, through views and permutations, so that a linear layer over channels leaves the field alone and one over a
+flattened image makes it global. Global for good: attention, also in windows; what reduces, multiplies,
+transforms or samples over space; and gating by such.
 
-Left out: statistics of norms (by convention they do not count), and the effect of padding at the border.
+Left out: statistics of norms (by convention they do not count), the effect of padding at the border, and
+where a branch looks (slices shifted against each other see as much as one of them).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 from chronograd.trace import Operator, Trace
 
-Tags = tuple[frozenset[int], ...]
+# A dimension as the product of what was merged into it, in order: (size, the spatial axes it walks over).
+Dim = tuple[tuple[int, frozenset[int]], ...]
+Tags = tuple[Dim, ...]
+# Steps (a, b, c), the last applied first: a stretch of m becomes ⌊(a·m + b) / c⌋.
+Steps = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -25,14 +33,42 @@ class Field:
     """Receptive field of one tensor.
 
     Attributes:
-        size: pixels per spatial axis; None = global, the whole input.
+        steps: per spatial axis, from a stretch of this tensor to one of the input; None = global.
         stride: input pixels between neighbours, per axis.
-        tags: for each dimension of the tensor, the spatial axes it walks over.
+        tags: the dimensions of the tensor.
     """
 
-    size: tuple[int, ...] | None
+    steps: tuple[Steps, ...] | None
     stride: tuple[Fraction, ...]
     tags: Tags
+
+    @property
+    def size(self) -> tuple[int, ...] | None:
+        """Pixels per spatial axis; None = global, the whole input."""
+        return None if self.steps is None else tuple(1 + _stretch(s, 0) for s in self.steps)
+
+    def then(self, axes: frozenset[int], step: tuple[int, int, int]) -> Field:
+        """After one more step along some axes."""
+        stride, steps = list(self.stride), list(self.steps or ())
+        for axis in axes:
+            stride[axis] *= Fraction(step[0], step[2])
+            if steps:
+                steps[axis] = _append(steps[axis], step)
+        return Field(tuple(steps) if steps else None, tuple(stride), self.tags)
+
+
+def _append(steps: Steps, step: tuple[int, int, int]) -> Steps:
+    """Whole numbers go through one more division unharmed, so only divisions need a step of their own."""
+    if step[2] > 1 or not steps:
+        return (*steps, step)
+    a, b, c = steps[-1]
+    return (*steps[:-1], (a * step[0], a * step[1] + b, c))
+
+
+def _stretch(steps: Steps, length: int) -> int:
+    for a, b, c in reversed(steps):
+        length = (a * length + b) // c
+    return length
 
 
 def receptive_fields(trace: Trace, batch: int = 2) -> dict[int, Field]:
@@ -42,14 +78,15 @@ def receptive_fields(trace: Trace, batch: int = 2) -> dict[int, Field]:
     first input is an image (N, C, H, W), or has at least one spatial dimension, have fields.
     """
     fields: dict[int, Field] = {}
+    shapes = [t.shape_at(batch) for t in trace.tensors]
     for tid in trace.inputs[:1]:
         rank = len(trace.tensors[tid].shape)
         axes = rank - 2
         if axes < 1 or not trace.tensors[tid].dtype.startswith(("float", "bfloat")):
             return {}
-        tags = (frozenset(), frozenset(), *(frozenset([a]) for a in range(axes)))
-        fields[tid] = Field((1,) * axes, (Fraction(1),) * axes, tags)
-    shapes = [t.shape_at(batch) for t in trace.tensors]
+        own = [frozenset[int](), frozenset[int](), *(frozenset([a]) for a in range(axes))]
+        tags = tuple(((size, axis),) for size, axis in zip(shapes[tid], own, strict=True))
+        fields[tid] = Field(((),) * axes, (Fraction(1),) * axes, tags)
     latest: dict[int, int] = {}
     for op in trace.operators:
         if op.phase != "forward":
@@ -62,7 +99,7 @@ def receptive_fields(trace: Trace, batch: int = 2) -> dict[int, Field]:
         if found is None:
             continue
         for out in op.outputs:
-            fields[out] = replace(found, tags=_fit(found.tags, len(shapes[out])))
+            fields[out] = replace(found, tags=_sized(found.tags, shapes[out]))
             latest[trace.tensors[out].storage] = out
     return fields
 
@@ -74,90 +111,93 @@ def _apply(
     if not known or not op.outputs:
         return None
     first = known[0][1]
-    size, stride = _merge([f for _, f in known])
     out_shape = shapes[op.outputs[0]]
-    merged = Field(size, stride, first.tags)
+    merged = _merge([f for _, f in known])
     kind = op.kind
-    if kind.startswith("conv") or (kind == "pooling" and "kernel" in op.attributes):
+    if (kind.startswith("conv") or kind == "pooling") and "kernel" in op.attributes:
         return _window(op, merged, len(out_shape))
     if kind == "pooling":
         return _adaptive(merged, shapes[known[0][0]], out_shape)
-    if kind == "attention":
-        return replace(merged, size=None)
+    if kind == "attention" or kind.startswith("conv") or op.name.startswith(_ANYWHERE):
+        return replace(merged, steps=None)
+    if op.name.lstrip("_").startswith("upsample"):
+        return _resampled(op, merged, shapes[known[0][0]], out_shape)
     if kind in ("gemm", "batched_gemm"):
         return _product(op, known, merged, out_shape)
     if kind == "reduction":
         return _reduction(op, merged, shapes[known[0][0]], out_shape)
     if kind == "softmax":
-        return merged if not any(_dims(op, first.tags)) else replace(merged, size=None)
+        return merged if not any(_dims(op, first.tags)) else replace(merged, steps=None)
     if kind in ("view", "copy", "gather"):
         return _moved(op, known, merged, shapes, out_shape)
     # Elementwise and norms: the widest operand gives the dimensions.
-    widest = max(known, key=lambda k: len(shapes[k[0]]))[1]
-    tags = _union([_fit(f.tags, len(out_shape)) for _, f in known]) if len(known) > 1 else widest.tags
-    return replace(merged, tags=tags)
+    return replace(merged, tags=_union([f.tags for _, f in known], len(out_shape)))
 
 
-def _merge(fields: list[Field]) -> tuple[tuple[int, ...] | None, tuple[Fraction, ...]]:
+# Operators that read wherever their input tells them to, or everywhere.
+_ANYWHERE = ("_fft", "grid_sampler")
+
+
+def _merge(fields: list[Field]) -> Field:
+    """The largest of several fields, with the dimensions of the first."""
+    first = fields[0]
     stride = tuple(max(s) for s in zip(*(f.stride for f in fields), strict=True))
-    if any(f.size is None for f in fields):
-        return None, stride
-    return tuple(max(s) for s in zip(*(f.size for f in fields if f.size), strict=True)), stride
+    branches = [f.steps for f in fields if f.steps is not None]
+    if len(branches) < len(fields):
+        return Field(None, stride, first.tags)
+    steps = tuple(max(axis, key=lambda s: (_stretch(s, 0), _stretch(s, 1))) for axis in zip(*branches, strict=True))
+    return Field(steps, stride, first.tags)
 
 
 def _window(op: Operator, field: Field, rank: int) -> Field:
     """A kernel slides over the last dimensions."""
     kernel, step = op.attributes["kernel"], op.attributes["stride"]
     dilation = op.attributes.get("dilation", [1] * len(kernel))
-    size, stride = list(field.size or ()), list(field.stride)
     for axis, (k, s, d) in enumerate(zip(kernel, step, dilation, strict=True)):
         dim = rank - len(kernel) + axis
-        for a in field.tags[dim] if dim < len(field.tags) else ():
-            if op.attributes.get("transposed"):
-                stride[a] = stride[a] / s
-            if size:
-                size[a] += int((k - 1) * d * stride[a])
-            if not op.attributes.get("transposed"):
-                stride[a] = stride[a] * s
-    return Field(tuple(size) if field.size else None, tuple(stride), field.tags)
+        reach = (k - 1) * d
+        if dim < len(field.tags):
+            field = field.then(
+                _axes(field.tags[dim]), (1, reach, s) if op.attributes.get("transposed") else (s, reach, 1)
+            )
+    return field
 
 
 def _adaptive(field: Field, in_shape: tuple[int, ...], out_shape: tuple[int, ...]) -> Field:
-    """Adaptive pooling: windows of ceil(in / out); to one pixel it is global."""
-    size, stride = list(field.size or ()), list(field.stride)
+    """Adaptive pooling: output i sees from ⌊i·in/out⌋ up to ⌈(i + 1)·in/out⌉; to one pixel it is global."""
     for dim in range(2, len(in_shape)):
-        if out_shape[dim] == 1 and in_shape[dim] > 1:
-            return replace(field, size=None)
-        window = -(-in_shape[dim] // out_shape[dim])
-        for a in field.tags[dim]:
-            if size:
-                size[a] += int((window - 1) * stride[a])
-            stride[a] *= Fraction(in_shape[dim], out_shape[dim])
-    return Field(tuple(size) if field.size else None, tuple(stride), field.tags)
+        before, after = in_shape[dim], out_shape[dim]
+        if after == 1 and before > 1:
+            return replace(field, steps=None)
+        window = max(-(-(i + 1) * before // after) - i * before // after for i in range(after))
+        field = field.then(_axes(field.tags[dim]), (before, (window - 1) * after, after))
+    return field
+
+
+def _resampled(op: Operator, field: Field, in_shape: tuple[int, ...], out_shape: tuple[int, ...]) -> Field:
+    """Resampling by out / in reads like a transposed window of 1, 2 or 4 times that."""
+    reads = 1 if "nearest" in op.name else 4 if "bicubic" in op.name else 2
+    for dim in range(2, len(in_shape)):
+        before, after = in_shape[dim], out_shape[dim]
+        field = field.then(_axes(field.tags[dim]), (before, max(reads * after - before, (reads - 1) * after), after))
+    return field
 
 
 def _product(op: Operator, known: list[tuple[int, Field]], field: Field, out_shape: tuple[int, ...]) -> Field:
     """A product mixes the last dimension of its first operand with the last but one of its second."""
-    operands = op.inputs[-2:]
+    fields, rank = dict(known), len(out_shape)
+    dims: list[Dim] = [()] * rank
     mixes = False
-    for position, tid in enumerate(operands):
-        match = dict(known).get(tid)
-        if match is not None:
-            tags = match.tags
-            dim = len(tags) - 1 - position if len(tags) > 1 else 0
-            mixes = mixes or bool(tags[dim])
-    tags_by_dim: list[frozenset[int]] = [frozenset()] * len(out_shape)
-    for position, tid in enumerate(operands):
-        match = dict(known).get(tid)
-        if match is None:
+    for position, tid in enumerate(op.inputs[-2:]):
+        if tid not in fields:
             continue
-        tags = match.tags
-        for dim in range(len(out_shape) - 2):
-            tags_by_dim[dim] = tags_by_dim[dim] | _fit(tags, len(out_shape))[dim]
-        kept = -2 if position == 0 else -1
-        if len(tags) > 1 and len(out_shape) > 1:
-            tags_by_dim[kept] = tags_by_dim[kept] | tags[kept]
-    return Field(None if mixes else field.size, field.stride, tuple(tags_by_dim))
+        tags = fields[tid].tags
+        mixes = mixes or bool(_axes(tags[len(tags) - 1 - position if len(tags) > 1 else 0]))
+        kept = [*range(rank - 2), rank - 2 + position] if rank > 1 and len(tags) > 1 else range(rank - 2)
+        fitted = _fit(tags, rank)
+        for dim in kept:
+            dims[dim] = _joined(dims[dim], fitted[dim])
+    return Field(None if mixes else field.steps, field.stride, tuple(dims))
 
 
 def _reduction(op: Operator, field: Field, in_shape: tuple[int, ...], out_shape: tuple[int, ...]) -> Field:
@@ -166,10 +206,10 @@ def _reduction(op: Operator, field: Field, in_shape: tuple[int, ...], out_shape:
     reduced = dims[0] if dims else None
     rank = len(in_shape)
     chosen = range(rank) if reduced in (None, []) else [d % rank for d in _as_list(reduced)]
-    is_global = any(field.tags[d] for d in chosen if d < len(field.tags) and in_shape[d] > 1)
+    is_global = any(_axes(field.tags[d]) for d in chosen if d < len(field.tags) and in_shape[d] > 1)
     keeps = len(out_shape) == rank
-    tags = tuple(frozenset() if d in chosen else t for d, t in enumerate(field.tags) if keeps or d not in chosen)
-    return Field(None if is_global else field.size, field.stride, tags)
+    tags = tuple(() if d in chosen else t for d, t in enumerate(field.tags) if keeps or d not in chosen)
+    return Field(None if is_global else field.steps, field.stride, tags)
 
 
 def _moved(
@@ -179,7 +219,7 @@ def _moved(
     shapes: list[tuple[int, ...]],
     out_shape: tuple[int, ...],
 ) -> Field:
-    tags, in_shape = known[0][1].tags, shapes[known[0][0]]
+    tags = known[0][1].tags
     args = op.attributes.get("args", [])
     name = op.name
     if name == "permute" and args:
@@ -193,55 +233,87 @@ def _moved(
         return replace(field, tags=tuple(reversed(tags)))
     if name in ("unsqueeze", "unsqueeze_") and args:
         at = args[0] % (len(tags) + 1)
-        return replace(field, tags=(*tags[:at], frozenset(), *tags[at:]))
+        return replace(field, tags=(*tags[:at], (), *tags[at:]))
     if name in ("select", "unbind") and len(tags) == len(out_shape) + 1:
         at = (args[0] if args and args[0] is not None else 0) % len(tags)
         return replace(field, tags=(*tags[:at], *tags[at + 1 :]))
+    if name == "slice" and len(args) > 3 and args[3] not in (None, 1):
+        return field.then(_axes(tags[args[0] % len(tags)]), (args[3], 0, 1))
+    if name in ("pixel_shuffle", "pixel_unshuffle") and args:
+        r = args[0]
+        for dim in (-2, -1):
+            field = field.then(_axes(tags[dim]), (1, r - 1, r) if name == "pixel_shuffle" else (r, r - 1, 1))
+        return field
     if name in ("cat", "stack"):
-        return replace(field, tags=_union([_fit(f.tags, len(out_shape)) for _, f in known]))
+        at = (args[1] if len(args) > 1 and args[1] is not None else 0) % len(out_shape)
+        spread = [f.tags if name == "cat" else (*f.tags[:at], (), *f.tags[at:]) for _, f in known]
+        return replace(field, tags=_union(spread, len(out_shape)))
     if len(out_shape) == len(tags) and name not in ("view", "_unsafe_view", "reshape", "_reshape_alias"):
         return field
-    return replace(field, tags=_reshape(tags, in_shape, out_shape))
+    return replace(field, tags=_reshape(tags, out_shape))
 
 
-def _reshape(tags: Tags, in_shape: tuple[int, ...], out_shape: tuple[int, ...]) -> Tags:
-    """Dimensions are grouped where products agree; a group's tags go to all it becomes."""
-    result: list[frozenset[int]] = []
-    i = o = 0
-    while o < len(out_shape):
-        inside: frozenset[int] = tags[i] if i < len(tags) else frozenset()
-        a = in_shape[i] if i < len(in_shape) else 1
-        b = out_shape[o]
-        start, i, o = o, i + 1, o + 1
-        while a != b:
-            if a < b and i < len(in_shape):
-                inside, a, i = inside | tags[i], a * in_shape[i], i + 1
-            elif o < len(out_shape):
-                b, o = b * out_shape[o], o + 1
+def _reshape(tags: Tags, out_shape: tuple[int, ...]) -> Tags:
+    """Factors are dealt out again in order; where sizes do not divide, all that follow share their axes."""
+    factors = [factor for dim in tags for factor in dim if factor[0] != 1]
+    result: list[Dim] = []
+    for size in out_shape:
+        dim: list[tuple[int, frozenset[int]]] = []
+        while size > 1 and factors:
+            have, axes = factors.pop(0)
+            if size % have == 0:
+                dim.append((have, axes))
+                size //= have
+            elif have % size == 0:
+                dim.append((size, axes))
+                factors.insert(0, (have // size, axes))
+                size = 1
             else:
-                break
-        while i < len(in_shape) and in_shape[i] == 1 and (o >= len(out_shape) or out_shape[o] != 1):
-            i += 1
-        result += [inside if out_shape[k] > 1 else frozenset() for k in range(start, o)]
+                shared = axes.union(*(f[1] for f in factors))
+                return (*result, *(((d, shared),) for d in out_shape[len(result) :]))
+        result.append(tuple(dim))
     return tuple(result)
+
+
+def _axes(dim: Dim) -> frozenset[int]:
+    return frozenset[int]().union(*(axes for _, axes in dim))
+
+
+def _sized(tags: Tags, shape: tuple[int, ...]) -> Tags:
+    """Dimensions whose factors no longer make up their size become one factor."""
+    return tuple(
+        dim if math.prod(n for n, _ in dim) == size and dim else ((size, _axes(dim)),)
+        for dim, size in zip(_fit(tags, len(shape)), shape, strict=True)
+    )
 
 
 def _fit(tags: Tags, rank: int) -> Tags:
     """Tags of a tensor broadcast to `rank` dimensions, aligned at the last."""
     if len(tags) >= rank:
         return tags[len(tags) - rank :]
-    return (frozenset(),) * (rank - len(tags)) + tags
+    return ((),) * (rank - len(tags)) + tags
 
 
-def _union(all_tags: list[Tags]) -> Tags:
-    return tuple(frozenset().union(*t) for t in zip(*all_tags, strict=True))
+def _joined(a: Dim, b: Dim) -> Dim:
+    """One dimension that walks over what either walks over; the one with more axes keeps its factors."""
+    one, two = _axes(a), _axes(b)
+    if two <= one and a:
+        return a
+    return b if one <= two and b else ((math.prod(n for n, _ in a), one | two),)
+
+
+def _union(all_tags: list[Tags], rank: int) -> Tags:
+    dims: Tags = ((),) * rank
+    for tags in all_tags:
+        dims = tuple(_joined(a, b) for a, b in zip(dims, _fit(tags, rank), strict=True))
+    return dims
 
 
 def _dims(op: Operator, tags: Tags) -> list[bool]:
     """For a softmax: whether its dimension walks over space."""
     args = op.attributes.get("args", [])
     dim = args[0] if args and isinstance(args[0], int) else -1
-    return [bool(tags[dim % len(tags)])] if tags else []
+    return [bool(_axes(tags[dim % len(tags)]))] if tags else []
 
 
 def _as_list(value: Any) -> list[int]:

@@ -24,8 +24,9 @@ from chronograd.trace import ZERO, Affine, Operator, Storage, Tensor, Trace
 # The symbolic batch: a prime above every constant dimension, so that c + s·P splits one way only, and
 # small enough that P samples of 64 GiB each still have a 63-bit size.
 SYMBOLIC_BATCH = 134_217_757
-# More operators than this means Python looped over the batch.
+# More operators than this, or more samples picked out of the batch, means that Python loops over the batch.
 MAX_OPERATORS = 1_000_000
+MAX_SAMPLES_PICKED = 256
 
 Rule = tuple[str, str, Any]
 
@@ -47,6 +48,16 @@ class Recorder(TorchDispatchMode):
         self._bytes: list[Affine] = []
         self._node_op: dict[int, int] = {}
         self._is_paused = False
+        self._samples_picked = 0
+        self._depth = 0  # of `modules` where backward begins
+
+    def begin_backward(self) -> None:
+        self.phase, self._depth = "backward", len(self.modules)
+
+    @property
+    def runs_again(self) -> bool:
+        """Whether a module runs for a second time, in backward: activation checkpointing."""
+        return self.phase == "backward" and len(self.modules) > self._depth
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -124,7 +135,13 @@ class Recorder(TorchDispatchMode):
     # -- operators -------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        # In backward the function mode is on here, and would see every shape that is asked for.
+        with torch._C.DisableTorchFunction():
+            return self._dispatch(func, args, kwargs or {})
+
+    def _dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if self.is_symbolic and func in _PICKS:
+            self._check_picks(func, args)
         out = KERNELS.get(func, func)(*args, **kwargs)
         if self._is_paused:
             return out
@@ -133,6 +150,21 @@ class Recorder(TorchDispatchMode):
             rule = _RULES[func] = _rule(func)
         self._add(func, rule, args, kwargs, out)
         return out
+
+    def _check_picks(self, func: Any, args: Any) -> None:
+        """Refuse to take the batch apart, sample by sample: there are 134 million of them."""
+        x, dim = args[0], args[_PICKS[func]] if len(args) > _PICKS[func] else 0
+        if x.shape[dim] < SYMBOLIC_BATCH // 2:
+            return
+        if func is torch.ops.aten.select.int:
+            self._samples_picked += 1
+        elif func is torch.ops.aten.unbind.int or x.shape[dim] > args[1] * MAX_SAMPLES_PICKED:
+            self._samples_picked = MAX_SAMPLES_PICKED + 1
+        if self._samples_picked > MAX_SAMPLES_PICKED:
+            raise TraceError(
+                "the network takes its batch apart, sample by sample, so its operators depend on the batch",
+                "trace at one batch with --fixed-batch N",
+            )
 
     def _add(self, func: Any, rule: Rule, args: Any, kwargs: Any, out: Any) -> None:
         family, kind, detail = rule
@@ -150,7 +182,11 @@ class Recorder(TorchDispatchMode):
             if kind == "conv":
                 kind, attributes = _describe_conv(func, args)
         elif family == "vector":
-            vector = self._largest(inputs, outputs).times(detail)
+            if func is torch.ops.aten.native_batch_norm.default and not args[5]:
+                detail = 2  # with stored statistics: scale and shift
+            # An embedding's gradient adds once per row that came in, however large the table.
+            adds_rows = func is torch.ops.aten.embedding_dense_backward.default
+            vector = (self._numel[inputs[0]] if adds_rows else self._largest(inputs, outputs)).times(detail)
         elif family == "pooling":
             kernel = args[2 if "backward" in func._schema.name else 1]
             kernel = list(kernel) if isinstance(kernel, (list, tuple)) else [kernel, kernel]
@@ -162,8 +198,12 @@ class Recorder(TorchDispatchMode):
         elif family == "fft":
             length = ins[0].shape[args[1][-1]]
             vector = self._largest(inputs, outputs).times(formulas.fft_flops(1, length))
-        elif func._schema.name in _WITH_DIMS:
+        if func._schema.name in _WITH_DIMS:
             attributes = {"args": _plain(args[1:])}
+        elif func._schema.name in _WEIGHT_OF_NORM:
+            attributes = {"affine": args[_WEIGHT_OF_NORM[func._schema.name]] is not None}
+            if func is torch.ops.aten.native_batch_norm.default:
+                attributes["training"] = bool(args[5])
         read, written = self._traffic(family, func._schema.name, inputs, outputs)
         self.append(
             kind, func._schema.name.partition("::")[2], inputs, outputs, attributes, macs, vector, read, written
@@ -220,7 +260,7 @@ class Recorder(TorchDispatchMode):
         In backward, the sequence number of the running autograd node names the forward operator that made
         it; hooks would lose the second backward of a shared module.
         """
-        if self.phase == "forward":
+        if self.phase == "forward" or self.runs_again:
             self._node_op.setdefault(torch._C._autograd._get_sequence_nr() - 1, index)
             return (*self.modules[-1], None)
         node = torch._C._current_autograd_node()
@@ -228,7 +268,7 @@ class Recorder(TorchDispatchMode):
         if forward is None:
             return (*self.modules[-1], None)
         made_by = self.trace.operators[forward]
-        return made_by.module, made_by.call, forward
+        return made_by.module, made_by.call, forward if made_by.phase == "forward" else None
 
     def affine(self, formula: formulas.Macs, args: Any, ins: list[Any], outs: list[Any]) -> Affine:
         """A formula on shapes, evaluated at batch 1 and 2."""
@@ -259,13 +299,20 @@ class Recorder(TorchDispatchMode):
 def watch_modules(model: nn.Module, recorder: Recorder) -> Iterator[None]:
     """Tell the recorder which module runs, by hooks on this model that are always taken off again."""
     calls: dict[str, int] = {}
+    again: dict[str, int] = {}
     handles = []
     for name, module in model.named_modules():
         recorder.trace.modules[name] = type(module).__name__
 
         def enter(_: Any, __: Any, name: str = name) -> None:
-            recorder.modules.append((name, calls.get(name, 0)))
-            calls[name] = calls.get(name, 0) + 1
+            call = calls.get(name, 0)
+            if recorder.phase == "backward":
+                # Checkpointing runs segments again from last to first, so calls are numbered downwards.
+                again[name] = again.get(name, 0) + 1
+                call = max(call - again[name], 0)
+            else:
+                calls[name] = call + 1
+            recorder.modules.append((name, call))
 
         def leave(_: Any, __: Any, ___: Any) -> None:
             recorder.modules.pop()
@@ -281,12 +328,20 @@ def watch_modules(model: nn.Module, recorder: Recorder) -> Iterator[None]:
 
 
 _RULES: dict[Any, Rule] = {}
+# Operators that can take the batch apart → position of their dimension.
+_PICKS = {
+    torch.ops.aten.select.int: 1,
+    torch.ops.aten.unbind.int: 1,
+    torch.ops.aten.split.Tensor: 2,
+    torch.ops.aten.unsafe_split.Tensor: 2,
+}
+_WEIGHT_OF_NORM = {"aten::native_batch_norm": 1, "aten::native_group_norm": 1, "aten::native_layer_norm": 2}
 _WITH_DIMS = frozenset(
     f"aten::{n}"
     for n in (
         "transpose", "permute", "cat", "stack", "mean", "sum", "amax", "amin", "var_mean", "unsqueeze", "squeeze", "select",
-        "slice", "split", "split_with_sizes", "unbind", "constant_pad_nd", "_softmax", "flip", "roll", "native_layer_norm",
-        "max", "var", "reflection_pad2d", "replication_pad2d", "upsample_nearest2d", "upsample_bilinear2d",
+        "slice", "split", "split_with_sizes", "unbind", "constant_pad_nd", "_softmax", "flip", "roll",
+        "max", "var", "reflection_pad2d", "replication_pad2d", "pixel_shuffle", "pixel_unshuffle",
     )
 )  # fmt: skip
 

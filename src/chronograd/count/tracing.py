@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -38,8 +40,9 @@ def trace(
         model: any module, on any device; it is neither changed nor copied in memory.
         input_shapes: shape of each positional input without the batch dimension.
         network: reference to keep in the trace.
-        input_dtypes: float32 by default.
-        mode: `training` (training mode: forward, loss, backward) or `inference` (evaluation mode, forward).
+        input_dtypes: by default that of the first floating-point parameter.
+        mode: `training` (training mode: forward, loss, backward) or `inference` (evaluation
+            mode, forward, no gradients kept).
         loss: `cross_entropy` (mean over samples, summed over outputs with classes) or `sum` of all outputs.
         fixed_batch: trace at this one batch; for networks that loop over or mix their samples.
         inputs_require_grad: also take the gradient of floating inputs, as inside a larger network.
@@ -54,53 +57,69 @@ def trace(
         raise InputError(f"loss is {loss!r}", f"one of {', '.join(LOSSES)}")
     if fixed_batch is not None and fixed_batch < 1:
         raise InputError(f"fixed_batch is {fixed_batch}", "at least 1")
-    on_meta = model if is_ours else _meta_copy(model)
-    on_meta.train(mode == "training")
+    name = network or type(model).__name__
+    lazy = [n for n, p in model.named_parameters() if nn.parameter.is_lazy(p)]
+    if lazy:
+        raise TraceError(f"{name} has parameters without a shape: {', '.join(lazy[:3])}", "call it once on a sample")
     batch = fixed_batch or SYMBOLIC_BATCH
-    result = Trace(network or type(model).__name__, mode, loss if mode == "training" else "none", [])
+    result = Trace(name, mode, loss if mode == "training" else "none", [])
     result.versions = {"torch": str(torch.__version__)}
     result.fixed_batch = fixed_batch
     recorder = Recorder(result, batch, is_symbolic=fixed_batch is None)
-    dtypes = list(input_dtypes or [torch.float32] * len(input_shapes))
-    inputs = [
-        torch.empty(
-            (batch, *shape),
-            dtype=dtype,
-            device="meta",
-            requires_grad=inputs_require_grad and dtype.is_floating_point,
-        )
-        for shape, dtype in zip(input_shapes, dtypes, strict=True)
-    ]
-    _name_state(on_meta, recorder)
-    result.inputs = [recorder.add_tensor(t, role="input") for t in inputs]
-    result.input_shapes = [result.tensors[i].shape for i in result.inputs]
+    dtypes = list(input_dtypes or [_dtype_of(model)] * len(input_shapes))
+    on_meta = model
+    # What dies is written down when it dies: only counting references makes that the same every time.
+    collects = gc.isenabled()
+    gc.disable()
     try:
-        _run(on_meta, inputs, recorder, LOSSES[loss])
+        with torch.inference_mode(False):
+            on_meta = model if is_ours else _meta_copy(model, name)
+            on_meta.train(mode == "training")
+            inputs = [
+                torch.empty(
+                    (batch, *shape),
+                    dtype=dtype,
+                    device="meta",
+                    requires_grad=inputs_require_grad and dtype.is_floating_point,
+                )
+                for shape, dtype in zip(input_shapes, dtypes, strict=True)
+            ]
+            _name_state(on_meta, recorder)
+            result.inputs = [recorder.add_tensor(t, role="input") for t in inputs]
+            result.input_shapes = [result.tensors[i].shape for i in result.inputs]
+            _run(on_meta, inputs, recorder, LOSSES[loss])
     finally:
         recorder.forget()
-        for p in on_meta.parameters():
-            p.grad = None
+        if collects:
+            gc.enable()
+        if on_meta is not model or is_ours:
+            for p in on_meta.parameters():
+                p.grad = None
     return result
 
 
 def _run(model: nn.Module, inputs: list[torch.Tensor], recorder: Recorder, loss: Loss) -> None:
     result = recorder.trace
     result.frozen = [n for n, p in model.named_parameters() if not p.requires_grad]
-    with _explained(result.network), recorder:
-        with Functions(recorder), watch_modules(model, recorder), torch.enable_grad():
-            outputs = [t for t in tree_leaves(model(*inputs)) if isinstance(t, torch.Tensor)]
-            result.outputs = [recorder.add_tensor(t) for t in outputs]
-            if result.mode == "inference":
-                return
-            recorder.modules.append(("loss", 0))
-            value = loss(outputs)
+    # The modes stay on in backward: activation checkpointing runs modules again there.
+    modes = (_explained(result.network), recorder, Functions(recorder), watch_modules(model, recorder))
+    with _no_collection(), modes[0], modes[1], modes[2], modes[3], torch.set_grad_enabled(result.mode == "training"):
+        outputs = [t for t in tree_leaves(model(*inputs)) if isinstance(t, torch.Tensor)]
+        result.outputs = [recorder.add_tensor(t) for t in outputs]
+        if result.mode == "inference":
+            return
+        recorder.modules.append(("loss", 0))
+        value = loss(outputs)
         outputs.clear()
         inputs.clear()
         if not value.requires_grad:
             result.notes.append("nothing takes a gradient: there is no backward pass")
             return
-        recorder.phase = "backward"
-        value.backward()  # type: ignore[no-untyped-call]
+        recorder.begin_backward()
+        # What torch.autograd.backward does, which would turn the modes off.
+        engine: Any = torch.autograd.Variable._execution_engine
+        roots, grads = (value,), (torch.ones_like(value),)
+        engine.run_backward(roots, grads, False, False, (), allow_unreachable=True, accumulate_grad=True)
     for p in model.parameters():
         if p.grad is not None:
             recorder.storage_of(p.grad).role = "gradient"
@@ -137,14 +156,39 @@ def _name_state(model: nn.Module, recorder: Recorder) -> None:
         recorder.add_tensor(b, role="buffer", name=name)
 
 
-def _meta_copy(model: nn.Module) -> nn.Module:
-    """A copy whose parameters and buffers are on meta: the structure is copied, no weight is."""
+def _dtype_of(model: nn.Module) -> torch.dtype:
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+
+
+def _meta_copy(model: nn.Module, name: str) -> nn.Module:
+    """A copy whose tensors are on meta: the structure is copied, no weight is."""
     memo: dict[int, Any] = {}
     for p in model.parameters():
         memo[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=p.requires_grad)
-    for b in model.buffers():
-        memo[id(b)] = torch.empty_like(b, device="meta")
-    return copy.deepcopy(model, memo)
+    others = [value for module in model.modules() for value in vars(module).values()]  # also plain attributes
+    for t in (*model.buffers(), *tree_leaves(others)):
+        if isinstance(t, torch.Tensor) and id(t) not in memo:
+            memo[id(t)] = torch.empty_like(t, device="meta", requires_grad=t.requires_grad and t.is_leaf)
+    try:
+        return copy.deepcopy(model, memo)
+    except Exception as error:
+        raise TraceError(
+            f"{name} cannot be copied: {type(error).__name__}: {error}",
+            "build it on the device meta and pass is_ours=True, which traces the network itself",
+        ) from error
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage collection: a pass over all of torch's objects takes longer than a trace, and would end the life
+    of tensors in reference cycles at a moment of its own."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

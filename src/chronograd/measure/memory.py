@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
-
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import psutil
 import torch

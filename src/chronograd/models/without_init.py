@@ -45,7 +45,8 @@ def on_meta(make: Callable[[], nn.Module]) -> nn.Module:
     """
     with torch.random.fork_rng(devices=[]):
         try:
-            with torch.device("meta"):
+            # On meta there is nothing to fill, yet torch would run its reference code for each random fill.
+            with torch.device("meta"), SkipInitialisation():
                 network = make()
         except Exception:
             with torch.device("cpu"), SkipInitialisation():

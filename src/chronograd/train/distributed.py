@@ -31,9 +31,7 @@ def joined(place: Place) -> Iterator[None]:
         return
     library = "nccl" if place.device.type == "cuda" else "gloo"
     device = place.device if library == "nccl" else None
-    dist.init_process_group(
-        library, rank=place.rank, world_size=place.world_size, timeout=TIMEOUT, device_id=device
-    )
+    dist.init_process_group(library, rank=place.rank, world_size=place.world_size, timeout=TIMEOUT, device_id=device)
     yield
     dist.destroy_process_group()
 

@@ -170,6 +170,4 @@ def _optimizer(network: nn.Module, training: Training) -> torch.optim.Optimizer:
     rate, decay = training.learning_rate, training.weight_decay
     if training.optimizer == "adamw":
         return torch.optim.AdamW(params, lr=rate, betas=(training.momentum, 0.999), weight_decay=decay)
-    return torch.optim.SGD(
-        params, lr=rate, momentum=training.momentum, nesterov=training.nesterov, weight_decay=decay
-    )
+    return torch.optim.SGD(params, lr=rate, momentum=training.momentum, nesterov=training.nesterov, weight_decay=decay)

@@ -102,17 +102,13 @@ def _write_tensor_memory(lines: StepWriter, step: TrainingStep) -> None:
     lines.write(event="memory", step=0, memory_peak_bytes=peak, source=source)
 
 
-def _measured_record(
-    run: RunDir, job: Job, place: Place, timing: Timing, flops_per_step: float | None
-) -> Record:
+def _measured_record(run: RunDir, job: Job, place: Place, timing: Timing, flops_per_step: float | None) -> Record:
     is_cuda = place.device.type == "cuda"
     method = result.Method(
         step_time=(
             "CUDA events at the ends of steps without inner synchronisation" if is_cuda else "host clock, sum of parts"
         ),
-        parts=(
-            "host clock, CUDA synchronised after each part; in steps of their own" if is_cuda else "host clock"
-        ),
+        parts=("host clock, CUDA synchronised after each part; in steps of their own" if is_cuda else "host clock"),
     )
     ranks = "1 rank" if place.world_size == 1 else f"{place.world_size} ranks"
     record = header(run, job, f"steps of {job.network.name} on {job.data.name}, {ranks}")

@@ -1,0 +1,1 @@
+"""What we claim about speed and exactness, measured beside others. Run as `python -m benchmarks.NAME`."""

@@ -1,0 +1,222 @@
+"""Whatever a network does while it is traced, the process and the network are left as they were."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import weakref
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from chronograd.count.tracing import trace
+from chronograd.errors import InputError, TraceError
+
+
+class Bang(Exception):
+    """Raised by the networks of this file."""
+
+
+class FailsInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        raise Bang("backward")
+
+
+class Fragile(nn.Module):
+    """Attention, batch norm, a hook of its own; raises where it is told to."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+        self.inner = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.hook_calls = 0
+        self.inner.register_forward_hook(self._count)
+
+    def _count(self, *_: Any) -> None:
+        self.hook_calls += 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inner(x)
+        if self.where == "forward":
+            raise Bang("forward")
+        y = x.unsqueeze(1)
+        x = self.attention(y, y, y)[0].squeeze(1)
+        if self.where == "values":
+            x = x * float(x.sum())
+        if self.where == "shapes":
+            x = x @ torch.ones(3, 3)
+        out: Tensor = FailsInBackward.apply(x) if self.where == "backward" else x
+        return out
+
+
+def process_state() -> tuple[Any, ...]:
+    hooks = {k: len(v) for k, v in vars(nn.modules.module).items() if k.startswith("_global") and hasattr(v, "__len__")}
+    return (
+        hooks,
+        torch._C._len_torch_function_stack(),
+        len(_get_current_dispatch_mode_stack()),
+        torch.get_default_device(),
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+        gc.isenabled(),
+        torch.is_inference_mode_enabled(),
+        torch.random.get_rng_state().tolist(),
+        F.scaled_dot_product_attention,
+        F.multi_head_attention_forward,
+    )
+
+
+def model_state(model: nn.Module) -> dict[str, Any]:
+    state: dict[str, Any] = {}
+    for name, module in model.named_modules():
+        state[name] = (
+            module.training,
+            len(module._forward_hooks),
+            len(module._forward_pre_hooks),
+            sorted(vars(module)),
+        )
+    for name, p in model.named_parameters():
+        state[f"parameter {name}"] = (id(p), p.data_ptr(), p._version, p.requires_grad, id(p.grad), p.device)
+    for name, b in model.named_buffers():
+        state[f"buffer {name}"] = (id(b), b.data_ptr(), b._version, b.device)
+    return state
+
+
+CAUSES = {"forward": Bang, "backward": Bang, "values": RuntimeError, "shapes": RuntimeError}
+
+
+@pytest.mark.parametrize("grad_enabled", [True, False])
+@pytest.mark.parametrize("mode", ["training", "inference"])
+@pytest.mark.parametrize("where", ["nowhere", *CAUSES])
+def test_everything_is_left_as_it_was(where: str, mode: str, grad_enabled: bool) -> None:
+    model = Fragile(where)
+    model.inner[1].eval()
+    model.inner[0].weight.grad = torch.ones(8, 8)
+    before, process = model_state(model), None
+    with torch.set_grad_enabled(grad_enabled):
+        process = process_state()
+        if where == "nowhere" or (where == "backward" and mode == "inference"):
+            trace(model, [(8,)], mode=mode)
+        else:
+            with pytest.raises(TraceError) as error:
+                trace(model, [(8,)], mode=mode)
+            assert isinstance(error.value.__cause__, CAUSES[where])
+            assert type(error.value.__cause__).__name__ in error.value.message
+        assert process_state() == process
+    assert model_state(model) == before
+    assert model.hook_calls == 0
+    assert torch.equal(model.inner[0].weight.grad, torch.ones(8, 8))
+    # And it still works for real.
+    if where == "nowhere":
+        model.train()(torch.randn(4, 8)).sum().backward()
+
+
+def test_a_network_of_ours_is_cleaned_up_too() -> None:
+    with torch.device("meta"):
+        model = Fragile("backward")
+    before = {name: state for name, state in model_state(model).items() if not name.startswith("buffer")}
+    with pytest.raises(TraceError):
+        trace(model, [(8,)], is_ours=True)
+    assert before.items() <= model_state(model).items()
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_an_interrupt_is_passed_on() -> None:
+    class Interrupted(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise KeyboardInterrupt
+
+    before = process_state()
+    with pytest.raises(KeyboardInterrupt):
+        trace(Interrupted(), [(8,)])
+    assert process_state() == before
+
+
+def test_surroundings_do_not_matter() -> None:
+    model = Fragile("nowhere")
+    expected = trace(model, [(8,)]).to_json()
+    with torch.no_grad():
+        assert trace(model, [(8,)]).to_json() == expected
+    with torch.inference_mode():
+        assert trace(model, [(8,)]).to_json() == expected
+    with torch.device("meta"):
+        assert trace(model, [(8,)]).to_json() == expected
+    assert trace(model.eval(), [(8,)]).to_json() == expected
+
+
+def test_no_weight_is_copied() -> None:
+    """A network of 400 MB: the peak of the process does not move by a tenth of that."""
+    model = nn.Sequential(*(nn.Linear(5000, 5000, bias=False) for _ in range(4)))
+    for p in model.parameters():
+        p.grad = None
+    trace(nn.Linear(3, 3), [(3,)])  # imports
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    traced = trace(model, [(5000,)])
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert traced.params == 100_000_000
+    assert (after - before) * 1024 < 40e6
+
+
+def test_nothing_is_kept_alive() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    gone = weakref.ref(model)
+    traced = trace(model, [(4,)])
+    del model
+    gc.collect()
+    assert gone() is None
+    assert traced.params == 20
+
+
+def test_what_a_copy_must_not_lose() -> None:
+    """Plain tensors as attributes, in lists, ties, hooks of the user's, weights made anew on every call."""
+
+    class Kept(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.same = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.same.weight = self.layer.weight
+            self.plain, self.several = torch.ones(4), [torch.ones(4), {"deep": torch.ones(4)}]
+
+        def forward(self, x: Tensor) -> Tensor:
+            several: Any = self.several
+            out: Tensor = self.same(self.layer(x)) * self.plain + several[0] + several[1]["deep"]
+            return out
+
+    traced = trace(Kept(), [(4,)])
+    assert (traced.params, traced.macs()) == (16 + 8, 32)
+    normed = nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3))
+    traced = trace(normed, [(3, 8, 8)])
+    assert (traced.params, traced.uncounted()) == (3 * 4 * 9 + 4 + 4, {})
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_weight_norm_of_the_older_kind() -> None:
+    model = nn.utils.weight_norm(nn.Conv2d(3, 4, 3))
+    assert trace(model, [(3, 8, 8)]).params == 3 * 4 * 9 + 4 + 4
+
+
+def test_errors_say_what_to_do() -> None:
+    with pytest.raises(TraceError, match=r"parameters without a shape: weight[\s\S]*call it once"):
+        trace(nn.LazyLinear(3), [(4,)])
+    with pytest.raises(TraceError, match=r"raised Bang while traced: forward"):
+        trace(Fragile("forward"), [(8,)], network="mine")
+    with pytest.raises(TraceError, match=r"depends on the values"):
+        trace(Fragile("values"), [(8,)])
+    with pytest.raises(InputError, match="mode is 'train'"):
+        trace(nn.Linear(3, 3), [(3,)], mode="train")
+    with pytest.raises(InputError, match="loss is 'mse'"):
+        trace(nn.Linear(3, 3), [(3,)], loss="mse")
+    model = nn.Linear(3, 3)
+    model.generator = (i for i in range(3))  # type: ignore[assignment]
+    with pytest.raises(TraceError, match="cannot be copied"):
+        trace(model, [(3,)])
