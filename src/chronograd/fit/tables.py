@@ -1,0 +1,145 @@
+"""Tables of throughputs that others measured: any CSV with model, batch, image size and samples/s or step time.
+
+What timm's file names and columns say (phase, precision, layout, device) is inferred; an option overrides it.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from chronograd.errors import FileFormatError, InputError
+
+# timm: benchmark-infer-amp-nhwc-pt240-cu124-rtx3090.csv, with -dynamo for a compiled network.
+_TIMM_NAME = re.compile(
+    r"benchmark-(?P<phase>infer|train)-(?P<precision>amp|fp32|fp16|bf16|tf32)-(?P<layout>nchw|nhwc)"
+    r"-pt(?P<torch>\d+)(-cu\d+)?(-cpu)?-(?P<device>.+?)(?P<compiled>-dynamo)?\.csv$"
+)
+_PHASES = {"infer": "inference", "train": "training"}
+_COLUMNS = {
+    "model": ("model", "network", "name"),
+    "size": ("img_size", "image_size", "size", "resolution"),
+    "batch": ("batch_size", "batch", "global_batch"),
+    "rate": ("samples_per_sec", "samples_per_s", "throughput", "images_per_sec", "img_per_sec"),
+    "step_ms": ("step_time_ms", "latency_ms", "step_time"),
+    "step_s": ("step_time_s", "latency_s"),
+    "params_m": ("param_count",),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured network: `seconds` of one batch. `params_m` is in millions where the table has it."""
+
+    model: str
+    image_size: int
+    batch: int
+    seconds: float
+    params_m: float | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.model}@{self.image_size}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows, and what they were measured on. Fields not known are None; `skipped` counts rows without a figure."""
+
+    path: str
+    rows: tuple[Row, ...]
+    phase: str | None = None
+    precision: str | None = None
+    layout: str | None = None
+    device: str | None = None
+    is_compiled: bool = False
+    skipped: int = 0
+
+    def stated(self, **options: str | None) -> Table:
+        """With what the user states in place of what was inferred."""
+        return replace(self, **{k: v for k, v in options.items() if v is not None})  # type: ignore[arg-type]
+
+
+def read_table(path: str | Path) -> Table:
+    """Read a table of throughputs. Raises FileFormatError naming what is missing, and the line of a bad figure."""
+    path = Path(path)
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            lines = list(csv.DictReader(stream))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise FileFormatError(f"cannot read {path}: {error}") from None
+    if not lines:
+        raise FileFormatError(f"{path} has no rows", "give a CSV with a header and a row for each network")
+    said = _TIMM_NAME.search(path.name)
+    phase = _PHASES[said["phase"]] if said else None
+    found = _find_columns(list(lines[0]), said["phase"] if said else "", path)
+    rows, skipped = [], 0
+    for number, line in enumerate(lines, 2):
+        row = _row(line, found, path, number)
+        rows.append(row) if row else None
+        skipped += row is None
+    return Table(
+        str(path),
+        tuple(rows),
+        phase,
+        {"amp": "fp16"}.get(said["precision"], said["precision"]) if said else None,
+        said["layout"] if said else None,
+        said["device"] if said else None,
+        bool(said and said["compiled"]),
+        skipped,
+    )
+
+
+def _find_columns(header: list[str], prefix: str, path: Path) -> dict[str, str]:
+    """Columns of the table by meaning; timm prefixes those of a phase with its name."""
+    found: dict[str, str] = {}
+    for meaning, names in _COLUMNS.items():
+        for name in names:
+            for candidate in (f"{prefix}_{name}", f"infer_{name}", f"train_{name}", name):
+                if candidate in header and meaning not in found:
+                    found[meaning] = candidate
+    if "model" not in found:
+        raise FileFormatError(
+            f"{path} has no column for the model", f"columns are {', '.join(header)}; name one `model`"
+        )
+    if not {"rate", "step_ms", "step_s"} & set(found):
+        raise FileFormatError(f"{path} has no throughput or step time", "name a column samples_per_sec or step_time_s")
+    return found
+
+
+def _row(line: Mapping[str, str | None], found: Mapping[str, str], path: Path, number: int) -> Row | None:
+    """One row; None where it has no figure."""
+
+    def value(meaning: str) -> float | None:
+        text = (line.get(found[meaning]) or "").strip() if meaning in found else ""
+        if not text:
+            return None
+        try:
+            return float(text)
+        except ValueError:
+            raise FileFormatError(f"{path}, line {number}: {found[meaning]} is {text!r}, not a number") from None
+
+    rate, step_s, step_ms = value("rate"), value("step_s"), value("step_ms")
+    batch = int(value("batch") or 1)
+    if rate:
+        seconds = batch / rate
+    elif step_s or step_ms:
+        seconds = step_s or (step_ms or 0.0) / 1e3
+    else:
+        return None
+    if seconds <= 0 or batch < 1:
+        raise FileFormatError(f"{path}, line {number}: a time of {seconds} s for batch {batch}")
+    return Row((line[found["model"]] or "").strip(), int(value("size") or 224), batch, seconds, value("params_m"))
+
+
+def sample_rows(rows: tuple[Row, ...], count: int, seed: int) -> list[Row]:
+    """`count` rows chosen by the seed alone. Raises InputError if there are not so many."""
+    import numpy as np
+
+    if not 0 <= count <= len(rows):
+        raise InputError(f"{count} rows of {len(rows)}", "choose fewer")
+    chosen = np.random.default_rng(seed).permutation(len(rows))[:count]
+    return [rows[i] for i in chosen]
