@@ -28,7 +28,7 @@ def seconds(value: float, digits: int = 3) -> str:
     """A duration at the scale a person would use.
 
     >>> seconds(0.00123), seconds(93), seconds(7300), seconds(400_000)
-    ('1.23 ms', '1 min 33 s', '2 h 02 min', '4 d 15 h')
+    ('1.23 ms', '1 min 33 s', '2 h 01 min', '4 d 15 h')
     """
     if value < 0:
         return "-" + seconds(-value, digits)

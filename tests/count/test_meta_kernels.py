@@ -97,11 +97,19 @@ def with_numbers(x: torch.Tensor) -> list[tuple[Any, ...]]:
     return [(x, 2.0), (x, 2), (make_like(x).to(torch.int64), 2), (make_like(x).to(torch.int64), 2.0)]
 
 
+def products(x: torch.Tensor) -> list[tuple[Any, ...]]:
+    x = x if x.numel() else make("contiguous", x.dtype)
+    a, b = x[0, 0], x[-1, 1][:, :5]
+    biases = [vector(5), vector(1), torch.empty(8, 5, device="meta"), torch.empty((), device="meta")]
+    return [(bias.to(x.dtype), *pair) for bias in biases for pair in ((a, b), (a.T, b), (a[:, ::2], b[::2]))]
+
+
 ARGUMENTS: dict[Any, Callable[[torch.Tensor], list[tuple[Any, ...]]]] = {
     aten.native_batch_norm.default: batch_norms,
     aten.native_batch_norm_backward.default: batch_norms_backward,
     aten.native_layer_norm.default: layer_norms,
     aten.native_layer_norm_backward.default: layer_norms_backward,
+    aten.addmm.default: products,
     aten.threshold_backward.default: lambda x: [(x, x, 0), (make_like(x), x, 0)],
     aten._softmax.default: lambda x: [(x, -1, False), (x, 1, False)],
     aten._softmax_backward_data.default: lambda x: [(x, x, -1, x.dtype), (make_like(x), x, 1, x.dtype)],
@@ -198,6 +206,13 @@ def test_other_ranks(op: Any, shape: tuple[int, ...]) -> None:
         except (TypeError, RuntimeError):
             continue
         assert described(KERNELS[op](*args)) == described(expected)
+
+
+def test_products_that_do_not_fit_are_refused_as_by_torch() -> None:
+    a = torch.empty(3, 4, device="meta")
+    for args in ((vector(5), a, a), (vector(7), a, a.T)):
+        with pytest.raises(RuntimeError):
+            KERNELS[aten.addmm.default](*args)
 
 
 def test_batch_norm_of_other_ranks() -> None:

@@ -109,6 +109,13 @@ def _binary(op: Any) -> Callable[..., Any]:
     return kernel
 
 
+def _addmm(bias: Any, a: Any, b: Any, **_: Any) -> Any:
+    shape = (a.shape[0], b.shape[1])
+    if not a.dtype == b.dtype == bias.dtype or a.shape[1] != b.shape[0] or not _broadcasts(bias.shape, shape):
+        return aten.addmm.default(bias, a, b)  # raises what is to be raised
+    return torch.empty(shape, dtype=a.dtype, device="meta")
+
+
 def _broadcasts(small: Any, large: Any) -> bool:
     """Whether a shape stretches to another."""
     rank = len(small)
@@ -148,4 +155,5 @@ KERNELS: dict[Any, Callable[..., Any]] = {
         )
     },
     aten.max_pool2d_with_indices_backward.default: _pool_backward,
+    aten.addmm.default: _addmm,
 }  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -68,9 +67,6 @@ def trace(
     recorder = Recorder(result, batch, is_symbolic=fixed_batch is None)
     dtypes = list(input_dtypes or [_dtype_of(model)] * len(input_shapes))
     on_meta = model
-    # What dies is written down when it dies: only counting references makes that the same every time.
-    collects = gc.isenabled()
-    gc.disable()
     try:
         with torch.inference_mode(False):
             on_meta = model if is_ours else _meta_copy(model, name)
@@ -90,8 +86,6 @@ def trace(
             _run(on_meta, inputs, recorder, LOSSES[loss])
     finally:
         recorder.forget()
-        if collects:
-            gc.enable()
         if on_meta is not model or is_ours:
             for p in on_meta.parameters():
                 p.grad = None
