@@ -79,7 +79,7 @@ def test_classifiers_of_torchvision_in_training(name: str) -> None:
 # -- timm -------------------------------------------------------------------------------------------
 
 TABLE = "timm/benchmark-infer-amp-nchw-pt240-cu124-rtx3090.csv"
-SEED, SAMPLE = 0, 200 if IS_FULL else 40
+SEED, SAMPLE = 0, 200 if IS_FULL else 32
 # Why our count is not that of the table; anything else must agree.
 EXCEPTIONS = {
     "ecaresnext50t_32x4d": "timm changed the network since: 15.41 M parameters then, 25.05 M now",
@@ -155,10 +155,9 @@ def test_what_fvcore_adds_to_the_macs() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["mobilenet_v2", "convnext_tiny"])
-def test_the_conversion_against_fvcore_itself(name: str) -> None:
+def test_the_conversion_against_fvcore_itself() -> None:
     fvcore = pytest.importorskip("fvcore.nn")
-    model: nn.Module = torchvision.models.get_model(name).eval()
+    model: nn.Module = torchvision.models.mobilenet_v2().eval()
     analysis = fvcore.FlopCountAnalysis(model, torch.zeros(2, 3, 64, 64))
     analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False)
     traced = trace(model, [(3, 64, 64)], mode="inference")
