@@ -1,0 +1,66 @@
+"""Tables of throughputs: what is inferred, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chronograd.errors import FileFormatError, InputError
+from chronograd.fit.tables import read_table, sample_rows
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_timm_names_and_columns_are_read(tmp_path: Path) -> None:
+    name = "benchmark-infer-amp-nhwc-pt240-cu124-rtx3090.csv"
+    text = (
+        "model,infer_img_size,infer_samples_per_sec,infer_batch_size,param_count\na,224,1000,256.0,5.5\nb,160,,256,1\n"
+    )
+    table = read_table(write(tmp_path / name, text))
+    assert (table.phase, table.precision, table.layout, table.device) == ("inference", "fp16", "nhwc", "rtx3090")
+    assert (len(table.rows), table.skipped, table.is_compiled) == (1, 1, False)
+    row = table.rows[0]
+    assert (row.model, row.image_size, row.batch, row.seconds, row.params_m) == ("a", 224, 256, 0.256, 5.5)
+    assert table.stated(precision="fp32", layout=None).precision == "fp32"
+
+
+def test_a_compiled_training_table(tmp_path: Path) -> None:
+    name = "benchmark-train-fp32-nchw-pt291-cpu-i7_12700h-dynamo.csv"
+    table = read_table(write(tmp_path / name, "model,train_samples_per_sec,train_batch_size\na,10,5\n"))
+    assert (table.phase, table.device, table.is_compiled) == ("training", "i7_12700h", True)
+
+
+def test_any_table_with_a_step_time(tmp_path: Path) -> None:
+    table = read_table(write(tmp_path / "mine.csv", "network,batch,step_time_ms\nresnet20,64,12.5\n"))
+    assert table.rows[0].seconds == pytest.approx(0.0125)
+    assert table.phase is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no rows"),
+        ("net,batch\na,1\n", "no column for the model"),
+        ("model,batch\na,1\n", "no throughput or step time"),
+        ("model,throughput\na,fast\n", "line 2: throughput is 'fast'"),
+        ("model,throughput\na,-3\n", "line 2: a time of"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(FileFormatError, match=message):
+        read_table(write(tmp_path / "t.csv", text))
+
+
+def test_rows_are_chosen_by_the_seed_alone(tmp_path: Path) -> None:
+    lines = "".join(f"m{i},{i + 1}\n" for i in range(50))
+    rows = read_table(write(tmp_path / "t.csv", "model,throughput\n" + lines)).rows
+    first = sample_rows(rows, 10, seed=3)
+    assert first == sample_rows(rows, 10, seed=3)
+    assert first != sample_rows(rows, 10, seed=4)
+    assert len({row.model for row in first}) == 10
+    with pytest.raises(InputError, match="51 rows of 50"):
+        sample_rows(rows, 51, seed=0)
