@@ -258,17 +258,18 @@ class Trace:
     def columns(self) -> dict[str, np.ndarray]:
         """Operators as NumPy columns, for vectorised prediction. Amounts have shape (num_operators, 2).
 
-        `name` points into `operator_names`. `depth` and `width` are those of matrix work as a product (rows × depth) · (depth × width): what one output
-        sums over, and how many outputs share an input row.
+        `name` points into `operator_names`. `depth` and `width` are those of matrix work as a product
+        (rows × depth) · (depth × width): what one output sums over, and how many outputs share an input row.
         """
         ops = self.operators
         kind_code = {k: i for i, k in enumerate(KINDS)}
         phase_code = {p: i for i, p in enumerate(PHASES)}
+        name_code = {n: i for i, n in enumerate(self.operator_names)}
         amounts = ("macs", "vector_flops", "read_bytes", "written_bytes")
         table: dict[str, np.ndarray] = {
             "kind": np.array([kind_code[o.kind] for o in ops], dtype=np.int16),
             "phase": np.array([phase_code[o.phase] for o in ops], dtype=np.int8),
-            "name": np.array([self.operator_names.index(o.name) for o in ops], dtype=np.int32),
+            "name": np.array([name_code[o.name] for o in ops], dtype=np.int32),
         }
         for name in amounts:
             values = np.array([getattr(o, name) for o in ops], dtype=np.float64)

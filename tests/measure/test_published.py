@@ -10,7 +10,7 @@ import pytest
 from chronograd.count.cache import cached_trace
 from chronograd.fit.tables import Row, Table
 from chronograd.hardware import catalog
-from chronograd.measure.published import join, predicted_seconds, score
+from chronograd.measure.published import join, score
 from chronograd.predict.calibration import from_datasheet
 
 pytest.importorskip("timm")
@@ -42,7 +42,7 @@ def test_scores_of_a_known_error() -> None:
     calibration = replace(from_datasheet(catalog.device("rtx3090")), sigma=0.1)
     rows = [Row("test_vit", 160, 8, 1.0), Row("test_resnet", 160, 8, 1.0)]
     works = [t.sample.work for t in join(table(*rows), rows).timed]
-    right = [predicted_seconds(w, calibration) for w in works]
+    right = [w.total_seconds(calibration) for w in works]
     rows = [replace(rows[0], seconds=right[0]), replace(rows[1], seconds=right[1] / 2)]
     found = score(join(table(*rows), rows).timed, calibration)
     assert (found["n"], found["mape"], found["worst"]) == (2, pytest.approx(0.5), pytest.approx(1.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -51,6 +52,7 @@ def _version(library: str) -> str:
         return ""
 
 
+@functools.cache
 def _source() -> str:
     """Changes with the counting code itself."""
     digest = hashlib.sha256()

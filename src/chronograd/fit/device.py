@@ -187,8 +187,6 @@ def _held_out_sigma(samples: Sequence[Sample], prior: Calibration) -> float:
         problem = _Problem(kept, prior)
         calibration, rates = problem.unpack(problem.solve())
         for s in left_out:
-            device = s.work.seconds(calibration, rates).sum()
-            host = s.work.is_launched.sum() * calibration.host_launch_s
-            ratios.append(float(max(device, host) / s.seconds))
+            ratios.append(s.work.total_seconds(calibration, rates) / s.seconds)
     sums = np.random.default_rng(0).choice(ratios, (_SUMS, _BLOCKS_PER_NETWORK)).mean(axis=1)
     return float(np.quantile(np.abs(np.log(sums)), 0.8) / Z80)

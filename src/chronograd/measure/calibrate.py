@@ -32,7 +32,7 @@ from chronograd.hardware.catalog import Device, Node, Source
 from chronograd.measure import environment
 from chronograd.measure.blocks import blocks
 from chronograd.predict.calibration import CLASSES, Calibration, from_datasheet
-from chronograd.predict.compute import UPDATE_PASSES, Work
+from chronograd.predict.compute import UPDATE_PASSES, Work, update_launches
 from chronograd.trace import PHASES, Trace
 
 Progress = Callable[[float, str], None]
@@ -291,8 +291,7 @@ def _fit_update(rows: list[dict[str, Any]], calibration: Calibration) -> tuple[f
     """Seconds per elementary operator of an optimizer, and the share of bandwidth it reaches."""
     passes, operators = UPDATE_PASSES["sgd-momentum"]
     many, large = rows
-    is_batched = calibration.host_launch_s > 0
-    launches = [operators * (-(-r["count"] // 110) if is_batched else r["count"]) for r in (many, large)]
+    launches = [operators * update_launches(r["count"], calibration) for r in (many, large)]
     sizes = [passes * 4 * r["count"] * r["size"] for r in (many, large)]
     matrix = np.array([[launches[0], sizes[0]], [launches[1], sizes[1]]], dtype=float)
     per_launch, per_byte = np.linalg.solve(matrix, [many["seconds"], large["seconds"]])

@@ -68,17 +68,12 @@ def join(table: Table, rows: Sequence[Row], progress: Progress = lambda share, t
     return joined
 
 
-def predicted_seconds(work: Work, calibration: Calibration) -> float:
-    """Seconds of one pass: the device's work, or the host's issuing of it where that takes longer."""
-    return max(float(work.seconds(calibration).sum()), float(work.is_launched.sum()) * calibration.host_launch_s)
-
-
 def score(timed: Sequence[Timed], calibration: Calibration) -> dict[str, Any]:
     """Errors of a calibration on rows: fractions, with the worst ten and their time by operator family.
 
     Returns `n`, `mape`, `median_ape`, `p90_ape`, `worst`, `coverage80`, `families`, `worst_rows`.
     """
-    ratios = np.array([predicted_seconds(t.sample.work, calibration) / t.row.seconds for t in timed])
+    ratios = np.array([t.sample.work.total_seconds(calibration) / t.row.seconds for t in timed])
     errors = np.abs(ratios - 1)
     inside = np.abs(np.log(ratios)) <= Z80 * calibration.sigma
     families: dict[str, list[float]] = {}

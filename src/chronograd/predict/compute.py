@@ -103,6 +103,11 @@ class Work:
         terms = self.terms(calibration, rates)
         return np.asarray(terms.launch + terms.pass_s + terms.weights)
 
+    def total_seconds(self, calibration: Calibration, rates: dict[str, np.ndarray] | None = None) -> float:
+        """Seconds of all operators: the device's work, or the host's issuing of it where that takes longer."""
+        host = float(self.is_launched.sum()) * calibration.host_launch_s
+        return max(float(self.seconds(calibration, rates).sum()), host)
+
     def terms(self, calibration: Calibration, rates: dict[str, np.ndarray] | None = None) -> Terms:
         """What the seconds of each operator are made of."""
         rates = rates or calibration.columns()
@@ -152,6 +157,12 @@ def phase_seconds(trace: Trace, times: np.ndarray, calibration: Calibration) -> 
 UPDATE_PASSES = {"sgd": (3, 2), "sgd-momentum": (5, 4), "adamw": (7, 9)}
 
 
+def update_launches(num_parameters: int, calibration: Calibration) -> int:
+    """Launches of one elementary operator of the optimizer over all parameters: one each, or batched on a GPU."""
+    # torch's foreach kernels take some 110 tensors of one list per launch (its metadata must fit 4 KiB).
+    return -(-num_parameters // 110) if calibration.host_launch_s > 0 else num_parameters
+
+
 def update_seconds(trace: Trace, optimizer: str, calibration: Calibration) -> float:
     """Time of one optimizer step, derived from the parameter list.
 
@@ -162,9 +173,7 @@ def update_seconds(trace: Trace, optimizer: str, calibration: Calibration) -> fl
     trained = [t for n, t in trace.parameters().items() if n not in frozen]
     size = sum(t.numel_at(1) * DTYPE_BYTES[t.dtype] for t in trained)
     passes, operators = UPDATE_PASSES[optimizer]
-    is_batched = calibration.host_launch_s > 0
-    # torch's foreach kernels take some 110 tensors of one list per launch (its metadata must fit 4 KiB).
-    launches = operators * (-(-len(trained) // 110) if is_batched else len(trained))
+    launches = operators * update_launches(len(trained), calibration)
     bandwidth = calibration.bandwidth_bytes_per_s * calibration.columns()["bandwidth"][CLASSES.index("update.backward")]
     return float(launches * calibration.update_launch_s + passes * size / bandwidth)
 
