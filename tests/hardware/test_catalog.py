@@ -252,7 +252,7 @@ class TestPrices:
     def test_devices_that_only_the_table_has(self) -> None:
         assert [p.instance for p in prices("H100 NVL")] == ["NC40ads H100 v5", "NC80adis H100 v5"]
         listed = {p.device for p in prices()} - set(NAMES)
-        assert listed == {"p4", "h100-nvl", "a100-80-pcie"}
+        assert listed == {"h100-nvl"}
         with pytest.raises(NotFoundError):
             prices("h1000000")
 
