@@ -28,7 +28,7 @@ from chronograd.errors import FileFormatError, InputError
 from chronograd.units import FLOPS_PER_MAC
 
 FORMAT = "chronograd-trace"
-VERSION = 1
+VERSION = 2
 
 PHASES = ("forward", "backward", "update")
 MATRIX_KINDS = (
@@ -172,6 +172,7 @@ class Trace:
         notes: what a reader must know, such as assumptions and what could not be traced.
         keras_extra: what Keras counts as parameters of the same network beyond ours and batch norm's statistics.
         fixed_batch: set when the trace holds for this batch only.
+        channels_last: whether images and convolutions lay in memory with their channels last.
     """
 
     network: str
@@ -189,6 +190,7 @@ class Trace:
     frozen: list[str] = field(default_factory=list)
     keras_extra: dict[str, int] = field(default_factory=dict)
     fixed_batch: int | None = None
+    channels_last: bool = False
 
     # -- totals ---------------------------------------------------------------------------------
 
@@ -260,6 +262,7 @@ class Trace:
 
         `name` points into `operator_names`. `depth` and `width` are those of matrix work as a product
         (rows × depth) · (depth × width): what one output sums over, and how many outputs share an input row.
+        `channels_last` and `strided` tell how data lies in memory; `is_plain_attention` is what fused kernels take.
         """
         ops = self.operators
         kind_code = {k: i for i, k in enumerate(KINDS)}
@@ -276,6 +279,12 @@ class Trace:
             table[name] = values.reshape(len(ops), 2)
         products = np.array([self._product_of(o) for o in ops], dtype=np.float64).reshape(len(ops), 2, 2)
         table["depth"], table["width"] = products[:, 0], products[:, 1]
+        for name in ("channels_last", "strided"):
+            table[name] = np.array([bool(o.attributes.get(name)) for o in ops], dtype=bool)
+        table["is_plain_attention"] = np.array(
+            [o.kind == "attention" and bool(o.inputs) and len(self.tensors[o.inputs[0]].shape) == 4 for o in ops],
+            dtype=bool,
+        )
         return table
 
     @cached_property
@@ -370,25 +379,43 @@ class Trace:
             _expect(isinstance(table, dict) and all(isinstance(v, kind) for v in table.values()), "a table of names")
         _expect(all(_is_id(i, n_tensors) for i in (*self.inputs, *self.outputs)), "an input or output")
         _expect(all(_is_amount(d) for shape in self.input_shapes for d in shape), "an input shape")
+        # Messages are made only when needed: a large trace has tens of thousands of entries.
         for s in self.storages:
-            _expect(s.role in ROLES and _is_amount(s.bytes), f"storage {s}")
-            _expect(_is_id(s.birth + 1, n_operators + 1), f"birth {s.birth} of {n_operators} operators")
-            _expect(s.death is None or _is_id(s.death, max(n_operators, 1)), f"death {s.death}")
-        for t in self.tensors:
-            _expect(_is_id(t.storage, n_storages), f"tensor with storage {t.storage} of {n_storages}")
-            _expect(isinstance(t.dtype, str) and isinstance(t.name, str), f"tensor {t}")
-            _expect(all(_is_amount(d) for d in t.shape), f"shape {t.shape}")
-        for op in self.operators:
-            _expect(op.kind in KINDS and op.phase in PHASES, f"operator of kind {op.kind!r}, phase {op.phase!r}")
-            _expect(all(isinstance(v, str) for v in (op.name, op.module)), f"operator {op.name!r}")
-            _expect(isinstance(op.call, int) and isinstance(op.attributes, dict), f"operator {op.name}")
-            _expect(_has_product(op), f"attributes of {op.name}")
-            _expect(op.forward is None or _is_id(op.forward, n_operators), f"forward operator {op.forward}")
-            _expect(all(_is_amount(getattr(op, name)) for name in _AMOUNTS), f"amounts of {op.name}")
-            _expect(
-                all(_is_id(i, n_tensors) for i in (*op.inputs, *op.outputs)),
-                f"operator {op.name} names a tensor that is not there",
+            is_right = (
+                s.role in ROLES
+                and _is_amount(s.bytes)
+                and _is_id(s.birth + 1, n_operators + 1)
+                and (s.death is None or _is_id(s.death, max(n_operators, 1)))
             )
+            if not is_right:
+                raise ValueError(f"storage {s} of {n_operators} operators")
+        for t in self.tensors:
+            is_right = _is_id(t.storage, n_storages) and isinstance(t.dtype, str) and isinstance(t.name, str)
+            if not (is_right and all(map(_is_amount, t.shape))):
+                raise ValueError(f"tensor {t} of {n_storages} storages")
+        for op in self.operators:
+            problem = _problem_of(op, n_tensors, n_operators)
+            if problem:
+                raise ValueError(problem)
+
+
+def _problem_of(op: Any, num_tensors: int, num_operators: int) -> str:
+    """What is wrong with an operator; empty if nothing is."""
+    if op.kind not in KINDS or op.phase not in PHASES:
+        return f"operator of kind {op.kind!r}, phase {op.phase!r}"
+    if not (isinstance(op.name, str) and isinstance(op.module, str)):
+        return f"operator {op.name!r}"
+    if not (isinstance(op.call, int) and isinstance(op.attributes, dict)):
+        return f"operator {op.name}"
+    if not _has_product(op):
+        return f"attributes of {op.name}"
+    if op.forward is not None and not _is_id(op.forward, num_operators):
+        return f"forward operator {op.forward}"
+    if not all(_is_amount(getattr(op, name)) for name in _AMOUNTS):
+        return f"amounts of {op.name}"
+    if not all(_is_id(i, num_tensors) for i in (*op.inputs, *op.outputs)):
+        return f"operator {op.name} names a tensor that is not there"
+    return ""
 
 
 def _expect(is_so: bool, what: str) -> None:
@@ -430,6 +457,7 @@ _HEADER = (
     "frozen",
     "keras_extra",
     "fixed_batch",
+    "channels_last",
 )
 _OPERATOR = tuple(Operator.__slots__)
 _AMOUNTS = ("macs", "vector_flops", "read_bytes", "written_bytes")

@@ -104,12 +104,30 @@ def products(x: torch.Tensor) -> list[tuple[Any, ...]]:
     return [(bias.to(x.dtype), *pair) for bias in biases for pair in ((a, b), (a.T, b), (a[:, ::2], b[::2]))]
 
 
+def convolutions(x: torch.Tensor) -> list[tuple[Any, ...]]:
+    weights = [
+        torch.empty(12, 6, 3, 3, device="meta", memory_format=f) for f in (torch.contiguous_format, torch.channels_last)
+    ]
+    return [(x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1) for w in weights]
+
+
+def convolutions_backward(x: torch.Tensor) -> list[tuple[Any, ...]]:
+    grad = torch.empty(x.shape[0], 12, 8, 8, device="meta")
+    return [
+        (grad, x, w, [0], *rest, mask)
+        for _, w, _, *rest in convolutions(x)
+        for mask in ([True, True, False], [False, True, False])
+    ]
+
+
 ARGUMENTS: dict[Any, Callable[[torch.Tensor], list[tuple[Any, ...]]]] = {
     aten.native_batch_norm.default: batch_norms,
     aten.native_batch_norm_backward.default: batch_norms_backward,
     aten.native_layer_norm.default: layer_norms,
     aten.native_layer_norm_backward.default: layer_norms_backward,
     aten.addmm.default: products,
+    aten.convolution.default: convolutions,
+    aten.convolution_backward.default: convolutions_backward,
     aten.threshold_backward.default: lambda x: [(x, x, 0), (make_like(x), x, 0)],
     aten._softmax.default: lambda x: [(x, -1, False), (x, 1, False)],
     aten._softmax_backward_data.default: lambda x: [(x, x, -1, x.dtype), (make_like(x), x, 1, x.dtype)],
@@ -154,6 +172,7 @@ AS_ON_CPU = (
     *(aten.native_batch_norm.default, aten.native_batch_norm_backward.default),
     *(aten.native_layer_norm.default, aten.native_layer_norm_backward.default),
     aten.max_pool2d_with_indices_backward.default,
+    *(aten.convolution.default, aten.convolution_backward.default),
 )
 
 

@@ -23,24 +23,33 @@ def cached_trace(
     *,
     input_shape: Sequence[int] | None = None,
     mode: str = "training",
+    channels_last: bool = False,
 ) -> Trace:
     """`trace_network`, kept in the user's cache folder (XDG_CACHE_HOME). A damaged file is made again."""
-    path = _path(reference, options, input_shape, mode)
+    path = _path(reference, options, input_shape, mode, channels_last)
     if path.exists():
         try:
             return Trace.load(path)
         except FileFormatError:
             path.unlink(missing_ok=True)
-    found = trace_network(reference, options, input_shape=input_shape, mode=mode)
+    found = trace_network(reference, options, input_shape=input_shape, mode=mode, channels_last=channels_last)
     path.parent.mkdir(parents=True, exist_ok=True)
     found.save(path)
     return found
 
 
-def _path(reference: str, options: dict[str, Any] | None, input_shape: Sequence[int] | None, mode: str) -> Path:
+def _path(
+    reference: str,
+    options: dict[str, Any] | None,
+    input_shape: Sequence[int] | None,
+    mode: str,
+    channels_last: bool,
+) -> Path:
     library = reference.partition(":")[0] if ":" in reference else "chronograd"
     versions = {name: _version(name) for name in ("torch", "chronograd", library)}
-    key = json.dumps([reference, options or {}, list(input_shape or ()), mode, versions, VERSION, _source()])
+    key = json.dumps(
+        [reference, options or {}, list(input_shape or ()), mode, channels_last, versions, VERSION, _source()]
+    )
     digest = hashlib.sha256(key.encode()).hexdigest()[:24]
     return Path(platformdirs.user_cache_path("chronograd")) / "traces" / f"{digest}.json.gz"
 

@@ -18,9 +18,7 @@ empty_like = torch.empty_like
 
 def _suggested(x: Any) -> Any:
     """A new tensor of this shape, contiguous or channels last, as kernels of norms and pooling write it."""
-    if x.is_contiguous() or x.dim() != 4 or not x.is_contiguous(memory_format=torch.channels_last):
-        return torch.empty(x.shape, dtype=x.dtype, device="meta")
-    return empty_like(x)
+    return empty_like(x) if _is_channels_last(x) else torch.empty(x.shape, dtype=x.dtype, device="meta")
 
 
 def _statistics(x: Any, shape: Any) -> Any:
@@ -29,6 +27,27 @@ def _statistics(x: Any, shape: Any) -> Any:
 
 
 _HALF = (torch.float16, torch.bfloat16)
+
+
+def _convolution(x: Any, weight: Any, *rest: Any) -> Any:
+    """On meta the result is always contiguous; on a device it is channels last as soon as one operand is."""
+    out = aten.convolution.default(x, weight, *rest)
+    return _laid_out(out) if _is_channels_last(x) or _is_channels_last(weight) else out
+
+
+def _convolution_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> Any:
+    grads = aten.convolution_backward.default(grad, x, weight, *rest)
+    if _is_channels_last(x) or _is_channels_last(weight):
+        return (*(g if g is None else _laid_out(g) for g in grads[:2]), grads[2])
+    return grads
+
+
+def _is_channels_last(x: Any) -> bool:
+    return x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+
+
+def _laid_out(x: Any) -> Any:
+    return torch.empty(x.shape, dtype=x.dtype, device="meta", memory_format=torch.channels_last)
 
 
 def _batch_norm(x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *_: Any) -> Any:
@@ -129,6 +148,8 @@ def _is_plain(x: Any) -> bool:
 
 
 KERNELS: dict[Any, Callable[..., Any]] = {
+    aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
     aten.native_batch_norm.default: _batch_norm,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten.native_layer_norm.default: _layer_norm,

@@ -22,6 +22,7 @@ def trace_network(
     mode: str = "training",
     loss: str = "cross_entropy",
     fixed_batch: int | None = None,
+    channels_last: bool = False,
 ) -> Trace:
     """Build a network on the meta device and trace it.
 
@@ -30,6 +31,7 @@ def trace_network(
         options: keyword arguments of the network's function.
         input_shape: shape of one sample; the network's own by default.
         num_classes: size of the head; the network's own by default.
+        channels_last: layout of images and convolutions in memory.
 
     Raises: NotFoundError, InputError, MissingExtraError for a wrong name; TraceError as `trace`.
     """
@@ -51,6 +53,7 @@ def trace_network(
         mode=mode,
         loss=loss,
         fixed_batch=fixed_batch,
+        channels_last=channels_last,
         is_ours=True,
     )
     result.keras_extra = extra

@@ -181,6 +181,7 @@ class Recorder(TorchDispatchMode):
             macs = self.affine(detail, args, shapes_in, [tuple(t.shape) for t in outs])
             if kind == "conv":
                 kind, attributes = _describe_conv(func, args)
+                attributes |= _layout_of(ins[: 3 if "backward" in func._schema.name else 2])
         elif family == "vector":
             if func is torch.ops.aten.native_batch_norm.default and not args[5]:
                 detail = 2  # with stored statistics: scale and shift
@@ -204,6 +205,8 @@ class Recorder(TorchDispatchMode):
             attributes = {"affine": args[_WEIGHT_OF_NORM[func._schema.name]] is not None}
             if func is torch.ops.aten.native_batch_norm.default:
                 attributes["training"] = bool(args[5])
+        if family in ("vector", "copy", "pooling") and outs and _is_strided(ins, outs[0]):
+            attributes = {**attributes, "strided": True}
         read, written = self._traffic(family, func._schema.name, inputs, outputs)
         self.append(
             kind, func._schema.name.partition("::")[2], inputs, outputs, attributes, macs, vector, read, written
@@ -378,6 +381,39 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from _tensors(value)
+
+
+def _is_channels_last(t: torch.Tensor) -> bool:
+    return t.dim() == 4 and not t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last)
+
+
+def _layout_of(operands: list[torch.Tensor]) -> dict[str, Any]:
+    """Whether a convolution runs with channels last, as it does if one of its operands has them so, and the positions of
+    operands, its weight (the last) apart, that are copied into that layout first."""
+    is_last = any(map(_is_channels_last, operands))
+    layout = torch.channels_last if is_last else torch.contiguous_format
+    copied = [i for i, t in enumerate(operands[:-1]) if t.dim() == 4 and not t.is_contiguous(memory_format=layout)]
+    return {"channels_last": is_last, **({"copied": copied} if copied else {})}
+
+
+def _is_strided(ins: list[torch.Tensor], out: torch.Tensor) -> bool:
+    """Whether a large input lies in memory in another order than the result, so that it is not read in one sweep."""
+    if ins and out.dim() == ins[0].dim():
+        is_last = _is_channels_last(out)
+        return any(
+            t.dim() == out.dim()
+            and 0 not in t.stride()
+            and not t.is_contiguous(memory_format=torch.channels_last if is_last else torch.contiguous_format)
+            and _order(t) != _order(out)
+            for t in ins
+        )
+    return bool(ins) and not ins[0].is_contiguous()
+
+
+def _order(t: torch.Tensor) -> list[int]:
+    """Dimensions longer than one, from the outermost in memory to the innermost."""
+    strides = t.stride()
+    return sorted((d for d in range(t.dim()) if t.shape[d] > 1), key=lambda d: -strides[d])
 
 
 def _describe_conv(func: Any, args: Any) -> tuple[str, dict[str, Any]]:

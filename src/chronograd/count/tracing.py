@@ -31,6 +31,7 @@ def trace(
     loss: str = "cross_entropy",
     fixed_batch: int | None = None,
     inputs_require_grad: bool = False,
+    channels_last: bool = False,
     is_ours: bool = False,
 ) -> Trace:
     """Run a network once on the meta device and write down its work.
@@ -45,6 +46,7 @@ def trace(
         loss: `cross_entropy` (mean over samples, summed over outputs with classes) or `sum` of all outputs.
         fixed_batch: trace at this one batch; for networks that loop over or mix their samples.
         inputs_require_grad: also take the gradient of floating inputs, as inside a larger network.
+        channels_last: lay images and convolutions out with channels last in memory, as training.channels_last does.
         is_ours: the model is on meta already and may be changed, so that no copy is made.
 
     Raises: TraceError if the network raises, needs real values, or its work is not affine in the batch.
@@ -63,6 +65,7 @@ def trace(
     batch = fixed_batch or SYMBOLIC_BATCH
     result = Trace(name, mode, loss if mode == "training" else "none", [])
     result.versions = {"torch": str(torch.__version__)}
+    result.channels_last = channels_last
     result.fixed_batch = fixed_batch
     recorder = Recorder(result, batch, is_symbolic=fixed_batch is None)
     dtypes = list(input_dtypes or [_dtype_of(model)] * len(input_shapes))
@@ -71,6 +74,8 @@ def trace(
         with torch.inference_mode(False):
             on_meta = model if is_ours else _meta_copy(model, name)
             on_meta.train(mode == "training")
+            if channels_last:
+                on_meta.to(memory_format=torch.channels_last)
             inputs = [
                 torch.empty(
                     (batch, *shape),
@@ -80,6 +85,8 @@ def trace(
                 )
                 for shape, dtype in zip(input_shapes, dtypes, strict=True)
             ]
+            if channels_last:
+                inputs = [_channels_last(t) for t in inputs]
             _name_state(on_meta, recorder)
             result.inputs = [recorder.add_tensor(t, role="input") for t in inputs]
             result.input_shapes = [result.tensors[i].shape for i in result.inputs]
@@ -148,6 +155,13 @@ def _name_state(model: nn.Module, recorder: Recorder) -> None:
         recorder.add_tensor(p, role="parameter", name=name)
     for name, b in model.named_buffers():
         recorder.add_tensor(b, role="buffer", name=name)
+
+
+def _channels_last(image: torch.Tensor) -> torch.Tensor:
+    if image.dim() != 4:
+        return image
+    laid_out = image.detach().to(memory_format=torch.channels_last)
+    return laid_out.requires_grad_(image.requires_grad)
 
 
 def _dtype_of(model: nn.Module) -> torch.dtype:

@@ -22,5 +22,9 @@ def trace_job(job: Job) -> Trace:
 
     data = card(job.data)
     return trace_network(
-        job.network.name, dict(job.network.options), input_shape=data.shape, num_classes=data.num_classes
+        job.network.name,
+        dict(job.network.options),
+        input_shape=data.shape,
+        num_classes=data.num_classes,
+        channels_last=job.training.channels_last,
     )

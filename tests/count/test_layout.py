@@ -1,0 +1,103 @@
+"""How images lie in memory: what a trace says of it, and that the work is the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from chronograd.count.network import trace_network
+from chronograd.count.tracing import trace
+from chronograd.trace import CONV_KINDS, Trace
+
+MODES = ("inference", "training")
+
+
+def convolutions(t: Trace) -> list[bool]:
+    return [o.attributes["channels_last"] for o in t.select(kinds=CONV_KINDS)]
+
+
+def strided_norms(t: Trace, phase: str | None = None) -> int:
+    return sum(bool(o.attributes.get("strided")) for o in t.select(phase, ["norm"]))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_convolution_runs_in_the_layout_that_was_asked_for(mode: str) -> None:
+    pytest.importorskip("timm")
+    planar, last = (trace_network("timm:test_resnet", mode=mode, channels_last=layout) for layout in (False, True))
+    assert (planar.channels_last, last.channels_last) == (False, True)
+    assert len(convolutions(last)) == 15 * (1 if mode == "inference" else 2)
+    assert not any(convolutions(planar))
+    assert all(convolutions(last))
+    assert strided_norms(planar) == strided_norms(last) == 0  # batch norms write what they read
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_norm_over_channels_is_strided_only_where_channels_come_first(mode: str) -> None:
+    """ConvNeXt's first norm takes what the stem wrote. It gives channels last, which everything after it keeps."""
+    pytest.importorskip("timm")
+    planar, last = (trace_network("timm:test_convnext", mode=mode, channels_last=layout) for layout in (False, True))
+    assert (strided_norms(planar, "forward"), strided_norms(last)) == (1, 0)
+    forward = [o.attributes["channels_last"] for o in planar.select("forward", CONV_KINDS)]
+    assert forward == [False] + [True] * 12
+    assert all(convolutions(last))
+
+
+@pytest.mark.parametrize(
+    "name", ["timm:test_convnext", "timm:test_vit", "timm:test_efficientnet", "torchvision:alexnet"]
+)
+@pytest.mark.parametrize("mode", MODES)
+def test_work_does_not_depend_on_the_layout(name: str, mode: str) -> None:
+    pytest.importorskip(name.partition(":")[0])
+    planar, last = (trace_network(name, mode=mode, channels_last=layout) for layout in (False, True))
+    assert planar.params == last.params
+    for phase in ("forward", "backward"):
+        assert planar.macs(7, phase) == last.macs(7, phase)
+        kinds = [[o.kind for o in t.select(phase) if o.kind not in ("view", "copy")] for t in (planar, last)]
+        assert kinds[0] == kinds[1]
+    for amount in ("vector_flops", "read_bytes", "written_bytes"):
+        totals = [sum(getattr(o, amount).at(7) for o in t.operators if o.kind != "copy") for t in (planar, last)]
+        assert totals[0] == totals[1], amount
+
+
+def test_layout_survives_the_file(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+    for layout in (False, True):
+        made = trace(module, [(3, 9, 9)], loss="sum", channels_last=layout)
+        made.save(tmp_path / "t.json.gz")
+        again = Trace.load(tmp_path / "t.json.gz")
+        assert again.to_json() == made.to_json()
+        assert again.channels_last is layout
+        assert convolutions(again) == [layout, layout]
+        assert (again.columns["channels_last"] == made.columns["channels_last"]).all()
+        assert (again.columns["strided"] == made.columns["strided"]).all()
+
+
+def test_one_operand_with_channels_last_is_enough_and_the_other_is_copied() -> None:
+    """As PyTorch's convolutions do; the weight is laid out anew without being counted."""
+
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.conv(x.contiguous())
+            return out
+
+    found = trace(Turned(), [(3, 9, 9)], mode="inference", channels_last=True)
+    (conv,) = found.select(kinds=CONV_KINDS)
+    assert conv.attributes["channels_last"] is True
+    assert conv.attributes["copied"] == [0]
+    (plain,) = trace(Turned(), [(3, 9, 9)], mode="inference").select(kinds=CONV_KINDS)
+    assert "copied" not in plain.attributes
+    network = Turned().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    assert network(torch.zeros(2, 3, 9, 9)).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    module = nn.Conv2d(3, 8, 3)
+    trace(module, [(3, 9, 9)], channels_last=True)
+    assert module.weight.is_contiguous()
