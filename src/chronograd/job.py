@@ -92,6 +92,10 @@ class Training(_Section):
     """Arithmetic of matrix work; anything below fp32 uses autocast."""
     channels_last: bool = False
     """Memory layout of images."""
+    activation_checkpointing: Literal["none", "blocks"] = "none"
+    """Keep only the inputs of repeated blocks, and run each block again before its backward pass."""
+    zero_stage: int = Field(0, ge=0, le=3)
+    """ZeRO: shared out over the ranks are optimizer state (1), gradients too (2), parameters too (3). Predicted only."""
     checkpoint_every: int = Field(1, ge=1)
     """Epochs between checkpoints."""
 
@@ -132,6 +136,12 @@ class Cluster(_Section):
     """Devices per node; the device's usual number by default."""
     link: str | None = None
     """Link between nodes (`chronograd devices --links`); the device's usual one by default."""
+    intra_link: str | None = None
+    """Link between devices of a node; the device's usual one by default."""
+    input_samples_per_s: Annotated[float, Field(gt=0)] | None = None
+    """What the input pipeline of a node delivers, loading in the background; never short by default. Predicted only."""
+    step_sigma_log: float = Field(0.0, ge=0, le=1)
+    """Spread of a rank's steps, as the standard deviation of their log; ranks then wait for the slowest. Predicted only."""
     threads: Annotated[int, Field(ge=1)] | None = None
     """CPU threads of one rank; cores divided by ranks on this machine by default."""
     price_usd_per_hour: Annotated[float, Field(ge=0)] | None = None

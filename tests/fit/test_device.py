@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from chronograd.errors import InputError
-from chronograd.fit.device import MIN_SIGMA, Sample, _Problem, fit_calibration
+from chronograd.fit.device import MIN_SIGMA, Sample, _middle_80, _Problem, fit_calibration
 from chronograd.hardware import catalog
 from chronograd.predict.calibration import CLASSES, ClassRate, from_datasheet
 from chronograd.predict.compute import Work
 
+KINDS = ("gemm", "conv_3x3", "elementwise", "batch_norm")
 
-def block(kind: str, flops: float, bytes_moved: float) -> Work:
-    """One operator of a class."""
+
+def block(kind: str, flops: float, bytes_moved: float, cast: float = 0.0) -> Work:
+    """One operator of a class; `cast` is the share of its bytes that also change their type and are laid out anew."""
     one = np.ones(1)
     return Work(
         class_index=np.array([CLASSES.index(f"{kind}.forward")]),
@@ -23,17 +26,19 @@ def block(kind: str, flops: float, bytes_moved: float) -> Work:
         is_launched=np.array([True]),
         flops=one * flops,
         sample_bytes=one * bytes_moved,
-        weight_bytes=one * 0.0,
-        depth=one * 1e9,
-        width=one * 1e9,
-        rows=one * 1e9,
+        weight_bytes=one * 0.1 * cast * bytes_moved,
+        cast_bytes=one * cast * bytes_moved,
+        relayout_bytes=one * cast * bytes_moved * (kind == "conv_3x3"),
+        depth=one * (100.0 if cast else 1e9),
+        width=one * (100.0 if cast else 1e9),
+        rows=one * (100.0 if cast else 1e9),
     )
 
 
 def samples(truth: object, noise: float = 0.0) -> list[Sample]:
     random = np.random.default_rng(0)
     found = []
-    for kind in ("gemm", "conv_3x3", "elementwise", "batch_norm"):
+    for kind in KINDS:
         for scale in (1e6, 1e7, 1e8, 1e9, 1e10):
             for intensity in (0.1, 10.0, 1000.0):
                 work = block(kind, scale, scale / intensity)
@@ -73,14 +78,61 @@ def test_too_few_samples_and_failed_ones_are_refused() -> None:
         fit_calibration([replace(bad[0], seconds=0.0), *bad], prior)
 
 
-def test_the_jacobian_is_the_derivative() -> None:
-    prior = from_datasheet(catalog.device("v100"))
-    problem = _Problem(samples(prior, noise=0.3), prior)
+@pytest.mark.parametrize("by_class", [True, False], ids=["by class", "shared"])
+def test_the_jacobian_is_the_derivative(by_class: bool) -> None:
+    """Against central differences, at a point where each term is at work: casts, layout, cache, host and device."""
+    sheet = from_datasheet(catalog.device("v100"), "fp16")
+    prior = replace(sheet, cache_bytes=1e6, cache_speedup=2.5, host_launch_s=5e-5)
+    works = [
+        block(kind, flops, flops / intensity, cast=0.3)
+        for kind in KINDS
+        for flops in (1e6, 1e8, 1e10)
+        for intensity in (1.0, 1000.0)
+    ]
+    problem = _Problem(
+        [Sample(Work.joined([a, b]), 1e-4) for a, b in itertools.pairwise(works)], prior, by_class=by_class
+    )
+    names = [p.name for p in problem.parameters]
+    assert {"relayout", "rows", "depth", "cache_speedup", "host_launch_s"} <= set(names)
+    assert names.count("launch_s") == (len(KINDS) if by_class else 1)
     x = problem.start + 0.1 * np.random.default_rng(1).standard_normal(len(problem.start))
     exact, step = problem.jacobian(x), 1e-6
-    for j in range(len(x)):
+    for j, name in enumerate(names):
         ahead, behind = x.copy(), x.copy()
         ahead[j] += step
         behind[j] -= step
         numeric = (problem.residuals(ahead) - problem.residuals(behind)) / (2 * step)
-        assert exact[:, j] == pytest.approx(numeric, abs=1e-5)
+        assert exact[:, j] == pytest.approx(numeric, abs=1e-5), name
+        assert np.abs(exact[: len(problem.log_seconds), j]).max() > 1e-3, f"no sample tells of {name}"
+
+
+def test_a_shared_rate_scales_all_classes_alike() -> None:
+    """Whole networks do not tell launch costs of classes apart: classes keep the ratios of the prior."""
+    prior = from_datasheet(catalog.device("v100"), "fp16")
+    classes = {n: replace(r, launch_s=r.launch_s * (1 + i % 3)) for i, (n, r) in enumerate(prior.classes.items())}
+    prior = replace(prior, classes=classes, host_launch_s=0.0)
+    slow = replace(prior, classes={n: replace(r, launch_s=3 * r.launch_s) for n, r in classes.items()})
+    fitted = fit_calibration(samples(slow), prior, are_networks=True)
+    ratios = [fitted.classes[f"{k}.forward"].launch_s / classes[f"{k}.forward"].launch_s for k in KINDS]
+    assert ratios == pytest.approx([ratios[0]] * len(KINDS), rel=1e-9)
+    assert ratios[0] == pytest.approx(3, rel=0.1)
+
+
+def test_a_near_prior_is_left_less() -> None:
+    """With a tight `prior_sd` rates stay closer to what a relative taught."""
+    prior = from_datasheet(catalog.device("cpu"))
+    truth = replace(prior, classes={n: replace(r, compute=r.compute / 3) for n, r in prior.classes.items()})
+    known = samples(truth)[:12]
+
+    def moved(sd: float) -> float:
+        fitted = fit_calibration(known, prior, prior_sd=sd)
+        return abs(float(np.log(fitted.classes["gemm.forward"].compute / prior.classes["gemm.forward"].compute)))
+
+    assert moved(0.01) < moved(0.1) < moved(1.0)
+    assert moved(1.0) == pytest.approx(np.log(3), rel=0.1)
+
+
+def test_the_interval_is_the_rank_that_n_left_out_errors_allow() -> None:
+    """⌈0.8 · (9 + 1)⌉ = the 8th smallest of nine; of four even the largest, and not beyond."""
+    assert _middle_80(np.array([1.0, -2, 3, -4, 5, -6, 7, -8, 9])) == 8
+    assert _middle_80(np.array([1.0, -2, 3, -4])) == 4

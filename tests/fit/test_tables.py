@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from chronograd.errors import FileFormatError, InputError
-from chronograd.fit.tables import read_table, sample_rows
+from chronograd.errors import FileFormatError
+from chronograd.fit.tables import Table, read_table, shuffled
 
 
 def write(path: Path, text: str) -> Path:
@@ -58,9 +58,32 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, text: str, message: str) -
 def test_rows_are_chosen_by_the_seed_alone(tmp_path: Path) -> None:
     lines = "".join(f"m{i},{i + 1}\n" for i in range(50))
     rows = read_table(write(tmp_path / "t.csv", "model,throughput\n" + lines)).rows
-    first = sample_rows(rows, 10, seed=3)
-    assert first == sample_rows(rows, 10, seed=3)
-    assert first != sample_rows(rows, 10, seed=4)
-    assert len({row.model for row in first}) == 10
-    with pytest.raises(InputError, match="51 rows of 50"):
-        sample_rows(rows, 51, seed=0)
+    first = shuffled(rows, 3)
+    assert first == shuffled(rows, 3)
+    assert first != shuffled(rows, 4)
+    assert sorted(r.model for r in first) == sorted(r.model for r in rows)
+    # What is shuffled does not matter, so that the same rows are chosen whatever they were joined with.
+    assert [rows.index(row) for row in first] == shuffled(range(50), 3)
+
+
+@pytest.mark.parametrize(
+    ("digits", "torch", "has_fused_attention"),
+    [("112", "1.12", False), ("113", "1.13", False), ("210", "2.1.0", True), ("240", "2.4.0", True)],
+)
+def test_torch_and_what_follows_from_it(tmp_path: Path, digits: str, torch: str, has_fused_attention: bool) -> None:
+    """`scaled_dot_product_attention` came with PyTorch 2.0."""
+    name = f"benchmark-infer-amp-nchw-pt{digits}-cu113-rtx3090.csv"
+    table = read_table(write(tmp_path / name, "model,infer_samples_per_sec\na,10\n"))
+    assert (table.torch, table.has_fused_attention) == (torch, has_fused_attention)
+    assert (table.device, table.mode, table.channels_last, table.name) == ("rtx3090", "inference", False, name)
+
+
+def test_what_is_stated_wins_and_what_nobody_says_is_assumed() -> None:
+    table = Table("somewhere/t.csv", ())
+    assert (table.mode, table.channels_last, table.is_compiled, table.has_fused_attention, table.torch) == (
+        *("inference", False, False, True, None),
+    )
+    stated = table.stated(phase="training", layout="nhwc", torch="1.13.1", device=None)
+    assert (stated.mode, stated.channels_last, stated.has_fused_attention, stated.device) == (
+        *("training", True, False, None),
+    )

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -56,6 +57,16 @@ def options(pairs: Sequence[str]) -> dict[str, Any]:
 
 def print_json(data: Any) -> None:
     click.echo(json.dumps(data, indent=1, allow_nan=False))
+
+
+def save_json(path: Path, data: Any) -> None:
+    """Write data to a file of the user's. Raises InputError if it cannot be."""
+    from chronograd.errors import InputError
+
+    try:
+        path.write_text(json.dumps(data, allow_nan=False))
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}", "name a file in a folder that exists") from None
 
 
 def console(stderr: bool = False) -> Console:
@@ -120,6 +131,31 @@ def progress(title: str) -> Iterator[Callable[[float, str], None]]:
             click.echo(f"{title}: {100 * share:.0f} % ({text})", err=True)
 
     yield say
+
+
+def print_layers(record: Record) -> None:
+    """A record's layers under their roofline, and those with most time to win."""
+    from chronograd.units import percent, quantity, seconds, si
+
+    def row(r: dict[str, Any]) -> list[str]:
+        amounts = (si(r["flops"], "FLOP"), si(r["bytes"], "B"), f"{r['intensity_flops_per_byte']:.1f}")
+        share = percent(r["share_of_ceiling"], 0)
+        return [r["name"], r["kind"], *amounts, seconds(r["ceiling_s"]), seconds(r["time_s"]), share, r["bound"],
+                seconds(r["time_to_win_s"])]  # fmt: skip
+
+    peak, bandwidth = record.provenance["peak_flops_per_s"], record.provenance["bandwidth_bytes_per_s"]
+    columns = ("layer", "kind", "FLOPs", "bytes", "FLOPs per byte", "ceiling", "predicted", "share", "bound", "to win")
+    print_table(
+        columns,
+        [row(r) for r in record.tables["layers"]],
+        title=f"{record.title}: forward and backward under {si(peak, 'FLOP/s')} and {si(bandwidth, 'B/s')}",
+        right=(2, 3, 4, 5, 6, 7, 9),
+    )
+    won = [f"{r['name']} ({seconds(r['time_to_win_s'])}, {r['bound']})" for r in record.tables["most_to_win"]]
+    click.echo(f"most time to win: {', '.join(won)}")
+    mfu, ppp = (quantity(record[name].value, "1") for name in ("mfu", "ppp"))
+    click.echo(f"MFU {mfu} (matrix FLOPs of the step, 1 MAC = 2 FLOPs, of the dense peak in this precision)")
+    click.echo(f"PPP {ppp} (PALEO: FLOPs / peak + bytes / bandwidth, of forward and backward)")
 
 
 def print_record(record: Record) -> None:

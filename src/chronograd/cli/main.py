@@ -21,7 +21,10 @@ VERBS = {
     "train": "Train a job to its epochs or target accuracy; resumes.",
     "compare": "Two records side by side.",
     "report": "One self-contained page, or a notebook, from runs.",
+    "plan": "The largest batch that fits a device; which devices, how many, at what price.",
     "calibrate": "Measure this machine, so that `local` is a device like any other.",
+    "fit": "Calibrate a device from a table of throughputs that you already have.",
+    "validate": "How well a table is predicted from a few of its rows.",
     "devices": "List devices, links and prices.",
     "records": "List, filter and show what was predicted and measured.",
 }

@@ -26,16 +26,19 @@ HEADLINES = ("step_time_s", "throughput_samples_per_s", "test_accuracy", "traini
 @click.option("--job", "job_text", help="Only those whose network, data or backend has this in it.")
 @click.option("--kind", type=click.Choice(["predicted", "measured", "unfinished", "damaged"]), help="Only these.")
 @click.option("--device", help="Only those whose device, or what they ran on, has this in it.")
+@click.option("--timeline", type=click.Path(dir_okay=False, path_type=Path), help="Save RECORD's steps for Perfetto.")
 @common.json_option
-def command(
-    record: str | None, folder: str, job_text: str | None, kind: str | None, device: str | None, as_json: bool
-) -> None:
+def command(record: str | None, folder: str, job_text: str | None, kind: str | None, device: str | None,
+            timeline: Path | None, as_json: bool) -> None:  # fmt: skip
     """List what was predicted and measured; with RECORD (a run directory or a record file), show that one.
 
     \b
     chronograd records --job resnet20 --kind measured
     chronograd records runs/20261121-083000-digits-resnet20-ab12
     """
+    if timeline is not None:
+        _save_timeline(record, folder, timeline)
+        return
     if record is not None:
         _show(record, folder, as_json)
         return
@@ -57,14 +60,26 @@ def command(
 def _show(name: str, folder: str, as_json: bool) -> None:
     from chronograd.record import Record
 
-    path = Path(name)
-    if not path.exists() and (Path(folder) / name).exists():
-        path = Path(folder) / name
-    loaded = Record.load(path)
+    loaded = Record.load(_found(name, folder))
     if as_json:
         common.print_json(loaded.model_dump(mode="json"))
     else:
         common.print_record(loaded)
+
+
+def _save_timeline(name: str | None, folder: str, path: Path) -> None:
+    from chronograd.predict.timeline import timeline_of_run
+    from chronograd.rundir import RunDir
+
+    if name is None:
+        raise click.UsageError("--timeline takes a run directory: chronograd records RUN --timeline FILE")
+    common.save_json(path, timeline_of_run(RunDir.open(_found(name, folder))))
+    click.echo(f"{path}: open it in https://ui.perfetto.dev", err=True)
+
+
+def _found(name: str, folder: str) -> Path:
+    """A path, or a name in the folder of runs."""
+    return Path(name) if Path(name).exists() or not (Path(folder) / name).exists() else Path(folder) / name
 
 
 def _row(summary: RunSummary) -> list[str]:

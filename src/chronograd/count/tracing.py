@@ -52,6 +52,7 @@ def trace(
     Raises: TraceError if the network raises, needs real values, or its work is not affine in the batch.
         Whatever happens, the model, its hooks and the process are left as they were.
     """
+    _warm_up()
     if mode not in ("training", "inference"):
         raise InputError(f"mode is {mode!r}", "training or inference")
     if loss not in LOSSES:
@@ -97,6 +98,17 @@ def trace(
             for p in on_meta.parameters():
                 p.grad = None
     return result
+
+
+_is_warm = False
+
+
+def _warm_up() -> None:
+    """Before the first trace of a process: torch imports parts of itself inside it, and these hold on to tensors."""
+    global _is_warm
+    if not _is_warm:
+        _is_warm = True
+        trace(nn.Linear(1, 1, device="meta"), [(1,)], is_ours=True)
 
 
 def _run(model: nn.Module, inputs: list[torch.Tensor], recorder: Recorder, loss: Loss) -> None:

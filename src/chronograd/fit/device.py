@@ -1,13 +1,14 @@
 """Calibrate a device from times: utilisations by operator class such that sums of operators match.
 
-Each sample is some operators and the seconds they took together: a block run here, or a whole network from a
+Each sample is some operators and the seconds they took together: a block run here, a kernel, or a whole network from a
 published table. Shares of peak, launch costs and cache speed-up are fitted in the log domain by robust least
 squares, pulled towards a prior (a data sheet's assumption, or a relative's calibration), so that a class seen
-rarely stays near it. The spread that is reported comes from samples left out of the fit.
+rarely stays near it. The interval comes from samples left out of the fit.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,22 +17,26 @@ from scipy.optimize import least_squares
 
 from chronograd.errors import InputError
 from chronograd.predict.calibration import CLASSES, Z80, Calibration, ClassRate
-from chronograd.predict.compute import Work
+from chronograd.predict.compute import Terms, Work
 
 # Log errors beyond this count linearly, not squared.
 _ROBUST_AT = 0.1
-# Standard deviations of the prior, in log units.
+# Standard deviations of a generic prior, in log units.
 _PRIOR_SD = {
-    "compute": 0.7,
-    "bandwidth": 0.7,
+    "compute": 0.5,
+    "bandwidth": 0.5,
     "weights": 0.7,
-    "depth": 0.7,
-    "width": 0.7,
+    "depth": 0.5,
+    "width": 0.5,
     "rows": 0.7,
-    "launch_s": 1.0,
-    "host_launch_s": 1.0,
-    "cache_speedup": 0.4,
+    "relayout": 0.5,
+    "launch_s": 0.7,
+    "host_launch_s": 0.7,
+    "cache_speedup": 0.3,
 }
+_RATES = ("compute", "bandwidth", "weights", "depth", "width", "rows", "relayout", "launch_s")
+# From whole networks these cannot be told apart by class.
+_SHARED = ("rows", "relayout", "launch_s")
 # A layer that cannot be timed better than this is not predicted better either.
 MIN_SIGMA = 0.03
 _FOLDS = 5
@@ -41,17 +46,27 @@ _BLOCKS_PER_NETWORK, _SUMS = 4, 2000
 
 @dataclass(frozen=True)
 class Sample:
-    """Operators, and the seconds that they took together."""
+    """Operators, and the seconds that they took together; samples of one `group` are left out together."""
 
     work: Work
     seconds: float
     group: str = ""
 
 
+@dataclass(frozen=True)
+class _Parameter:
+    """One number to fit: a rate of the classes `members`, or a field of the calibration itself."""
+
+    name: str
+    members: tuple[int, ...] = ()
+
+
 class _Problem:
     """Samples as one array of operators, and the map from a vector of log parameters to a calibration."""
 
-    def __init__(self, samples: Sequence[Sample], prior: Calibration) -> None:
+    def __init__(
+        self, samples: Sequence[Sample], prior: Calibration, *, by_class: bool, prior_sd: float | None = None
+    ) -> None:
         self.prior = prior
         self.work = Work.joined([s.work for s in samples])
         self.starts = np.cumsum([0, *(len(s.work.flops) for s in samples[:-1])])
@@ -59,23 +74,35 @@ class _Problem:
         self.log_seconds = np.log([s.seconds for s in samples])
         self.launches = np.add.reduceat(self.work.is_launched.astype(float), self.starts)
         self.rates = prior.columns()
-        present = np.unique(self.work.class_index[self.work.is_launched])
-        self.slots: list[tuple[str, int]] = []
-        for i in present:
-            self.slots += [(name, int(i)) for name in self.rates if self.rates[name][i] > 0]
-        self.globals = ["cache_speedup"] + (["host_launch_s"] if prior.host_launch_s > 0 else [])
-        start = [self.rates[name][i] for name, i in self.slots] + [getattr(prior, name) for name in self.globals]
+        present = [int(i) for i in np.unique(self.work.class_index[self.work.is_launched])]
+        self.parameters: list[_Parameter] = []
+        for name in _RATES:
+            found = tuple(i for i in present if self.rates[name][i] > 0)
+            groups = [found] if name in _SHARED and not by_class else [(i,) for i in found]
+            self.parameters += [_Parameter(name, group) for group in groups if group]
+        self.parameters.append(_Parameter("cache_speedup"))
+        if prior.host_launch_s > 0:
+            self.parameters.append(_Parameter("host_launch_s"))
+        # A shared rate is scaled: classes keep their ratios.
+        start = [1.0 if len(p.members) > 1 else self._value(p) for p in self.parameters]
         self.start = np.log(start)
-        self.sd = np.array([_PRIOR_SD[name] for name in [*(name for name, _ in self.slots), *self.globals]])
+        self.sd = np.array([prior_sd or _PRIOR_SD[p.name] for p in self.parameters])
+
+    def _value(self, p: _Parameter) -> float:
+        return float(self.rates[p.name][p.members[0]] if p.members else getattr(self.prior, p.name))
 
     def unpack(self, x: np.ndarray) -> tuple[Calibration, dict[str, np.ndarray]]:
         rates = {name: column.copy() for name, column in self.rates.items()}
-        values = np.exp(x)
-        for (name, i), value in zip(self.slots, values, strict=False):
-            rates[name][i] = value
-        found = dict(zip(self.globals, values[len(self.slots) :], strict=True))
+        found: dict[str, float] = {}
+        for p, value in zip(self.parameters, np.exp(x), strict=True):
+            if len(p.members) > 1:
+                rates[p.name] *= value
+            elif p.members:
+                rates[p.name][p.members[0]] = value
+            else:
+                found[p.name] = float(value)
         found["cache_speedup"] = max(1.0, found["cache_speedup"])
-        return replace(self.prior, **found), rates
+        return replace(self.prior, **found), rates  # type: ignore[arg-type]
 
     def log_error(self, x: np.ndarray) -> np.ndarray:
         """log(predicted / measured) of each sample."""
@@ -88,39 +115,49 @@ class _Problem:
         """Derivative of `log_error` by each log parameter, shape (num_samples, num_parameters)."""
         calibration, rates = self.unpack(x)
         terms = self.work.terms(calibration, rates)
+        num_samples, num_classes = len(self.log_seconds), len(CLASSES)
+        cell = self.sample_of * num_classes + self.work.class_index
+        device = np.add.reduceat(terms.seconds, self.starts)
+        host = self.launches * calibration.host_launch_s
+        is_host = host > device
+        scale = np.where(is_host, 0.0, 1.0 / device)
+        by_operator, by_memory = self._by_operator(terms, rates)
+        tables = {
+            name: np.bincount(cell, values, num_samples * num_classes).reshape(num_samples, num_classes)
+            for name, values in by_operator.items()
+        }
+        # A change of type moves at the rate of elementwise work, whatever the operator.
+        tables["bandwidth"][:, CLASSES.index("elementwise.forward")] -= np.add.reduceat(terms.cast, self.starts)
+        jacobian = np.zeros((num_samples, len(self.parameters)))
+        for k, p in enumerate(self.parameters):
+            if p.members:
+                jacobian[:, k] = tables[p.name][:, list(p.members)].sum(axis=1) * scale
+            elif p.name == "host_launch_s":
+                jacobian[:, k] = is_host
+            elif calibration.cache_speedup > 1:
+                cached = -by_memory * calibration.cache_speedup * terms.cached
+                jacobian[:, k] = np.add.reduceat(cached, self.starts) * scale
+        return jacobian
+
+    def _by_operator(self, terms: Terms, rates: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Derivatives of each operator's seconds by the log of each of its rates, and its time that is memory's."""
         both = terms.compute**4 + terms.memory**4
         by_compute = terms.pass_s * np.divide(terms.compute**4, both, out=np.zeros_like(both), where=both > 0)
         by_memory = terms.pass_s - by_compute
-        i = self.work.class_index
 
         def filling(name: str) -> np.ndarray:
-            half = rates[name][i]
+            half = rates[name][self.work.class_index]
             return np.asarray(by_compute * half / (getattr(self.work, name) + half))
 
-        by_operator = {
+        found = {
             "compute": -by_compute,
             "bandwidth": -by_memory,
             "weights": -terms.weights,
+            "relayout": terms.relayout,
             "launch_s": terms.launch,
             **{name: filling(name) for name in ("depth", "width", "rows")},
         }
-        num_samples, num_classes = len(self.log_seconds), len(CLASSES)
-        cell = self.sample_of * num_classes + i
-        device = np.add.reduceat(terms.launch + terms.pass_s + terms.weights, self.starts)
-        host = self.launches * calibration.host_launch_s
-        is_host = host > device
-        scale = np.where(is_host, 0.0, 1.0 / device)[:, None]
-        columns = {}
-        for name, values in by_operator.items():
-            table = np.bincount(cell, values, num_samples * num_classes).reshape(num_samples, num_classes)
-            columns[name] = table * scale
-        jacobian: list[np.ndarray] = [columns[name][:, k] for name, k in self.slots]
-        speedup = calibration.cache_speedup
-        cached = np.add.reduceat(-by_memory * speedup * terms.cached, self.starts) * scale[:, 0]
-        jacobian.append(cached if speedup > 1 else np.zeros(num_samples))
-        if "host_launch_s" in self.globals:
-            jacobian.append(is_host.astype(float))
-        return np.stack(jacobian, axis=1)
+        return found, by_memory
 
     def residuals(self, x: np.ndarray) -> np.ndarray:
         error = self.log_error(x) / _ROBUST_AT
@@ -142,10 +179,22 @@ def _soft_l1(error: np.ndarray) -> np.ndarray:
     return np.asarray(np.sign(error) * np.sqrt(2 * (np.sqrt(1 + error**2) - 1)))
 
 
-def fit_calibration(samples: Sequence[Sample], prior: Calibration, *, origin: str = "fitted") -> Calibration:
+def fit_calibration(
+    samples: Sequence[Sample],
+    prior: Calibration,
+    *,
+    origin: str = "fitted",
+    are_networks: bool = False,
+    prior_sd: float | None = None,
+) -> Calibration:
     """A calibration that explains the samples, starting from and pulled towards `prior`.
 
-    Its `sigma` is the spread of the log error on samples left out in turn, at least MIN_SIGMA.
+    Args:
+        are_networks: each sample is a whole network. Otherwise each is a part of one, and a network several of them.
+        prior_sd: how far from the prior rates may lie, in log units; by default as far as from round numbers.
+
+    Its `sigma` is such that the middle 80 % of a log-normal holds what 80 % of samples left out in turn show; with n
+    of them the error of rank ⌈0.8 (n + 1)⌉, at least MIN_SIGMA.
 
     Raises: InputError if there are fewer than ten samples or a time is not positive.
     """
@@ -153,11 +202,16 @@ def fit_calibration(samples: Sequence[Sample], prior: Calibration, *, origin: st
         raise InputError(f"{len(samples)} samples are too few to calibrate a device", "give at least ten")
     if any(not s.seconds > 0 for s in samples):
         raise InputError("a sample's time is not positive", "leave failed measurements out")
-    problem = _Problem(samples, prior)
+    problem = _Problem(samples, prior, by_class=not are_networks, prior_sd=prior_sd)
     x = problem.solve()
     calibration, rates = problem.unpack(x)
-    sigma = _held_out_sigma(samples, prior)
-    seen = {CLASSES[i] for _, i in problem.slots}
+    errors = _left_out_errors(samples, prior, not are_networks, prior_sd)
+    if not are_networks and len(errors):
+        draws = np.random.default_rng(0).choice(np.exp(errors), (_SUMS, _BLOCKS_PER_NETWORK))
+        errors = np.log(draws.mean(axis=1))
+    # Times of one group alone tell nothing of another's error.
+    sigma = _middle_80(errors) / Z80 if len(errors) else prior.sigma
+    seen = {CLASSES[i] for p in problem.parameters for i in p.members}
     classes = {name: ClassRate(**{field: float(rates[field][i]) for field in rates}) for i, name in enumerate(CLASSES)}
     in_sample = float(np.sqrt(np.mean(problem.log_error(x) ** 2)))
     provenance = {
@@ -170,23 +224,24 @@ def fit_calibration(samples: Sequence[Sample], prior: Calibration, *, origin: st
     return replace(calibration, origin=origin, classes=classes, sigma=max(sigma, MIN_SIGMA), provenance=provenance)
 
 
-def _held_out_sigma(samples: Sequence[Sample], prior: Calibration) -> float:
-    """Spread of the log error of a network, from samples that were left out; groups are left out whole.
-
-    A network is several blocks: the error is that of sums over a few left-out samples of equal weight, and its spread
-    that of the middle 80 %, which is what intervals claim.
-    """
-    groups = sorted({s.group for s in samples})
-    fold_of = {group: i % _FOLDS for i, group in enumerate(groups)}
-    ratios: list[float] = []
+def _left_out_errors(
+    samples: Sequence[Sample], prior: Calibration, by_class: bool, prior_sd: float | None
+) -> np.ndarray:
+    """log(predicted / measured) of every sample when its fifth was left out; groups are left out whole."""
+    fold_of = {group: i % _FOLDS for i, group in enumerate(dict.fromkeys(s.group for s in samples))}
+    errors: list[float] = []
     for fold in range(_FOLDS):
         kept = [s for s in samples if fold_of[s.group] != fold]
         left_out = [s for s in samples if fold_of[s.group] == fold]
         if not kept or not left_out:
             continue
-        problem = _Problem(kept, prior)
+        problem = _Problem(kept, prior, by_class=by_class, prior_sd=prior_sd)
         calibration, rates = problem.unpack(problem.solve())
-        for s in left_out:
-            ratios.append(s.work.total_seconds(calibration, rates) / s.seconds)
-    sums = np.random.default_rng(0).choice(ratios, (_SUMS, _BLOCKS_PER_NETWORK)).mean(axis=1)
-    return float(np.quantile(np.abs(np.log(sums)), 0.8) / Z80)
+        errors += [math.log(s.work.total_seconds(calibration, rates) / s.seconds) for s in left_out]
+    return np.array(errors)
+
+
+def _middle_80(errors: np.ndarray) -> float:
+    """The absolute error that 80 % of new cases stay below, from n exchangeable ones: that of rank ⌈0.8 (n + 1)⌉."""
+    ordered = np.sort(np.abs(errors))
+    return float(ordered[min(math.ceil(0.8 * (len(ordered) + 1)), len(ordered)) - 1])

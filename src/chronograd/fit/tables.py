@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
-from chronograd.errors import FileFormatError, InputError
+import numpy as np
 
+from chronograd.errors import FileFormatError
+
+T = TypeVar("T")
 # timm: benchmark-infer-amp-nhwc-pt240-cu124-rtx3090.csv, with -dynamo for a compiled network.
 _TIMM_NAME = re.compile(
     r"benchmark-(?P<phase>infer|train)-(?P<precision>amp|fp32|fp16|bf16|tf32)-(?P<layout>nchw|nhwc)"
@@ -47,7 +51,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows, and what they were measured on. Fields not known are None; `skipped` counts rows without a figure."""
+    """Rows, and what they were measured on. Fields not known are None; `skipped` counts rows without a figure.
+
+    Attributes:
+        phase: `inference` or `training`. `layout`: `nchw` or `nhwc`.
+        torch: version of PyTorch, such as `2.4.0`.
+        precision: fp16 where timm says amp: autocast to half precision.
+    """
 
     path: str
     rows: tuple[Row, ...]
@@ -55,12 +65,30 @@ class Table:
     precision: str | None = None
     layout: str | None = None
     device: str | None = None
+    torch: str | None = None
     is_compiled: bool = False
     skipped: int = 0
 
-    def stated(self, **options: str | None) -> Table:
+    @property
+    def name(self) -> str:
+        return Path(self.path).name
+
+    @property
+    def mode(self) -> str:
+        return self.phase or "inference"
+
+    @property
+    def channels_last(self) -> bool:
+        return self.layout == "nhwc"
+
+    @property
+    def has_fused_attention(self) -> bool:
+        """PyTorch computes attention as one kernel since version 2."""
+        return self.torch is None or int(self.torch.partition(".")[0]) >= 2
+
+    def stated(self, **options: Any) -> Table:
         """With what the user states in place of what was inferred."""
-        return replace(self, **{k: v for k, v in options.items() if v is not None})  # type: ignore[arg-type]
+        return replace(self, **{k: v for k, v in options.items() if v is not None})
 
 
 def read_table(path: str | Path) -> Table:
@@ -88,9 +116,22 @@ def read_table(path: str | Path) -> Table:
         {"amp": "fp16"}.get(said["precision"], said["precision"]) if said else None,
         said["layout"] if said else None,
         said["device"] if said else None,
+        _version(said["torch"]) if said else None,
         bool(said and said["compiled"]),
         skipped,
     )
+
+
+def _version(digits: str) -> str:
+    """timm writes 2.4.0 as 240 and 1.12 as 112.
+
+    >>> _version("240"), _version("112"), _version("2101")
+    ('2.4.0', '1.12', '2.10.1')
+    """
+    major, rest = digits[0], digits[1:]
+    if major == "1":
+        return f"1.{rest}"
+    return f"{major}.{rest[:-1]}.{rest[-1]}" if len(rest) > 1 else f"{major}.{rest}"
 
 
 def _find_columns(header: list[str], prefix: str, path: Path) -> dict[str, str]:
@@ -135,11 +176,6 @@ def _row(line: Mapping[str, str | None], found: Mapping[str, str], path: Path, n
     return Row((line[found["model"]] or "").strip(), int(value("size") or 224), batch, seconds, value("params_m"))
 
 
-def sample_rows(rows: tuple[Row, ...], count: int, seed: int) -> list[Row]:
-    """`count` rows chosen by the seed alone. Raises InputError if there are not so many."""
-    import numpy as np
-
-    if not 0 <= count <= len(rows):
-        raise InputError(f"{count} rows of {len(rows)}", "choose fewer")
-    chosen = np.random.default_rng(seed).permutation(len(rows))[:count]
-    return [rows[i] for i in chosen]
+def shuffled(rows: Sequence[T], seed: int) -> list[T]:
+    """Rows in an order that the seed alone decides."""
+    return [rows[i] for i in np.random.default_rng(seed).permutation(len(rows))]

@@ -3,6 +3,7 @@
     devices/NAME.toml   one device: peaks, memory, caches, the node it usually sits in
     links/NAME.toml     one link: latency and bandwidth
     prices/VENDOR.csv   what vendors asked for an hour, and when
+    calibrations/NAME.toml  what was fitted for a device from published timings, with its error
 
 A device of the user's own is a file of the same form: given by its path, or kept in the user's data folder,
 where calibration writes the device `local`.
@@ -206,7 +207,7 @@ def device(name_or_path: str | os.PathLike[str]) -> Device:
     if name in _device_names():
         return _devices()[_device_names()[name]]
     if name in _user_files():
-        return _read_device(_user_files()[name])
+        return _read_user_device(_user_files()[name])
     if name == "local":
         raise InputError(
             "this machine has not been measured, so there is no device 'local'",
@@ -217,7 +218,7 @@ def device(name_or_path: str | os.PathLike[str]) -> Device:
 
 def devices() -> list[Device]:
     """Every device of the catalogue by name, then the user's own. Raises FileFormatError if one of those is broken."""
-    return [*_devices().values(), *(_read_device(path) for path in _user_files().values())]
+    return [*_devices().values(), *(_read_user_device(path) for path in _user_files().values())]
 
 
 def user_device_path(name: str) -> Path:
@@ -297,7 +298,17 @@ def _priced_device(name: str) -> Device | None:
 
 @functools.cache
 def _devices() -> dict[str, Device]:
-    return {path.name.removesuffix(".toml"): _read_device(path) for path in _files("devices", ".toml")}
+    fitted = {path.name: path for path in _files("calibrations", ".toml")}
+    return {
+        path.name.removesuffix(".toml"): _with_calibration(_read_device(path), fitted.get(path.name))
+        for path in _files("devices", ".toml")
+    }
+
+
+def _with_calibration(device: Device, path: Traversable | None) -> Device:
+    if path is None:
+        return device
+    return device.model_copy(update={"calibration": tomllib.loads(path.read_text(encoding="utf-8"))})
 
 
 @functools.cache
@@ -344,6 +355,16 @@ def _read_device(path: Traversable) -> Device:
             near = " or ".join(near_names(name, _links())) or ", ".join(_links())
             raise FileFormatError(f"{path}: node.{where} is {name!r}, which is not a link", f"known: {near}")
     return found
+
+
+def _read_user_device(path: Path) -> Device:
+    return _read_version(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)
+def _read_version(path: Path, modified_ns: int) -> Device:
+    """A device file as it was then: a calibration takes 50 ms to read, and is asked for by every prediction."""
+    return _read_device(path)
 
 
 Entry = TypeVar("Entry", bound=_Entry)

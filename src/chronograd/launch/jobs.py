@@ -126,6 +126,8 @@ def check(job: Job) -> None:
     backend.plan(job, Path(), [])
     if job.task != "classification":
         raise JobError(f"task {job.task} is not trained or measured yet", "write task: classification")
+    if job.training.zero_stage:
+        raise JobError("training.zero_stage is predicted, not run", "write training.zero_stage=0 to measure or train")
     check_machine(job, job.cluster.count, [gpu["name"] for gpu in environment.gpus()])
     card = datasets.card(job.data)
     order.steps_per_epoch(card.train_size, job.training.batch)

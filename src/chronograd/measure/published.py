@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from chronograd.count.cache import cached_trace
-from chronograd.errors import ChronogradError
-from chronograd.fit.device import Sample
-from chronograd.fit.tables import Row, Table
-from chronograd.predict.calibration import CLASSES, FAMILIES, Z80, Calibration
+from chronograd.errors import ChronogradError, InputError
+from chronograd.fit.device import Sample, fit_calibration
+from chronograd.fit.tables import Row, Table, shuffled
+from chronograd.hardware.catalog import Device
+from chronograd.predict.calibration import CLASSES, FAMILIES, Z80, Calibration, from_datasheet
 from chronograd.predict.compute import Work
-from chronograd.trace import Trace
+from chronograd.predict.relatives import assumed_for
 
 # A network of the same name whose parameters differ by more than this is another network: a changed default, or one
-# that was fused before it was timed.
-_PARAMS_TOLERANCE = 0.01
+# that was fused before it was timed. Tables round to 10,000.
+_PARAMS_TOLERANCE, _PARAMS_ROUNDING_M = 0.01, 0.006
+# Where weights were ported from; not part of the architecture's name.
+_PORTED = frozenset(("tf", "gluon", "legacy", "tv", "ig", "ssl", "swsl"))
 Progress = Callable[[float, str], None]
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A row, its trace and its work. `sample` is what a fit takes."""
+    """A row and its network's work. `sample` is what a fit takes."""
 
     row: Row
-    trace: Trace
     sample: Sample
 
 
@@ -40,32 +44,127 @@ class Joined:
     left_out: dict[str, str] = field(default_factory=dict)
 
 
-def join(table: Table, rows: Sequence[Row], progress: Progress = lambda share, text: None) -> Joined:
+def join(
+    table: Table, rows: Sequence[Row], progress: Progress = lambda share, text: None, limit: int | None = None
+) -> Joined:
     """Trace every row's network at its image size (kept on disk) and put its work beside its time.
 
     Networks without a library prefix are timm's. Rows that cannot be traced, or whose parameters are not the
-    table's, are left out with the reason.
+    table's, are left out with the reason. Stops at `limit` rows that could be.
     """
     joined = Joined()
-    phase, precision = table.phase or "inference", table.precision or "fp32"
-    for i, row in enumerate(rows):
-        progress(i / len(rows), row.key)
-        name = row.model if ":" in row.model else f"timm:{row.model}"
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                trace = cached_trace(name, input_shape=(3, row.image_size, row.image_size), mode=phase)
-        except ChronogradError as error:
-            joined.left_out[row.key] = error.message.splitlines()[0][:160]
-            continue
-        if (
-            row.params_m is not None
-            and abs(trace.params / 1e6 - row.params_m) > _PARAMS_TOLERANCE * row.params_m + 0.006
-        ):
-            joined.left_out[row.key] = f"{trace.params / 1e6:.2f} M parameters here, {row.params_m} M in the table"
-            continue
-        joined.timed.append(Timed(row, trace, Sample(Work.of(trace, row.batch, precision), row.seconds, row.model)))
+
+    def found() -> Iterator[Timed]:
+        for i, row in enumerate(rows):
+            progress(i / len(rows), row.key)
+            result = _timed(table, row)
+            if isinstance(result, Timed):
+                yield result
+            else:
+                joined.left_out[row.key] = result
+
+    joined.timed = list(islice(found(), limit))
     return joined
+
+
+def _timed(table: Table, row: Row) -> Timed | str:
+    """A row with its work, or why it has none."""
+    name = row.model if ":" in row.model else f"timm:{row.model}"
+    shape = (3, row.image_size, row.image_size)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trace = cached_trace(name, input_shape=shape, mode=table.mode, channels_last=table.channels_last)
+    except ChronogradError as error:
+        return error.message.splitlines()[0][:160]
+    known = row.params_m
+    if known is not None and abs(trace.params / 1e6 - known) > _PARAMS_TOLERANCE * known + _PARAMS_ROUNDING_M:
+        return f"{trace.params / 1e6:.2f} M parameters here, {known} M in the table"
+    work = Work.of(
+        trace,
+        row.batch,
+        table.precision or "fp32",
+        is_compiled=table.is_compiled,
+        has_fused_attention=table.has_fused_attention,
+    )
+    return Timed(row, Sample(work, row.seconds, row.model))
+
+
+def prior_of(table: Table, device: Device, kind: str = "relatives") -> tuple[Calibration, float | None]:
+    """What is assumed before a table is read, and how far the fit may move from it.
+
+    Args:
+        kind: `relatives` for what the nearest calibrated relative taught, never from a table of this name;
+            `datasheet` for round numbers.
+    """
+    if kind not in ("relatives", "datasheet"):
+        raise InputError(f"prior is {kind!r}", "relatives or datasheet")
+    precision = table.precision or "fp32"
+    if kind == "datasheet":
+        sheet = from_datasheet(device, precision)
+        found = replace(sheet, is_compiled=table.is_compiled, has_fused_attention=table.has_fused_attention)
+        return replace(found, mode=table.mode, channels_last=table.channels_last), None
+    return assumed_for(
+        device,
+        precision,
+        mode=table.mode,
+        channels_last=table.channels_last,
+        is_compiled=table.is_compiled,
+        has_fused_attention=table.has_fused_attention,
+        without_table=table.name,
+    )
+
+
+def fit_table(table: Table, timed: Iterable[Timed], prior: Calibration, prior_sd: float | None = None) -> Calibration:
+    """A calibration fitted to whole networks of a table, with where it comes from. Raises InputError below ten rows."""
+    samples = [t.sample for t in timed]
+    fitted = fit_calibration(samples, prior, are_networks=True, prior_sd=prior_sd)
+    provenance = {**fitted.provenance, "table": table.name, "torch": table.torch, "prior": prior.origin}
+    return replace(fitted, provenance={k: v for k, v in provenance.items() if v is not None})
+
+
+def validate(
+    table: Table,
+    device: Device,
+    *,
+    calibrate: int = 25,
+    seed: int = 0,
+    prior: str = "relatives",
+    limit: int | None = None,
+    progress: Progress = lambda share, text: None,
+) -> dict[str, Any]:
+    """Fit on `calibrate` rows chosen by the seed alone, predict up to `limit` others: what `score` gives, and more.
+
+    Raises: InputError where fewer rows than that can be traced.
+    """
+    wanted = None if limit is None else calibrate + limit
+    joined = join(table, shuffled(table.rows, seed), progress, wanted)
+    if len(joined.timed) <= calibrate:
+        raise InputError(
+            f"{len(joined.timed)} rows of {table.name} could be traced, and {calibrate} are to calibrate",
+            "give a table with more rows, or --calibrate fewer",
+        )
+    assumed, prior_sd = prior_of(table, device, prior)
+    chosen = joined.timed[:calibrate]
+    calibration = fit_table(table, chosen, assumed, prior_sd) if calibrate else assumed
+    return {
+        "table": table.name,
+        "device": device.name,
+        "precision": calibration.precision,
+        "mode": table.mode,
+        "layout": "nhwc" if table.channels_last else "nchw",
+        "is_compiled": table.is_compiled,
+        "prior": assumed.provenance.get("relative", assumed.origin),
+        "calibrated_on": [t.row.key for t in chosen],
+        "seed": seed,
+        **score(joined.timed[calibrate:], calibration),
+        "left_out": joined.left_out,
+    }
+
+
+def ratios(timed: Sequence[Timed], calibration: Calibration) -> np.ndarray:
+    """Predicted over measured time of every row."""
+    return np.array([t.sample.work.total_seconds(calibration) / t.row.seconds for t in timed])
 
 
 def score(timed: Sequence[Timed], calibration: Calibration) -> dict[str, Any]:
@@ -73,13 +172,13 @@ def score(timed: Sequence[Timed], calibration: Calibration) -> dict[str, Any]:
 
     Returns `n`, `mape`, `median_ape`, `p90_ape`, `worst`, `coverage80`, `families`, `worst_rows`.
     """
-    ratios = np.array([t.sample.work.total_seconds(calibration) / t.row.seconds for t in timed])
-    errors = np.abs(ratios - 1)
-    inside = np.abs(np.log(ratios)) <= Z80 * calibration.sigma
+    found = ratios(timed, calibration)
+    errors = np.abs(found - 1)
+    inside = np.abs(np.log(found)) <= Z80 * calibration.sigma
     families: dict[str, list[float]] = {}
     for t, e in zip(timed, errors, strict=True):
-        families.setdefault(t.row.model.partition("_")[0].rstrip("0123456789"), []).append(float(e))
-    order = np.argsort(-errors)[:10]
+        families.setdefault(family_of_model(t.row.model), []).append(float(e))
+    order = np.argsort(-np.abs(np.log(found)))[:10]
     return {
         "n": len(timed),
         "mape": float(errors.mean()),
@@ -93,12 +192,23 @@ def score(timed: Sequence[Timed], calibration: Calibration) -> dict[str, Any]:
             {
                 "model": timed[i].row.model,
                 "image_size": timed[i].row.image_size,
-                "predicted_over_measured": float(ratios[i]),
+                "predicted_over_measured": float(found[i]),
                 "share_by_family": _shares(timed[i].sample.work, calibration),
             }
             for i in order
         ],
     }
+
+
+def family_of_model(name: str) -> str:
+    """The first word of a model's name, without its size.
+
+    >>> family_of_model("resnet50d.a1_in1k"), family_of_model("tf_efficientnet_b0"), family_of_model("vit_base_patch16")
+    ('resnet', 'efficientnet', 'vit')
+    """
+    words = [w for w in name.partition(".")[0].split("_") if w not in _PORTED]
+    found = re.match(r"[a-z]+", words[0]) if words else None
+    return found.group() if found else name
 
 
 def _shares(work: Work, calibration: Calibration) -> dict[str, float]:

@@ -27,11 +27,12 @@ def mlpconv(in_channels: int, channels: int, out: int, kernel: int, stride: int,
     params=7_595_176,
     source="Qi, Sparks, Talwalkar, PALEO, ICLR 2017: its NiN",
 )
-def nin(num_classes: int = 1000, in_channels: int = 3) -> nn.Module:
+def nin(num_classes: int = 1000, in_channels: int = 3, ceil_mode: bool = True) -> nn.Module:
+    """`ceil_mode` pools what is left at the border, as the authors' Caffe does; PALEO drops it."""
     return nn.Sequential(
-        *(mlpconv(in_channels, 96, 96, 11, 4, 0), nn.MaxPool2d(3, 2, ceil_mode=True)),
-        *(mlpconv(96, 256, 256, 5, 1, 2), nn.MaxPool2d(3, 2, ceil_mode=True)),
-        *(mlpconv(256, 384, 384, 3, 1, 1), nn.MaxPool2d(3, 2, ceil_mode=True), nn.Dropout(0.5)),
+        *(mlpconv(in_channels, 96, 96, 11, 4, 0), nn.MaxPool2d(3, 2, ceil_mode=ceil_mode)),
+        *(mlpconv(96, 256, 256, 5, 1, 2), nn.MaxPool2d(3, 2, ceil_mode=ceil_mode)),
+        *(mlpconv(256, 384, 384, 3, 1, 1), nn.MaxPool2d(3, 2, ceil_mode=ceil_mode), nn.Dropout(0.5)),
         mlpconv(384, 1024, num_classes, 3, 1, 1),
         *(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
     )

@@ -7,7 +7,7 @@ data sheet with a wide interval. It is kept in the device's file, under `calibra
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,12 @@ _SPLIT: dict[str, tuple[tuple[str, str], ...]] = {
     "norm": (("batch_norm", "batch_norm"), ("group_norm", "group_norm"), ("", "layer_norm")),
     "pooling": (("max", "max_pooling"), ("", "average_pooling")),
 }
-FAMILIES = tuple(f for kind in KINDS for f in ([n for _, n in _SPLIT[kind]] if kind in _SPLIT else [kind]))
+# Attention that no fused kernel takes: products and a softmax one after the other.
+UNFUSED_ATTENTION = "attention_unfused"
+FAMILIES = (
+    *(f for kind in KINDS for f in ([n for _, n in _SPLIT[kind]] if kind in _SPLIT else [kind])),
+    UNFUSED_ATTENTION,
+)
 # A class is a family of operators in one direction; the gradients of a convolution are other kernels than the
 # convolution itself.
 CLASSES = tuple(f"{family}.{phase}" for family in FAMILIES for phase in PHASES[:2])
@@ -38,6 +43,7 @@ class ClassRate:
         bandwidth: share of memory bandwidth reached by what grows with the batch.
         weights: share of it reached by what does not: weights and their gradients, often laid out anew.
         depth, width, rows: of a matrix product, that at which half of `compute` is reached.
+        relayout: times that a convolution's data goes through memory to be laid out with channels last.
         launch_s: fixed time of one operator.
     """
 
@@ -47,6 +53,7 @@ class ClassRate:
     depth: float = 0.0
     width: float = 0.0
     rows: float = 0.0
+    relayout: float = 0.0
     launch_s: float = 0.0
 
 
@@ -62,6 +69,8 @@ class Calibration:
         update_launch_s: of one elementary operator of the optimizer; `input_launch_s`: of picking a batch in memory.
         overlap: share of communication that can hide behind backward; 0 where both need the same cores.
         sigma: standard deviation of the log error of a predicted step.
+        is_compiled, has_fused_attention: what software ran: a compiler; attention as one kernel.
+        mode, channels_last: `training` or `inference`, and the layout that it was fitted to; None where it serves all.
         threads, processes: for a CPU, what it was calibrated with: threads per rank, ranks at once.
     """
 
@@ -78,6 +87,10 @@ class Calibration:
     input_launch_s: float = 0.0
     overlap: float = 1.0
     sigma: float = 0.45
+    is_compiled: bool = False
+    has_fused_attention: bool = True
+    mode: str | None = None
+    channels_last: bool | None = None
     threads: int | None = None
     processes: int | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
@@ -92,75 +105,70 @@ class Calibration:
     def columns(self) -> dict[str, np.ndarray]:
         """Rates as arrays over CLASSES; a class never calibrated takes the defaults."""
         rates = [self.classes.get(name, ClassRate()) for name in CLASSES]
-        return {name: np.array([getattr(r, name) for r in rates]) for name in asdict(ClassRate())}
+        return {name: np.array([getattr(r, name) for r in rates], dtype=np.float64) for name in asdict(ClassRate())}
+
+    @property
+    def classes_seen(self) -> frozenset[str]:
+        """Classes that what was measured had work of; rates of the others are the prior's."""
+        return frozenset(self.provenance.get("classes_seen", ()))
 
     def to_table(self) -> dict[str, Any]:
         """As kept in a device file; None is left out, which TOML does not have."""
         table = {k: v for k, v in asdict(self).items() if v is not None}
-        table["classes"] = {k: asdict(v) for k, v in self.classes.items()}
+        table["rates"] = [f.name for f in fields(ClassRate)]
+        table["classes"] = {k: list(asdict(v).values()) for k, v in self.classes.items()}
         return table
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> Calibration:
         """Read back. Raises FileFormatError naming what is wrong."""
         try:
-            rates = {name: ClassRate(**rate) for name, rate in table.get("classes", {}).items()}
+            names = table["rates"]
+            rates = {
+                name: ClassRate(**dict(zip(names, values, strict=True)))
+                for name, values in table.get("classes", {}).items()
+            }
             unknown = sorted(set(rates) - set(CLASSES))
             if unknown:
                 raise FileFormatError(f"calibration: unknown operator class {unknown[0]!r}")
-            return cls(**{**table, "classes": rates})
-        except TypeError as error:
+            return cls(**{**{k: v for k, v in table.items() if k != "rates"}, "classes": rates})
+        except (KeyError, TypeError, ValueError) as error:
             raise FileFormatError(f"calibration is damaged: {error}", "make it again: chronograd calibrate") from None
 
 
 def calibrations(device: Device) -> list[Calibration]:
-    """All that are kept in a device's file, one per precision and way of running."""
-    return [Calibration.from_table(t) for t in (device.calibration or {}).get("settings", [])]
+    """All that are kept in a device's file, one per precision and way of running.
 
-
-def calibration_for(
-    device: Device, precision: str = "fp32", threads: int | None = None, processes: int | None = None
-) -> Calibration:
-    """The calibration of a device that fits best, else what its data sheet allows to assume.
-
-    Precision must match; of those, the nearest number of ranks at once, then of threads.
+    Classes that one never saw are those of the data sheet.
     """
-    fitting = [c for c in calibrations(device) if c.precision == precision]
-    if not fitting:
-        return from_datasheet(device, precision)
-
-    def distance(c: Calibration) -> tuple[int, int]:
-        return abs((c.processes or 1) - (processes or 1)), abs((c.threads or 1) - (threads or 1))
-
-    return min(fitting, key=distance)
+    found = [Calibration.from_table(t) for t in (device.calibration or {}).get("settings", [])]
+    return [replace(c, classes={**from_datasheet(device, c.precision).classes, **c.classes}) for c in found]
 
 
-# Shares for a device that nobody has measured, by family: (compute, bandwidth, weights, depth, width). Rounded from a
-# fit to 700 image models timed on one RTX 3090 (timm's published benchmark, 2024): large convolutions and GEMMs
-# come near the rated peak, depthwise ones to a tenth of the vector peak.
+# Shares assumed before anything was measured, by family: (compute, bandwidth, weights, depth, width). Round numbers, the
+# same for all families of a sort: matrix work near its peak once it is deep and wide enough, what only streams near
+# the bandwidth, what gathers or reduces at half of it.
+_MATRIX = (0.7, 0.5, 0.5, 50, 15)
+_STREAM = (0.5, 0.6, 0.5, 0, 0)
 _ASSUMED: dict[str, tuple[float, float, float, float, float]] = {
-    "conv_1x1": (0.85, 0.6, 0.5, 75, 13),
-    "conv_3x3": (0.85, 0.4, 0.5, 90, 13),
-    "conv_kxk": (0.6, 0.4, 0.5, 90, 13),
-    "conv_grouped": (0.5, 0.3, 0.5, 90, 30),
-    "conv_depthwise": (0.12, 0.33, 0.5, 0, 0),
-    "gemm": (0.9, 0.4, 0.5, 46, 13),
-    "batched_gemm": (0.45, 0.5, 0.5, 46, 13),
-    "attention": (0.7, 0.7, 0.5, 0, 0),
-    "batch_norm": (0.5, 0.8, 0.5, 0, 0),
-    "group_norm": (0.5, 0.4, 0.5, 0, 0),
-    "layer_norm": (0.5, 0.4, 0.5, 0, 0),
-    "softmax": (0.5, 0.6, 0.5, 0, 0),
-    "elementwise": (0.8, 0.95, 0.5, 0, 0),
-    "reduction": (0.5, 0.7, 0.5, 0, 0),
-    "max_pooling": (0.3, 0.3, 0.5, 0, 0),
-    "average_pooling": (0.3, 0.3, 0.5, 0, 0),
-    "gather": (0.5, 0.4, 0.5, 0, 0),
-    "copy": (1.0, 0.5, 0.5, 0, 0),
-    "view": (1.0, 1.0, 0.5, 0, 0),
+    **dict.fromkeys(("conv_1x1", "conv_3x3", "conv_kxk", "conv_grouped", "gemm", "batched_gemm"), _MATRIX),
+    "conv_depthwise": (0.15, 0.35, 0.5, 0, 0),
+    "attention": (0.6, 0.6, 0.5, 0, 0),
+    UNFUSED_ATTENTION: (0.5, 0.5, 0.5, 0, 0),
+    "elementwise": (0.5, 0.9, 0.5, 0, 0),
     "update": (1.0, 0.8, 0.5, 0, 0),
-    "unknown": (0.3, 0.3, 0.5, 0, 0),
 }
+# A CPU reaches less of what its vector units could do, and small products fill it sooner.
+_MATRIX_CPU = (0.4, 0.4, 0.4, 30, 8)
+_ASSUMED_CPU = {
+    **_ASSUMED,
+    **{name: _MATRIX_CPU for name, shares in _ASSUMED.items() if shares == _MATRIX},
+    "conv_depthwise": (0.1, 0.4, 0.4, 0, 0),
+    "attention": (0.3, 0.4, 0.4, 0, 0),
+    UNFUSED_ATTENTION: (0.3, 0.4, 0.4, 0, 0),
+}
+# Passes through memory of a convolution's data where tensor cores want channels last and find them first.
+_RELAYOUT = {"conv_grouped": 0.8, "conv_1x1": 0.4, "conv_3x3": 0.4, "conv_kxk": 0.4}
 # Kernel launch and host time per eager operator on a GPU: 5 to 6 µs in the same fit; a CPU's per-operator overhead
 # in eager PyTorch is of the same size. A kernel that has been issued still takes some 2 µs to start and end.
 _LAUNCH_S = 5e-6
@@ -168,7 +176,7 @@ _KERNEL_S = 2e-6
 # Rows of a product that fill half of the device: one wave of tiles.
 _ROWS = {"gpu": 64.0, "cpu": 8.0}
 # Half-decade either way at 95 %: predictions of an uncalibrated roofline are off by a third on average.
-_DATASHEET_SIGMA = 0.45
+DATASHEET_SIGMA = 0.45
 
 
 def from_datasheet(device: Device, precision: str = "fp32") -> Calibration:
@@ -178,10 +186,12 @@ def from_datasheet(device: Device, precision: str = "fp32") -> Calibration:
     classes = {}
     for name in CLASSES:
         family = name.partition(".")[0]
-        compute, bandwidth, weights, depth, width = _ASSUMED[family]
+        assumed = _ASSUMED if is_gpu else _ASSUMED_CPU
+        compute, bandwidth, weights, depth, width = assumed.get(family, _STREAM)
+        relayout = _RELAYOUT.get(family, 0.0) if is_gpu and precision != "fp32" else 0.0
         rows = 0.0 if uses_vector_peak(family) else _ROWS[device.kind]
         classes[name] = ClassRate(
-            compute, bandwidth, weights, depth, width, rows, launch_s=_KERNEL_S if is_gpu else _LAUNCH_S
+            compute, bandwidth, weights, depth, width, rows, relayout, _KERNEL_S if is_gpu else _LAUNCH_S
         )
     return Calibration(
         origin="datasheet",
@@ -195,7 +205,7 @@ def from_datasheet(device: Device, precision: str = "fp32") -> Calibration:
         cache_speedup=3.0 if is_gpu else 2.0,
         update_launch_s=_LAUNCH_S,
         overlap=1.0 if is_gpu else 0.0,
-        sigma=_DATASHEET_SIGMA,
+        sigma=DATASHEET_SIGMA,
     )
 
 

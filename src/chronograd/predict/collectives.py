@@ -1,58 +1,69 @@
-"""All-reduce times from latency and bandwidth: the α–β model.
+"""Collective times from latency and bandwidth: the α–β model.
 
-n ranks, S bytes on each, α seconds per message, B bytes per second in one direction. The arithmetic of the
-reduction, contention and changes of protocol with size are left out.
+n ranks, S bytes on each, α seconds per message, B bytes per second in one direction. Sizes, ranks, latencies and
+bandwidths are numbers or NumPy arrays, which broadcast. The arithmetic of the reduction, contention between unrelated
+messages and changes of protocol with size are left out.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from chronograd.errors import InputError, NotFoundError
+from chronograd.hardware.catalog import Link
+
+Amount: TypeAlias = Any
+"""A number, or an array of them; the result is then an array as well."""
 
 
-def ring(message_bytes: float, num_ranks: int, latency_s: float, bandwidth_bytes_per_s: float) -> float:
+def ring(message_bytes: Amount, num_ranks: Amount, latency_s: Amount, bandwidth_bytes_per_s: Amount) -> Amount:
     """2(n - 1)·α + 2(n - 1)/n · S/B: a reduce-scatter and an all-gather of n - 1 steps, S/n bytes each.
 
     Source: Patarasuk and Yuan 2009.
 
-    >>> ring(1e9, 4, 0.0, 1e9)
-    1.5
+    >>> ring(1e9, 4, 0.0, 1e9), ring(1e9, np.array([1, 2]), 0.0, 1e9).tolist()
+    (1.5, [0.0, 1.0])
     """
-    n = _ranks(num_ranks)
-    return 2 * (n - 1) * latency_s + 2 * (n - 1) / n * message_bytes / bandwidth_bytes_per_s
+    return 2 * reduce_scatter(message_bytes, num_ranks, latency_s, bandwidth_bytes_per_s)
 
 
-def tree(message_bytes: float, num_ranks: int, latency_s: float, bandwidth_bytes_per_s: float) -> float:
+def tree(message_bytes: Amount, num_ranks: Amount, latency_s: Amount, bandwidth_bytes_per_s: Amount) -> Amount:
     """2⌈log2 n⌉ · (α + S/B): reduce to a root along a binary tree, broadcast back.
 
     >>> tree(1e9, 8, 0.0, 1e9)
     6.0
     """
-    return 2 * math.ceil(math.log2(_ranks(num_ranks))) * (latency_s + message_bytes / bandwidth_bytes_per_s)
+    return 2 * broadcast(message_bytes, num_ranks, latency_s, bandwidth_bytes_per_s)
 
 
-def halving_doubling(message_bytes: float, num_ranks: int, latency_s: float, bandwidth_bytes_per_s: float) -> float:
+def halving_doubling(
+    message_bytes: Amount, num_ranks: Amount, latency_s: Amount, bandwidth_bytes_per_s: Amount
+) -> Amount:
     """2⌈log2 n⌉·α + 2(n - 1)/n · S/B: recursive halving, then doubling (Rabenseifner).
 
     >>> halving_doubling(1e9, 4, 0.5, 1e9)
     3.5
     """
     n = _ranks(num_ranks)
-    return 2 * math.ceil(math.log2(n)) * latency_s + 2 * (n - 1) / n * message_bytes / bandwidth_bytes_per_s
+    return 2 * _levels(n) * latency_s + 2 * (n - 1) / n * message_bytes / bandwidth_bytes_per_s
 
 
-def recursive_doubling(message_bytes: float, num_ranks: int, latency_s: float, bandwidth_bytes_per_s: float) -> float:
+def recursive_doubling(
+    message_bytes: Amount, num_ranks: Amount, latency_s: Amount, bandwidth_bytes_per_s: Amount
+) -> Amount:
     """⌈log2 n⌉ · (α + S/B): whole messages exchanged with partners ever further away. PALEO's butterfly.
 
     >>> recursive_doubling(1e9, 8, 0.0, 1e9)
     3.0
     """
-    return math.ceil(math.log2(_ranks(num_ranks))) * (latency_s + message_bytes / bandwidth_bytes_per_s)
+    return broadcast(message_bytes, num_ranks, latency_s, bandwidth_bytes_per_s)
 
 
-def reduce_to_one(message_bytes: float, num_ranks: int, latency_s: float, bandwidth_bytes_per_s: float) -> float:
+def reduce_to_one(message_bytes: Amount, num_ranks: Amount, latency_s: Amount, bandwidth_bytes_per_s: Amount) -> Amount:
     """2(n - 1) · (α + S/B): everyone sends to one rank, one after the other, and gets the sum back.
 
     Also a single parameter server: PALEO's one-to-all.
@@ -63,18 +74,184 @@ def reduce_to_one(message_bytes: float, num_ranks: int, latency_s: float, bandwi
     return 2 * (_ranks(num_ranks) - 1) * (latency_s + message_bytes / bandwidth_bytes_per_s)
 
 
-Collective = Callable[[float, int, float, float], float]
-ALGORITHMS: dict[str, Collective] = {
+def reduce_scatter(
+    message_bytes: Amount, num_ranks: Amount, latency_s: Amount, bandwidth_bytes_per_s: Amount
+) -> Amount:
+    """(n - 1)·α + (n - 1)/n · S/B around a ring: rank i ends with the sum of the i-th n-th part.
+
+    >>> reduce_scatter(1e9, 4, 0.5, 1e9)
+    2.25
+    """
+    n = _ranks(num_ranks)
+    return (n - 1) * latency_s + (n - 1) / n * message_bytes / bandwidth_bytes_per_s
+
+
+def all_gather(message_bytes: Amount, num_ranks: Amount, latency_s: Amount, bandwidth_bytes_per_s: Amount) -> Amount:
+    """As `reduce_scatter`; S is what every rank ends with, S/n what it brings.
+
+    >>> all_gather(1e9, 4, 0.5, 1e9)
+    2.25
+    """
+    return reduce_scatter(message_bytes, num_ranks, latency_s, bandwidth_bytes_per_s)
+
+
+def broadcast(message_bytes: Amount, num_ranks: Amount, latency_s: Amount, bandwidth_bytes_per_s: Amount) -> Amount:
+    """⌈log2 n⌉ · (α + S/B): from one rank to all, along a binary tree; a reduction to one rank takes as long.
+
+    >>> broadcast(1e9, 5, 0.0, 1e9)
+    3.0
+    """
+    return _levels(_ranks(num_ranks)) * (latency_s + message_bytes / bandwidth_bytes_per_s)
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Ranks in nodes: neighbours are on one node, and nodes are full but for the last.
+
+    Attributes:
+        num_ranks: one number, or an array of them.
+        per_node: ranks on a full node.
+        intra: link between devices of a node; `inter`: between nodes.
+
+    >>> from chronograd.hardware.catalog import link
+    >>> Topology(12, 8, link("nvlink2"), link("ethernet-25g")).num_nodes
+    2
+    """
+
+    num_ranks: Amount
+    per_node: int
+    intra: Link
+    inter: Link
+
+    @property
+    def on_node(self) -> Amount:
+        """Ranks on the fullest node."""
+        return (
+            np.minimum(self.num_ranks, self.per_node)
+            if _is_array(self.num_ranks)
+            else min(self.num_ranks, self.per_node)
+        )
+
+    @property
+    def num_nodes(self) -> Amount:
+        return -(-self.num_ranks // self.per_node)
+
+    @property
+    def slowest_link(self) -> Link:
+        """The slowest link that a collective over all (one number of) ranks crosses."""
+        return self.inter if self.num_nodes > 1 else self.intra
+
+    def shared(self) -> Amount:
+        """Bandwidth between nodes that a rank has when all ranks of its node send at once."""
+        return self.inter.bandwidth_bytes_per_s / (self.on_node if self.inter.per == "node" else 1)
+
+
+def _ring(size: Amount, t: Topology) -> Amount:
+    # In order of rank the ring enters and leaves a node once, so each node's link carries one message at a time.
+    is_far = t.num_nodes > 1
+    latency_s = np.where(is_far, max(t.inter.latency_s, t.intra.latency_s), t.intra.latency_s)
+    slower = min(t.inter.bandwidth_bytes_per_s, t.intra.bandwidth_bytes_per_s)
+    return ring(size, t.num_ranks, latency_s, np.where(is_far, slower, t.intra.bandwidth_bytes_per_s))
+
+
+def _tree(size: Amount, t: Topology) -> Amount:
+    # Within the nodes first, then between one rank of each.
+    return _within(tree, size, t) + tree(size, t.num_nodes, t.inter.latency_s, t.inter.bandwidth_bytes_per_s)
+
+
+def _halving_doubling(size: Amount, t: Topology) -> Amount:
+    # Nearest partners first, so a rank has S/g bytes left for the other nodes.
+    far = halving_doubling(size / t.on_node, t.num_nodes, t.inter.latency_s, t.shared())
+    return _within(halving_doubling, size, t) + far
+
+
+def _recursive_doubling(size: Amount, t: Topology) -> Amount:
+    return _within(recursive_doubling, size, t) + recursive_doubling(size, t.num_nodes, t.inter.latency_s, t.shared())
+
+
+def _reduce_to_one(size: Amount, t: Topology) -> Amount:
+    # Every device of another node crosses the root's link by itself.
+    num_far = t.num_ranks - t.on_node
+    return _within(reduce_to_one, size, t) + reduce_to_one(
+        size, num_far + 1, t.inter.latency_s, t.inter.bandwidth_bytes_per_s
+    )
+
+
+def _hierarchical(size: Amount, t: Topology) -> Amount:
+    """Reduce-scatter(S) in every node, all-reduce(S/g) between the nodes, all-gather(S) in every node."""
+    between = ring(size / t.on_node, t.num_nodes, t.inter.latency_s, t.shared())
+    return _within(reduce_scatter, size, t) + between + _within(all_gather, size, t)
+
+
+def _within(collective: Callable[..., Amount], size: Amount, t: Topology) -> Amount:
+    return collective(size, t.on_node, t.intra.latency_s, t.intra.bandwidth_bytes_per_s)
+
+
+# All-reduces of one tier: message bytes, ranks, latency, bandwidth. A hierarchy of one tier is a ring.
+ALL_REDUCES: dict[str, Callable[[Amount, Amount, Amount, Amount], Amount]] = {
     "ring": ring,
     "tree": tree,
     "halving_doubling": halving_doubling,
     "recursive_doubling": recursive_doubling,
     "reduce_to_one": reduce_to_one,
+    "hierarchical": ring,
 }
+_TWO_TIERS: dict[str, Callable[[Amount, Topology], Amount]] = {
+    "ring": _ring,
+    "tree": _tree,
+    "halving_doubling": _halving_doubling,
+    "recursive_doubling": _recursive_doubling,
+    "reduce_to_one": _reduce_to_one,
+    "hierarchical": _hierarchical,
+}
+ALGORITHMS = tuple(ALL_REDUCES)
+# Names in PALEO (Qi et al. 2017), and the usual other name of each.
+ALIASES = {"one_to_all": "reduce_to_one", "parameter_server": "reduce_to_one", "butterfly": "recursive_doubling"}
+
+
+def all_reduce_s(algorithm: str, message_bytes: Amount, topology: Topology) -> Amount:
+    """Seconds of an all-reduce of `message_bytes` over the ranks of a topology, across its two tiers.
+
+    Within one node it is the formula of that algorithm on the node's link. Between nodes each algorithm crosses the
+    nodes' links in its own way, and where a link belongs to a node (`Link.per`), the ranks that send at once share it:
+
+        ring                the slower of both links, crossed once per node; the longer latency at every step
+        tree                a tree in the nodes, then one between one rank of each
+        halving_doubling    on S in the nodes, then on S/g between them, g ranks of a node at once
+        recursive_doubling  the same with S each
+        reduce_to_one       every rank of another node crosses the root's link, one after the other
+        hierarchical        reduce-scatter(S) in the nodes, ring all-reduce(S/g) between them, all-gather(S) in the nodes
+
+    Args:
+        algorithm: one of ALGORITHMS, or of ALIASES.
+        message_bytes: a number, or an array that broadcasts with the topology's `num_ranks`.
+    Raises: NotFoundError for an unknown algorithm.
+    Source: hierarchical as in Horovod; near partners first as in Rabenseifner 2004.
+
+    >>> from chronograd.hardware.catalog import link
+    >>> two_nodes = Topology(16, 8, link("nvlink2"), link("ethernet-25g"))
+    >>> [round(all_reduce_s(a, 1e8, two_nodes), 4) for a in ("ring", "hierarchical", "tree")]
+    [0.0607, 0.0333, 0.0681]
+    """
+    seconds = _TWO_TIERS[algorithm_named(algorithm)](message_bytes, topology)
+    return seconds if np.ndim(seconds) else float(seconds)
+
+
+def algorithm_named(name: str) -> str:
+    """The algorithm that a name or alias stands for. Raises NotFoundError.
+
+    >>> algorithm_named("butterfly")
+    'recursive_doubling'
+    """
+    found = ALIASES.get(name, name)
+    if found not in ALL_REDUCES:
+        raise NotFoundError("all-reduce algorithm", name, (*ALL_REDUCES, *ALIASES))
+    return found
+
 
 # Bus bandwidth over algorithm bandwidth by collective: what each link carries, of what the collective moves.
 # Source: nccl-tests, PERFORMANCE.md.
-BUS_FACTORS: dict[str, Callable[[int], float]] = {
+BUS_FACTORS: dict[str, Callable[[Amount], Amount]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "reduce_scatter": lambda n: (n - 1) / n,
     "all_gather": lambda n: (n - 1) / n,
@@ -84,7 +261,7 @@ BUS_FACTORS: dict[str, Callable[[int], float]] = {
 }
 
 
-def bandwidths(collective: str, message_bytes: float, seconds: float, num_ranks: int) -> tuple[float, float]:
+def bandwidths(collective: str, message_bytes: Amount, seconds: Amount, num_ranks: Amount) -> tuple[Amount, Amount]:
     """Algorithm bandwidth S/t and bus bandwidth, in bytes per second.
 
     >>> bandwidths("all_reduce", 1e9, 1.0, 4)
@@ -96,14 +273,16 @@ def bandwidths(collective: str, message_bytes: float, seconds: float, num_ranks:
     return algorithm, algorithm * BUS_FACTORS[collective](_ranks(num_ranks))
 
 
-def all_reduce(algorithm: str) -> Collective:
-    """An all-reduce by name. Raises NotFoundError."""
-    if algorithm not in ALGORITHMS:
-        raise NotFoundError("all-reduce algorithm", algorithm, ALGORITHMS)
-    return ALGORITHMS[algorithm]
+def _is_array(value: Amount) -> bool:
+    return isinstance(value, np.ndarray)
 
 
-def _ranks(num_ranks: int) -> int:
-    if num_ranks < 1:
-        raise InputError(f"{num_ranks} ranks", "a collective needs at least one")
+def _levels(num_ranks: Amount) -> Amount:
+    """⌈log2 n⌉."""
+    return np.ceil(np.log2(num_ranks)) if _is_array(num_ranks) else (num_ranks - 1).bit_length()
+
+
+def _ranks(num_ranks: Amount) -> Amount:
+    if np.min(num_ranks) < 1:
+        raise InputError(f"{np.min(num_ranks)} ranks", "a collective needs at least one")
     return num_ranks

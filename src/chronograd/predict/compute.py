@@ -1,14 +1,17 @@
 """Time of every operator of a trace on one device.
 
-    t = launch + (t_compute^4 + t_memory^4)^(1/4) + t_weights
+    t = launch + (t_compute^4 + t_memory^4)^(1/4) + t_weights + t_layout
     t_compute = FLOPs / (peak · u),   u = u_class · depth / (depth + d) · width / (width + w) · rows / (rows + r)
     t_memory  = bytes that grow with the batch / (bandwidth · v_class · cache)
     t_weights = bytes that do not / (bandwidth · q_class)
+    t_layout  = (bytes of operands changed in type or layout / v_elementwise + relayout_class · bytes laid out anew) / bandwidth
 
-u, v, q, launch, d, w and r are those of the operator's class. The fourth power is a smooth maximum. `cache` is 1 for operators much larger than the device's cache and
-rises to the calibration's speed-up for those that fit. Views cost nothing on the device.
+u, v, q, launch, d, w, r and relayout are those of the operator's class. The fourth power is a smooth maximum. `cache`
+is 1 for operators much larger than the device's cache and rises to the calibration's speed-up for those that fit.
+Views cost nothing on the device. Bytes are those of `traffic`: they depend on precision and compiler. Attention that
+no fused kernel takes also writes and reads its scores.
 
-Left out: tile and wave quantisation, fusion by a compiler, clock changes.
+Left out: tile and wave quantisation, clock changes.
 """
 
 from __future__ import annotations
@@ -18,14 +21,25 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from chronograd.predict.calibration import CLASSES, FAMILIES, Calibration, family_of, uses_vector_peak
-from chronograd.trace import DTYPE_BYTES, KINDS, PHASES, Trace
+from chronograd.predict.calibration import (
+    CLASSES,
+    DATASHEET_SIGMA,
+    FAMILIES,
+    UNFUSED_ATTENTION,
+    Calibration,
+    family_of,
+    uses_vector_peak,
+)
+from chronograd.predict.traffic import traffic
+from chronograd.trace import CONV_KINDS, DTYPE_BYTES, KINDS, PHASES, Trace
 from chronograd.units import FLOPS_PER_MAC
 
 _IS_VECTOR = np.array([uses_vector_peak(k) for k in KINDS])
-_VIEW = KINDS.index("view")
-# Bytes of an element of an activation, against the 4 of the fp32 that is traced. TF32 is kept as fp32 in memory.
-_ACTIVATION_SHARE = {"fp32": 1.0, "tf32": 1.0, "bf16": 0.5, "fp16": 0.5}
+_VIEW, _ATTENTION = KINDS.index("view"), KINDS.index("attention")
+_LAID_OUT = [KINDS.index(k) for k in CONV_KINDS if k != "conv_depthwise"]
+# Scores of unfused attention are written, read and written by the softmax, and read again.
+_SCORE_PASSES = 4
+_ELEMENTWISE = CLASSES.index("elementwise.forward")
 
 
 def at_batch(column: np.ndarray, batch: float) -> np.ndarray:
@@ -41,12 +55,18 @@ class Terms:
     compute: np.ndarray
     memory: np.ndarray
     weights: np.ndarray
+    cast: np.ndarray
+    relayout: np.ndarray
     cached: np.ndarray
 
     @property
     def pass_s(self) -> np.ndarray:
         """The smooth maximum of compute and memory."""
         return np.asarray((self.compute**4 + self.memory**4) ** 0.25)
+
+    @property
+    def seconds(self) -> np.ndarray:
+        return np.asarray(self.launch + self.pass_s + self.weights + self.cast + self.relayout)
 
 
 @dataclass(frozen=True)
@@ -57,6 +77,8 @@ class Work:
         class_index: into CLASSES.
         is_launched: False for views, which cost nothing on the device.
         sample_bytes, weight_bytes: what grows with the batch, and what does not.
+        cast_bytes: what changing the type or layout of operands moves; `relayout_bytes` what a convolution moves that does not
+            find its channels last.
         depth, width, rows: of a product (rows × depth) · (depth × width); ones elsewhere.
     """
 
@@ -66,28 +88,58 @@ class Work:
     flops: np.ndarray
     sample_bytes: np.ndarray
     weight_bytes: np.ndarray
+    cast_bytes: np.ndarray
+    relayout_bytes: np.ndarray
     depth: np.ndarray
     width: np.ndarray
     rows: np.ndarray
 
     @classmethod
-    def of(cls, trace: Trace, batch: float, precision: str = "fp32") -> Work:
-        """The work of a trace at a batch; in half precision half the bytes move."""
-        c = trace.columns
+    def of(
+        cls,
+        trace: Trace,
+        batch: float,
+        precision: str = "fp32",
+        *,
+        is_compiled: bool = False,
+        has_fused_attention: bool = True,
+    ) -> Work:
+        """The work of a trace at a batch, under a precision and a way of running."""
+        c, moves = trace.columns, traffic(trace, precision, is_compiled)
         macs = at_batch(c["macs"], batch)
         depth, width = at_batch(c["depth"], batch), at_batch(c["width"], batch)
-        moved = (c["read_bytes"] + c["written_bytes"]) * _ACTIVATION_SHARE[precision]
-        grows = moved[:, 1] * batch if trace.fixed_batch is None else moved[:, 0]
+        grows = moves.moved[:, 1] * batch if trace.fixed_batch is None else moves.moved[:, 0]
+        families = _families(trace)
+        is_unfused = c["kind"] == _ATTENTION
+        if has_fused_attention:
+            is_unfused = is_unfused & ~c["is_plain_attention"]
+        families = np.where(is_unfused, FAMILIES.index(UNFUSED_ATTENTION), families)
+        element_bytes = 2 if precision in ("fp16", "bf16") else 4
+        scores = np.where(is_unfused, macs / (2 * np.maximum(depth, 1)), 0.0)
+        needs_layout = np.isin(c["kind"], _LAID_OUT) & ~c["channels_last"]
         return cls(
-            class_index=2 * _families(trace) + np.minimum(c["phase"], 1),
+            class_index=2 * families + np.minimum(c["phase"], 1),
             is_vector=_IS_VECTOR[c["kind"]],
-            is_launched=c["kind"] != _VIEW,
-            flops=FLOPS_PER_MAC * macs + at_batch(c["vector_flops"], batch),
-            sample_bytes=grows,
-            weight_bytes=at_batch(moved, batch) - grows,
+            is_launched=moves.is_launched,
+            flops=FLOPS_PER_MAC * macs + at_batch(moves.vector_flops, batch),
+            sample_bytes=grows + _SCORE_PASSES * element_bytes * scores,
+            weight_bytes=at_batch(moves.moved, batch) - grows,
+            cast_bytes=at_batch(moves.cast, batch),
+            relayout_bytes=np.where(needs_layout, grows, 0.0),
             depth=depth,
             width=width,
             rows=np.maximum(macs / (depth * width), 1.0),
+        )
+
+    @classmethod
+    def on(cls, trace: Trace, batch: float, calibration: Calibration) -> Work:
+        """The work of a trace as a calibration's precision and software run it."""
+        return cls.of(
+            trace,
+            batch,
+            calibration.precision,
+            is_compiled=calibration.is_compiled,
+            has_fused_attention=calibration.has_fused_attention,
         )
 
     @classmethod
@@ -100,8 +152,7 @@ class Work:
 
     def seconds(self, calibration: Calibration, rates: dict[str, np.ndarray] | None = None) -> np.ndarray:
         """Seconds of each operator on the device; `rates` instead of the calibration's own columns."""
-        terms = self.terms(calibration, rates)
-        return np.asarray(terms.launch + terms.pass_s + terms.weights)
+        return self.terms(calibration, rates).seconds
 
     def total_seconds(self, calibration: Calibration, rates: dict[str, np.ndarray] | None = None) -> float:
         """Seconds of all operators: the device's work, or the host's issuing of it where that takes longer."""
@@ -123,33 +174,50 @@ class Work:
         cache = 1.0 + (calibration.cache_speedup - 1.0) * fits
         t_memory = self.sample_bytes / (bandwidth * rates["bandwidth"][i] * cache)
         t_weights = self.weight_bytes / (bandwidth * rates["weights"][i])
+        t_cast = self.cast_bytes / (bandwidth * rates["bandwidth"][_ELEMENTWISE])
+        t_relayout = rates["relayout"][i] * self.relayout_bytes / bandwidth
         launch = np.where(self.is_launched, rates["launch_s"][i], 0.0)
-        return Terms(launch, t_compute, t_memory, t_weights, fits / cache)
+        return Terms(launch, t_compute, t_memory, t_weights, t_cast, t_relayout, fits / cache)
 
 
 def _families(trace: Trace) -> np.ndarray:
-    """Index into FAMILIES of each operator."""
-    c = trace.columns
-    pairs, where = np.unique(np.stack([c["kind"], c["name"]]), axis=1, return_inverse=True)
-    found = [FAMILIES.index(family_of(KINDS[k], trace.operator_names[n])) for k, n in pairs.T]
-    return np.asarray(np.array(found)[where.ravel()])
+    """Index into FAMILIES of each operator. Kept with the trace, which is not changed afterwards."""
+    known: np.ndarray | None = trace.__dict__.get("_families")
+    if known is None:
+        c = trace.columns
+        pairs, where = np.unique(np.stack([c["kind"], c["name"]]), axis=1, return_inverse=True)
+        found = [FAMILIES.index(family_of(KINDS[k], trace.operator_names[n])) for k, n in pairs.T]
+        known = trace.__dict__["_families"] = np.asarray(np.array(found)[where.ravel()])
+    return known
 
 
 def operator_seconds(trace: Trace, batch: float, calibration: Calibration) -> np.ndarray:
     """Seconds of each operator on the device, shape (num_operators,)."""
-    return Work.of(trace, batch, calibration.precision).seconds(calibration)
+    return Work.on(trace, batch, calibration).seconds(calibration)
 
 
 def phase_seconds(trace: Trace, times: np.ndarray, calibration: Calibration) -> dict[str, float]:
     """Forward and backward seconds: the device's work, or the host's issuing of it where that takes longer."""
     c = trace.columns
-    is_launched = c["kind"] != _VIEW
+    is_launched = traffic(trace, calibration.precision, calibration.is_compiled).is_launched
     result = {}
     for code, name in enumerate(PHASES[:2]):
         chosen = c["phase"] == code
         host = float(np.count_nonzero(chosen & is_launched)) * calibration.host_launch_s
         result[name] = max(float(times[chosen].sum()), host)
     return result
+
+
+def sigma_log(trace: Trace, times: np.ndarray, calibration: Calibration) -> float:
+    """Standard deviation of the log error of a pass, from its calibration's.
+
+    Time in classes that the calibration never saw is as uncertain as from a data sheet: variances are weighed by time.
+    """
+    c = trace.columns
+    is_seen = np.array([name in calibration.classes_seen for name in CLASSES])
+    index = 2 * _families(trace) + np.minimum(c["phase"], 1)
+    seen = float(times[is_seen[index]].sum()) / max(float(times.sum()), 1e-30)
+    return float(np.sqrt(seen * calibration.sigma**2 + (1 - seen) * max(DATASHEET_SIGMA, calibration.sigma) ** 2))
 
 
 # Per parameter element, fp32: arrays read and written by one fused pass of the optimizer, and how many elementary

@@ -1,18 +1,32 @@
-"""Peak memory of a pass: what is alive at once, from the lifetimes in a trace.
+"""Peak memory of a step: what is alive at once, from the lifetimes in a trace, shared out by ZeRO where asked for.
 
 Left out: the allocator's rounding and fragmentation, kernels' workspace, the framework's own context.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from chronograd.trace import Trace
+from chronograd.errors import InputError
+from chronograd.hardware.catalog import Device
+from chronograd.predict.checkpointing import Lifetime, blocks, lifetimes
+from chronograd.predict.traffic import held_in_half
+from chronograd.trace import MATRIX_KINDS, Affine, Storage, Trace
 
 # Tensors of the size of the parameters that an optimizer keeps: the momentum of SGD, both moments of Adam.
 OPTIMIZER_STATES = {"sgd": 0, "sgd-momentum": 1, "adamw": 2}
+# Rows of a footprint. Activations include their gradients and the input.
+_HALF = ("bf16", "fp16")
+PARTS = ("parameters", "buffers", "gradients", "optimizer_state", "activations")
+_PART_OF_ROLE = {"parameter": 0, "buffer": 1, "gradient": 2, "optimizer_state": 3, "activation": 4, "input": 4}
+
+# Bytes of a device that are not for tensors; assumed. GPU: half a GiB for the CUDA context and its libraries, as much for
+# workspaces and the allocator's fragmentation. CPU: a process that has taken one small step has 0.74 GB resident with torch 2.11 on Linux.
+_RESERVE_BYTES = {"gpu": 2**30, "cpu": 740_000_000}
 
 
 @dataclass(frozen=True)
@@ -30,6 +44,61 @@ class Memory:
         return self.parameters + self.buffers + self.gradients + self.optimizer_state + self.activations
 
 
+@dataclass(frozen=True)
+class Footprint:
+    """Memory of one rank at every moment of a step, at any batch.
+
+    Attributes:
+        table: shape (parts, moments, 2): bytes that are there whatever the batch, and bytes per sample. Moments are the
+            operators and, last, the update.
+    """
+
+    table: np.ndarray
+
+    @cached_property
+    def _envelope(self) -> np.ndarray:
+        """Sum over parts of the moments that are a peak at some batch: shape (few, 2).
+
+        Of moments with equally many bytes per sample only the largest can be.
+        """
+        total = self.table.sum(axis=0)
+        total = total[np.lexsort((total[:, 0], total[:, 1]))]
+        is_last = np.append(np.diff(total[:, 1]) > 0, True)
+        return np.asarray(total[is_last])
+
+    def at(self, batch: int) -> Memory:
+        """Bytes by part at the peak of a step with `batch` samples."""
+        by_moment = self.table[..., 0] + self.table[..., 1] * batch
+        peak = by_moment[:, int(np.argmax(by_moment.sum(axis=0)))]
+        return Memory(*(int(np.ceil(value)) for value in peak))
+
+    def peak_bytes(self, batches: np.ndarray) -> np.ndarray:
+        """Bytes at the peak for each of some batches, in the shape of `batches`."""
+        line = self._envelope
+        return np.asarray((line[:, 0] + np.asarray(batches)[..., None] * line[:, 1]).max(axis=-1))
+
+    def largest_batch(self, capacity_bytes: float) -> int:
+        """The largest batch whose peak fits; 0 if none does.
+
+        A moment takes c + p · batch bytes, so the batch is bound by the least of (capacity - c) / p over moments.
+
+        Raises: InputError if memory does not grow with the batch, as in a trace of one batch only.
+        """
+        line = self._envelope
+        grows = line[:, 1] > 0
+        if not grows.any():
+            raise InputError("memory in this trace does not grow with the batch", "count again without --fixed-batch")
+        if (line[~grows, 0] > capacity_bytes).any():
+            return 0
+        room = np.floor((capacity_bytes - line[grows, 0]) / line[grows, 1])
+        return max(0, int(room.min()))
+
+
+def reserve_bytes(device: Device) -> int:
+    """Bytes of a device's memory that are not for tensors: framework, context and workspaces. Assumed, not modelled."""
+    return _RESERVE_BYTES[device.kind]
+
+
 def optimizer_kind(optimizer: str, momentum: float) -> str:
     """Key of OPTIMIZER_STATES for a training configuration.
 
@@ -39,31 +108,95 @@ def optimizer_kind(optimizer: str, momentum: float) -> str:
     return "sgd-momentum" if optimizer == "sgd" and momentum > 0 else optimizer
 
 
-def peak_memory(trace: Trace, batch: int, optimizer: str = "sgd-momentum") -> Memory:
-    """Memory at the peak of a step with `batch` samples on one device.
+def footprint(
+    trace: Trace,
+    optimizer: str = "sgd-momentum",
+    *,
+    world_size: int = 1,
+    zero_stage: int = 0,
+    activation_checkpointing: str = "none",
+    precision: str = "fp32",
+) -> Footprint:
+    """Memory of one of `world_size` data-parallel ranks.
+
+    ZeRO shares out over the ranks: from stage 1 optimizer state, from 2 gradients as well, from 3 parameters as well.
+    What a stage shares is whole only for the unit in work (a block, or a module outside of blocks); its bound is the
+    largest: x / n + (1 - 1/n) · min(x, largest unit).
 
     Args:
-        batch: samples in this step.
         optimizer: key of OPTIMIZER_STATES; nothing is kept in inference.
+        activation_checkpointing: `none`, or `blocks`: only inputs of blocks are kept, and one block at a time is
+            computed again.
+        precision: in bf16 and fp16, under autocast, most activations take half, and weights of matrix work are there
+            twice.
+
+    Left out: units gathered ahead of their use, buckets. Raises: InputError for blocks where the network has none.
+    Source: Rajbhandari et al. 2020, ZeRO, section 5.
+    """
+    is_training = trace.mode == "training"
+    num_moments = max(len(trace.operators), 1)
+    change = np.zeros((len(PARTS), num_moments + 1, 2))
+    all_lifetimes = lifetimes(trace, activation_checkpointing if is_training else "none")
+    for storage, birth, death in _under_autocast(trace, all_lifetimes) if precision in _HALF else all_lifetimes:
+        part = _PART_OF_ROLE[storage.role]
+        change[part, max(birth, 0)] += storage.bytes
+        if death is not None:
+            change[part, min(death + 1, num_moments)] -= storage.bytes
+    table = np.cumsum(change, axis=1)
+    frozen = set(trace.frozen)
+    trained = [t for n, t in trace.parameters().items() if n not in frozen] if is_training else []
+    trained_bytes = sum((np.array(trace.storages[t.storage].bytes) for t in trained), np.zeros(2))
+    # The update, after the pass: all gradients exist, activations and the input do not.
+    table[2, -1], table[4, -1] = trained_bytes, 0.0
+    table[3] = OPTIMIZER_STATES[optimizer] * trained_bytes
+    if zero_stage and world_size > 1:
+        whole = _largest_unit_bytes(trace) if zero_stage > 1 else 0
+        for part, stage in ((3, 1), (2, 2), (0, 3)):
+            if zero_stage >= stage:
+                unit = np.minimum(table[part], 0 if part == 3 else whole)
+                unit[-1] = 0.0
+                table[part] = table[part] / world_size + (1 - 1 / world_size) * unit
+    return Footprint(table)
+
+
+def peak_memory(trace: Trace, batch: int, optimizer: str = "sgd-momentum") -> Memory:
+    """Memory at the peak of a step with `batch` samples on one device; see `footprint`.
 
     The peak is either inside the pass, or in the update, when all gradients exist and no activation does.
     """
-    is_training = trace.mode == "training"
-    trained = {n: t for n, t in trace.parameters().items() if n not in set(trace.frozen)}
-    trained_bytes = sum(trace.storages[t.storage].bytes.at(batch) for t in trained.values()) if is_training else 0
-    state = OPTIMIZER_STATES[optimizer] * trained_bytes
-    live = trace.live_bytes(batch)
-    moment = int(np.argmax(live))
-    by_role = dict.fromkeys(("parameter", "buffer", "gradient", "activation", "input"), 0)
-    for s in trace.storages:
-        if max(s.birth, 0) <= moment and (s.death is None or s.death >= moment):
-            by_role[s.role] += s.bytes.at(batch)
-    inside = Memory(
-        by_role["parameter"],
-        by_role["buffer"],
-        by_role["gradient"],
-        state,
-        by_role["activation"] + by_role["input"],
-    )
-    update = Memory(by_role["parameter"], by_role["buffer"], trained_bytes, state, 0)
-    return max(inside, update, key=lambda m: m.total)
+    return footprint(trace, optimizer).at(batch)
+
+
+def _under_autocast(trace: Trace, plain: Iterable[Lifetime]) -> Iterator[Lifetime]:
+    """Lifetimes where activations held in half precision take half, and weights have a copy from first use to last."""
+    in_half = held_in_half(trace)
+    views: dict[int, list[bool]] = {}
+    for i, tensor in enumerate(trace.tensors):
+        views.setdefault(tensor.storage, []).append(i in in_half)
+    halved = {id(trace.storages[number]) for number, is_half in views.items() if all(is_half)}
+    for s, birth, death in plain:
+        yield (_half(s) if s.role == "activation" and id(s) in halved else s), birth, death
+    uses: dict[int, list[int]] = {}
+    for k, op in enumerate(trace.operators):
+        if op.kind in MATRIX_KINDS:
+            for storage in {trace.tensors[i].storage for i in op.inputs}:
+                uses.setdefault(storage, []).append(k)
+    for storage, at in uses.items():
+        if trace.storages[storage].role == "parameter":
+            yield _half(trace.storages[storage]), at[0], at[-1]
+
+
+def _half(s: Storage) -> Storage:
+    role = "activation" if s.role == "parameter" else s.role
+    return replace(s, bytes=Affine(s.bytes.const // 2, s.bytes.per_sample // 2), role=role)
+
+
+def _largest_unit_bytes(trace: Trace) -> int:
+    """Bytes of the parameters of the largest block, or module outside of blocks."""
+    inside = blocks(trace.modules)
+    units: dict[str, int] = {}
+    for name, tensor in trace.parameters().items():
+        module = name.rpartition(".")[0]
+        unit = inside.get(module, module)
+        units[unit] = units.get(unit, 0) + trace.storages[tensor.storage].bytes.const
+    return max(units.values(), default=0)

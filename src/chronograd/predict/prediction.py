@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
+
+import numpy as np
 
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Link
 from chronograd.job import Job, resolved
-from chronograd.predict.calibration import Z80, Calibration, calibration_for
-from chronograd.predict.collectives import all_reduce
-from chronograd.predict.compute import by_kind, operator_seconds, phase_seconds, update_seconds
-from chronograd.predict.memory import Memory, optimizer_kind, peak_memory
-from chronograd.predict.scaling import Communication, exchange, tier
+from chronograd.predict import paleo
+from chronograd.predict.calibration import DATASHEET_SIGMA, Z80, Calibration, from_datasheet
+from chronograd.predict.checkpointing import is_recomputed
+from chronograd.predict.collectives import Amount, Topology, algorithm_named
+from chronograd.predict.compute import by_kind, operator_seconds, phase_seconds, sigma_log, update_seconds
+from chronograd.predict.memory import Footprint, Memory, footprint, optimizer_kind, reserve_bytes
+from chronograd.predict.relatives import CARRIED_SPREAD, calibration_for
+from chronograd.predict.roofline import Roofline, roofline
+from chronograd.predict.scaling import Bucket, Communication, exchange, input_stall_s, straggler_wait_s, topology_of
+from chronograd.predict.zero import gather_exposed_s, traffic_factor
 from chronograd.record import QUANTITIES, STEP_PARTS, Quantity, Record
 from chronograd.trace import Trace
 
@@ -31,23 +39,44 @@ class Setting:
 
     device: Device
     calibration: Calibration
-    count: int
-    nodes: int
-    link: Link | None
+    topology: Topology
     algorithm: str
     batch_per_rank: int
     optimizer: str
+    activation_checkpointing: str = "none"
+    zero_stage: int = 0
+    step_sigma_log: float = 0.0
+    input_samples_per_s: float | None = None
+
+    @property
+    def count(self) -> int:
+        return int(self.topology.num_ranks)
+
+    @property
+    def nodes(self) -> int:
+        return int(self.topology.num_nodes)
+
+    @property
+    def link(self) -> Link | None:
+        """The slowest link that an all-reduce crosses; None on one device."""
+        return self.topology.slowest_link if self.count > 1 else None
 
 
 @dataclass(frozen=True)
 class Step:
-    """A predicted step: seconds by part, communication and memory of one rank."""
+    """A predicted step: seconds by part, communication and memory of one rank.
+
+    `straggler_wait_s` is part of the exposed communication, `input_stall_s` of the input; `sigma_log` is the spread.
+    """
 
     parts: dict[str, float]
     communication: Communication
     memory: Memory
     flops: int
     kinds: list[dict[str, float | str]]
+    straggler_wait_s: float = 0.0
+    input_stall_s: float = 0.0
+    sigma_log: float = DATASHEET_SIGMA
 
     @property
     def seconds(self) -> float:
@@ -58,64 +87,145 @@ def setting_of(job: Job, algorithm: str = "ring", device: Device | None = None) 
     """The setting that a job describes. Raises NotFoundError and InputError for names and precisions."""
     cluster = job.cluster
     device = device or catalog.device(cluster.device)
-    all_reduce(algorithm)
-    calibration = calibration_for(device, job.training.precision, cluster.threads, cluster.count)
-    nodes, link_name = tier(device, cluster.count, cluster.per_node)
-    link = None
-    if cluster.count > 1:
-        link = _calibrated_link(device) if cluster.link is None and nodes == 1 else None
-        link = link or catalog.link(cluster.link or link_name)
+    calibration = calibration_for(
+        device,
+        job.training.precision,
+        cluster.threads,
+        cluster.count,
+        mode="training",
+        channels_last=job.training.channels_last,
+    )
+    intra = cluster.intra_link or _calibrated_link(device)
     return Setting(
         device,
         calibration,
-        cluster.count,
-        nodes,
-        link,
-        algorithm,
+        topology_of(device, cluster.count, cluster.per_node, cluster.link, intra),
+        algorithm_named(algorithm),
         -(-job.training.batch // cluster.count),
         optimizer_kind(job.training.optimizer, job.training.momentum),
+        job.training.activation_checkpointing,
+        job.training.zero_stage,
+        cluster.step_sigma_log,
+        cluster.input_samples_per_s,
     )
 
 
 def predict_step(trace: Trace, setting: Setting) -> Step:
     """Time, memory and work of one step on one rank. Raises InputError for a trace of another batch."""
-    batch, calibration = setting.batch_per_rank, setting.calibration
+    batch = setting.batch_per_rank
     if trace.fixed_batch is not None and trace.fixed_batch != batch:
         raise InputError(
             f"the trace holds for batch {trace.fixed_batch} only, and each rank has {batch}",
             f"set training.batch to {trace.fixed_batch * setting.count}, or count again with --fixed-batch {batch}",
         )
+    times, alone = rank_work(trace, batch, setting)
+    parts, communication, wait_s, stall_s = with_others(trace, times, alone, setting)
+    return Step(
+        {name: float(seconds) for name, seconds in parts.items()},
+        communication,
+        footprint_of(trace, setting).at(batch),
+        trace.flops(batch),
+        by_kind(trace, times, batch),
+        float(wait_s),
+        float(stall_s),
+        sigma_log(trace, times, setting.calibration),
+    )
+
+
+def with_others(
+    trace: Trace, times: np.ndarray, alone: dict[str, float], setting: Setting
+) -> tuple[dict[str, Amount], Communication, Amount, Amount]:
+    """Seconds by part of a rank's step among others, its communication, and its waits for stragglers and for input.
+
+    Args:
+        times, alone: of `rank_work`.
+        setting: the number of ranks in its topology is one or an array of them, and so is each of the results.
+    """
+    num_ranks, overlap = setting.topology.num_ranks, setting.calibration.overlap
+    parts: dict[str, Amount] = dict(alone)
+    communication, wait_s = Communication(), 0.0
+    if np.max(num_ranks) > 1 and trace.mode == "training":
+        exchanged = exchange(trace, times, alone["backward_s"], setting.topology, setting.algorithm, overlap)
+        gather_s = gather_exposed_s(setting.zero_stage, exchanged.total_s, alone["forward_s"], overlap)
+        communication = replace(
+            exchanged,
+            total_s=exchanged.total_s * traffic_factor(setting.zero_stage),
+            exposed_s=exchanged.exposed_s + gather_s,
+        )
+        wait_s = straggler_wait_s(sum(alone.values()), num_ranks, setting.step_sigma_log)
+    parts["communication_exposed_s"] = communication.exposed_s + wait_s
+    if setting.zero_stage:
+        parts["update_s"] = alone["update_s"] / num_ranks  # each rank updates its share
+    on_node = setting.batch_per_rank * setting.topology.on_node
+    stall_s = input_stall_s(sum(parts.values()), on_node, setting.input_samples_per_s)
+    parts["input_s"] = alone["input_s"] + stall_s
+    return parts, communication, wait_s, stall_s
+
+
+def rank_work(trace: Trace, batch: int, setting: Setting) -> tuple[np.ndarray, dict[str, float]]:
+    """What a rank does with `batch` samples if it were alone: seconds of each operator, and by part of the step."""
+    calibration, device = setting.calibration, setting.device
     times = operator_seconds(trace, batch, calibration)
     phases = phase_seconds(trace, times, calibration)
-    communication = Communication(0.0, 0.0, 0, 0)
-    if setting.link is not None and trace.mode == "training":
-        algorithm = all_reduce(setting.algorithm)
-        communication = exchange(
-            trace, times, phases["backward"], setting.count, setting.link, algorithm, calibration.overlap
-        )
+    is_training = trace.mode == "training"
+    if is_training and setting.activation_checkpointing != "none":
+        again = np.where(is_recomputed(trace), times, 0.0)
+        phases["backward"] += phase_seconds(trace, again, calibration)["forward"]
     input_bytes = sum(trace.storages[trace.tensors[i].storage].bytes.at(batch) for i in trace.inputs)
-    host_link = setting.device.node.host_link
-    is_gpu = setting.device.kind == "gpu"
+    is_gpu, host_link = device.kind == "gpu", device.node.host_link
     gather_s = 0.0 if is_gpu else 2 * input_bytes / (_GATHER_SHARE * calibration.bandwidth_bytes_per_s)
-    parts = {
+    return times, {
         "input_s": calibration.input_launch_s + gather_s,
         "transfer_s": input_bytes / catalog.link(host_link).bandwidth_bytes_per_s if is_gpu and host_link else 0.0,
         "forward_s": phases["forward"],
         "backward_s": phases["backward"],
-        "communication_exposed_s": communication.exposed_s,
-        "update_s": update_seconds(trace, setting.optimizer, calibration) if trace.mode == "training" else 0.0,
+        "communication_exposed_s": 0.0,
+        "update_s": update_seconds(trace, setting.optimizer, calibration) if is_training else 0.0,
     }
+
+
+def footprint_of(trace: Trace, setting: Setting) -> Footprint:
+    """Memory of a rank in a setting, at any batch."""
+    return footprint(
+        trace,
+        setting.optimizer,
+        world_size=setting.count,
+        zero_stage=setting.zero_stage,
+        activation_checkpointing=setting.activation_checkpointing,
+        precision=setting.calibration.precision,
+    )
+
+
+def paleo_step(trace: Trace, setting: Setting, ppp: float, ppp_comm: float) -> Step:
+    """The step by PALEO's formulas, on the slowest link that is crossed. Raises InputError for a PPP out of (0, 1]."""
+    link = setting.topology.slowest_link
+    platform = paleo.platform_of(setting.device, link.bandwidth_bytes_per_s, ppp, ppp_comm)
+    network = paleo.Network.of(trace)
+    seconds = paleo.step_parts_s(network, setting.batch_per_rank, setting.count, platform, setting.algorithm)
+    if trace.mode != "training":
+        seconds |= dict.fromkeys(("backward", "update", "communication"), 0.0)
+    exchanged_s = float(seconds["communication"])
+    buckets = (Bucket(network.param_bytes, float(seconds["backward"]), exchanged_s),) if exchanged_s else ()
+    parts = dict.fromkeys(STEP_PARTS, 0.0) | {f"{n}_s": float(s) for n, s in seconds.items() if n != "communication"}
     return Step(
-        parts,
-        communication,
-        peak_memory(trace, batch, setting.optimizer),
-        trace.flops(batch),
-        by_kind(trace, times, batch),
+        parts | {"communication_exposed_s": exchanged_s},
+        Communication(exchanged_s, exchanged_s, buckets),
+        footprint_of(trace, setting).at(setting.batch_per_rank),
+        trace.flops(setting.batch_per_rank),
+        [],
     )
 
 
 def predict(
-    trace: Trace, job: Job, *, samples: int | None = None, algorithm: str = "ring", device: Device | None = None
+    trace: Trace,
+    job: Job,
+    *,
+    samples: int | None = None,
+    algorithm: str = "ring",
+    device: Device | None = None,
+    ppp: tuple[float, float] | None = None,
+    depth: int | None = None,
+    factor: float | None = None,
 ) -> Record:
     """A predicted record of a job.
 
@@ -124,13 +234,23 @@ def predict(
         samples: training samples in an epoch; without it epochs, run and cost are missing.
         algorithm: of the all-reduce.
         device: instead of the job's `cluster.device`.
+        ppp: PALEO's percents of peak for computation and communication; its formulas are used then.
+        depth: of the modules in the table `layers`; see `roofline`.
+        factor: of `carried_factor`: what the network showed on another device.
 
-    Intervals are the middle 80 % of a log-normal whose width is the calibration's. Left out: evaluation, saving,
-    start-up and stragglers.
+    Intervals are the middle 80 % of a log-normal whose width is `sigma_log`. Left out: evaluation, saving, start-up
+    and stragglers.
     """
     setting = setting_of(job, algorithm, device)
-    step = predict_step(trace, setting)
-    calibration = setting.calibration
+    if ppp is None:
+        step = predict_step(trace, setting)
+    else:
+        assumed = replace(from_datasheet(setting.device), origin=f"PALEO (PPP {ppp[0]:g} and {ppp[1]:g}), no")
+        setting = replace(setting, calibration=assumed)
+        step = paleo_step(trace, setting, *ppp)
+    sigma = setting.calibration.sigma if ppp else step.sigma_log
+    if factor is not None:
+        step, sigma = _corrected(step, factor), sigma * CARRIED_SPREAD
     name = f"{setting.count} × {setting.device.title}" if setting.count > 1 else setting.device.title
     record = Record(
         kind="predicted",
@@ -139,38 +259,70 @@ def predict(
         cluster=_cluster(setting),
         backend=job.backend,
         versions={"chronograd": version("chronograd"), **trace.versions},
-        provenance=_provenance(setting, step, trace),
+        provenance=_provenance(setting, step, trace) | {"sigma_log": sigma},
         notes=list(trace.notes),
     )
-    source = f"{calibration.origin} calibration"
-    spread = math.exp(Z80 * calibration.sigma)
+    likely = _likely(f"{setting.calibration.origin} calibration", sigma)
+    _put_step(record, setting, step, likely)
+    _put_run(record, job, setting, likely, samples, step.seconds)
+    _check_memory(record, setting, step)
+    if factor is not None:
+        record.notes.append(f"times are corrected by {factor:.2f}, from what the network showed on another device")
+    if step.kinds:
+        record.tables["by_kind"] = step.kinds
+        _put_roofline(record, roofline(trace, setting.batch_per_rank, setting.calibration, depth))
+    return record
+
+
+def _corrected(step: Step, factor: float) -> Step:
+    own = ("forward_s", "backward_s", "update_s")
+    return replace(step, parts={name: s * factor if name in own else s for name, s in step.parts.items()})
+
+
+def _likely(source: str, sigma: float) -> Callable[..., Quantity]:
+    """A maker of quantities whose interval is the middle 80 % of a log-normal."""
+    spread = math.exp(Z80 * sigma)
 
     def likely(value: float, unit: str, source: str = source) -> Quantity:
         low, high = value / spread, value * spread
         high = min(high, max(value, 1.0)) if unit == "1" else high
         return Quantity(value=value, unit=unit, low=low, high=high, source=source)
 
+    return likely
+
+
+def _put_step(record: Record, setting: Setting, step: Step, likely: Callable[..., Quantity]) -> None:
     for part in STEP_PARTS:
         record.put(part, likely(step.parts[part], "s"))
-    seconds = step.seconds
-    record.put("step_time_s", likely(seconds, "s"))
+    record.put("step_time_s", likely(step.seconds, "s"))
     record.put("communication_overlapped_s", likely(step.communication.overlapped_s, "s"))
+    if setting.step_sigma_log:
+        record.put("straggler_wait_s", likely(step.straggler_wait_s, "s"))
+    if setting.input_samples_per_s:
+        record.put("input_stall_s", likely(step.input_stall_s, "s"))
+    calibration = setting.calibration
     global_batch = setting.batch_per_rank * setting.count
-    record.put("throughput_samples_per_s", likely(global_batch / seconds, "sample/s"))
-    record.put("achieved_flops_per_s", likely(step.flops / seconds, "FLOP/s"))
-    mfu = step.flops / seconds / calibration.peak_flops_per_s
-    record.put("mfu", likely(mfu, "1", f"of {calibration.peak_flops_per_s:.3g} FLOP/s, {calibration.precision}"))
+    record.put("throughput_samples_per_s", likely(global_batch / step.seconds, "sample/s"))
+    achieved = step.flops / step.seconds
+    record.put("achieved_flops_per_s", likely(achieved, "FLOP/s"))
+    convention = f"of {calibration.peak_flops_per_s:.3g} FLOP/s, {calibration.precision}"
+    record.put("mfu", likely(achieved / calibration.peak_flops_per_s, "1", convention))
     memory = Quantity(value=step.memory.total, unit="B", source="lifetimes in the trace; no allocator, no workspace")
     record.put("memory_peak_bytes", memory)
-    _put_run(record, job, setting, likely, samples, seconds)
-    _check_memory(record, setting, step)
-    record.tables["by_kind"] = step.kinds
-    return record
+
+
+def _put_roofline(record: Record, roof: Roofline) -> None:
+    source = "(matrix FLOPs / peak + bytes / bandwidth) / time of forward and backward"
+    record.put("ppp", Quantity(value=roof.ppp, unit="1", source=source))
+    record.provenance["bandwidth_bytes_per_s"] = roof.bandwidth_bytes_per_s
+    record.tables["layers"] = [layer.row() for layer in roof.layers]
+    record.tables["most_to_win"] = [layer.row() for layer in roof.most_to_win()]
 
 
 def _put_run(record: Record, job: Job, setting: Setting, likely: Any, samples: int | None, step_s: float) -> None:
     """Epoch, run and cost: steps × step time, hours × price."""
-    price = _price(job, setting)
+    unit = price_of(job, setting.device)
+    price = None if unit is None else (unit[0] * setting.count, unit[1])
     if price is not None:
         record.put("cost_usd_per_hour", Quantity(value=price[0], unit="usd", source=price[1]))
     if samples is None:
@@ -189,22 +341,23 @@ def _put_run(record: Record, job: Job, setting: Setting, likely: Any, samples: i
         record.put("cost_usd", likely(training / 3600 * price[0], "usd"))
 
 
-def _price(job: Job, setting: Setting) -> tuple[float, str] | None:
-    """Dollars per hour of the cluster and where they come from."""
+def price_of(job: Job, device: Device) -> tuple[float, str] | None:
+    """Dollars per hour of one device and where they come from; None if no price is known."""
     if job.cluster.price_usd_per_hour is not None:
-        return job.cluster.price_usd_per_hour * setting.count, "the job"
-    found = catalog.price_of(setting.device) if setting.device.kind == "gpu" else None
+        return job.cluster.price_usd_per_hour, "the job"
+    found = catalog.price_of(device) if device.kind == "gpu" else None
     if found is None:
         return None
     host = "" if found.includes_host else ", host billed apart"
-    return found.usd_per_device_hour * setting.count, f"{found.vendor} {found.instance} {found.date}{host}"
+    return found.usd_per_device_hour, f"{found.vendor} {found.instance} {found.date}{host}"
 
 
 def _check_memory(record: Record, setting: Setting, step: Step) -> None:
-    if step.memory.total > setting.device.memory_bytes:
+    reserve = reserve_bytes(setting.device)
+    if step.memory.total + reserve > setting.device.memory_bytes:
         record.notes.append(
-            f"does not fit: a rank needs {step.memory.total / 1e9:.1f} GB, {setting.device.name} has "
-            f"{setting.device.memory_bytes / 1e9:.1f} GB"
+            f"does not fit: a rank needs {step.memory.total / 1e9:.1f} GB beside {reserve / 1e9:.1f} GB for the "
+            f"framework, {setting.device.name} has {setting.device.memory_bytes / 1e9:.1f} GB"
         )
 
 
@@ -221,6 +374,7 @@ def _cluster(setting: Setting) -> dict[str, Any]:
         "nodes": setting.nodes,
         "batch_per_rank": setting.batch_per_rank,
         "link": setting.link.name if setting.link else None,
+        "per_node": setting.topology.per_node,
         "all_reduce": setting.algorithm if setting.link else None,
         "threads": setting.calibration.threads,
     }
@@ -238,7 +392,10 @@ def _provenance(setting: Setting, step: Step, trace: Trace) -> dict[str, Any]:
         "precision": c.precision,
         "flops_per_step_per_rank": step.flops,
         "gradient_bytes": step.communication.message_bytes,
+        "activation_checkpointing": setting.activation_checkpointing,
+        "zero_stage": setting.zero_stage,
         "buckets": step.communication.num_buckets,
-        "left_out": "evaluation, saving, start-up, stragglers",
+        "step_sigma_log": setting.step_sigma_log,
+        "left_out": "evaluation, saving, start-up" + ("" if setting.step_sigma_log else ", stragglers"),
         "date": datetime.now(UTC).date().isoformat(),
     }

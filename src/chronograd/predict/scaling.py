@@ -1,13 +1,15 @@
-"""Data parallelism: gradients go out in buckets while backward still runs."""
+"""Several devices: the exchange of gradients behind backward, waiting for the slowest rank and for the input."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+from scipy.special import ndtri
 
+from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Link
-from chronograd.predict.collectives import Collective
+from chronograd.predict.collectives import Amount, Topology, all_reduce_s
 from chronograd.trace import PHASES, Trace
 
 # Of PyTorch's DistributedDataParallel: a small first bucket, so that communication starts early, then 25 MiB.
@@ -16,21 +18,46 @@ BUCKET_BYTES = 25 * 2**20
 
 
 @dataclass(frozen=True)
-class Communication:
-    """Seconds of one step's gradient exchange, of which `exposed_s` is not hidden behind backward."""
+class Bucket:
+    """Gradients exchanged together: when, in seconds from the start of backward, and for how long."""
 
-    total_s: float
-    exposed_s: float
-    num_buckets: int
-    message_bytes: int
+    size_bytes: int
+    start_s: Amount
+    seconds: Amount
+
+
+@dataclass(frozen=True)
+class Communication:
+    """Seconds of one step's gradient exchange, of which `exposed_s` is not hidden behind backward.
+
+    Arrays if the topology's number of ranks is one.
+    """
+
+    total_s: Amount = 0.0
+    exposed_s: Amount = 0.0
+    buckets: tuple[Bucket, ...] = field(default=(), repr=False)
 
     @property
-    def overlapped_s(self) -> float:
+    def overlapped_s(self) -> Amount:
         return self.total_s - self.exposed_s
+
+    @property
+    def num_buckets(self) -> int:
+        return len(self.buckets)
+
+    @property
+    def message_bytes(self) -> int:
+        return sum(bucket.size_bytes for bucket in self.buckets)
 
 
 def buckets(trace: Trace) -> list[tuple[int, int]]:
-    """(bytes, operator id after which it is complete) of each bucket, in the order gradients become ready."""
+    """(bytes, operator id after which it is complete) of each bucket, in the order gradients become ready.
+
+    Kept with the trace, which is not changed afterwards.
+    """
+    known: list[tuple[int, int]] | None = trace.__dict__.get("_buckets")
+    if known is not None:
+        return known
     ready = sorted((s.birth, s.bytes.const) for s in trace.storages if s.role == "gradient")
     found: list[tuple[int, int]] = []
     size, cap = 0, FIRST_BUCKET_BYTES
@@ -41,44 +68,79 @@ def buckets(trace: Trace) -> list[tuple[int, int]]:
             size, cap = 0, BUCKET_BYTES
     if size:
         found.append((size, ready[-1][0]))
+    trace.__dict__["_buckets"] = found
     return found
 
 
 def exchange(
-    trace: Trace,
-    times: np.ndarray,
-    backward_s: float,
-    num_ranks: int,
-    link: Link,
-    algorithm: Collective,
-    overlap: float,
+    trace: Trace, times: np.ndarray, backward_s: float, topology: Topology, algorithm: str, overlap: float = 1.0
 ) -> Communication:
-    """The gradient exchange of one step.
+    """The gradient exchange of one step: each bucket waits for its last gradient and for the bucket before it.
 
     Args:
         times: seconds of each operator; `backward_s` the whole backward pass, to which they are scaled.
-        overlap: share of the communication that may run at the same time as backward, 0 to 1.
-
-    Each bucket waits for its last gradient and for the bucket before it.
+        overlap: share of the communication that may run at the same time as backward, 0 to 1. Buckets start so much
+            of the way from after backward, one after the other, to as soon as they can.
     """
     parts = buckets(trace)
-    if num_ranks == 1 or not parts:
-        return Communication(0.0, 0.0, 0, 0)
+    if not parts or np.max(topology.num_ranks) == 1:
+        return Communication()
     is_backward = trace.columns["phase"] == PHASES.index("backward")
     elapsed = np.cumsum(np.where(is_backward, times, 0.0))
     elapsed *= backward_s / max(float(elapsed[-1]), 1e-30)
-    total = free_at = 0.0
+    found = []
+    total: Amount = 0.0
+    free_at: Amount = 0.0
+    end: Amount = backward_s
     for size, after in parts:
-        seconds = algorithm(size, num_ranks, link.latency_s, link.bandwidth_bytes_per_s)
-        total += seconds
-        free_at = max(free_at, float(elapsed[min(after, len(elapsed) - 1)])) + seconds
-    exposed_at_best = max(0.0, free_at - backward_s)
-    exposed = total - overlap * (total - exposed_at_best)
-    return Communication(total, exposed, len(parts), sum(size for size, _ in parts))
+        seconds = all_reduce_s(algorithm, size, topology)
+        soonest = np.maximum(free_at, elapsed[min(after, len(elapsed) - 1)])
+        start = overlap * soonest + (1 - overlap) * (backward_s + total)
+        found.append(Bucket(size, start, seconds))
+        free_at, total, end = soonest + seconds, total + seconds, start + seconds
+    exposed = np.maximum(end - backward_s, 0.0)
+    if not np.ndim(total):
+        total, exposed = float(total), float(exposed)
+    return Communication(total, exposed, tuple(found))
 
 
-def tier(device: Device, count: int, per_node: int | None) -> tuple[int, str]:
-    """Number of nodes, and the name of the slowest link that a collective over `count` devices crosses."""
-    on_node = per_node or device.node.devices_per_node
-    nodes = -(-count // on_node)
-    return nodes, device.node.inter_link if nodes > 1 else device.node.intra_link
+def topology_of(
+    device: Device, count: int, per_node: int | None = None, inter: str | None = None, intra: Link | str | None = None
+) -> Topology:
+    """Where `count` devices sit: the device's usual node and links where nothing else is named.
+
+    Raises: NotFoundError for an unknown link.
+    """
+    node = device.node
+    links = [catalog.link(x) if isinstance(x, str) else x for x in (intra or node.intra_link, inter or node.inter_link)]
+    return Topology(count, per_node or node.devices_per_node, *links)
+
+
+def straggler_wait_s(step_s: Amount, num_ranks: Amount, sigma_log: float) -> Amount:
+    """Expected wait for the slowest of n ranks whose step times vary independently, log-normal with `sigma_log`.
+
+    t·(exp(σ·z) - 1) with z = Φ⁻¹((n - 0.375) / (n + 0.25)), the expected largest of n standard normals. `step_s` is a
+    typical (median) step of one rank. Left out: ranks that are slow for good, or together.
+
+    Source: Blom, "Statistical estimates and transformed beta-variables", 1958.
+
+    >>> straggler_wait_s(1.0, 1, 0.1), round(straggler_wait_s(1.0, 64, 0.1), 3)
+    (0.0, 0.263)
+    """
+    largest = ndtri((num_ranks - 0.375) / (num_ranks + 0.25))
+    wait = step_s * np.expm1(sigma_log * largest)
+    return wait if np.ndim(wait) else float(wait)
+
+
+def input_stall_s(step_s: Amount, samples_per_node: Amount, input_samples_per_s: float | None) -> Amount:
+    """How long a step waits for its batch, which is loaded in the background while the step before runs.
+
+    max(0, samples / rate - step): the step lasts max(step, input). Without a rate nothing stalls.
+
+    >>> input_stall_s(0.1, 512, 2560.0), input_stall_s(0.1, 512, None)
+    (0.1, 0.0)
+    """
+    if input_samples_per_s is None:
+        return 0.0 * step_s
+    stall = np.maximum(samples_per_node / input_samples_per_s - step_s, 0.0)
+    return stall if np.ndim(stall) else float(stall)

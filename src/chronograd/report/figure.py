@@ -18,7 +18,8 @@ Numbers = Sequence[float | None]
 class Series:
     """One line with a band (predicted), points with bars (measured) or a dashed line (reference).
 
-    `low` and `high` are empty or as long as `y`. `color` is a name of PALETTE; empty for that of the role.
+    `low` and `high` are empty or as long as `y`. `color` is a name of PALETTE; empty for that of the role. A predicted
+    series that is a scatter has hollow points instead of a line.
     """
 
     label: str
@@ -28,6 +29,7 @@ class Series:
     low: Numbers = ()
     high: Numbers = ()
     color: str = ""
+    is_scatter: bool = False
 
 
 @dataclass(frozen=True)

@@ -197,6 +197,8 @@ def _lines(axes: Axes, panel: Lines) -> dict[str, Any]:
 
 def _predicted(axes: Axes, s: Series, color: str, strength: float) -> Any:
     x, y, low, high = _known(s)
+    if s.is_scatter:
+        return axes.plot(x, y, "o", color=color, markersize=5, markerfacecolor="none", markeredgewidth=1.2)[0]
     alone = len(x) == 1
     (line,) = axes.plot(x, y, color=color, marker="_" if alone else "", markersize=12, markeredgewidth=1.6, zorder=3)
     if alone and s.low:

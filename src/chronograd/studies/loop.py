@@ -34,6 +34,7 @@ from chronograd.report.sections import (
     operators_section,
     parts_section,
     plan_section,
+    roofline_section,
     scaling_section,
     training_section,
 )
@@ -238,6 +239,7 @@ def page_of(loop: Loop) -> Page:
         accuracy_of_prediction_section(loop.predicted, loop.measured),
         scaling_section(loop.predicted, loop.measured),
         operators_section(single),
+        roofline_section(single, loop.measured[1]),
         training_section(loop.trained, loop.forecast),
         plan_section(loop.plan),
     ]

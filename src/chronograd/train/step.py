@@ -6,6 +6,7 @@ The loop runs it and `chronograd.measure.steps` times it; what is timed is what 
 from __future__ import annotations
 
 import contextlib
+import functools
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 from chronograd.data.datasets import Dataset
 from chronograd.errors import FileFormatError
 from chronograd.job import Job, Training
 from chronograd.models import registry
+from chronograd.predict.checkpointing import blocks_to_checkpoint
 from chronograd.train import distributed, order
 from chronograd.train.place import Place
 from chronograd.train.schedule import learning_rate
@@ -62,6 +65,8 @@ class TrainingStep:
         if training.channels_last:
             self.network.to(memory_format=torch.channels_last)
         self.network.train()
+        if training.activation_checkpointing == "blocks":
+            checkpoint_blocks(self.network)
         self.model = distributed.parallel(self.network, place)
         self.optimizer = _optimizer(self.network, training)
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=training.precision == "fp16")
@@ -148,6 +153,15 @@ class TrainingStep:
     def _cross_entropy(self, logits_NK: torch.Tensor) -> torch.Tensor:
         smoothing = self.training.label_smoothing
         return functional.cross_entropy(logits_NK.float(), self._targets_N, label_smoothing=smoothing)
+
+
+def checkpoint_blocks(network: nn.Module) -> None:
+    """Have every block keep only its input, and run again before its backward pass. Raises InputError if it has none."""
+    modules = dict(network.named_modules())
+    paths = blocks_to_checkpoint({path: type(module).__name__ for path, module in modules.items()})
+    for path in set(paths.values()):
+        module = modules[path]
+        module.forward = functools.partial(checkpoint, module.forward, use_reentrant=False)
 
 
 def load_weights(network: nn.Module, path: Path) -> None:

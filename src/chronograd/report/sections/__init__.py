@@ -4,6 +4,7 @@ from chronograd.report.sections.agreement import accuracy_of_prediction_section
 from chronograd.report.sections.generic import generic_page, highlight, load_runs
 from chronograd.report.sections.learning import Forecast, training_section
 from chronograd.report.sections.plan import plan_section
+from chronograd.report.sections.roofline import roofline_section
 from chronograd.report.sections.steps import parts_section, scaling_section
 from chronograd.report.sections.work import counts_section, operators_section
 
@@ -17,6 +18,7 @@ __all__ = [
     "operators_section",
     "parts_section",
     "plan_section",
+    "roofline_section",
     "scaling_section",
     "training_section",
 ]

@@ -14,6 +14,7 @@ from chronograd.report.page import Highlight, Page, Section
 from chronograd.report.sections.agreement import accuracy_of_prediction_section
 from chronograd.report.sections.learning import Forecast, training_section
 from chronograd.report.sections.plan import plan_section
+from chronograd.report.sections.roofline import roofline_section
 from chronograd.report.sections.steps import parts_section, scaling_section
 from chronograd.report.sections.work import operators_section
 from chronograd.report.words import count, device, interval, listed, quantity_name
@@ -190,6 +191,9 @@ def _sections(group: _Group, forecasts: Mapping[str, Forecast]) -> list[Section]
     by_kind = next((r for r in steps if r.tables.get("by_kind")), None)
     if by_kind is not None:
         sections.append(operators_section(by_kind))
+    layered = next((r for r in steps if r.tables.get("layers")), None)
+    if layered is not None:
+        sections.append(roofline_section(layered, group.measured.get(count(layered))))
     sections += [training_section(record, forecasts.get(name)) for name, record in group.trained]
     if any(r["training_time_s"].value is not None or r["cost_usd"].value is not None for r in group.planned):
         sections.append(plan_section(group.planned))

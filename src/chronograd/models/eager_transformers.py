@@ -1,0 +1,368 @@
+"""BERT, GPT-2, OPT and Switch as widely used PyTorch code ran them before fused attention: every step an operator.
+
+Scores, scale, mask, softmax, dropout and the sum over values are operators of their own, so time goes to memory
+traffic that a fused attention does not have. Weights and shapes are those of the papers.
+
+Devlin et al., "BERT", 2019, arXiv:1810.04805. Radford et al., "Language models are unsupervised multitask learners",
+2019. Zhang et al., "OPT", 2022, arXiv:2205.01068. Fedus et al., "Switch Transformers", 2022, arXiv:2101.03961.
+
+Shapes: B batch, T positions, D width, H heads, E = width of a head, S positions attended to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chronograd.models.registry import register
+from chronograd.models.transformer import num_positions
+
+
+def gelu_by_tanh(x: Tensor) -> Tensor:
+    """GELU's approximation in elementary operators, as GPT-2's code has it."""
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+class Attention(nn.Module):
+    """Attention in eager steps. `keys` are the sequence itself, or another one (cross attention).
+
+    Args:
+        inner: heads × head width; the width of the network unless said.
+        scale: `query` scales the queries, `scores` the scores, `none` neither. OPT scales queries, and keeps masked
+            scores from falling below the least finite number.
+    """
+
+    def __init__(
+        self, width: int, heads: int, dropout: float, *, inner: int = 0, bias: bool = True, scale: str = "scores"
+    ) -> None:
+        super().__init__()
+        inner = inner or width
+        self.heads, self.dropout, self.scale, self.size = heads, dropout, scale, inner // heads
+        self.query = nn.Linear(width, inner, bias=bias)
+        self.key = nn.Linear(width, inner, bias=bias)
+        self.value = nn.Linear(width, inner, bias=bias)
+        self.out = nn.Linear(inner, width, bias=bias)
+
+    def forward(self, x_BTD: Tensor, mask: Tensor | None, keys_BSD: Tensor | None = None) -> Tensor:
+        source = x_BTD if keys_BSD is None else keys_BSD
+        q, k, v = self.query(x_BTD), self.key(source), self.value(source)
+        return cast(Tensor, self.out(self.attend(q, k, v, mask)))
+
+    def attend(self, q_BTD: Tensor, k_BSD: Tensor, v_BSD: Tensor, mask: Tensor | None) -> Tensor:
+        if self.scale == "query":
+            q_BTD = q_BTD * self.size**-0.5
+        q, k, v = (t.view(*t.shape[:2], self.heads, self.size).transpose(1, 2) for t in (q_BTD, k_BSD, v_BSD))
+        scores_BHTS = torch.matmul(q, k.transpose(2, 3))
+        if self.scale == "scores":
+            scores_BHTS = scores_BHTS / math.sqrt(self.size)
+        if mask is not None:
+            scores_BHTS = scores_BHTS + mask
+        if self.scale == "query":
+            scores_BHTS = scores_BHTS.clamp_min(torch.finfo(scores_BHTS.dtype).min)
+        weights = F.dropout(F.softmax(scores_BHTS, dim=-1), self.dropout, self.training)
+        return torch.matmul(weights, v).transpose(1, 2).flatten(2)
+
+
+class FusedInput(Attention):
+    """Queries, keys and values from one product, and a causal mask chosen elementwise, as in GPT-2."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__(width, heads, dropout)
+        del self.query, self.key, self.value
+        self.query_key_value = nn.Linear(width, 3 * width)
+
+    def forward(self, x_BTD: Tensor, mask: Tensor | None, keys_BSD: Tensor | None = None) -> Tensor:
+        q, k, v = self.query_key_value(x_BTD).chunk(3, dim=-1)
+        return cast(Tensor, self.out(self.attend(q, k, v, mask)))
+
+
+class Perceptron(nn.Module):
+    """Two linear layers; `activation` is gelu, gelu_by_tanh or relu."""
+
+    def __init__(self, width: int, inner: int, activation: str, bias: bool = True) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, inner, bias=bias)
+        self.down = nn.Linear(inner, width, bias=bias)
+        kinds: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu, "gelu_by_tanh": gelu_by_tanh}
+        self.activation = kinds[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.down(self.activation(self.up(x))))
+
+
+class Block(nn.Module):
+    """Attention, then a perceptron, each beside a shortcut; norms before (GPT-2, OPT) or after (BERT)."""
+
+    def __init__(self, attention: Attention, perceptron: Perceptron, width: int, dropout: float, pre: bool) -> None:
+        super().__init__()
+        self.attention, self.perceptron, self.pre = attention, perceptron, pre
+        self.attention_norm, self.norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x_BTD: Tensor, mask: Tensor | None) -> Tensor:
+        if self.pre:
+            x_BTD = x_BTD + self.drop(self.attention(self.attention_norm(x_BTD), mask))
+            return cast(Tensor, x_BTD + self.drop(self.perceptron(self.norm(x_BTD))))
+        x_BTD = self.attention_norm(x_BTD + self.drop(self.attention(x_BTD, mask)))
+        return cast(Tensor, self.norm(x_BTD + self.drop(self.perceptron(x_BTD))))
+
+
+class Encoder(nn.Module):
+    """BERT, or a decoder of GPT-2's or OPT's kind: tokens (B, T) to scores (B, T, vocab).
+
+    The output matrix is the embedding. With `classes`, BERT scores the whole sequence instead, (B, classes).
+    """
+
+    def __init__(
+        self, blocks: list[Block], width: int, vocab: int, positions: int, dropout: float, kind: str, classes: int = 0
+    ) -> None:
+        super().__init__()
+        self.kind, self.classes = kind, classes
+        self.tokens = nn.Embedding(vocab, width)
+        # OPT's positions start at 2.
+        self.positions = nn.Embedding(positions + (2 if kind == "opt" else 0), width)
+        self.drop = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.LayerNorm(width)
+        if kind == "bert":
+            self.types = nn.Embedding(2, width)
+        if classes:
+            self.pooled = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, classes))
+            return
+        if kind == "bert":
+            self.transform = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
+        self.head = nn.Linear(width, vocab, bias=kind == "bert")
+        self.head.weight = self.tokens.weight
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        batch, length = tokens_BT.shape[0], num_positions(tokens_BT, self.positions.num_embeddings)
+        places = torch.arange(length, device=tokens_BT.device)
+        x_BTD = self.tokens(tokens_BT) + self.positions(places)
+        if self.kind == "bert":
+            x_BTD = self.norm(x_BTD + self.types(torch.zeros_like(tokens_BT)))
+        x_BTD = self.drop(x_BTD)
+        # BERT masks padding by sequence, decoders by position; OPT makes one mask for every sequence.
+        shape = {"bert": (batch, 1, 1, length), "opt": (batch, 1, length, length)}.get(
+            self.kind, (1, 1, length, length)
+        )
+        mask = torch.zeros(shape, device=x_BTD.device)
+        for block in self.blocks:
+            x_BTD = block(x_BTD, mask)
+        if self.classes:
+            return cast(Tensor, self.pooled(x_BTD[:, 0]))
+        return cast(Tensor, self.head(self.transform(x_BTD) if self.kind == "bert" else self.norm(x_BTD)))
+
+
+@register(
+    "bert-large",
+    input_shape=(512,),
+    input_dtype="int64",
+    num_classes=30_522,
+    paper="Devlin et al. 2019, arXiv:1810.04805",
+    # (30,522 + 512 + 2) * 1024 + 2048 + 24 * (12 * 1024**2 + 13 * 1024) + 1024**2 + 3 * 1024 + 30,522
+    params=335_174_458,
+)
+def bert_large(
+    *,
+    layers: int = 24,
+    width: int = 1024,
+    heads: int = 16,
+    ffn: int = 4096,
+    vocab: int = 30_522,
+    sequence: int = 512,
+    dropout: float = 0.1,
+    classes: int = 0,
+) -> nn.Module:
+    """With the head for masked words, or with `classes` one that scores the sequence."""
+
+    def block() -> Block:
+        return Block(Attention(width, heads, dropout), Perceptron(width, ffn, "gelu"), width, dropout, pre=False)
+
+    return Encoder([block() for _ in range(layers)], width, vocab, sequence, dropout, "bert", classes)
+
+
+@register(
+    "gpt2-large-eager",
+    input_shape=(1024,),
+    input_dtype="int64",
+    num_classes=50_257,
+    paper="Radford et al. 2019",
+    # (50,257 + 1024) * 1280 + 36 * (12 * 1280**2 + 13 * 1280) + 2 * 1280
+    params=774_030_080,
+)
+def gpt2_large_eager(
+    *,
+    layers: int = 36,
+    width: int = 1280,
+    heads: int = 20,
+    vocab: int = 50_257,
+    sequence: int = 1024,
+    dropout: float = 0.1,
+) -> nn.Module:
+    def block() -> Block:
+        return Block(
+            FusedInput(width, heads, dropout), Perceptron(width, 4 * width, "gelu_by_tanh"), width, dropout, pre=True
+        )
+
+    return Encoder([block() for _ in range(layers)], width, vocab, sequence, dropout, "gpt2")
+
+
+@register(
+    "opt-1.3b",
+    input_shape=(2048,),
+    input_dtype="int64",
+    num_classes=50_272,
+    paper="Zhang et al. 2022, arXiv:2205.01068, table 1",
+    # (50,272 + 2050) * 2048 + 24 * (12 * 2048**2 + 13 * 2048) + 2 * 2048
+    params=1_315_758_080,
+)
+def opt_1_3b(
+    *,
+    layers: int = 24,
+    width: int = 2048,
+    heads: int = 32,
+    ffn: int = 8192,
+    vocab: int = 50_272,
+    sequence: int = 2048,
+    dropout: float = 0.1,
+) -> nn.Module:
+    def block() -> Block:
+        attention = Attention(width, heads, 0.0, scale="query")
+        return Block(attention, Perceptron(width, ffn, "relu"), width, dropout, pre=True)
+
+    return Encoder([block() for _ in range(layers)], width, vocab, sequence, 0.0, "opt")
+
+
+class RootMeanSquareNorm(nn.Module):
+    """In elementary operators, as T5's code has it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+class Experts(nn.Module):
+    """A router and its experts, each taking at most `capacity` tokens of a sequence (B, T, D).
+
+    Which tokens depends on values, which a trace does not have: as many as the capacity allows go to each expert,
+    the first to the first. Tokens beyond pass unchanged.
+    """
+
+    def __init__(self, width: int, ffn: int, num_experts: int, capacity: int) -> None:
+        super().__init__()
+        self.capacity = capacity
+        self.router = nn.Linear(width, num_experts, bias=False)
+        self.experts = nn.ModuleList(Perceptron(width, ffn, "relu", bias=False) for _ in range(num_experts))
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        chances = F.softmax(self.router(x_BTD), dim=-1)
+        best_BT1 = chances.amax(dim=-1, keepdim=True)
+        each = min(self.capacity, x_BTD.shape[1] // len(self.experts))
+        taken = each * len(self.experts)
+        parts = torch.split(x_BTD[:, :taken], each, dim=1)
+        # Gathered and put back through an index in the original; a copy of as many bytes here.
+        outputs = [expert(part) for expert, part in zip(self.experts, parts, strict=True)]
+        result = torch.cat([*outputs, x_BTD[:, taken:]], dim=1)
+        return best_BT1 * result
+
+
+class SwitchBlock(nn.Module):
+    """Attention, cross attention if in the decoder, and a perceptron or experts; each behind a norm, beside a shortcut."""
+
+    def __init__(self, width: int, heads: int, inner: int, feed: nn.Module, dropout: float, is_decoder: bool) -> None:
+        super().__init__()
+        self.attention = Attention(width, heads, dropout, inner=inner, bias=False, scale="none")
+        self.cross = Attention(width, heads, dropout, inner=inner, bias=False, scale="none") if is_decoder else None
+        self.feed = feed
+        self.norms = nn.ModuleList(RootMeanSquareNorm(width) for _ in range(3 if is_decoder else 2))
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x_BTD: Tensor, bias: Tensor, encoded: Tensor | None, mask: Tensor | None) -> Tensor:
+        x_BTD = x_BTD + self.drop(self.attention(self.norms[0](x_BTD), bias))
+        if self.cross is not None:
+            x_BTD = x_BTD + self.drop(self.cross(self.norms[1](x_BTD), mask, encoded))
+        return cast(Tensor, x_BTD + self.drop(self.feed(self.norms[-1](x_BTD))))
+
+
+class Switch(nn.Module):
+    """Encoder and decoder over the same tokens (B, T), to scores (B, T, vocab). Every second block has experts."""
+
+    def __init__(
+        self,
+        layers: int,
+        width: int,
+        heads: int,
+        head_size: int,
+        ffn: int,
+        num_experts: int,
+        capacity: int,
+        vocab: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+
+        def feed(i: int) -> nn.Module:
+            if i % 2:
+                return Experts(width, ffn, num_experts, capacity)
+            return Perceptron(width, ffn, "relu", bias=False)
+
+        def blocks(is_decoder: bool) -> nn.ModuleList:
+            inner = heads * head_size
+            return nn.ModuleList(SwitchBlock(width, heads, inner, feed(i), dropout, is_decoder) for i in range(layers))
+
+        self.tokens = nn.Embedding(vocab, width)
+        self.encoder, self.decoder = blocks(False), blocks(True)
+        # Bias of scores by distance: 32 buckets, learned in the first block of either side and shared by the others.
+        self.distances = nn.ModuleList(nn.Embedding(32, heads) for _ in range(2))
+        self.norms = nn.ModuleList(RootMeanSquareNorm(width) for _ in range(2))
+        self.drop = nn.Dropout(dropout)
+        self.head = nn.Linear(width, vocab, bias=False)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        length = tokens_BT.shape[1]
+        buckets = torch.zeros(length, length, dtype=torch.int64, device=tokens_BT.device)
+        encoded: Tensor | None = None
+        for side, (blocks, norm, distance) in enumerate(
+            zip((self.encoder, self.decoder), self.norms, self.distances, strict=True)
+        ):
+            x_BTD = self.drop(self.tokens(tokens_BT))
+            mask = torch.zeros(tokens_BT.shape[0], 1, length if side else 1, length, device=x_BTD.device)
+            bias_BHTS = distance(buckets).permute(2, 0, 1)[None] + mask
+            for block in blocks:
+                x_BTD = block(x_BTD, bias_BHTS, encoded, mask[:, :, :1])
+            encoded = self.drop(norm(x_BTD))
+        return cast(Tensor, self.head(encoded))
+
+
+@register(
+    "switch-xl-4",
+    input_shape=(512,),
+    input_dtype="int64",
+    num_classes=32_128,
+    paper="Fedus et al. 2022, arXiv:2101.03961",
+    # 2 * 32,128 * 1024 + 3 * 24 * 4 * 1024 * 4096 + 2 * (12 + 12 * 4) * 2 * 1024 * 16,384 + 24 * 4 * 1024
+    # + (2 * 24 + 3 * 24 + 2) * 1024 + 2 * 32 * 32
+    params=5_300_514_816,
+)
+def switch_xl_4(
+    *,
+    layers: int = 24,
+    width: int = 1024,
+    heads: int = 32,
+    head_size: int = 128,
+    ffn: int = 16_384,
+    num_experts: int = 4,
+    capacity: int = 64,
+    vocab: int = 32_128,
+    dropout: float = 0.1,
+) -> nn.Module:
+    """T5's XL shape with four experts in every second block of encoder and decoder, `layers` blocks each."""
+    return Switch(layers, width, heads, head_size, ffn, num_experts, capacity, vocab, dropout)

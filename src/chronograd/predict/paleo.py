@@ -1,0 +1,278 @@
+"""PALEO: a step from FLOPs and bytes over a fixed percent of the peak.
+
+Qi, Sparks, Talwalkar, "PALEO: a performance model for deep neural networks", ICLR 2017, and its released code. A layer
+takes FLOPs / peak + bytes / bandwidth, both over one platform percent of peak (PPP); communication has a PPP of its own.
+Nothing overlaps; layers run one after the other. Everything is affine in the batch, so batches may be arrays.
+
+    forward    a convolution or product: 2 FLOPs per MAC; pooling: 2 per kernel element and output; dropout: 1 per input;
+               nothing else counts. Bytes: inputs, weights and outputs, 4 each
+    backward   gradient of the filters: as forward. Of the data: a convolution at stride 1 of the output's gradient,
+               zeros between its elements, padded to the size of the input; none for the first layer
+    update     2 FLOPs per parameter and 3 passes over it, at full peak
+
+Left out: convolutions by FFT, which PALEO chooses by asking cuDNN; the floor of one clock period per layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from chronograd.errors import InputError
+from chronograd.hardware.catalog import Device
+from chronograd.predict.collectives import ALL_REDUCES, Amount, algorithm_named, tree
+from chronograd.trace import CONV_KINDS, MATRIX_KINDS, Operator, Trace
+from chronograd.units import GIB
+
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A device and a link, in the numbers that PALEO divides by.
+
+    Attributes:
+        bandwidth_bytes_per_s: PALEO takes a GB/s for 2^30 bytes, and so does this.
+        ppp, ppp_comm: share of the peak that computation and communication reach, in (0, 1].
+        link_bytes_per_s: of one link in one direction; latency is none.
+    """
+
+    peak_flops_per_s: float
+    bandwidth_bytes_per_s: float
+    link_bytes_per_s: float = 1.25e9
+    ppp: float = 1.0
+    ppp_comm: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("ppp", "ppp_comm"):
+            if not 0 < getattr(self, name) <= 1:
+                raise InputError(f"{name} is {getattr(self, name)}", "a percent of peak is a fraction in (0, 1]")
+
+    @classmethod
+    def of(
+        cls, gflops: float, gb_per_s: float, link_gbit_per_s: float = 10, ppp: float = 1, ppp_comm: float = 1
+    ) -> Platform:
+        """From the figures of a datasheet.
+
+        >>> Platform.of(6144, 336.5).bandwidth_bytes_per_s == 336.5 * 2**30
+        True
+        """
+        return cls(gflops * 1e9, gb_per_s * GIB, link_gbit_per_s / 8 * 1e9, ppp, ppp_comm)
+
+
+def platform_of(device: Device, link_bytes_per_s: float, ppp: float, ppp_comm: float) -> Platform:
+    """A device of the catalogue as PALEO takes it: fp32 peak, at base clock where that is known."""
+    peak = device.base_peak_flops_per_s.get("fp32", device.peak("fp32"))
+    return Platform(peak, device.bandwidth_bytes_per_s / 1e9 * GIB, link_bytes_per_s, ppp, ppp_comm)
+
+
+# GFLOPS and GB/s, and Gbit/s, of the released code's platforms.
+DEVICES = {"titan-x": (6144, 336.5), "k20": (3520, 208), "k20x": (3935, 250), "k40": (4290, 288), "k80": (5600, 480)}
+LINKS = {"ethernet": 10, "ethernet-20": 20, "infiniband": 70, "pcie2": 64, "pcie3": 128}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """FLOPs and bytes of one pass of one layer, or of several: each const and per sample, shape (2,)."""
+
+    flops: np.ndarray = field(default_factory=lambda: np.zeros(2))
+    moved_bytes: np.ndarray = field(default_factory=lambda: np.zeros(2))
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.flops + other.flops, self.moved_bytes + other.moved_bytes)
+
+    def seconds(self, batch: Amount, platform: Platform) -> Amount:
+        flops, moved = (amount[0] + amount[1] * batch for amount in (self.flops, self.moved_bytes))
+        return (flops / platform.peak_flops_per_s + moved / platform.bandwidth_bytes_per_s) / platform.ppp
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What PALEO counts of one layer; the biases and what follows in place are none."""
+
+    module: str
+    forward: Cost
+    backward: Cost
+    input_bytes: np.ndarray
+    has_weights: bool = False
+
+    def split(self, num_workers: int) -> Layer:
+        """This layer on one of n devices that each make an n-th of its output from its whole input."""
+
+        def share(cost: Cost, passes: int) -> Cost:
+            whole = passes * self.input_bytes if self.has_weights else 0
+            return Cost(cost.flops / num_workers, (cost.moved_bytes - whole) / num_workers + whole)
+
+        return replace(self, forward=share(self.forward, 1), backward=share(self.backward, 2))
+
+
+def layers(trace: Trace) -> list[Layer]:
+    """The layers of a trace that PALEO counts, in order."""
+    inputs = {trace.tensors[i].storage for i in trace.inputs}
+    return [layer for op in trace.select("forward") for layer in _layer(trace, op, inputs)]
+
+
+def _layer(trace: Trace, op: Operator, network_inputs: set[int]) -> Iterator[Layer]:
+    def size(tensor: int) -> np.ndarray:
+        t = trace.tensors[tensor]
+        return np.array([t.numel_at(0), t.numel_at(1) - t.numel_at(0)], dtype=np.float64)
+
+    if op.kind in MATRIX_KINDS and len(op.inputs) > 1:
+        # A linear layer with a bias has that first.
+        x, w = op.inputs[:2] if op.kind in CONV_KINDS else op.inputs[-2:]
+        flops, sizes = 2.0 * np.array(op.macs), [size(x), size(w), size(op.outputs[0])]
+        forward, data = _convolution(trace, op, flops, *sizes) if op.kind in CONV_KINDS else _product(flops, *sizes)
+        is_first = trace.tensors[x].storage in network_inputs
+        yield Layer(op.module, forward, forward if is_first else forward + data, _FLOAT_BYTES * sizes[0], True)
+    elif op.kind == "pooling" or (op.name == "mean" and len(trace.tensors[op.inputs[0]].shape) == 4):
+        x_size, out_size = size(op.inputs[0]), size(op.outputs[0])
+        kernel = math.prod(op.attributes["kernel"]) if "kernel" in op.attributes else x_size[1] / out_size[1]
+        cost = Cost(2 * kernel * out_size, _FLOAT_BYTES * (x_size + out_size))
+        yield Layer(op.module, cost, cost, _FLOAT_BYTES * x_size)
+    elif op.name in ("bernoulli_", "native_dropout"):
+        x_size = size(op.outputs[0])
+        cost = Cost(x_size, 2 * _FLOAT_BYTES * x_size)
+        yield Layer(op.module, cost, cost, _FLOAT_BYTES * x_size)
+
+
+def _product(flops: np.ndarray, x: np.ndarray, w: np.ndarray, out: np.ndarray) -> tuple[Cost, Cost]:
+    """Forward, and the gradient of the data, of x · w."""
+    cost = Cost(flops, _FLOAT_BYTES * (x + w + out))
+    return cost, cost
+
+
+def _convolution(
+    trace: Trace, op: Operator, flops: np.ndarray, x: np.ndarray, w: np.ndarray, out: np.ndarray
+) -> tuple[Cost, Cost]:
+    """Forward on the padded input, and the gradient of the data.
+
+    The latter is a dense convolution of stride 1 over the output's gradient, spread out by the stride and padded until
+    the result is as large as the input: it multiplies the zeros as well, once for every element of the input.
+    """
+    padded, spread, positions, has_holes = 1.0, 1.0, 1.0, False
+    a = op.attributes
+    in_sides, out_sides = (trace.tensors[i].shape_at(1)[2:] for i in (op.inputs[0], op.outputs[0]))
+    for i, o, k, s, p in zip(in_sides, out_sides, a["kernel"], a["stride"], a["padding"], strict=True):
+        padded *= (i + 2 * p) / i
+        expanded, before = (o - 1) * s + 1, k - 1 - p
+        after = i + k - 1 - expanded - before
+        # As in TensorFlow's own gradient: an odd rest of padding makes the spread-out gradient one larger.
+        expanded += abs(before - after) == 1
+        has_holes |= expanded > o
+        spread *= (expanded + 2 * min(before, after)) / o
+        positions *= i / o
+    moving = 2 * out if has_holes else 0 * out
+    forward = Cost(flops, _FLOAT_BYTES * (x * padded + w + out))
+    return forward, Cost(flops * positions + moving, _FLOAT_BYTES * (out * spread + w + x))
+
+
+@dataclass(frozen=True)
+class Network:
+    """All that PALEO knows of a network: sums over layers, and the parameters."""
+
+    forward: Cost
+    backward: Cost
+    param_bytes: int
+
+    @classmethod
+    def of(cls, trace: Trace) -> Network:
+        found = layers(trace)
+        return cls(
+            sum((layer.forward for layer in found), Cost()),
+            sum((layer.backward for layer in found), Cost()),
+            _FLOAT_BYTES * trace.params,
+        )
+
+
+def update_s(param_bytes: float, platform: Platform) -> float:
+    """Seconds of w ← w - ε·dw. PALEO applies no PPP to it."""
+    flops = 2 * param_bytes / _FLOAT_BYTES
+    return flops / platform.peak_flops_per_s + 3 * param_bytes / platform.bandwidth_bytes_per_s
+
+
+def step_parts_s(
+    network: Network, batch_per_worker: Amount, num_workers: Amount, platform: Platform, scheme: str = "tree"
+) -> dict[str, Amount]:
+    """Seconds of a step by part, `forward`, `backward`, `update` and `communication`, which add up to it.
+
+    Args:
+        batch_per_worker: ⌈B/n⌉ for strong scaling, the batch itself for weak scaling.
+        scheme: PALEO's `one_to_all`, `tree` or `butterfly`, or any all-reduce of one tier.
+    Raises: NotFoundError for an unknown scheme.
+
+    >>> net = Network(Cost(np.array([0, 1e9])), Cost(np.array([0, 2e9])), 4_000_000)
+    >>> parts = step_parts_s(net, 10, 4, Platform(1e12, 1e12, 1e9, ppp=0.5))
+    >>> float(parts["forward"]), parts["communication"]
+    (0.02, 0.016)
+    """
+    all_reduce = ALL_REDUCES[algorithm_named(scheme)]
+    return {
+        "forward": network.forward.seconds(batch_per_worker, platform),
+        "backward": network.backward.seconds(batch_per_worker, platform),
+        "update": update_s(network.param_bytes, platform),
+        "communication": all_reduce(
+            network.param_bytes, num_workers, 0.0, platform.link_bytes_per_s * platform.ppp_comm
+        ),
+    }
+
+
+def hybrid_step_s(
+    trace: Trace, batch_per_worker: int, num_workers: int, platform: Platform, split: Collection[str]
+) -> float:
+    """Seconds of a step in which convolutions are data-parallel and the layers `split` are divided over the workers.
+
+    Every worker's batch goes through the split layers in turn, so they run n times. A split layer with weights needs
+    its whole input: the first fetches it from the worker whose turn it is, the others gather it from all, and so does
+    what follows. Gradients of the rest go around by tree.
+
+    Args:
+        split: module paths of the layers divided, one after the other in the network.
+    Source: Krizhevsky 2014, arXiv:1404.5997, as PALEO's released code simulates it.
+    """
+    n, found = num_workers, layers(trace)
+    if n == 1:
+        return float(sum(step_parts_s(Network.of(trace), batch_per_worker, 1, platform).values()))
+    link = platform.link_bytes_per_s / 1e9 * GIB  # where activations move, PALEO takes a GB for 2^30 bytes
+    inside = [i for i, layer in enumerate(found) if layer.module in split]
+    divided = [found[i].split(n) for i in inside]
+    first, *others = [_at(layer.input_bytes, batch_per_worker) for layer in divided if layer.has_weights]
+    after = _at(found[inside[-1] + 1].input_bytes, batch_per_worker)
+    # Workers are in fours. In PALEO a device's own part of the last gathering comes over the link as well.
+    slowest = max(_gathering(worker, n) for worker in range(n))
+    fetched_s = (first + slowest * sum(others) / n) / (link * platform.ppp_comm)
+    gathered_s = (_gathering(0, n) + 1) * after / n / (link * platform.ppp_comm)
+    # What pipelining saves: PALEO counts the elements of the first input as bytes here.
+    saved_s = (n - 1) * first / _FLOAT_BYTES / link
+    total = 0.0
+    for passing in ("forward", "backward"):
+        turn_s = fetched_s + sum(getattr(layer, passing).seconds(batch_per_worker, platform) for layer in divided)
+        rest = [getattr(layer, passing) for i, layer in enumerate(found) if i not in inside]
+        total += (turn_s - saved_s) * n + saved_s + gathered_s
+        total += sum(cost.seconds(batch_per_worker, platform) for cost in rest)
+    parameters = trace.parameters()
+    shared = sum(t.numel_at(1) for name, t in parameters.items() if name.rpartition(".")[0] not in split)
+    sync_s = tree(_FLOAT_BYTES * shared, n, 0.0, platform.link_bytes_per_s * platform.ppp_comm)
+    return float(total + sync_s + update_s(_FLOAT_BYTES * trace.params, platform))
+
+
+def _gathering(worker: int, num_workers: int) -> float:
+    """Parts that a worker gets from the others, each weighed by how much slower its link is.
+
+    Every part from the other group of four halves the bandwidth once more, for the parts that follow too.
+
+    >>> _gathering(0, 4), _gathering(0, 8), _gathering(7, 8)
+    (3.0, 33.0, 78.0)
+    """
+    slowdown, total = 1.0, 0.0
+    for other in range(num_workers):
+        if other != worker:
+            slowdown *= 2 if other // 4 != worker // 4 else 1
+            total += slowdown
+    return total
+
+
+def _at(amount: np.ndarray, batch: int) -> float:
+    return float(amount[0] + amount[1] * batch)

@@ -1,0 +1,154 @@
+"""Plan: what many settings would take, from one trace; and the largest batch that fits a device.
+
+A setting is a device, a number of devices, a batch per device and an all-reduce algorithm. Operator times depend on the
+device and the batch alone, so they are computed once for each pair; counts are evaluated as one array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from chronograd.errors import InputError
+from chronograd.hardware import catalog
+from chronograd.hardware.catalog import Device
+from chronograd.job import Job
+from chronograd.predict.calibration import Calibration, calibrations
+from chronograd.predict.memory import Memory, footprint, optimizer_kind, reserve_bytes
+from chronograd.predict.prediction import Setting, footprint_of, price_of, rank_work, setting_of, with_others
+from chronograd.trace import Trace
+
+
+def evaluate(
+    trace: Trace,
+    job: Job,
+    devices: Sequence[str | Device],
+    counts: Sequence[int],
+    batches: Sequence[int],
+    algorithms: Sequence[str] = ("ring",),
+) -> dict[str, np.ndarray]:
+    """Every combination of devices, counts, batches and algorithms: columns of len(devices) · len(counts) · ... rows.
+
+    Step times are those of `predict_step`, to rounding.
+
+    Args:
+        job: training and cluster fields that hold for all; its own device, count and batch are not used.
+        counts: numbers of devices. batches: samples per step of one device.
+
+    Returns: `device` (index into devices), `count`, `batch_per_rank`, `algorithm` (index), `step_time_s`,
+    `throughput_samples_per_s` (of all devices), `cost_usd_per_hour` (NaN where no price is known), `memory_bytes` (of
+    one device) and `fits`, in that order of the arguments, algorithms changing
+    fastest.
+    Raises: InputError for a trace of one batch, and as `setting_of`.
+    """
+    if trace.fixed_batch is not None:
+        raise InputError(f"the trace holds for batch {trace.fixed_batch} only", "count again without --fixed-batch")
+    shape = (len(devices), len(counts), len(batches), len(algorithms))
+    count, batch = np.array(counts), np.array(batches)
+    step_s, cost, capacity, memory = np.empty(shape), np.empty(shape[:2]), np.empty(shape[0]), np.empty(shape[1:3])
+    for d, device in enumerate(catalog.device(x) if isinstance(x, str) else x for x in devices):
+        base = replace(setting_of(job, algorithms[0], device), batch_per_rank=1)
+        price = price_of(job, device)
+        cost[d] = count * price[0] if price else np.nan
+        capacity[d] = device.memory_bytes - reserve_bytes(device)
+        if d == 0:  # memory is the same on every device
+            for n, same in _by_memory(counts, base):
+                memory[same] = footprint_of(trace, _with_count(base, n)).peak_bytes(batch)
+        for calibration, same in _by_calibration(base, job, counts):
+            ranks = _with_count(replace(base, calibration=calibration), count[same])
+            for b, samples in enumerate(batches):
+                setting = replace(ranks, batch_per_rank=samples)
+                times, alone = rank_work(trace, samples, setting)
+                for a, algorithm in enumerate(algorithms):
+                    parts = with_others(trace, times, alone, replace(setting, algorithm=algorithm))[0]
+                    step_s[d, same, b, a] = sum(parts.values())
+    index = np.indices(shape)
+
+    samples_per_step = count[index[1]] * batch[index[2]]
+    return {
+        "device": index[0].ravel(),
+        "count": count[index[1]].ravel(),
+        "batch_per_rank": batch[index[2]].ravel(),
+        "algorithm": index[3].ravel(),
+        "step_time_s": step_s.ravel(),
+        "throughput_samples_per_s": (samples_per_step / step_s).ravel(),
+        "cost_usd_per_hour": cost[index[0], index[1]].ravel(),
+        "memory_bytes": memory[index[1], index[2]].ravel(),
+        "fits": (memory[index[1], index[2]] <= capacity[index[0]]).ravel(),
+    }
+
+
+@dataclass(frozen=True)
+class LargestBatch:
+    """The largest batch per device that is predicted to fit, and what the prediction is made of.
+
+    Attributes:
+        capacity_bytes: memory of the device, or what was allowed of it; `reserve_bytes` of it are not for tensors.
+        batch: samples per step of one device; 0 if not even one fits.
+        rows: memory by role at some batches, the largest and the first that does not fit among them.
+    """
+
+    device: Device
+    capacity_bytes: int
+    reserve_bytes: int
+    batch: int
+    rows: tuple[tuple[int, Memory], ...]
+
+    def fits(self, memory: Memory) -> bool:
+        return memory.total + self.reserve_bytes <= self.capacity_bytes
+
+
+def largest_batch(
+    trace: Trace, job: Job, capacity_bytes: int | None = None, reserve: int | None = None
+) -> LargestBatch:
+    """The largest batch that fits one device of a job, whatever the job's own batch.
+
+    Args:
+        capacity_bytes: instead of the device's memory.
+        reserve: bytes of it that are not for tensors, instead of `reserve_bytes`.
+
+    Raises: InputError for a trace of one batch, and where memory does not grow with the batch.
+    """
+    device, training = catalog.device(job.cluster.device), job.training
+    lines = footprint(
+        trace,
+        optimizer_kind(training.optimizer, training.momentum),
+        world_size=job.cluster.count,
+        zero_stage=training.zero_stage,
+        activation_checkpointing=training.activation_checkpointing,
+        precision=training.precision,
+    )
+    capacity = device.memory_bytes if capacity_bytes is None else capacity_bytes
+    kept = reserve_bytes(device) if reserve is None else reserve
+    batch = lines.largest_batch(capacity - kept)
+    around = sorted({max(1, b) for b in (1, batch // 4, batch // 2, batch, batch + 1, 2 * batch)})
+    return LargestBatch(device, capacity, kept, batch, tuple((b, lines.at(b)) for b in around))
+
+
+def _with_count(setting: Setting, count: int | np.ndarray) -> Setting:
+    return replace(setting, topology=replace(setting.topology, num_ranks=count))
+
+
+def _by_memory(counts: Sequence[int], setting: Setting) -> Iterator[tuple[int, list[int]]]:
+    """Counts that take the same memory of a rank: all, unless ZeRO shares it out."""
+    if setting.zero_stage == 0:
+        yield 1, list(range(len(counts)))
+    else:
+        yield from ((n, [i]) for i, n in enumerate(counts))
+
+
+def _by_calibration(base: Setting, job: Job, counts: Sequence[int]) -> Iterator[tuple[Calibration, list[int]]]:
+    """Counts that share a calibration: all, unless the device was calibrated with several numbers of processes."""
+    if len({c.processes for c in calibrations(base.device)}) <= 1:
+        yield base.calibration, list(range(len(counts)))
+        return
+    found: list[tuple[Calibration, list[int]]] = []
+    for i, n in enumerate(counts):
+        cluster = job.cluster.model_copy(update={"count": n})
+        fitting = setting_of(job.model_copy(update={"cluster": cluster}), device=base.device).calibration
+        if all(fitting != known for known, _ in found):
+            found.append((fitting, []))
+        next(same for known, same in found if known == fitting).append(i)
+    yield from found

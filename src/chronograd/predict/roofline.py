@@ -1,0 +1,158 @@
+"""Roofline: what each layer could take at best, what it is predicted to take, and what bounds it.
+
+    ceiling = max(FLOPs / peak, bytes / bandwidth)      per operator; a layer's is the sum of its operators'
+    share   = ceiling / predicted time
+    time to win = predicted time - ceiling
+
+Peak and bandwidth are the calibration's: reached on the device where it was measured, else the data sheet's. Operators
+that run on vector units have the vector peak. An operator whose bytes stay in the cache may be predicted faster than
+memory allows; its ceiling is then its own time.
+
+Left out: the optimizer's update, communication, a second forward pass under activation checkpointing.
+Source: Williams, Waterman and Patterson 2009, Roofline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from chronograd.predict.calibration import Calibration
+from chronograd.predict.compute import Work, at_batch, operator_seconds, phase_seconds
+from chronograd.trace import PHASES, Trace
+from chronograd.units import FLOPS_PER_MAC
+
+BOUNDS = ("compute", "memory", "launch")
+# Layers are modules of the least depth at which there are this many: blocks, in most networks.
+_FEWEST_LAYERS = 12
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One module with all inside it, or one operator; forward and backward of one step.
+
+    Attributes:
+        kind: class of the module, or kind of the operator.
+        operators: launches.
+        flops: matrix work and all other arithmetic.
+        bytes: across the memory bus if nothing is fused.
+        bound: what takes longest at the peak rates: compute, memory, or launches.
+    """
+
+    name: str
+    kind: str
+    operators: int
+    flops: float
+    bytes: float
+    ceiling_s: float
+    time_s: float
+    bound: str
+
+    @property
+    def intensity_flops_per_byte(self) -> float:
+        return self.flops / self.bytes if self.bytes else 0.0
+
+    @property
+    def achieved_flops_per_s(self) -> float:
+        return self.flops / self.time_s if self.time_s else 0.0
+
+    @property
+    def share_of_ceiling(self) -> float:
+        return self.ceiling_s / self.time_s if self.time_s else 1.0
+
+    @property
+    def time_to_win_s(self) -> float:
+        return self.time_s - self.ceiling_s
+
+    def row(self) -> dict[str, Any]:
+        """As plain data, with what follows from it."""
+        derived = ("intensity_flops_per_byte", "achieved_flops_per_s", "share_of_ceiling", "time_to_win_s")
+        return {**asdict(self), **{name: getattr(self, name) for name in derived}}
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The roof and what is under it, in order of first execution.
+
+    Attributes:
+        ppp: PALEO's percent of peak, as a fraction: (matrix FLOPs / peak + bytes / bandwidth) / time of both passes.
+            One share stands for arithmetic and memory alike, and the two are not overlapped (Qi et al. 2017).
+    """
+
+    peak_flops_per_s: float
+    bandwidth_bytes_per_s: float
+    layers: tuple[Layer, ...]
+    ppp: float
+
+    def most_to_win(self, count: int = 3) -> list[Layer]:
+        """The layers furthest above their ceilings, in seconds."""
+        return sorted(self.layers, key=lambda layer: -layer.time_to_win_s)[:count]
+
+
+def roofline(trace: Trace, batch: int, calibration: Calibration, depth: int | None = None) -> Roofline:
+    """The roofline of one step of one rank.
+
+    Args:
+        batch: samples in the step.
+        depth: of the module paths that are one layer: 1 for the network's children, 0 for every operator on its own; by
+            default the least at which there are twelve layers.
+
+    Where the host takes longer to issue a pass than the device to run it, the wait is spread evenly over the launches,
+    so that layers add up to the predicted passes.
+    """
+    work = Work.on(trace, batch, calibration)
+    moved = work.sample_bytes + work.weight_bytes
+    times = _with_host(trace, operator_seconds(trace, batch, calibration), work.is_launched, calibration)
+    peak = np.where(work.is_vector, calibration.vector_flops_per_s, calibration.peak_flops_per_s)
+    launch_s = np.maximum(calibration.columns()["launch_s"][work.class_index], calibration.host_launch_s)
+    terms = np.stack([work.flops / peak, moved / calibration.bandwidth_bytes_per_s, launch_s * work.is_launched])
+    ceilings = np.minimum(terms[:2].max(axis=0), times)
+    names, group = _groups(trace, depth, work.is_launched)
+
+    def summed(values: np.ndarray) -> np.ndarray:
+        return np.bincount(group, weights=values, minlength=len(names))
+
+    columns = [summed(v) for v in (work.is_launched, work.flops, moved, ceilings, times)]
+    bound = np.argmax([summed(t) for t in terms], axis=0)
+    layers = tuple(
+        Layer(name, kind, int(n), flops, size, ceiling, time, BOUNDS[b])
+        for (name, kind), n, flops, size, ceiling, time, b in zip(
+            names, *(c.tolist() for c in columns), bound.tolist(), strict=True
+        )
+        if n
+    )
+    matrix = FLOPS_PER_MAC * at_batch(trace.columns["macs"], batch).sum() / calibration.peak_flops_per_s
+    ideal = matrix + moved.sum() / calibration.bandwidth_bytes_per_s
+    return Roofline(calibration.peak_flops_per_s, calibration.bandwidth_bytes_per_s, layers, float(ideal / times.sum()))
+
+
+def _with_host(trace: Trace, times: np.ndarray, is_launched: np.ndarray, calibration: Calibration) -> np.ndarray:
+    """Operator times that add up to those of the passes."""
+    phases = phase_seconds(trace, times, calibration)
+    times = times.copy()
+    for name, seconds in phases.items():
+        chosen = trace.columns["phase"] == PHASES.index(name)
+        waits = chosen & is_launched
+        if waits.any():
+            times[waits] += (seconds - times[chosen].sum()) / waits.sum()
+    return times
+
+
+def _groups(trace: Trace, depth: int | None, is_launched: np.ndarray) -> tuple[list[tuple[str, str]], np.ndarray]:
+    """Name and kind of each layer, and the layer of each operator."""
+    if depth == 0:
+        names = [(f"{op.module or trace.network}: {op.name}, {op.phase}", op.kind) for op in trace.operators]
+        return names, np.arange(len(names))
+    paths = [op.module.split(".") for op in trace.operators]
+    deepest = max((len(path) for path in paths), default=1)
+    depths: Sequence[int] = range(1, deepest + 1) if depth is None else [depth]
+    for at in depths:
+        labels = [".".join(path[:at]) for path in paths]
+        index = {label: i for i, label in enumerate(dict.fromkeys(labels))}
+        if len({index[label] for label, runs in zip(labels, is_launched, strict=True) if runs}) >= _FEWEST_LAYERS:
+            break
+    names = [(label or "(outside of modules)", trace.modules.get(label, "")) for label in index]
+    return names, np.array([index[label] for label in labels], dtype=int)

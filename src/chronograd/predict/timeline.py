@@ -1,0 +1,118 @@
+"""A step over time, in the trace-event format that Perfetto and chrome://tracing open.
+
+One process a rank, one thread a track: what computes, what communicates. Times are in microseconds.
+Source: "Trace Event Format", the Chromium project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from chronograd.predict.prediction import Setting, Step, predict_step, rank_work
+from chronograd.record import STEP_PARTS
+from chronograd.rundir import RunDir
+from chronograd.trace import PHASES, Trace
+from chronograd.units import si
+
+Event = dict[str, Any]
+COMPUTE, COMMUNICATION = 0, 1
+TRACKS = ("compute", "communication")
+
+
+def timeline_of_step(trace: Trace, setting: Setting) -> dict[str, Any]:
+    """A predicted step of one rank: its operators, its buckets of gradients, its memory.
+
+    Operators of a pass that the host issues more slowly than the device runs them are stretched to the pass. The wait
+    for stragglers follows the last bucket, the wait for input precedes the step.
+
+    Raises: as `predict_step`.
+    """
+    step = predict_step(trace, setting)
+    times, _ = rank_work(trace, setting.batch_per_rank, setting)
+    title = f"{trace.network}, rank 0 of {setting.count} on {setting.device.title} (predicted)"
+    return _file([*_named(0, title), *_predicted(trace, setting, step, times)])
+
+
+def _predicted(trace: Trace, setting: Setting, step: Step, times: np.ndarray) -> Iterator[Event]:
+    now = 0.0
+    for part in ("input_s", "transfer_s"):
+        yield from _slice(COMPUTE, STEP_PARTS[part], now, step.parts[part])
+        now += step.parts[part]
+    live = trace.live_bytes(setting.batch_per_rank) + step.memory.optimizer_state
+    codes = trace.columns["phase"]
+    for code, phase in enumerate(PHASES[:2]):
+        chosen = np.flatnonzero(codes == code)
+        length = step.parts[f"{phase}_s"]
+        stretched = times[chosen] * (length / max(float(times[chosen].sum()), 1e-30))
+        starts = now + np.cumsum(stretched) - stretched
+        for i, start, seconds in zip(chosen.tolist(), starts.tolist(), stretched.tolist(), strict=True):
+            op = trace.operators[i]
+            if op.kind != "view":
+                details = {"kind": op.kind, "module": op.module, "MACs": op.macs.at(setting.batch_per_rank)}
+                yield from _slice(COMPUTE, op.name, start, seconds, phase, details)
+                yield {"ph": "C", "name": "memory", "pid": 0, "ts": _us(start), "args": {"bytes": float(live[i])}}
+        if phase == "backward":
+            for bucket in step.communication.buckets:
+                details = {"bytes": bucket.size_bytes, "algorithm": setting.algorithm}
+                name = f"all-reduce {si(bucket.size_bytes, 'B')}"
+                yield from _slice(COMMUNICATION, name, now + bucket.start_s, bucket.seconds, "communication", details)
+        now += length
+    exposed = step.parts["communication_exposed_s"]
+    wait = step.straggler_wait_s
+    yield from _slice(COMMUNICATION, "wait for the slowest rank", now + exposed - wait, wait)
+    yield from _slice(COMPUTE, STEP_PARTS["update_s"], now + exposed, step.parts["update_s"])
+
+
+def timeline_of_run(run: RunDir) -> dict[str, Any]:
+    """The measured steps of a run, one process a rank, from what each rank wrote.
+
+    Steps follow each other without a gap; those timed in parts show them, those that exchange nothing say so. Memory
+    and operators are not in a run.
+    """
+    events: list[Event] = []
+    for rank in run.ranks():
+        events += _named(rank, f"rank {rank} (measured)", TRACKS[:1])
+        now = 0.0
+        for line in run.read_steps(rank).steps:
+            found = {name: line[name] for name in STEP_PARTS if isinstance(line.get(name), int | float)}
+            length = max(sum(found.values()), line.get("step_time_s") or 0.0)
+            title = f"step {line['step']}" + (" without exchange" if line.get("mode") == "no_exchange" else "")
+            events += _slice(COMPUTE, title, now, length, "step", {"attempt": line["attempt"]}, rank)
+            start = now
+            for name, seconds in found.items():
+                events += _slice(COMPUTE, STEP_PARTS[name], start, seconds, "part", process=rank)
+                start += seconds
+            now += length
+    return _file(events)
+
+
+def _slice(
+    track: int,
+    name: str,
+    start_s: float,
+    seconds: float,
+    kind: str = "part",
+    args: Event | None = None,
+    process: int = 0,
+) -> Iterator[Event]:
+    """A complete event; none where nothing lasts."""
+    if seconds > 0:
+        span = {"ts": _us(start_s), "dur": _us(seconds)}
+        yield {"ph": "X", "name": name, "cat": kind, "pid": process, "tid": track, **span, "args": args or {}}
+
+
+def _named(process: int, title: str, tracks: tuple[str, ...] = TRACKS) -> Iterator[Event]:
+    yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": title}}
+    for track, name in enumerate(tracks):
+        yield {"ph": "M", "name": "thread_name", "pid": process, "tid": track, "args": {"name": name}}
+
+
+def _us(seconds: float) -> float:
+    return round(float(seconds) * 1e6, 4)
+
+
+def _file(events: list[Event]) -> dict[str, Any]:
+    return {"traceEvents": events, "displayTimeUnit": "ms"}

@@ -1,0 +1,228 @@
+"""Bytes that each operator moves, under a precision and a compiler.
+
+A trace holds what single-precision eager execution moves. Under autocast matrix work takes and gives half precision,
+softmax and some others give single, everything else the widest of what it gets; a change of type is a copy, and so is
+a change of layout. A
+compiler makes one pass of all that lies between two matrix operators: it reads what enters and writes what leaves.
+
+Left out: fast norms are assumed (a norm gives what it gets); accumulation and statistics, which are small.
+Source: PyTorch, "Automatic Mixed Precision package", op-specific behaviour; Ansel et al. 2024, PyTorch 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from chronograd.trace import CONV_KINDS, DTYPE_BYTES, KINDS, MATRIX_KINDS, Operator, Trace
+
+# Autocast's list of operators that are kept in single precision.
+_SINGLE = frozenset(
+    [
+        "_softmax",
+        "_log_softmax",
+        "pow",
+        "exp",
+        "exp_",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "expm1",
+        "rsqrt",
+        "reciprocal",
+        "sum",
+        "prod",
+        "cumsum",
+        "cumprod",
+        "norm",
+        "softplus",
+        "nll_loss_forward",
+        "nll_loss2d_forward",
+        "linalg_vector_norm",
+    ]
+)
+_HALF_BYTES = 2
+# A change of type reads four bytes and writes two, or the other way round.
+_CAST_BYTES = 6
+# Which operator stands for a fused pass: the first of the kind that is hardest to stream through.
+_STANDS_FOR_PASS = {"norm": 0, "softmax": 1, "reduction": 2, "pooling": 3, "gather": 4, "elementwise": 5, "copy": 6}
+_VIEW, _NORM = KINDS.index("view"), KINDS.index("norm")
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Affine amounts of shape (num_operators, 2), and which operators are launched.
+
+    Attributes:
+        moved: bytes that the operators themselves read and write.
+        cast: bytes that change their operands' type or layout first.
+        vector_flops: arithmetic that is no matrix work.
+    """
+
+    moved: np.ndarray
+    cast: np.ndarray
+    vector_flops: np.ndarray
+    is_launched: np.ndarray
+
+
+def traffic(trace: Trace, precision: str = "fp32", is_compiled: bool = False) -> Traffic:
+    """What a trace's operators move. Kept with the trace, which is not changed afterwards."""
+    known: dict[tuple[bool, bool], Traffic] = trace.__dict__.setdefault("_traffic", {})
+    key = (precision in ("fp16", "bf16"), is_compiled)
+    if key not in known:
+        known[key] = _traffic(trace, *key)
+    return known[key]
+
+
+def _traffic(trace: Trace, is_half: bool, is_compiled: bool) -> Traffic:
+    c = trace.columns
+    moved, cast = c["read_bytes"] + c["written_bytes"], np.zeros_like(c["read_bytes"])
+    copied = ((c["kind"] == _NORM) & c["strided"])[:, None]
+    vector, launched = c["vector_flops"], c["kind"] != _VIEW
+    half: set[int] = set()
+    if is_half:
+        moved, cast, half = _autocast(trace)
+    cast = cast + _laid_out(trace, half)
+    moved = np.where(copied, 2 * moved, moved)  # a norm lays its input out anew first
+    if is_compiled:
+        moved, vector, launched = _fused(trace, moved, half)
+        cast[:, 1] = 0.0  # what grows with the batch changes type in the pass before; parameters do not
+    return Traffic(moved, cast, vector, launched)
+
+
+def _numel(trace: Trace) -> np.ndarray:
+    """Elements of every tensor, affine: shape (num_tensors, 2)."""
+    one = np.array([t.numel_at(1) for t in trace.tensors], dtype=np.float64)
+    two = np.array([t.numel_at(2) for t in trace.tensors], dtype=np.float64)
+    return np.stack([2 * one - two, two - one], axis=1)
+
+
+def _autocast(trace: Trace) -> tuple[np.ndarray, np.ndarray, set[int]]:
+    """Bytes moved and cast, and the tensors that are held in half precision."""
+    numel = _numel(trace)
+    is_single = [t.dtype == "float32" for t in trace.tensors]
+    half: set[int] = set()
+    copied: set[int] = set()  # storages with a copy in half: weights keep theirs for the step, backward finds it saved
+    c = trace.columns
+    cast = np.zeros_like(c["read_bytes"])
+    reads, writes = [(1.0, 1.0)] * len(trace.operators), [(1.0, 1.0)] * len(trace.operators)
+    sizes = (numel * np.array([[DTYPE_BYTES[t.dtype]] for t in trace.tensors])).tolist()
+
+    def share(ids: tuple[int, ...], is_weight_half: bool) -> tuple[float, float]:
+        """Bytes now over bytes traced, of the part that is constant and of that which grows."""
+        before, now = [0.0, 0.0], [0.0, 0.0]
+        for i in ids:
+            scale = 0.5 if i in half or (is_weight_half and is_single[i]) else 1.0
+            for part in (0, 1):
+                before[part] += sizes[i][part]
+                now[part] += sizes[i][part] * scale
+        return (now[0] / before[0] if before[0] else 1.0), (now[1] / before[1] if before[1] else 1.0)
+
+    for k, op in enumerate(trace.operators):
+        is_matrix = op.kind in MATRIX_KINDS
+        for i in _outputs_in_half(op, half, is_single, trace):
+            half.add(i)
+        if is_matrix:
+            for i in set(op.inputs):
+                storage = trace.tensors[i].storage
+                is_kept = op.phase == "backward" or trace.storages[storage].role == "parameter"
+                if is_single[i] and i not in half and not (is_kept and storage in copied):
+                    cast[k] += _CAST_BYTES * numel[i]
+                    copied.add(storage)
+            for i in op.outputs:
+                if is_single[i] and trace.storages[trace.tensors[i].storage].role == "gradient":
+                    cast[k] += _CAST_BYTES * numel[i]
+        reads[k], writes[k] = share(op.inputs, is_matrix), share(op.outputs, is_matrix)
+    moved = c["read_bytes"] * np.array(reads).reshape(-1, 2) + c["written_bytes"] * np.array(writes).reshape(-1, 2)
+    return moved, cast, half
+
+
+def _laid_out(trace: Trace, half: set[int]) -> np.ndarray:
+    """Bytes that convolutions move to bring operands into the layout they run with."""
+    found = np.zeros((len(trace.operators), 2))
+    for k, op in enumerate(trace.operators):
+        for position in op.attributes.get("copied", ()) if op.kind in CONV_KINDS else ():
+            i = op.inputs[position]
+            one, two = (trace.tensors[i].numel_at(batch) for batch in (1, 2))
+            size = _HALF_BYTES if i in half else DTYPE_BYTES[trace.tensors[i].dtype]
+            found[k] += 2 * size * np.array([2 * one - two, two - one])
+    return found
+
+
+def held_in_half(trace: Trace) -> set[int]:
+    """Tensors, by id, that autocast holds in half precision."""
+    return _autocast(trace)[2]
+
+
+def _outputs_in_half(op: Operator, half: set[int], is_single: list[bool], trace: Trace) -> list[int]:
+    outputs = [i for i in op.outputs if is_single[i]]
+    if op.kind in MATRIX_KINDS:
+        return outputs
+    if op.name in _SINGLE:
+        return []
+    floats = [i for i in op.inputs if is_single[i]]
+    if op.kind in ("norm", "view", "pooling") or op.name.endswith("_"):
+        return outputs if floats and floats[0] in half else []
+    wide = [i for i in floats if trace.tensors[i].shape]
+    return outputs if wide and all(i in half for i in wide) else []
+
+
+def _fused(trace: Trace, moved: np.ndarray, half: set[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Bytes, arithmetic and launches where everything between two matrix operators is one pass."""
+    c = trace.columns
+    vector = np.array(c["vector_flops"])
+    moved = np.array(moved)
+    launched = c["kind"] != _VIEW
+    size = _numel(trace)
+    for i, t in enumerate(trace.tensors):
+        size[i] *= _HALF_BYTES if i in half else DTYPE_BYTES[t.dtype]
+    last_read = {
+        trace.tensors[i].storage: k for k, o in enumerate(trace.operators) if o.kind != "view" for i in o.inputs
+    }
+    last_read |= {i: len(trace.operators) for i, s in enumerate(trace.storages) if s.role != "activation"}
+    last_read |= {trace.tensors[i].storage: len(trace.operators) for i in trace.outputs}
+    run: list[int] = []
+    for k, op in enumerate([*trace.operators, None]):
+        is_end = (
+            op is None or op.kind in (*MATRIX_KINDS, "unknown") or (run and op.phase != trace.operators[run[0]].phase)
+        )
+        if not is_end:
+            run.append(k)
+            continue
+        passes = [i for i in run if launched[i]]
+        if len(passes) > 1:
+            first = min(passes, key=lambda i: (_STANDS_FOR_PASS.get(trace.operators[i].kind, 9), i))
+            total = _through(trace, run, size, last_read)
+            arithmetic = vector[passes].sum(axis=0)
+            moved[passes], vector[passes], launched[passes] = 0.0, 0.0, False
+            moved[first], vector[first], launched[first] = total, arithmetic, True
+        run = [k] if op is not None and op.kind not in (*MATRIX_KINDS, "unknown") else []
+    return moved, vector, launched
+
+
+def _through(trace: Trace, run: list[int], size: np.ndarray, last_read: dict[int, int]) -> np.ndarray:
+    """Bytes of the distinct tensors that enter a run of operators, and of those read after it, affine."""
+    start, end = run[0], run[-1]
+    enters: dict[int, dict[int, np.ndarray]] = {}
+    leaves: dict[int, dict[int, np.ndarray]] = {}
+    for k in run:
+        op = trace.operators[k]
+        if op.kind == "view":
+            continue
+        for i in op.inputs:
+            storage = trace.tensors[i].storage
+            if trace.storages[storage].birth < start:
+                enters.setdefault(storage, {})[i] = size[i]
+        for i in op.outputs:
+            storage = trace.tensors[i].storage
+            if last_read.get(storage, -1) > end:
+                leaves.setdefault(storage, {})[i] = size[i]
+    total = np.zeros(2)
+    for found in (enters, leaves):
+        for storage, views in found.items():
+            whole = trace.storages[storage].bytes
+            moved = sum(views.values(), np.zeros(2))
+            total += np.minimum(moved, whole) if moved.sum() > sum(whole) else moved
+    return total

@@ -1,0 +1,102 @@
+"""Layers under the roof that a device's peak and bandwidth make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chronograd.record import Record
+from chronograd.report.figure import Figure, Lines, Series
+from chronograd.report.page import Section, Table
+from chronograd.report.words import device, listed
+from chronograd.units import percent, quantity, seconds, si
+
+_TERA = 1e12
+_COLORS = {"compute": "accent", "memory": "orange", "launch": "purple"}
+_WHAT = {"compute": "arithmetic", "memory": "memory traffic", "launch": "launches"}
+
+
+def roofline_section(record: Record, measured: Record | None = None) -> Section:
+    """Each layer of the record's table `layers`, and the whole measured step where there is one."""
+    layers = record.tables.get("layers", [])
+    peak, bandwidth = (float(record.provenance.get(n) or 0) for n in ("peak_flops_per_s", "bandwidth_bytes_per_s"))
+    points = [row for row in layers if row["flops"] and row["bytes"]]
+    return Section(
+        title="Roofline: how close each layer comes to what the device can do",
+        intro=f"Forward and backward on {device(record)}, under a peak of {si(peak, 'FLOP/s')} and a bandwidth of "
+        f"{si(bandwidth, 'B/s')}: {_where_from(record)}. {_conventions(record)}",
+        figure=Figure([_plot(points, layers, peak, bandwidth, measured)]) if points and peak and bandwidth else None,
+        caption="Each point is a layer, coloured by what takes longest at the peak rates. The dashed line is the roof: "
+        "bandwidth × FLOPs per byte, at most the peak. Both axes are logarithmic.",
+        table=Table(
+            ("layer", "kind", "FLOPs per byte", "ceiling", "predicted", "share of ceiling", "bound", "time to win"),
+            [_row(r) for r in sorted(layers, key=lambda r: -float(r["time_to_win_s"]))],
+            {2, 3, 4, 5, 7},
+        ),
+        takeaway=_takeaway(record, layers),
+    )
+
+
+def _where_from(record: Record) -> str:
+    origin = (record.provenance.get("calibration") or {}).get("origin", "")
+    return "those of the data sheet" if origin == "datasheet" else "those of the calibration"
+
+
+def _conventions(record: Record) -> str:
+    mfu, ppp = (quantity(record[name].value, "1") for name in ("mfu", "ppp"))
+    return (
+        f"MFU is {mfu}: matrix FLOPs of a step (1 MAC = 2 FLOPs) over its time, of the dense peak in this precision. PPP "
+        f"is {ppp}: FLOPs / peak + bytes / bandwidth, over the time of both passes, as in PALEO."
+    )
+
+
+def _plot(
+    points: Sequence[Mapping[str, Any]],
+    layers: Sequence[Mapping[str, Any]],
+    peak: float,
+    bandwidth: float,
+    measured: Record | None,
+) -> Lines:
+    intensities = [float(row["intensity_flops_per_byte"]) for row in points]
+    ridge = peak / bandwidth
+    ends = min([*intensities, ridge]) / 1.5, max([*intensities, ridge]) * 2
+    roof_x = [ends[0], ridge, ends[1]]
+    series = [Series("roof", "reference", roof_x, [min(peak, bandwidth * x) / _TERA for x in roof_x])]
+    for bound, color in _COLORS.items():
+        mine = [row for row in points if row["bound"] == bound]
+        if mine:
+            x = [float(row["intensity_flops_per_byte"]) for row in mine]
+            y: list[float | None] = [float(f"{float(row['achieved_flops_per_s']) / _TERA:.6g}") for row in mine]
+            series.append(Series(f"bound by {_WHAT[bound]}", "predicted", x, y, color=color, is_scatter=True))
+    achieved = measured["achieved_flops_per_s"].value if measured is not None else None
+    if achieved:
+        total = sum(float(row["flops"]) for row in layers) / sum(float(row["bytes"]) for row in layers)
+        series.append(Series("whole step, measured", "measured", [total], [achieved / _TERA]))
+    return Lines("FLOPs per byte", "TFLOP/s", series, log_x=True, log_y=True)
+
+
+def _row(r: Mapping[str, Any]) -> list[str]:
+    return [
+        str(r["name"]),
+        str(r["kind"]),
+        f"{float(r['intensity_flops_per_byte']):.3g}",
+        seconds(float(r["ceiling_s"])),
+        seconds(float(r["time_s"])),
+        percent(float(r["share_of_ceiling"]), 0),
+        str(r["bound"]),
+        seconds(float(r["time_to_win_s"])),
+    ]
+
+
+def _takeaway(record: Record, layers: Sequence[Mapping[str, Any]]) -> str:
+    total = sum(float(row["time_s"]) for row in layers)
+    if not total:
+        return "The record has no times of layers, so nothing can be said about their ceilings."
+    best = record.tables.get("most_to_win") or sorted(layers, key=lambda r: -float(r["time_to_win_s"]))[:3]
+    won = sum(float(row["time_to_win_s"]) for row in best)
+    ceiling = sum(float(row["ceiling_s"]) for row in layers)
+    names = listed([f"{row['name']} ({seconds(float(row['time_to_win_s']))})" for row in best])
+    return (
+        f"Forward and backward run at {percent(ceiling / total, 0)} of their ceiling; the most time to win is in {names}, "
+        f"together {percent(won / total, 0)} of the two passes."
+    )

@@ -1,0 +1,224 @@
+"""The largest batch that really runs here: probes in processes of their own, one batch each.
+
+    python -m chronograd.train.largest_batch JOB.json BATCH LIMIT_BYTES
+
+A probe takes two steps of the job with one batch of synthetic samples of its shape, under a memory limit, and prints one
+line of JSON. It runs out of memory on its own: the parent sees an answer, or a process that has died, and goes on.
+
+On the CPU the limit is on resident memory: the process may add to its private data (RLIMIT_DATA, Linux) what the
+limit leaves beyond what it has once torch is loaded. On CUDA it is a share of the device's memory, and without a limit
+the device's own.
+
+Left out: other processes' use of the same memory while probing.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from chronograd.data import datasets
+from chronograd.errors import InputError, RunError
+from chronograd.job import Job, changed, from_dict, resolved
+from chronograd.measure import environment
+from chronograd.measure.memory import PeakMemory
+from chronograd.train.check import check_network
+from chronograd.train.place import check_machine, place_from_environment
+from chronograd.train.step import TrainingStep
+
+PROBE_TIMEOUT_S = 600.0
+MAX_PROBES = 10
+# The search ends where the smallest batch that failed is no further than this above the largest that ran.
+CLOSE_ENOUGH = 0.02
+# How torch, the C++ library, and oneDNN (which cannot make a primitive without memory) say it.
+_OUT_OF_MEMORY = (
+    "out of memory",
+    "allocate memory",
+    "bad_alloc",
+    "could not create a primitive",
+    "could not create a memory",
+)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One batch tried. `base_bytes` is what the process held after a step with a single pair of samples.
+
+    `reason` says how it ended where it did not run: out of memory, or killed.
+    """
+
+    batch: int
+    ran: bool
+    peak_bytes: int | None = None
+    base_bytes: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Between which batches memory ends. None where no probe found that side."""
+
+    largest_ran: int | None
+    smallest_failed: int | None
+    probes: tuple[Probe, ...]
+
+
+def find_edge(try_batch: Callable[[int], Probe], start: int, max_probes: int = MAX_PROBES) -> Edge:
+    """Bisect for the edge, from a predicted largest batch.
+
+    From `start` in growing strides (an eighth, a quarter, a half, ...) to the first change between running and failing,
+    then halving.
+
+    >>> edge = find_edge(lambda batch: Probe(batch, ran=batch <= 97), start=100)
+    >>> edge.largest_ran, edge.smallest_failed, len(edge.probes)
+    (97, 98, 5)
+    """
+    ran, failed = 0, 0
+    probes: list[Probe] = []
+    batch, stride = max(1, start), max(1, start // 8)
+    while len(probes) < max_probes:
+        probe = try_batch(batch)
+        probes.append(probe)
+        if probe.ran:
+            ran = batch
+        else:
+            failed = batch
+        if failed == 1 or (ran and failed and failed - ran <= max(1, CLOSE_ENOUGH * ran)):
+            break
+        if ran and failed:
+            batch = (ran + failed) // 2
+        else:
+            batch = max(1, batch + stride if ran else batch - stride)
+            stride *= 2
+    return Edge(ran or None, failed or None, tuple(probes))
+
+
+def probe(job: Job, batch: int, limit_bytes: int | None = None) -> Probe:
+    """Run two steps with `batch` samples in a process of its own.
+
+    Raises: RunError if it fails for another reason than memory.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "job.json"
+        path.write_text(json.dumps(resolved(_one_batch(job, batch))))
+        command = [
+            sys.executable,
+            "-m",
+            "chronograd.train.largest_batch",
+            str(path),
+            str(batch),
+            str(limit_bytes or 0),
+        ]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise RunError(f"a probe of batch {batch} took over {PROBE_TIMEOUT_S:.0f} s") from None
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode == 0 and lines:
+        return Probe(batch, **json.loads(lines[-1]))
+    if done.returncode < 0 or any(word in done.stderr for word in _OUT_OF_MEMORY):
+        how = f"killed by signal {-done.returncode}" if done.returncode < 0 else "out of memory"
+        return Probe(batch, ran=False, reason=how)
+    raise RunError(f"a probe of batch {batch} failed:\n{done.stderr[-2000:]}")
+
+
+def confirm(job: Job, predicted: int, limit_bytes: int | None = None, max_probes: int = MAX_PROBES) -> Edge:
+    """The edge around a predicted largest batch on this machine.
+
+    Args:
+        limit_bytes: memory allowed to the process (CPU) or of the device (CUDA); by default all there is.
+
+    Raises: InputError where this machine cannot run the job; RunError if a probe fails for another reason than memory.
+    """
+    check_machine(job, 1, [gpu["name"] for gpu in environment.gpus()])
+    one = _one_batch(job, 1)
+    check_network(one, datasets.card(one.data))
+    return find_edge(lambda batch: probe(job, batch, limit_bytes), predicted, max_probes)
+
+
+def base_bytes(job: Job) -> int:
+    """What a process here holds beside a network's tensors: the framework, and the context on a GPU."""
+    found = probe(job, 2).base_bytes
+    if found is None:
+        raise RunError("not even a batch of 2 runs here, so there is no edge to look for")
+    return found
+
+
+def _one_batch(job: Job, batch: int) -> Job:
+    """The job on one device with synthetic samples of its own shape, one batch of them."""
+    data = datasets.card(job.data)
+    fields = [
+        *("cluster.count=1", "backend=single", f"training.batch={batch}", "training.zero_stage=0"),
+        f"data={{name: synthetic, shape: {list(data.shape)}, classes: {data.num_classes}, samples: {batch}}}",
+    ]
+    return changed(job, fields)
+
+
+# -- in the probe's own process -------------------------------------------------------------------------
+
+
+def main(argv: list[str]) -> int:
+    """Two steps under a limit. Status 0 with a line of JSON, whether memory sufficed or not."""
+    job = from_dict(json.loads(Path(argv[0]).read_text()))
+    place = place_from_environment(job)
+    limit = int(argv[2])
+    # A first step loads what libraries load late, some 150 MB, which is no network's memory.
+    small = _one_batch(job, 2)
+    TrainingStep(small, datasets.load(small.data), place).run(0)
+    base = _limit_cuda(limit, place.device) if place.device.type == "cuda" else _limit_private_data(limit)
+    memory = PeakMemory(place.device)
+    answer: dict[str, Any]
+    try:
+        step = TrainingStep(job, datasets.load(job.data), place)
+        for _ in range(2):  # the optimizer's state is there from the second
+            step.run(0)
+        if place.device.type == "cuda":
+            torch.cuda.synchronize(place.device)
+        answer = {"ran": True, "peak_bytes": memory.peak_bytes()}
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not any(word in str(error) for word in _OUT_OF_MEMORY):
+            raise
+        answer = {"ran": False, "reason": "out of memory"}
+    print(json.dumps({**answer, "base_bytes": base}), flush=True)
+    return 0
+
+
+def _limit_cuda(limit: int, device: Any) -> int:
+    """Let this process have so much of a GPU; what is taken of it beside our tensors, by the context and by others."""
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    base = int(total - free)
+    if limit:
+        if limit <= base:
+            raise InputError(f"{limit / 1e6:.0f} MB are less than the {base / 1e6:.0f} MB that are taken already")
+        torch.cuda.set_per_process_memory_fraction(min(1.0, (limit - base) / total), device)
+    return base
+
+
+def _limit_private_data(limit: int) -> int:
+    """Let this process grow to so many resident bytes; what it has now."""
+    now = int(psutil.Process().memory_info().rss)
+    if limit:
+        import resource  # not on Windows
+
+        if limit <= now:
+            raise InputError(
+                f"{limit / 1e6:.0f} MB are less than the {now / 1e6:.0f} MB of a process with torch loaded"
+            )
+        status = Path("/proc/self/status").read_text()
+        data = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData:"))
+        resource.setrlimit(resource.RLIMIT_DATA, (data + limit - now,) * 2)
+    return now
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

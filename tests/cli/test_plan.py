@@ -1,0 +1,88 @@
+"""`chronograd plan` and `predict --layers`, as a user sees them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+
+from chronograd.cli.main import main
+from chronograd.cli.plan import parse_bytes
+
+JOB = str(Path(__file__).parent.parent.parent / "examples" / "digits.yaml")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(list(arguments)) == 0
+    return capsys.readouterr().out
+
+
+def test_the_largest_batch_with_its_table(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = run(capsys, "plan", JOB, "--largest-batch", "--on", "V100")
+    assert "Tesla V100" in printed
+    for part in ("parameters", "gradients", "optimizer", "buffers", "activations", "reserve", "assumed"):
+        assert part in printed
+    data = json.loads(run(capsys, "plan", JOB, "--largest-batch", "--on", "V100", "--json"))
+    fits = {row["batch"]: row["fits"] for row in data["memory"]}
+    assert fits[data["largest_batch_per_device"]]
+    assert not fits[data["largest_batch_per_device"] + 1]
+    parts = ("parameters", "gradients", "optimizer_state", "buffers", "activations", "reserve")
+    assert all(row["total"] == sum(row[part] for part in parts) for row in data["memory"])
+    assert data["confirmed"] is None
+
+
+def test_less_memory_less_batch_and_several_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    two = json.loads(run(capsys, "plan", JOB, "--largest-batch", "--on", "k80", "--on", "h100", "--json"))
+    assert two[0]["largest_batch_per_device"] < two[1]["largest_batch_per_device"]
+    less = json.loads(run(capsys, "plan", JOB, "--largest-batch", "--on", "h100", "--memory", "2GB", "--json"))
+    assert less["capacity_bytes"] == 2_000_000_000
+    assert less["largest_batch_per_device"] < two[0]["largest_batch_per_device"]
+
+
+def test_settings_that_fit_cheapest_first(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("plan", JOB, "--on", "V100", "--on", "A100", "--counts", "1,4", "--batches", "32,64")
+    assert "per million samples" in run(capsys, *arguments)
+    data = json.loads(run(capsys, *arguments, "--json"))
+    assert data["evaluated"] == data["fit"] == len(data["settings"]) == 8
+    prices = [row["usd_per_million_samples"] for row in data["settings"]]
+    assert prices == sorted(prices)
+
+
+def test_from_a_saved_trace(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    saved = str(tmp_path / "net.json.gz")
+    run(capsys, "count", JOB, "--out", saved)
+    assert "at most" in run(capsys, "plan", JOB, "--largest-batch", "--on", "V100", "--trace", saved)
+
+
+def test_layers_and_what_there_is_to_win(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = run(capsys, "predict", JOB, "--on", "v100", "--layers")
+    assert "layer2.0" in printed
+    assert "most time to win: " in printed
+    assert "MFU" in printed
+    assert "PPP" in printed
+    assert "layer1.0.conv1" in run(capsys, "predict", JOB, "--on", "v100", "--layers", "--depth", "3")
+    record = json.loads(run(capsys, "predict", JOB, "--on", "v100", "--layers", "--json"))
+    assert len(record["tables"]["most_to_win"]) == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--largest-batch", "--memory", "lots"),
+        ("--confirm",),
+        ("--largest-batch", "--on", "v100", "--confirm"),
+        ("--counts", "1,two"),
+        ("--counts", "0"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", JOB, *arguments]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_sizes() -> None:
+    assert [parse_bytes(t) for t in ("1", "2GB", "2 GiB", "1.5k", "3mb")] == [1, 2 * 10**9, 2**31, 1500, 3 * 10**6]
+    with pytest.raises(click.BadParameter):
+        parse_bytes("GB")

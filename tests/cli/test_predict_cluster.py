@@ -1,0 +1,88 @@
+"""`chronograd predict` for clusters: --scaling, --model paleo, --timeline; `records --timeline`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chronograd.cli.main import main
+from chronograd.count.network import trace_network
+from chronograd.rundir import RunDir
+
+ROOT = Path(__file__).parent.parent.parent
+JOB = """
+network: {name: alexnet-v2}
+data: {name: synthetic, shape: [3, 224, 224], classes: 1000}
+training: {recipe: sgd, batch: 2048}
+cluster: {device: k80}
+backend: ddp
+"""
+
+
+@pytest.fixture(scope="module")
+def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A job and the trace of its network."""
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "job.yaml").write_text(JOB)
+    trace_network("alexnet-v2").save(folder / "net.json.gz")
+    return ["predict", str(folder / "job.yaml"), "--trace", str(folder / "net.json.gz")]
+
+
+def test_a_scaling_table(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments, "--on", "v100", "--scaling", "strong", "--counts", "1,2,4,8"]) == 0
+    text = capsys.readouterr().out
+    assert "strong scaling of alexnet-v2 on v100" in text
+    assert text.count("%") == 4
+    assert main([*arguments, "--on", "v100", "--scaling", "weak", "--counts", "1,16", "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert [row["count"] for row in table["rows"]] == [1, 16]
+    assert table["rows"][1]["nodes"] == 2
+    assert table["mode"] == "weak"
+
+
+def test_paleo_gives_a_record(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments, "--model", "paleo", "--ppp", "0.62", "--ppp-comm", "0.72", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    # AlexNet v2 on a K80 at batch 2048: 3365.3 ms (PALEO's released code).
+    assert record["quantities"]["step_time_s"]["value"] == pytest.approx(3.3653, abs=5e-5)
+    assert record["quantities"]["step_time_s"]["source"].startswith("PALEO (PPP 0.62 and 0.72)")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["--model", "paleo", "--ppp", "1.5"], "ppp is 1.5"),
+        (["--scaling", "strong", "--counts", "1,two"], "write whole numbers"),
+        (["--scaling", "weak", "--counts", "0"], "one or more counts"),
+        (["--algorithm", "buterfly", "--on", "2xk80"], "did you mean butterfly"),
+        (["--timeline", "no/such/folder/step.json"], "cannot write"),
+        (["--timeline", "step.json", "--on", "k80", "--on", "v100"], "--timeline takes one setting"),
+        (["--scaling", "strong", "--out", "record.json"], "leave --out out"),
+    ],
+)
+def test_mistakes_get_one_message(
+    arguments: list[str], wrong: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, *wrong]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_timelines_of_a_prediction_and_of_a_run(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "step.json"
+    assert main([*arguments, "--on", "8xv100", "--timeline", str(saved)]) == 0
+    assert "step time" in capsys.readouterr().out
+    assert {"forward", "backward", "communication"} <= {
+        e.get("cat") for e in json.loads(saved.read_text())["traceEvents"]
+    }
+    run = RunDir.create(out=tmp_path / "run")
+    with run.step_writer() as lines:
+        lines.write(step=1, mode="parts", step_time_s=0.3, forward_s=0.1, backward_s=0.2)
+    assert main(["records", str(run.path), "--timeline", str(saved)]) == 0
+    assert [e["name"] for e in json.loads(saved.read_text())["traceEvents"] if e["ph"] == "X"] == [
+        *("step 1", "forward", "backward")
+    ]
+    assert main(["records", "--timeline", str(saved)]) == 2

@@ -1,0 +1,136 @@
+"""Predictions for clusters: tiers, algorithms, stragglers, input, scaling tables, and how fast they are."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chronograd import job as jobs
+from chronograd.count.network import trace_network
+from chronograd.errors import InputError, JobError, NotFoundError
+from chronograd.hardware import catalog
+from chronograd.predict.collectives import ALGORITHMS, Topology, all_reduce_s
+from chronograd.predict.prediction import predict, predict_step, setting_of
+from chronograd.predict.speedup import scaling_table
+from chronograd.record import STEP_PARTS
+
+TRACE = trace_network("alexnet-v2")
+
+
+def job(batch: int = 2048, **cluster: Any) -> jobs.Job:
+    return jobs.from_dict(
+        {
+            "network": {"name": "alexnet-v2"},
+            "data": {"name": "synthetic", "shape": [3, 224, 224], "classes": 1000},
+            "training": {"recipe": "sgd", "batch": batch},
+            "cluster": {"device": "v100", **cluster},
+            "backend": "ddp",
+        }
+    )
+
+
+def exchange_s(algorithm: str = "ring", **cluster: Any) -> float:
+    return float(predict_step(TRACE, setting_of(job(**cluster), algorithm)).communication.total_s)
+
+
+def test_the_exchange_is_that_of_all_buckets_over_the_tiers() -> None:
+    """AlexNet's buckets on two nodes of eight; the ring crosses each node's 25 Gbit/s once."""
+    step = predict_step(TRACE, setting_of(job(count=16)))
+    link = catalog.link("ethernet-25g")
+    sizes = np.array([b.size_bytes for b in step.communication.buckets])
+    assert sizes.sum() == 4 * TRACE.params
+    expected = (30 * link.latency_s + 2 * 15 / 16 * sizes / link.bandwidth_bytes_per_s).sum()
+    assert step.communication.total_s == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_hierarchy_beats_a_ring_across_nodes_and_is_one_inside() -> None:
+    assert exchange_s("hierarchical", count=16) < 0.6 * exchange_s("ring", count=16)
+    assert exchange_s("hierarchical", count=8) == pytest.approx(exchange_s("ring", count=8))
+    assert exchange_s("reduce_to_one", count=16) > 5 * exchange_s("ring", count=16)
+
+
+def test_links_and_nodes_of_the_job() -> None:
+    assert exchange_s(count=8, intra_link="pcie3") > 5 * exchange_s(count=8)
+    assert exchange_s(count=8, per_node=4) > 10 * exchange_s(count=8)
+    assert exchange_s(count=8, per_node=4, link="infiniband-edr") < exchange_s(count=8, per_node=4) / 3
+    record = predict(TRACE, job(count=16, per_node=4))
+    assert record.cluster["nodes"] == 4
+    assert (record.cluster["per_node"], record.cluster["link"]) == (4, "ethernet-25g")
+    with pytest.raises(NotFoundError, match="pcie3"):
+        setting_of(job(count=8, intra_link="pcie33"))
+
+
+def test_stragglers_add_to_the_exposed_communication() -> None:
+    steady, noisy = predict(TRACE, job(count=8)), predict(TRACE, job(count=8, step_sigma_log=0.1))
+    wait = noisy.value("straggler_wait_s")
+    alone = steady.value("step_time_s") - steady.value("communication_exposed_s")
+    # The expected largest of eight standard normals is 1.424 (Harter 1961); Blom's, 1.434.
+    assert wait == pytest.approx(alone * np.expm1(0.1434), rel=1e-3)
+    assert noisy.value("communication_exposed_s") == pytest.approx(steady.value("communication_exposed_s") + wait)
+    assert "straggler_wait_s" not in steady.quantities
+    assert "stragglers" in steady.provenance["left_out"]
+    assert "stragglers" not in noisy.provenance["left_out"]
+
+
+def test_a_step_cannot_be_shorter_than_its_input() -> None:
+    fast = predict(TRACE, job(count=16)).value("step_time_s")
+    # Two nodes, each loading half of the batch.
+    starved = predict(TRACE, job(count=16, input_samples_per_s=1024 / (2 * fast)))
+    assert starved.value("step_time_s") == pytest.approx(2 * fast)
+    assert starved.value("input_stall_s") == pytest.approx(fast)
+    assert starved.value("step_time_s") == pytest.approx(sum(starved.value(part) for part in STEP_PARTS))
+    enough = predict(TRACE, job(count=16, input_samples_per_s=1024 / (0.9 * fast)))
+    assert (enough.value("step_time_s"), enough.value("input_stall_s")) == (pytest.approx(fast), 0.0)
+
+
+def test_strong_and_weak_scaling() -> None:
+    strong = scaling_table(TRACE, job(), [1, 2, 3, 8, 64])
+    assert [row["batch_per_rank"] for row in strong] == [2048, 1024, 683, 256, 32]
+    assert [row["nodes"] for row in strong] == [1, 1, 1, 1, 8]
+    assert strong[0]["speed_up"] == strong[0]["efficiency"] == 1.0
+    assert strong[1]["speed_up"] == pytest.approx(strong[0]["step_time_s"] / strong[1]["step_time_s"])
+    price = catalog.price_of("v100")
+    assert price is not None
+    hours = strong[3]["step_time_s"] / 3600
+    expected = 8 * price.usd_per_device_hour * hours / 2048 * 1e6
+    assert strong[3]["usd_per_million_samples"] == pytest.approx(expected)
+    weak = scaling_table(TRACE, job(count=8), [1, 8, 16, 64], "weak", algorithm="hierarchical")
+    assert {row["batch_per_rank"] for row in weak} == {256}
+    efficiencies = [row["efficiency"] for row in weak]
+    assert efficiencies == sorted(efficiencies, reverse=True)
+    assert weak[1]["efficiency"] == pytest.approx(weak[0]["step_time_s"] / weak[1]["step_time_s"])
+
+
+def test_scaling_by_paleo_is_its_own() -> None:
+    """AlexNet v2 over 20 Gbit/s with batch 2048 is 3.71 times as fast on 8 K80s (PALEO's released code)."""
+    k80 = job(device="k80", per_node=1, link="ethernet-10g")
+    (row,) = scaling_table(TRACE, k80, [8], algorithm="tree", ppp=(0.62, 1.0))
+    # Twice 10 Gbit/s by a PPP of 2 is not allowed, so the exchange takes twice as long: 3365.3 / (423.3 + 2 · 482.9).
+    assert row["speed_up"] == pytest.approx(3365.3 / (3365.3 / 3.7133 + 482.9), rel=1e-3)
+    record = predict(TRACE, job(device="k80"), ppp=(0.62, 1.0))
+    assert record.value("step_time_s") == pytest.approx(3.3653, abs=5e-5)
+    assert record["step_time_s"].source.startswith("PALEO")
+
+
+@pytest.mark.parametrize(("mode", "counts"), [("string", [1]), ("strong", []), ("weak", [0, 1])])
+def test_wrong_scaling(mode: str, counts: list[int]) -> None:
+    with pytest.raises(InputError, match="strong or weak"):
+        scaling_table(TRACE, job(), counts, mode)
+
+
+def test_a_rank_without_a_sample() -> None:
+    with pytest.raises(JobError, match="at least one sample"):
+        scaling_table(TRACE, job(batch=4), [8])
+
+
+def test_a_hundred_thousand_collectives_a_second() -> None:
+    v100 = catalog.device("v100")
+    links = (catalog.link(v100.node.intra_link), catalog.link(v100.node.inter_link))
+    sizes, counts = np.geomspace(1e3, 1e9, 100)[:, None], np.arange(1, 1001)
+    start = time.perf_counter()
+    for algorithm in ALGORITHMS:
+        assert all_reduce_s(algorithm, sizes, Topology(counts, 8, *links)).shape == (100, 1000)
+    assert time.perf_counter() - start < 1.0

@@ -1,0 +1,113 @@
+"""Collectives in closed form, on one tier and on two."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chronograd.errors import InputError, NotFoundError
+from chronograd.hardware.catalog import Link
+from chronograd.predict import collectives
+from chronograd.predict.collectives import ALGORITHMS, ALIASES, ALL_REDUCES, Topology, all_reduce_s, bandwidths
+
+# 10 and 1 GB/s, 1 and 10 µs.
+NEAR = Link(name="near", title="", latency_s=1e-6, bandwidth_bytes_per_s=1e10)
+FAR = Link(name="far", title="", latency_s=1e-5, bandwidth_bytes_per_s=1e9, per="node")
+S = 1e8
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 8, 100])
+def test_no_all_reduce_beats_the_bandwidth_bound(num_ranks: int) -> None:
+    """t >= 2(n - 1)/n · S/B whatever the algorithm (nccl-tests PERFORMANCE.md)."""
+    bound = 2 * (num_ranks - 1) / num_ranks * S / 1e9
+    for algorithm in ALL_REDUCES.values():
+        assert algorithm(S, num_ranks, 1e-6, 1e9) >= bound * (1 - 1e-12)
+    assert collectives.ring(S, num_ranks, 0.0, 1e9) == pytest.approx(bound)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected_s"),
+    [
+        ("ring", 2 * 7 * 1e-6 + 2 * 7 / 8 * S / 1e10),
+        ("tree", 2 * 3 * (1e-6 + S / 1e10)),
+        ("halving_doubling", 2 * 3 * 1e-6 + 2 * 7 / 8 * S / 1e10),
+        ("recursive_doubling", 3 * (1e-6 + S / 1e10)),
+        ("reduce_to_one", 2 * 7 * (1e-6 + S / 1e10)),
+        ("hierarchical", 2 * 7 * 1e-6 + 2 * 7 / 8 * S / 1e10),
+    ],
+)
+def test_one_node_is_one_tier(algorithm: str, expected_s: float) -> None:
+    assert all_reduce_s(algorithm, S, Topology(8, 8, NEAR, FAR)) == pytest.approx(expected_s, rel=1e-12)
+    assert all_reduce_s(algorithm, S, Topology(1, 8, NEAR, FAR)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected_s"),
+    [
+        # 32 ranks, 8 a node, 4 nodes. The ring crosses a node's link once in each direction.
+        ("ring", 2 * 31 * 1e-5 + 2 * 31 / 32 * S / 1e9),
+        ("tree", 2 * 3 * (1e-6 + S / 1e10) + 2 * 2 * (1e-5 + S / 1e9)),
+        # All eight of a node talk to another node at once, and share its link.
+        ("halving_doubling", 6e-6 + 2 * 7 / 8 * S / 1e10 + 2 * 2 * 1e-5 + 2 * 3 / 4 * (S / 8) / (1e9 / 8)),
+        ("recursive_doubling", 3 * (1e-6 + S / 1e10) + 2 * (1e-5 + S / (1e9 / 8))),
+        # Seven of the root's own node, and 24 of the others, each by itself over the root's link.
+        ("reduce_to_one", 2 * 7 * (1e-6 + S / 1e10) + 2 * 24 * (1e-5 + S / 1e9)),
+        # Reduce-scatter(S) in a node, all-reduce(S/8) between 4 nodes, all-gather(S) in a node.
+        ("hierarchical", 2 * (7e-6 + 7 / 8 * S / 1e10) + 2 * 3 * 1e-5 + 2 * 3 / 4 * (S / 8) / (1e9 / 8)),
+    ],
+)
+def test_two_tiers(algorithm: str, expected_s: float) -> None:
+    assert all_reduce_s(algorithm, S, Topology(32, 8, NEAR, FAR)) == pytest.approx(expected_s, rel=1e-12)
+
+
+def test_a_link_for_every_device_is_not_shared() -> None:
+    own = FAR.model_copy(update={"per": "device"})
+    inside = 2 * (7e-6 + 7 / 8 * S / 1e10)
+    expected = inside + 2 * 3 * 1e-5 + 2 * 3 / 4 * (S / 8) / 1e9
+    assert all_reduce_s("hierarchical", S, Topology(32, 8, NEAR, own)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_one_device_a_node_has_one_tier_again() -> None:
+    for algorithm, flat in ALL_REDUCES.items():
+        across = all_reduce_s(algorithm, S, Topology(16, 1, NEAR, FAR))
+        assert across == pytest.approx(flat(S, 16, FAR.latency_s, FAR.bandwidth_bytes_per_s), rel=1e-12)
+
+
+def test_reduce_scatter_and_all_gather_make_a_ring() -> None:
+    arguments = (S, 7, 1e-6, 1e9)
+    halves = collectives.reduce_scatter(*arguments) + collectives.all_gather(*arguments)
+    assert halves == pytest.approx(collectives.ring(*arguments))
+    assert collectives.broadcast(*arguments) == pytest.approx(3 * (1e-6 + 0.1))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_arrays_give_what_numbers_give(algorithm: str) -> None:
+    sizes, ranks = np.array([[1e3], [S]]), np.array([1, 2, 8, 9, 64, 1000])
+    table = all_reduce_s(algorithm, sizes, Topology(ranks, 8, NEAR, FAR))
+    assert table.shape == (2, 6)
+    one_by_one = [[all_reduce_s(algorithm, s, Topology(int(n), 8, NEAR, FAR)) for n in ranks] for s in sizes[:, 0]]
+    np.testing.assert_allclose(table, one_by_one, rtol=1e-12)
+    assert isinstance(one_by_one[0][0], float)
+
+
+def test_paleos_names() -> None:
+    topology = Topology(16, 8, NEAR, FAR)
+    for alias, name in ALIASES.items():
+        assert all_reduce_s(alias, S, topology) == all_reduce_s(name, S, topology)
+
+
+def test_algorithm_and_bus_bandwidth() -> None:
+    """busbw of a ring without latency is the bandwidth of the link (nccl-tests PERFORMANCE.md)."""
+    seconds = collectives.ring(S, 8, 0.0, 1e9)
+    algorithm, bus = bandwidths("all_reduce", S, seconds, 8)
+    assert bus == pytest.approx(1e9)
+    assert algorithm == pytest.approx(1e9 / (2 * 7 / 8))
+
+
+def test_wrong_names_and_ranks() -> None:
+    with pytest.raises(NotFoundError, match="halving_doubling"):
+        all_reduce_s("halving_doublin", S, Topology(2, 8, NEAR, FAR))
+    with pytest.raises(InputError, match="0 ranks"):
+        collectives.tree(S, 0, 0.0, 1e9)
+    with pytest.raises(NotFoundError):
+        bandwidths("all_reduced", S, 1.0, 2)

@@ -1,0 +1,209 @@
+"""Memory under ZeRO and activation checkpointing: closed forms, published figures, and what torch allocates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chronograd.count.tracing import trace
+from chronograd.errors import InputError
+from chronograd.hardware import catalog
+from chronograd.measure.memory import cpu_tensor_peak_bytes
+from chronograd.predict.checkpointing import blocks, is_recomputed
+from chronograd.predict.memory import Memory, footprint, peak_memory, reserve_bytes
+from chronograd.predict.zero import gather_exposed_s, traffic_factor
+from chronograd.trace import Affine, Storage, Trace
+from chronograd.trace import Tensor as TraceTensor
+from chronograd.train.step import checkpoint_blocks
+
+
+class Block(nn.Module):
+    """Keeps its input and one tensor inside of it."""
+
+    def __init__(self, width: int, act: bool = False) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.act = nn.GELU() if act else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.act(self.first(x)))
+
+
+def chain(depth: int, width: int = 16) -> nn.Sequential:
+    return nn.Sequential(*(Block(width) for _ in range(depth)))
+
+
+# -- ZeRO -----------------------------------------------------------------------------------------------
+
+
+def test_published_memory_of_zero() -> None:
+    """7.5 billion parameters, Adam, 64 ranks: 120 GB, with stage 3 1.9 GB (Rajbhandari et al. 2020, figure 1).
+
+    16 bytes a parameter there (2 + 2 + 12) as here in single precision (4 + 4 + 8). No activations; a layer of the
+    thousand that is gathered for its work is another 30 MB, and does not exist in the update.
+    """
+    made = Trace("many layers", "training", "sum", [])
+    made.storages = [Storage(Affine(4 * 7_500_000, 0), "parameter", -1) for _ in range(1000)]
+    made.tensors = [TraceTensor(i, (Affine(7_500_000, 0),), "float32", f"layers.{i}.weight") for i in range(1000)]
+    total = {stage: footprint(made, "adamw", world_size=64, zero_stage=stage).at(1).total for stage in range(4)}
+    assert total[0] == 120e9
+    assert total[1] == pytest.approx(60e9 + 60e9 / 64)
+    assert total[2] == pytest.approx(30e9 + 90e9 / 64)
+    assert total[3] == pytest.approx(1.9e9, abs=0.05e9)
+    assert footprint(made, "adamw", world_size=1, zero_stage=3).at(1).total == 120e9
+
+
+def test_what_a_stage_shares_is_whole_for_the_unit_in_work() -> None:
+    """Six blocks of two 16 × 16 weights on four ranks, at a batch where the peak is inside the pass."""
+    unit, ranks = 2 * 16 * 16 * 4, 4
+    traced = trace(chain(6), [(16,)], loss="sum")
+    plain = footprint(traced, "adamw").at(1024)
+    assert plain.parameters == 6 * unit
+    shared = footprint(traced, "adamw", world_size=ranks, zero_stage=3).at(1024)
+    assert shared.parameters == 6 * unit / ranks + (1 - 1 / ranks) * unit
+    assert shared.optimizer_state == plain.optimizer_state / ranks
+    assert shared.activations == plain.activations
+
+
+def test_traffic_of_zero() -> None:
+    assert [traffic_factor(stage) for stage in range(4)] == [1.0, 1.0, 1.0, 1.5]
+    assert gather_exposed_s(3, 4.0, 10.0, 1.0) == 0.0
+    assert gather_exposed_s(3, 4.0, 10.0, 0.0) == 2.0
+    assert gather_exposed_s(3, np.array([2.0, 6.0]), 1.0, 1.0).tolist() == [0.0, 2.0]
+
+
+# -- activation checkpointing -----------------------------------------------------------------------------
+
+
+def test_a_block_more_costs_its_input_alone() -> None:
+    """Without checkpointing a block keeps two tensors, with it one; and beside them one block is whole."""
+    batch, activation = 4096, 4096 * 16 * 4
+
+    def kept(depth: int, mode: str) -> int:
+        return footprint(trace(chain(depth), [(16,)], loss="sum"), activation_checkpointing=mode).at(batch).activations
+
+    assert kept(9, "none") - kept(8, "none") == 2 * activation
+    assert kept(9, "blocks") - kept(8, "blocks") == activation
+    assert kept(8, "blocks") < 0.7 * kept(8, "none")
+
+
+def test_blocks_are_outermost_modules_that_repeat() -> None:
+    model = nn.Sequential(nn.Linear(16, 16), chain(2), Block(16), nn.Linear(16, 16))
+    inside = blocks({path: type(m).__name__ for path, m in model.named_modules()})
+    assert sorted(set(inside.values())) == ["1.0", "1.1", "2"]
+    assert inside["1.1.second"] == "1.1"
+    assert "0" not in inside
+
+
+def test_everything_in_blocks_runs_twice() -> None:
+    traced = trace(nn.Sequential(nn.Linear(16, 16, bias=False), chain(3)), [(16,)], loss="sum")
+    again = is_recomputed(traced)
+    macs = sum(op.macs.at(1) for op, is_again in zip(traced.operators, again, strict=True) if is_again)
+    assert macs == 3 * 2 * 16 * 16
+
+
+def test_a_network_without_blocks_is_told() -> None:
+    with pytest.raises(InputError, match="no blocks to checkpoint"):
+        footprint(trace(nn.Sequential(nn.Linear(4, 4)), [(4,)]), activation_checkpointing="blocks")
+
+
+# -- against torch ----------------------------------------------------------------------------------------
+
+NETWORKS = {
+    "resnet18": ((3, 96, 96), 16),
+    "efficientnet_b0": ((3, 64, 64), 12),
+    "mobilenet_v2": ((3, 64, 64), 16),
+    "swin_t": ((3, 64, 64), 4),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_predicted_peaks_are_what_is_allocated(name: str) -> None:
+    """Training, with checkpointing, and inference. Convolutions have workspaces, which are left out: some per cent here, more for smaller images."""
+    torchvision = pytest.importorskip("torchvision")
+    shape, batch = NETWORKS[name]
+    model = torchvision.models.get_model(name, weights=None)
+    x, labels = torch.randn(batch, *shape), torch.zeros(batch, dtype=torch.int64)
+    held = [*model.parameters(), *model.buffers(), x]
+
+    def step() -> None:
+        F.cross_entropy(model(x), labels).backward()
+        model.zero_grad(set_to_none=True)
+
+    def infer() -> None:
+        with torch.no_grad():
+            model(x)
+
+    def measured(run: Callable[[], None]) -> int:
+        run()
+        return cpu_tensor_peak_bytes(run, held)
+
+    traced = trace(model.train(), [shape])
+    assert footprint(traced, "sgd").at(batch).total == pytest.approx(measured(step), rel=0.03)
+    plain = peak_memory(traced, batch, "sgd").total
+    predicted = peak_memory(trace(model, [shape], mode="inference"), batch).total
+    model.eval()
+    assert predicted == pytest.approx(measured(infer), rel=0.10)
+    checkpoint_blocks(model.train())
+    saving = footprint(traced, "sgd", activation_checkpointing="blocks").at(batch).total
+    assert saving == pytest.approx(measured(step), rel=0.05)
+    assert saving < plain
+
+
+def test_checkpointing_changes_no_gradient() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Block(16, act=True), Block(16, act=True)), torch.randn(4, 16)
+    plain = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+    checkpoint_blocks(model)
+    again = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
+
+
+def test_autocast_halves_activations_and_copies_weights() -> None:
+    torchvision = pytest.importorskip("torchvision")
+    model = torchvision.models.get_model("mobilenet_v2", weights=None).train()
+    x, labels = torch.randn(4, 3, 64, 64), torch.zeros(4, dtype=torch.int64)
+
+    def step() -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = F.cross_entropy(model(x).float(), labels)
+        loss.backward()
+        model.zero_grad(set_to_none=True)
+
+    step()
+    measured = cpu_tensor_peak_bytes(step, [*model.parameters(), *model.buffers(), x])
+    traced = trace(model, [(3, 64, 64)])
+    assert footprint(traced, "sgd", precision="bf16").at(4).total == pytest.approx(measured, rel=0.03)
+    assert footprint(traced, "sgd").at(4).activations > footprint(traced, "sgd", precision="bf16").at(4).activations
+
+
+# -- the envelope -----------------------------------------------------------------------------------------
+
+
+def test_the_largest_batch_is_the_last_that_fits() -> None:
+    for optimizer, mode in (("sgd", "none"), ("adamw", "blocks")):
+        lines = footprint(trace(chain(5), [(16,)], loss="sum"), optimizer, activation_checkpointing=mode)
+        batches = np.array([1, 7, 64, 1000])
+        assert lines.peak_bytes(batches).tolist() == [lines.at(int(b)).total for b in batches]
+        for capacity in np.random.default_rng(0).uniform(1e5, 1e8, 20):
+            largest = lines.largest_batch(capacity)
+            assert largest == 0 or lines.at(largest).total <= capacity
+            assert lines.at(largest + 1).total > capacity
+
+
+def test_nothing_fits_and_a_batch_that_is_fixed() -> None:
+    model = nn.Linear(1000, 1000)
+    assert footprint(trace(model, [(1000,)])).largest_batch(1000) == 0
+    with pytest.raises(InputError, match="does not grow"):
+        footprint(trace(model, [(1000,)], fixed_batch=8)).largest_batch(1e9)
+
+
+def test_reserve_is_stated_by_kind() -> None:
+    assert reserve_bytes(catalog.device("v100")) == 2**30
+    assert 0 < reserve_bytes(catalog.device("cpu")) < 2**30
+    assert Memory(1, 2, 3, 4, 5).total == 15

@@ -1,0 +1,193 @@
+"""Which calibration serves a device, what relatives lend, and what ships with the package."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chronograd.errors import InputError
+from chronograd.hardware import catalog
+from chronograd.hardware.catalog import Device
+from chronograd.predict.calibration import (
+    CLASSES,
+    DATASHEET_SIGMA,
+    Calibration,
+    ClassRate,
+    calibrations,
+    from_datasheet,
+)
+from chronograd.predict.relatives import assumed_for, calibration_for
+
+# So old that no device of the catalogue is a relative worth asking, whatever is known of it.
+YEAR = 1991
+TAUGHT = ClassRate(compute=0.123, bandwidth=0.234, weights=0.345, launch_s=4.5e-6)
+
+
+def device(name: str, settings: list[Calibration] | None = None, speed: float = 1.0, **changes: Any) -> Device:
+    """A GPU whose peaks and bandwidth are `speed` times a V100's."""
+    base = catalog.device("v100")
+    peaks = {k: speed * v for k, v in base.peak_flops_per_s.items()}
+    bandwidth = speed * base.bandwidth_bytes_per_s
+    kept = None if settings is None else {"settings": [c.to_table() for c in settings]}
+    update = {"name": name, "aliases": (), "year": YEAR, "peak_flops_per_s": peaks, "bandwidth_bytes_per_s": bandwidth}
+    return base.model_copy(update={**update, "calibration": kept, **changes})
+
+
+def taught(table: str = "a.csv", precision: str = "fp16", sigma: float = 0.1, **changes: Any) -> Calibration:
+    """A calibration that saw convolutions only."""
+    sheet = from_datasheet(catalog.device("v100"), precision)
+    provenance = {"table": table, "classes_seen": ["conv_3x3.forward"]}
+    changes = {"mode": "inference", "channels_last": True, "host_launch_s": 7e-6, "cache_speedup": 1.7, **changes}
+    classes = {"conv_3x3.forward": TAUGHT}
+    return replace(sheet, origin="fitted", classes=classes, sigma=sigma, provenance=provenance, **changes)
+
+
+@pytest.fixture
+def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], None]:
+    """Puts a device among the user's own."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    return lambda device: device.save(catalog.user_device_path(device.name))
+
+
+LIKE = {"mode": "inference", "channels_last": True}
+
+
+@pytest.mark.parametrize(
+    ("precision", "wanted", "expected"),
+    [
+        ("fp32", {"mode": "training", "channels_last": False}, "fp32"),
+        ("fp16", {"mode": "inference", "channels_last": True}, "infer nhwc"),
+        ("fp16", {"mode": "inference", "channels_last": False}, "infer nchw"),
+        ("fp16", {"mode": "training", "channels_last": True}, "train nhwc"),
+        ("fp16", {"mode": "training", "channels_last": False}, "train nhwc"),  # the mode comes before the layout
+    ],
+)
+def test_a_device_serves_itself_best(precision: str, wanted: dict[str, Any], expected: str) -> None:
+    """By precision, then eager before compiled, then mode, then layout."""
+    settings = [
+        taught("compiled", is_compiled=True),
+        taught("infer nchw", channels_last=False),
+        taught("infer nhwc"),
+        taught("train nhwc", mode="training"),
+        taught("fp32", "fp32", mode=None, channels_last=None),
+    ]
+    own = device("mine", settings)
+    assert calibration_for(own, precision, **wanted).provenance["table"] == expected
+    only_compiled = device("mine", settings[:1])
+    assert calibration_for(only_compiled, "fp16", **LIKE).provenance["table"] == "compiled"
+
+
+def test_a_relative_lends_shares_and_peaks_are_the_device_s_own(known: Callable[[Device], None]) -> None:
+    known(device("sister", [taught(sigma=0.1)]))
+    mine = device("mine", speed=2.0)
+    found, prior_sd = assumed_for(mine, "fp16", **LIKE)
+    assert (found.origin, found.provenance["relative"]) == ("relative", "sister, fp16, inference")
+    assert found.peak_flops_per_s == mine.peak("fp16")
+    assert found.bandwidth_bytes_per_s == mine.bandwidth_bytes_per_s
+    assert found.classes["conv_3x3.forward"] == TAUGHT
+    assert (found.host_launch_s, found.cache_speedup) == (7e-6, 1.7)
+    assert found.classes["gemm.forward"] == from_datasheet(mine, "fp16").classes["gemm.forward"]  # never seen
+    assert found.classes_seen == {"conv_3x3.forward"}
+    # Another card of the same year and balance: 0.2 away, half of which is spread.
+    assert found.sigma == pytest.approx(math.hypot(0.1, 0.5 * 0.2))
+    assert prior_sd == pytest.approx(0.3 + 0.3 * 0.2)
+    assert calibration_for(mine, "fp16", **LIKE) == found
+
+
+def test_further_is_wider_until_it_is_no_better_than_the_data_sheet(known: Callable[[Device], None]) -> None:
+    known(device("sister", [taught(sigma=0.1)]))
+    devices = [device("mine", year=YEAR + years) for years in (0, 4, 8, 12)]
+    found = [assumed_for(d, "fp16", **LIKE) for d in devices]
+    sigmas = [c.sigma for c, _ in found]
+    assert sigmas == sorted(set(sigmas))
+    assert sigmas == pytest.approx([math.hypot(0.1, 0.5 * (0.2 + 0.03 * years)) for years in (0, 4, 8, 12)])
+    widths = [sd for _, sd in found if sd is not None]
+    assert widths == sorted(set(widths))
+    assert len(widths) == 4
+    stranger, prior_sd = assumed_for(device("mine", year=2090), "fp16", **LIKE)
+    assert (stranger.origin, stranger.sigma, prior_sd) == ("datasheet", DATASHEET_SIGMA, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "distance"),
+    [
+        ({}, 0.0),
+        ({"precision": "bf16"}, 0.0),  # as fp16
+        ({"channels_last": False}, 0.1),
+        ({"mode": "training"}, 0.3),
+        ({"is_compiled": True}, 0.5),
+        ({"precision": "fp32"}, 0.7),
+    ],
+)
+def test_its_own_calibration_of_another_setting_is_a_near_relative(
+    known: Callable[[Device], None], changes: dict[str, Any], distance: float
+) -> None:
+    peaks = {**catalog.device("v100").peak_flops_per_s, "bf16": 1e14}
+    mine = device("mine", [taught(sigma=0.05)], peak_flops_per_s=peaks)
+    known(mine)
+    wanted = {"precision": "fp16", "mode": "inference", "channels_last": True, **changes}
+    found, prior_sd = assumed_for(mine, **wanted)
+    assert found.sigma == pytest.approx(math.hypot(0.05, 0.5 * distance))
+    assert prior_sd == pytest.approx(0.3 + 0.3 * distance)
+    assert (found.precision, found.mode, found.is_compiled) == (
+        *(wanted["precision"], wanted["mode"], wanted.get("is_compiled", False)),
+    )
+
+
+def test_nothing_fitted_to_a_table_that_is_to_be_predicted_is_used(known: Callable[[Device], None]) -> None:
+    known(device("sister", [taught("near.csv"), taught("far.csv", channels_last=False)]))
+    mine = device("mine")
+    near, _ = assumed_for(mine, "fp16", **LIKE)
+    far, _ = assumed_for(mine, "fp16", without_table="near.csv", **LIKE)
+    assert near.sigma == pytest.approx(math.hypot(0.1, 0.5 * 0.2))
+    assert far.sigma == pytest.approx(math.hypot(0.1, 0.5 * 0.3))
+    none, prior_sd = assumed_for(mine, "fp16", without_table="near.csv", mode="training")
+    assert none.sigma > far.sigma
+    known(device("sister", [taught("near.csv")]))
+    none, prior_sd = assumed_for(mine, "fp16", without_table="near.csv", **LIKE)
+    assert (none.origin, prior_sd) == ("datasheet", None)
+
+
+def test_this_machine_teaches_nothing_of_others(known: Callable[[Device], None]) -> None:
+    """Which card `local` is changes from machine to machine, and a prediction for another one must not."""
+    known(device("local", [taught()]))
+    found, prior_sd = assumed_for(device("mine"), "fp16", **LIKE)
+    assert (found.origin, prior_sd) == ("datasheet", None)
+
+
+def test_the_data_sheet_with_the_way_of_running_is_the_last_resort(known: Callable[[Device], None]) -> None:
+    mine = device("mine", year=2090)
+    found = calibration_for(mine, "fp32", mode="training", channels_last=True)
+    assert found == replace(from_datasheet(mine), mode="training", channels_last=True)
+    with pytest.raises(InputError, match="no bf16 arithmetic"):
+        calibration_for(mine, "bf16")
+
+
+SHIPPED = sorted(path.stem for path in (Path(catalog.__file__).parent / "calibrations").glob("*.toml"))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_what_ships_says_how_good_it_is(name: str) -> None:
+    """Each has the table it was fitted to, its error on networks left out, and shares that a device can reach."""
+    device = catalog.device(name)
+    found = calibrations(device)
+    assert found
+    for c in found:
+        assert c.origin == "fitted"
+        assert str(c.provenance["table"]).endswith(".csv")
+        assert 0.03 <= c.sigma == pytest.approx(max(c.provenance["error_left_out"], 0.03), rel=1e-3)
+        assert c.sigma < DATASHEET_SIGMA
+        assert c.provenance["samples"] >= 10
+        assert set() < c.classes_seen <= set(CLASSES)
+        assert c.peak_flops_per_s == pytest.approx(device.peak(c.precision), rel=1e-3)  # type: ignore[arg-type]
+        for seen in c.classes_seen:
+            rate = c.classes[seen]
+            assert min(rate.compute, rate.bandwidth, rate.weights) > 0, seen
+            assert min(rate.depth, rate.width, rate.rows, rate.relayout, rate.launch_s) >= 0, seen
+    settings = [(c.precision, c.mode, c.channels_last, c.is_compiled, c.provenance.get("torch")) for c in found]
+    assert len(set(settings)) == len(settings)

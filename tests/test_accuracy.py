@@ -1,0 +1,159 @@
+"""The table of accuracy and its page: on made-up rows, on a small table, and that the page in the docs is what was saved."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks.sources import row_of
+from benchmarks.sources import timm as timm_source
+
+from benchmarks import accuracy
+from chronograd.fit.tables import Row, Table
+from chronograd.hardware import catalog
+from chronograd.measure.published import join
+from chronograd.predict.calibration import from_datasheet
+
+ROOT = Path(__file__).parent.parent
+PAGE, RESULTS = ROOT / "docs" / "accuracy.md", ROOT / "benchmarks" / "results" / "accuracy.json"
+
+
+def result(*sources: str, date: str = "2026-01-01", **seconds: float) -> dict[str, Any]:
+    rows = [
+        row_of(s, "a rule", 0.1, ["one", "two", "three"], [1.0, 1.3, 0.9], [True, False, True], by_seed=(0.1, 0.2))
+        for s in sources
+    ]
+    return {
+        "date": date,
+        "versions": {"chronograd": "0", "torch": "2.0"},
+        "python": "3.11",
+        "seconds": seconds,
+        "rows": [json.loads(json.dumps(r.to_json())) for r in rows],
+    }
+
+
+def test_a_row_in_closed_form() -> None:
+    row = row_of("s", "r", None, ["a", "b", "c", "b"], [1.0, 1.3, 0.9, 2.0], [True, False, True, False])
+    assert (row.n, row.mape, row.worst, row.coverage80) == (4, pytest.approx(1.4 / 4), pytest.approx(1.0), 0.5)
+    assert row.median_ape == pytest.approx(0.2)
+    assert row.p90_ape == pytest.approx(0.3 + 0.7 * (1.0 - 0.3))  # between the third and the fourth
+    # Furthest in the logarithm first, each name once.
+    assert row.worst_cases == (("b", 2.0), ("c", 0.9), ("a", 1.0))
+    assert row_of("s", "r", None, ["a"], [0.5]).coverage80 is None
+
+
+def test_sources_run_again_take_the_place_of_their_old_rows() -> None:
+    old, new = result("a", "b", "b", x=1.0, y=2.0), result("b", "c", date="2026-02-02", y=3.0)
+    found = accuracy.merged(old, new)
+    assert [r["source"] for r in found["rows"]] == ["a", "b", "c"]
+    assert (found["date"], found["seconds"]) == ("2026-02-02", {"x": 1.0, "y": 3.0})
+    assert accuracy.merged({}, new) == new
+
+
+def test_coverage_weighs_every_row_the_same_and_leaves_out_those_without() -> None:
+    rows: list[dict[str, Any]] = [
+        {"coverage80": 0.9, "n": 1}, {"coverage80": 0.7, "n": 1000}, {"coverage80": None, "n": 5},
+    ]  # fmt: skip
+    assert accuracy.coverage(rows) == (pytest.approx(0.8), 2)
+
+
+def test_the_page_has_every_row_and_its_worst() -> None:
+    text = accuracy.page(result("one source", "two source"))
+    for source in ("one source", "two source"):
+        assert f"| {source} | a rule | 3 | 13.3 % | 10.0 % | 26.0 % | 10.0 % | 67 % |" in text
+        assert f"## {source}" in text
+    assert "Furthest off (predicted / measured, a rule): two 1.30, three 0.90, one 1.00." in text
+    assert "- a rule: by seed 10.0 %, 20.0 %" in text
+    assert "80 % intervals cover 67 % in the mean of 2 rows." in text
+    assert text.endswith("\n")
+    assert "nan" not in text
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="no page was written yet")
+def test_the_page_in_the_docs_is_that_of_the_saved_results() -> None:
+    assert PAGE.read_text(encoding="utf-8") == accuracy.page(json.loads(RESULTS.read_text(encoding="utf-8")))
+
+
+def test_the_command_writes_the_page_and_refuses_what_it_cannot_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved, written = tmp_path / "r.json", tmp_path / "page.md"
+    saved.write_text(json.dumps(result("a")))
+    assert accuracy.main(["--page", str(written), "--from", str(saved)]) == 0
+    assert written.read_text() == accuracy.page(result("a"))
+    for wrong, message in (
+        (["--page", str(written)], "--page needs --from"),
+        ([], "--measured must be a folder"),
+        (["--measured", str(tmp_path / "nowhere")], "--measured must be a folder"),
+        (["--measured", str(tmp_path), "--only", "nothing"], "invalid choice"),
+    ):
+        with pytest.raises(SystemExit):
+            accuracy.main(wrong)
+        assert message in capsys.readouterr().err
+
+
+def test_a_folder_is_run_printed_and_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """PALEO's own cases need no table; a folder without tables gives no other rows."""
+    saved = tmp_path / "results" / "r.json"
+    saved.parent.mkdir()
+    saved.write_text(json.dumps(result("kept")))
+    arguments = ["--measured", str(tmp_path), "--only", "paleo", "tensorflow", "--save", str(saved)]
+    assert accuracy.main([*arguments, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert set(printed["seconds"]) == {"paleo", "tensorflow"}
+    assert printed["rows"]
+    both = json.loads(saved.read_text())
+    assert both["rows"] == [*printed["rows"], *result("kept")["rows"]]  # in the order of the page
+    assert accuracy.main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + len(printed["rows"]) + 1
+
+
+def write_timm(folder: Path, layout: str, rows: list[Row]) -> None:
+    with (folder / f"benchmark-infer-amp-{layout}-pt240-cu124-rtx3090.csv").open("w", newline="") as stream:
+        table = csv.writer(stream)
+        table.writerow(["model", "infer_img_size", "infer_batch_size", "infer_samples_per_sec", "param_count"])
+        table.writerows([(r.model, r.image_size, r.batch, r.batch / r.seconds, r.params_m) for r in rows])
+
+
+def test_timm_in_both_layouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each network is off by the same factor in both layouts: knowing the other helps, and its residual helps more."""
+    timm = pytest.importorskip("timm")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name, value in (("CALIBRATE", 10), ("SEEDS", 2)):
+        monkeypatch.setattr(timm_source, name, value)
+    folder = tmp_path / "timm"
+    folder.mkdir()
+    names = timm.list_models("test_*")
+    residual = dict(zip(names, np.exp(0.3 * np.random.default_rng(0).standard_normal(len(names))), strict=True))
+    truth = from_datasheet(catalog.device("rtx3090"), "fp16")
+    for layout in ("nchw", "nhwc"):
+        asked = [Row(name, 160, 64, 1.0) for name in names]
+        timed = join(Table("t.csv", tuple(asked), "inference", "fp16", layout), asked).timed
+        rows = [
+            replace(t.row, seconds=t.sample.work.total_seconds(truth) * float(residual[t.row.model])) for t in timed
+        ]
+        other = [replace(rows[0], params_m=99.0), replace(rows[0], model="no_such_network")]
+        write_timm(folder, layout, rows + other)
+    (folder / "benchmark-infer-amp-nhwc-pt240-cu124-abacus.csv").write_text("model,infer_samples_per_sec\na,1\n")
+    said: list[str] = []
+    found = timm_source.rows(tmp_path, said.append)
+    assert [(r.source, r.rule, r.aim) for r in found[:3]] == [
+        ("timm, inference, rtx3090, nchw", "fit on 25 rows, prior of round numbers", 0.10),
+        ("timm, inference, rtx3090, nchw", "fit on 25 rows, prior of nhwc", 0.085),
+        ("timm, inference, rtx3090, nchw", "the same, network timed in nhwc", 0.07),
+    ]
+    assert {r.source for r in found[3:]} == {"timm, inference, rtx3090, nhwc"}
+    assert any("abacus.csv is left out" in line for line in said)
+    for row in found:
+        assert row.n == 2 * (len(names) - 10)
+        assert len(row.by_seed) == 2
+        assert row.mape == pytest.approx(np.mean(row.by_seed))
+        assert row.note.startswith("2 of 20 rows left out: 1 with other parameters, 1 not in this timm, 0 others")
+    for alone, _, carried in (found[:3], found[3:]):
+        assert carried.mape < 0.6 * alone.mape

@@ -1,0 +1,83 @@
+"""The edge of memory: the search on invented machines, and probes that really run out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from chronograd import job as jobs
+from chronograd.errors import InputError, RunError
+from chronograd.train.largest_batch import Probe, base_bytes, confirm, find_edge, probe
+
+NETWORKS = Path(__file__).parent
+IS_LINUX = sys.platform == "linux"
+
+
+def machine_that_holds(largest: int, tried: list[int]) -> object:
+    def try_batch(batch: int) -> Probe:
+        tried.append(batch)
+        return Probe(batch, ran=batch <= largest)
+
+    return try_batch
+
+
+@pytest.mark.parametrize("largest", [1, 2, 3, 50, 96, 97, 100, 113, 500, 10_000])
+@pytest.mark.parametrize("start", [1, 100, 4000])
+def test_the_edge_is_found_from_any_prediction(largest: int, start: int) -> None:
+    tried: list[int] = []
+    edge = find_edge(machine_that_holds(largest, tried), start, max_probes=40)  # type: ignore[arg-type]
+    assert edge.largest_ran is not None
+    assert edge.smallest_failed is not None
+    assert edge.largest_ran <= largest < edge.smallest_failed
+    assert edge.smallest_failed - edge.largest_ran <= max(1, 0.02 * largest)
+    assert len(set(tried)) == len(tried) == len(edge.probes)
+
+
+def test_a_good_prediction_takes_few_probes_and_nothing_runs_on_a_machine_too_small() -> None:
+    tried: list[int] = []
+    find_edge(machine_that_holds(1010, tried), 1000)  # type: ignore[arg-type]
+    assert len(tried) <= 6
+    none = find_edge(machine_that_holds(0, []), 100, max_probes=20)  # type: ignore[arg-type]
+    assert (none.largest_ran, none.smallest_failed) == (None, 1)
+    cut_short = find_edge(machine_that_holds(10**6, []), 1, max_probes=3)  # type: ignore[arg-type]
+    assert cut_short.smallest_failed is None
+    assert len(cut_short.probes) == 3
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> jobs.Job:
+    """A network of a few layers on small images."""
+    monkeypatch.setenv("PYTHONPATH", str(NETWORKS))
+    monkeypatch.syspath_prepend(str(NETWORKS))
+    return jobs.from_dict(
+        {
+            "network": {"name": "tiny_networks:plain"},
+            "data": {"name": "synthetic", "shape": [1, 8, 8], "classes": 10},
+            "training": {"recipe": "sgd", "batch": 8},
+            "cluster": {"device": "cpu", "threads": 1},
+        }
+    )
+
+
+@pytest.mark.skipif(not IS_LINUX, reason="RLIMIT_DATA is Linux")
+def test_the_parent_survives_a_probe_that_runs_out_of_memory(job: jobs.Job) -> None:
+    base = base_bytes(job)
+    assert 10**8 < base < 3 * 10**9
+    limit = base + 50_000_000
+    assert probe(job, 16, limit).ran
+    failed = probe(job, 2_000_000, limit)
+    assert not failed.ran
+    assert failed.reason
+
+
+@pytest.mark.skipif(not IS_LINUX, reason="RLIMIT_DATA is Linux")
+def test_a_limit_below_the_framework_is_told(job: jobs.Job) -> None:
+    with pytest.raises(RunError, match="with torch loaded"):
+        probe(job, 1, 50_000_000)
+
+
+def test_a_device_that_is_not_here_is_refused(job: jobs.Job) -> None:
+    with pytest.raises(InputError, match=r"cluster\.device is k80"):
+        confirm(jobs.changed(job, ["cluster.device=k80"]), 8)
