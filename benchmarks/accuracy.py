@@ -1,0 +1,186 @@
+"""How well predictions hold against published and own measurements, by fixed rules.
+
+    python -m benchmarks.accuracy --measured DIR [--only SOURCE ...] [--json] [--save FILE]
+    python -m benchmarks.accuracy --page FILE --from RESULTS.json
+
+Every source found under DIR is run; `local_cpu` measures this machine and is run only when asked for with --only.
+Rows that calibrate are chosen by seed alone; no rule knows a model or a family. --page writes docs/accuracy.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.sources import Row
+
+SOURCES = ("timm", "neusight", "deepbench", "tensorflow", "pollux", "paleo", "cifar", "local_cpu")
+_TITLES = ("timm", "NeuSight", "DeepBench", "TensorFlow", "Pollux", "PALEO", "CIFAR", "this machine")
+MEASURES_HERE = ("local_cpu",)
+
+
+def run(measured: Path, names: Sequence[str], say: Callable[[str], None]) -> dict[str, Any]:
+    """Every source in turn: rows, and with which versions they were made."""
+    rows: list[Row] = []
+    seconds = {}
+    for name in names:
+        start = time.monotonic()
+        found = importlib.import_module(f"benchmarks.sources.{name}")
+        takes_say = "say" in inspect.signature(found.rows).parameters
+        rows += found.rows(measured, say) if takes_say else found.rows(measured)
+        seconds[name] = round(time.monotonic() - start, 1)
+        say(f"{name}: {seconds[name]:.0f} s")
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "versions": {n: version(n) for n in ("chronograd", "torch", "torchvision", "timm", "numpy", "scipy")},
+        "python": platform.python_version(),
+        "seconds": seconds,
+        "rows": [r.to_json() for r in rows],
+    }
+
+
+def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Rows of `new`, and those of `old` from sources that were not run again."""
+    again = {r["source"] for r in new["rows"]}
+    kept = [r for r in old.get("rows", []) if r["source"] not in again]
+    rows = sorted([*kept, *new["rows"]], key=lambda r: _place(r["source"]))
+    return {**new, "seconds": {**old.get("seconds", {}), **new["seconds"]}, "rows": rows}
+
+
+def _place(title: str) -> int:
+    """Where a source stands on the page: by the word its title begins with."""
+    return next((i for i, start in enumerate(_TITLES) if title.startswith(start)), len(_TITLES))
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    return "" if value is None else f"{100 * value:.{digits}f} %"
+
+
+COLUMNS = ("source", "rule", "n", "mean", "median", "90 % below", "aim", "80 % covers")
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    digits = 2 if row["aim"] is not None and row["aim"] < 0.01 else 1
+    return [
+        row["source"],
+        row["rule"],
+        str(row["n"]),
+        percent(row["mape"], digits),
+        percent(row["median_ape"], digits),
+        percent(row["p90_ape"], digits),
+        percent(row["aim"], digits),
+        percent(row["coverage80"], 0),
+    ]
+
+
+def coverage(rows: Sequence[dict[str, Any]]) -> tuple[float, int]:
+    """Share of all scored values inside their 80 % interval, each source weighing the same, and how many sources."""
+    found = [r["coverage80"] for r in rows if r["coverage80"] is not None]
+    return (float(np.mean(found)) if found else float("nan")), len(found)
+
+
+def print_table(result: dict[str, Any]) -> None:
+    lines = [list(COLUMNS), *(cells(r) for r in result["rows"])]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
+    for line in lines:
+        left = [c.ljust(w) for c, w in zip(line[:2], widths[:2], strict=True)]
+        print("  ".join([*left, *(c.rjust(w) for c, w in zip(line[2:], widths[2:], strict=True))]).rstrip())
+    share, count = coverage(result["rows"])
+    print(f"80 % intervals cover {percent(share, 0)} in the mean of {count} rows (aim 75 to 88 %)")
+
+
+def page(result: dict[str, Any]) -> str:
+    """docs/accuracy.md from saved results: what was predicted from what, errors, coverage, the worst and why."""
+    from benchmarks.reasons import REASONS
+
+    rows = result["rows"]
+    share, count = coverage(rows)
+    versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items() if k != "chronograd")
+    text = [
+        "# Accuracy",
+        "",
+        "How well predictions hold against measured times, and what stands in the way of the rest. Errors are |predicted /",
+        "measured − 1| of a time: mean, median, and what 90 % of cases stay below. Calibration rows are chosen by seed",
+        "alone; nothing knows a model or a family. *80 % covers* is the share of measured values inside the predicted",
+        "interval, which should be 80 %.",
+        "",
+        "```sh",
+        "python -m benchmarks.accuracy --page docs/accuracy.md --from benchmarks/results/accuracy.json",
+        "```",
+        "",
+        f"writes this page from saved results ({result['date']}; {versions}); `python -m benchmarks.accuracy --measured DIR`",
+        "makes the results anew from tables of the same file names under DIR.",
+        "",
+        "| " + " | ".join(COLUMNS) + " |",
+        "|---|---|" + "---:|" * (len(COLUMNS) - 2),
+        *("| " + " | ".join(cells(r)) + " |" for r in rows),
+        "",
+        f"80 % intervals cover {percent(share, 0)} in the mean of {count} rows.",
+        "",
+        "Rows whose aim is empty have none. What has not been measured is not in the table: a GPU of our own in fp32, tf32",
+        "and bf16.",
+    ]
+    for source in dict.fromkeys(r["source"] for r in rows):
+        group = [r for r in rows if r["source"] == source]
+        text += ["", f"## {source}", ""]
+        for note in dict.fromkeys(r["note"] for r in group if r["note"]):
+            text += [f"{note}.".replace("..", "."), ""]
+        for r in group:
+            seeds = ", ".join(percent(e) for e in r["by_seed"])
+            if seeds:
+                text.append(f"- {r['rule']}: by seed {seeds}")
+        if any(r["by_seed"] for r in group):
+            text.append("")
+        worst = ", ".join(f"{name} {ratio:.2f}" for name, ratio in group[-1]["worst_cases"][:8])
+        text += [f"Furthest off (predicted / measured, {group[-1]['rule']}): {worst}."]
+        reason = next((why for start, why in REASONS.items() if source.startswith(start)), "")
+        if reason:
+            text += ["", reason]
+    return "\n".join(text) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measured", type=Path, help="folder of published tables")
+    parser.add_argument(
+        "--only", nargs="+", choices=SOURCES, help="these sources instead of all that need no measuring"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    parser.add_argument("--save", type=Path, help="add to this file of results")
+    parser.add_argument("--page", type=Path, help="write the page from --from")
+    parser.add_argument("--from", dest="saved", type=Path, help="saved results")
+    options = parser.parse_args(arguments)
+    if options.page is not None:
+        if options.saved is None:
+            parser.error("--page needs --from RESULTS.json")
+        options.page.write_text(page(json.loads(options.saved.read_text(encoding="utf-8"))), encoding="utf-8")
+        return 0
+    if options.measured is None or not options.measured.is_dir():
+        parser.error(f"--measured must be a folder of tables, and is {options.measured}")
+    names = options.only or [s for s in SOURCES if s not in MEASURES_HERE]
+    result = run(options.measured, names, lambda text: print(text, file=sys.stderr, flush=True))
+    if options.save is not None:
+        old = json.loads(options.save.read_text(encoding="utf-8")) if options.save.exists() else {}
+        options.save.parent.mkdir(parents=True, exist_ok=True)
+        options.save.write_text(json.dumps(merged(old, result), indent=1) + "\n", encoding="utf-8")
+    if options.json:
+        print(json.dumps(result, indent=1))
+    else:
+        print_table(result)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,85 @@
+"""Makes the calibrations that ship with the package from published tables.
+
+    python -m benchmarks.calibrations --measured DIR
+
+Writes src/chronograd/hardware/calibrations/DEVICE.toml, one setting per table, each with its error on networks left
+out of the fit. Of a class that a table never had work of nothing is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.sources import neusight
+from chronograd.errors import NotFoundError
+from chronograd.fit.tables import read_table
+from chronograd.hardware import catalog
+from chronograd.measure.published import fit_table, join, prior_of
+from chronograd.predict.calibration import Calibration
+
+FOLDER = Path(catalog.__file__).parent / "calibrations"
+SOURCE = "huggingface/pytorch-image-models results/, Apache-2.0"
+
+
+def rounded(value: Any) -> Any:
+    """Figures to four digits: more are noise, and make the files unreadable."""
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, dict):
+        return {k: rounded(v) for k, v in value.items()}
+    return [rounded(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def text_of(settings: list[Calibration]) -> str:
+    """TOML with one line per class."""
+    lines = ["# Made by `python -m benchmarks.calibrations` from published timings; see docs/accuracy.md.", ""]
+    for c in settings:
+        table = rounded(c.to_table())
+        classes, provenance = table.pop("classes"), table.pop("provenance")
+        lines += ["[[settings]]", *(f"{k} = {json.dumps(v)}" for k, v in table.items()), "", "[settings.provenance]"]
+        lines += [f"{k} = {json.dumps(v)}" for k, v in provenance.items()]
+        lines += ["", "[settings.classes]", *(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in classes.items()), ""]
+    return "\n".join(lines)
+
+
+def only_seen(c: Calibration) -> Calibration:
+    """Without rates that nothing was measured for; those of NeuSight's other direction count as seen."""
+    return replace(c, classes={k: v for k, v in c.classes.items() if k in c.classes_seen})
+
+
+def fitted(measured: Path) -> dict[str, list[Calibration]]:
+    """By device: one calibration per table of timm, and one per device whose kernels NeuSight timed."""
+    found: dict[str, list[Calibration]] = defaultdict(list)
+    for path in sorted(measured.glob("timm/benchmark-*.csv")):
+        table = read_table(path)
+        try:
+            device = catalog.device(table.device or "")
+        except NotFoundError as error:
+            print(f"{path.name}: {error.message}")
+            continue
+        joined = join(table, table.rows)
+        calibration = fit_table(table, joined.timed, *prior_of(table, device, "datasheet"))
+        provenance = {**calibration.provenance, "source": SOURCE}
+        found[device.name].append(only_seen(replace(calibration, provenance=provenance)))
+        print(f"{path.name}: {len(joined.timed)} networks, error left out {calibration.sigma:.3f}")
+    for name, calibration in neusight.calibrated(measured).items():
+        provenance = {**calibration.provenance, "source": "sitar-lab/NeuSight, MIT"}
+        found[name].append(only_seen(replace(calibration, provenance=provenance)))
+        print(f"NeuSight, {name}: spread of whole networks {calibration.sigma:.3f}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measured", type=Path, required=True)
+    for name, settings in fitted(parser.parse_args().measured).items():
+        (FOLDER / f"{name}.toml").write_text(text_of(settings), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

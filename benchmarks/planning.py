@@ -1,0 +1,87 @@
+"""Planning: settings (device, count, batch, algorithm) evaluated per second, from one trace, in one process.
+
+    python -m benchmarks.planning [--network torchvision:resnet50] [--repeats 3] [--json]
+
+The trace is read before the clock starts; everything else is inside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+
+import numpy as np
+
+from chronograd import job as jobs
+from chronograd.count.cache import cached_trace
+from chronograd.hardware import catalog
+from chronograd.predict.collectives import ALGORITHMS
+from chronograd.predict.plan import evaluate
+from chronograd.predict.prediction import predict_step, setting_of
+
+AIM_SETTINGS, AIM_S = 100_000, 2.0
+BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+
+
+def job_of(network: str, **cluster: object) -> jobs.Job:
+    """A job of the network in fp32; samples are of a size that nothing here depends on."""
+    data = {"name": "synthetic", "shape": [3, 224, 224], "classes": 1000}
+    return jobs.from_dict({"network": {"name": network}, "data": data, "cluster": cluster})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--network", default="torchvision:resnet50")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    trace = cached_trace(arguments.network)
+    job = job_of(arguments.network)
+    devices = [d for d in catalog.devices() if d.kind == "gpu"]
+    per_count = len(devices) * len(BATCHES) * len(ALGORITHMS)
+    counts = list(range(1, 1 + -(-AIM_SETTINGS // per_count)))
+    seconds = []
+    for _ in range(arguments.repeats):
+        start = time.perf_counter()
+        table = evaluate(trace, job, devices, counts, BATCHES, ALGORITHMS)
+        seconds.append(time.perf_counter() - start)
+    best, num = min(seconds), len(table["count"])
+    result = {
+        "network": arguments.network,
+        "operators": len(trace.operators),
+        "settings": num,
+        "devices": len(devices),
+        "counts": len(counts),
+        "batches": len(BATCHES),
+        "algorithms": len(ALGORITHMS),
+        "seconds": best,
+        "median_s": statistics.median(seconds),
+        "settings_per_s": num / best,
+        "aim": f"{AIM_SETTINGS} in {AIM_S:g} s",
+        "largest_difference_from_predict_step": _difference(trace, job, devices, table),
+        "processor": platform.processor() or platform.machine(),
+    }
+    if arguments.json:
+        print(json.dumps(result, indent=1))
+        return
+    for name, value in result.items():
+        print(f"{name:38} {value:,.6g}" if isinstance(value, float) else f"{name:38} {value}")
+
+
+def _difference(trace, job, devices, table, samples: int = 50) -> float:  # type: ignore[no-untyped-def]
+    """Largest relative difference of the step time from that of one prediction, over settings drawn at random."""
+    worst = 0.0
+    for i in np.random.default_rng(0).choice(len(table["count"]), samples, replace=False):
+        count, batch = int(table["count"][i]), int(table["batch_per_rank"][i])
+        fields = [f"cluster.count={count}", f"training.batch={batch * count}"]
+        algorithm = ALGORITHMS[table["algorithm"][i]]
+        step = predict_step(trace, setting_of(jobs.changed(job, fields), algorithm, devices[table["device"][i]]))
+        worst = max(worst, abs(table["step_time_s"][i] / step.seconds - 1))
+    return worst
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""PALEO's own cases: what its released code gives for its networks and platforms, and what it was held against.
+
+Figures of the code: GEMM only, no cuDNN heuristics. Qi, Sparks, Talwalkar, ICLR 2017. Measured: Krizhevsky 2014,
+arXiv:1404.5997, table 1 (90 epochs of AlexNet on K20s); Iandola et al. 2016, FireCaffe (speed-up of NiN on K20Xs).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.sources import Row, row_of
+from chronograd.count.network import trace_network
+from chronograd.predict.paleo import DEVICES, LINKS, Network, Platform, hybrid_step_s, layers, step_parts_s
+from chronograd.trace import Trace
+
+# What, our figure, the code's.
+Case = tuple[str, float, float]
+IMAGENET_TRAIN = 1_281_167
+# Half a unit of the third digit, at most.
+THREE_DIGITS = 0.005
+
+
+def rows(folder: Path) -> list[Row]:
+    """PALEO's cases need no table: they are formulas. `folder` is not read."""
+    reproduced, measured = list(cases()), list(comparisons())
+    return [
+        row_of("PALEO", "formulas, against its released code", THREE_DIGITS, *_ratios(reproduced)),
+        row_of("PALEO", "formulas, against what it was compared with", None, *_ratios(measured)),
+    ]
+
+
+def _ratios(found: list[Case]) -> tuple[list[str], list[float]]:
+    return [name for name, _, _ in found], [ours / theirs for _, ours, theirs in found]
+
+
+def _platform(device: str, link: str, ppp: float, ppp_comm: float = 1.0) -> Platform:
+    return Platform.of(*DEVICES[device], LINKS[link], ppp, ppp_comm)
+
+
+def _ms(network: Network, batch: int, workers: int, platform: Platform, scheme: str = "tree") -> dict[str, float]:
+    parts = step_parts_s(network, batch, workers, platform, scheme)
+    return {name: 1e3 * float(seconds) for name, seconds in parts.items()}
+
+
+def _step_ms(*arguments: object) -> float:
+    return sum(_ms(*arguments).values())  # type: ignore[arg-type]
+
+
+def cases() -> Iterator[Case]:
+    """Every figure of the code that we know."""
+    yield from _nin()
+    yield from _inception()
+    yield from _alexnet()
+    yield from _full_pass()
+    for n, ours, hours in zip((1, 2, 4, 8), _hybrid_ms(), (103.5, 53.3, 27.3, 15.4), strict=True):
+        code_ms = {1: 413.6, 2: 425.6, 4: 436.5, 8: 493.3}[n]
+        yield f"hybrid AlexNet, K20 x {n}, ms", ours, code_ms
+        yield f"hybrid AlexNet, K20 x {n}, hours of 90 epochs", _hours(ours, n), hours
+
+
+def comparisons() -> Iterator[Case]:
+    """PALEO against measured training, as in its paper."""
+    for n, ours, hours in zip((1, 2, 4, 8), _hybrid_ms(), (98.05, 50.24, 26.20, 15.68), strict=True):
+        yield f"AlexNet, K20 x {n}, hours of 90 epochs", _hours(ours, n), hours
+    for (n, batch), measured in {(32, 256): 13.0, (32, 1024): 23.0, (128, 1024): 39.0}.items():
+        yield f"NiN, K20X x {n}, batch {batch}, speed-up", _nin_speed_up(n, batch), measured
+
+
+@functools.cache
+def _nin_on_k20x() -> tuple[Network, Platform]:
+    network = Network.of(trace_network("nin", {"ceil_mode": False}))
+    return network, _platform("k20x", "infiniband", 0.21, 0.56)
+
+
+def _nin_speed_up(n: int, batch: int) -> float:
+    """Over an epoch on one device with batch 256."""
+    network, platform = _nin_on_k20x()
+    return _step_ms(network, 256, 1, platform) / 256 / (_step_ms(network, -(-batch // n), n, platform) / batch)
+
+
+def _nin() -> Iterator[Case]:
+    network, platform = _nin_on_k20x()
+    yield "NiN, parameters", network.param_bytes / 4, 7_595_176
+    alone = _ms(network, 256, 1, platform)
+    for name, code_ms in {"forward": 668.0, "backward": 1253.5, "update": 0.34}.items():
+        yield f"NiN, {name}, ms", alone[name], code_ms
+    yield "NiN, step, ms", sum(alone.values()), 1921.8
+    for n, code_ms in {32: 62.0, 128: 86.8}.items():
+        yield f"NiN, tree over {n}, ms", _ms(network, 8, n, platform)["communication"], code_ms
+    for (n, batch), speed_up in {(32, 256): 15.5, (32, 1024): 25.3, (128, 1024): 51.7}.items():
+        yield f"NiN, {n} workers, batch {batch}, speed-up", _nin_speed_up(n, batch), speed_up
+
+
+def _inception() -> Iterator[Case]:
+    network = Network.of(trace_network("inception-v3-slim"))
+    platform = _platform("k40", "ethernet", 0.62, 0.72)
+    yield "Inception v3, parameters", network.param_bytes / 4, 23_734_312
+    alone = _step_ms(network, 256, 1, platform)
+    yield "Inception v3, computation, ms", alone, 3959.6
+    yield "Inception v3, tree over 100, ms", _ms(network, 256, 100, platform)["communication"], 1476.8
+    for n, speed_up in {2: 1.90, 4: 3.61, 8: 6.90, 16: 13.19, 50: 37.89, 100: 72.83}.items():
+        yield f"Inception v3, weak, {n}, speed-up", n * alone / _step_ms(network, 256, n, platform), speed_up
+
+
+def _alexnet() -> Iterator[Case]:
+    network = Network.of(trace_network("alexnet-v2"))
+    platform = _platform("k80", "ethernet-20", 0.62)
+    yield "AlexNet v2, parameter bytes", network.param_bytes, 201_215_648
+    alone = _step_ms(network, 2048, 1, platform)
+    yield "AlexNet v2, computation, ms", alone, 3365.3
+    for n, code_ms in {2: 160.97, 8: 482.9}.items():
+        yield f"AlexNet v2, tree over {n}, ms", _ms(network, 2048, n, platform)["communication"], code_ms
+    strong = {
+        "tree": {2: 1.82, 4: 2.89, 8: 3.71, 16: 3.93, 32: 3.69, 128: 2.91},
+        "butterfly": {8: 5.06, 32: 6.59},
+    }
+    for scheme, figures in strong.items():
+        for n, speed_up in figures.items():
+            ours = alone / _step_ms(network, -(-2048 // n), n, platform, scheme)
+            yield f"AlexNet v2, strong, {scheme}, {n}, speed-up", ours, speed_up
+    for scheme, n, speed_up in (("tree", 8, 7.00), ("tree", 128, 95.9), ("one_to_all", 128, 18.1)):
+        ours = n * alone / _step_ms(network, 2048, n, platform, scheme)
+        yield f"AlexNet v2, weak, {scheme}, {n}, speed-up", ours, speed_up
+    small = _step_ms(network, 256, 1, platform)
+    for n, speed_up in {2: 1.13, 4: 0.98}.items():
+        yield (
+            f"AlexNet v2, batch 256, strong, {n}, speed-up",
+            small / _step_ms(network, 256 // n, n, platform),
+            speed_up,
+        )
+
+
+def _full_pass() -> Iterator[Case]:
+    figures = {
+        ("alexnet-v2", 128): {1.0: (33.16, 89.08), 0.62: (53.49, 143.68)},
+        ("vgg16-slim", 64): {1.0: (345.8, 785.2), 0.62: (557.8, 1266.5)},
+    }
+    for (name, batch), by_ppp in figures.items():
+        network = Network.of(trace_network(name))
+        for ppp, (forward, backward) in by_ppp.items():
+            ours = _ms(network, batch, 1, _platform("titan-x", "ethernet", ppp))
+            yield f"{name}, Titan X, PPP {ppp}, forward, ms", ours["forward"], forward
+            yield f"{name}, Titan X, PPP {ppp}, backward, ms", ours["backward"], backward
+
+
+def _hybrid_ms() -> list[float]:
+    """Convolutions data-parallel, fc6 and fc7 divided, batch 128 a worker, on 1, 2, 4 and 8 K20s."""
+    trace = trace_network("alexnet-v2", {"fourth_width": 256})
+    platform = _platform("k20", "pcie2", 0.46, 0.75)
+    return [1e3 * hybrid_step_s(trace, 128, n, platform, divided(trace)) for n in (1, 2, 4, 8)]
+
+
+def divided(trace: Trace) -> list[str]:
+    """fc6, its dropout, fc7 and its dropout: all of the head but the last layer."""
+    return [layer.module for layer in layers(trace)][-5:-1]
+
+
+def _hours(step_ms: float, workers: int) -> float:
+    return 90 * IMAGENET_TRAIN / (128 * workers) * step_ms / 3.6e6
