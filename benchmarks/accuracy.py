@@ -15,6 +15,7 @@ import inspect
 import json
 import platform
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.reasons import reason
 from benchmarks.sources import Row
 
 SOURCES = ("timm", "neusight", "deepbench", "tensorflow", "pollux", "paleo", "cifar", "local_cpu")
@@ -103,8 +105,6 @@ def print_table(result: dict[str, Any]) -> None:
 
 def page(result: dict[str, Any]) -> str:
     """docs/accuracy.md from saved results: what was predicted from what, errors, coverage, the worst and why."""
-    from benchmarks.reasons import REASONS
-
     rows = result["rows"]
     share, count = coverage(rows)
     versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items() if k != "chronograd")
@@ -145,9 +145,8 @@ def page(result: dict[str, Any]) -> str:
             text.append("")
         worst = ", ".join(f"{name} {ratio:.2f}" for name, ratio in group[-1]["worst_cases"][:8])
         text += [f"Furthest off (predicted / measured, {group[-1]['rule']}): {worst}."]
-        reason = next((why for start, why in REASONS.items() if source.startswith(start)), "")
-        if reason:
-            text += ["", reason]
+        if reason(source):
+            text += ["", *textwrap.wrap(reason(source), 118, break_long_words=False, break_on_hyphens=False)]
     return "\n".join(text) + "\n"
 
 

@@ -2,5 +2,52 @@
 
 from __future__ import annotations
 
-# The start of a source's title → a paragraph.
-REASONS: dict[str, str] = {}
+# The start of a source's title → a paragraph; the longest start that fits is taken.
+REASONS: dict[str, str] = {
+    "timm, inference, rtx3090": (
+        "Fitted and scored on all rows the same model leaves 8 % (channels last) and 6 %: structure is most of the error, 25 "
+        "rows cost two more. What it lacks is the choice of kernel. EfficientFormerV2 runs five times slower than its "
+        "operators explain in both layouts (cause not found); ConvMixer's 9 × 9 depthwise convolutions run three times "
+        "slower with channels last; RegNets' grouped convolutions lose a third there at some group widths; EvoNorms and "
+        "CaiT's talking heads are a third faster than their separate passes. Structures that were tried and did not "
+        "help are listed in [calibration](decisions/calibration.md)."
+    ),
+    "timm, training, rtx3090, nhwc": (
+        "The median is half the mean: cuDNN's backward of grouped convolutions with channels last (2022's version) is three "
+        "times slower at most group widths and fast at ResNeXt's, and TResNet's in-place norms make it fall back altogether "
+        "(measured 3.9 times the other layout). Nothing in shapes that we found tells the two apart, and no correction by "
+        "family enters."
+    ),
+    "timm, training, rtx3090, nchw": (
+        "Priors of the other layout do not help here: its own rates are spoilt by the outliers below."
+    ),
+    "timm, inference, i7-12700h": (
+        "Swin's and mixnet's gathers and small convolutions are code that the compiler generates, a third slower than one pass."
+    ),
+    "NeuSight": (
+        "The P4 is a quarter off: its kernels were timed one at a time, its networks at the clock that 75 W allow. "
+        "Compiled networks run faster than one pass between products explains. Leaving a device out rests on how board power "
+        "limits the matrix rate; without that term the error is 16 %. Tensor parallel rows are not predicted."
+    ),
+    "DeepBench": (
+        "The median is below 10 %; the tail is the choice of algorithm (Winograd, FFT, implicit GEMM), which shapes alone do not "
+        "tell: strided data gradients in emulated half precision on a P100 take up to twenty times longer. A Gaussian "
+        "process over what the calibration leaves took convolutions from 25 to 17 %."
+    ),
+    "TensorFlow": "Curves of the distributed runs have no two-GPU row; their second row is the eight-GPU one.",
+    "PALEO": (
+        "Its figures are reproduced; what it was compared with is measured on other people's machines, and its own error stays."
+    ),
+    "CIFAR ResNets": (
+        "Epoch times of one run jump two to three times, so the noise is of the size of the error. The source does not say which "
+        "network its ResNet-18 is: taken as torchvision's with a CIFAR stem it comes out at half the time."
+    ),
+    "this machine's CPU": (
+        "Two shared cores: the spread of the clock is part of every error here, and none below it is claimed."
+    ),
+}
+
+
+def reason(title: str) -> str:
+    fitting = [start for start in REASONS if title.startswith(start)]
+    return REASONS[max(fitting, key=len)] if fitting else ""

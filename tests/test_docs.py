@@ -47,8 +47,9 @@ def test_every_verb_has_json_and_help() -> None:
     for verb in VERBS:
         found = command.get_command(click.Context(command), verb)
         assert found is not None
-        assert "--json" in {name for p in found.params for name in p.opts}, f"{verb} has no --json"
-        assert found.get_short_help_str()
+        for one in found.commands.values() if isinstance(found, click.Group) else (found,):
+            assert "--json" in {name for p in one.params for name in p.opts}, f"{verb} has no --json"
+            assert one.get_short_help_str()
 
 
 def test_the_job_page_shows_the_example_and_every_recipe() -> None:

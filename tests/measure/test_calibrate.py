@@ -35,7 +35,7 @@ def test_alpha_and_beta_are_found_again() -> None:
 
 
 def test_setups_share_the_cores() -> None:
-    assert default_setups(2) == [Setup(1, 2), Setup(1, 1), Setup(2, 1)]
+    assert default_setups(2) == [Setup(1, 2), Setup(2, 1)]
     assert default_setups(1) == [Setup(1, 1), Setup(2, 1)]
 
 

@@ -15,7 +15,7 @@ from chronograd.cli import common
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Also save the device file (.toml).")
 @common.json_option
 def command(precisions: tuple[str, ...], out: Path | None, as_json: bool) -> None:
-    """Measure this machine's GPU, or its CPU, in about a minute.
+    """Measure this machine's GPU, or its CPU, in about a minute for each way of running.
 
     The result is the device `local`, which --on and cluster.device accept like any other.
     """
@@ -35,11 +35,12 @@ def command(precisions: tuple[str, ...], out: Path | None, as_json: bool) -> Non
     rows = [
         (
             s["precision"],
+            s["mode"],
             str(s["processes"]),
             str(s["threads"]),
             si(s["peak_flops_per_s"], "FLOP/s"),
             si(s["bandwidth_bytes_per_s"], "B/s"),
-            f"{1e6 * (s['classes']['elementwise.forward']['launch_s'] + s['host_launch_s']):.1f} µs",
+            f"{1e6 * (s['classes']['elementwise.forward'][s['rates'].index('launch_s')] + s['host_launch_s']):.1f} µs",
             percent(s["provenance"]["error_in_sample"]),
             percent(s["provenance"]["error_left_out"]),
         )
@@ -47,6 +48,7 @@ def command(precisions: tuple[str, ...], out: Path | None, as_json: bool) -> Non
     ]
     columns = (
         "precision",
+        "mode",
         "ranks",
         "threads",
         "peak reached",
@@ -55,5 +57,5 @@ def command(precisions: tuple[str, ...], out: Path | None, as_json: bool) -> Non
         "error, fitted blocks",
         "error, blocks left out",
     )
-    common.print_table(columns, rows, title=f"local: {device.title}", right=range(1, 8))
+    common.print_table(columns, rows, title=f"local: {device.title}", right=range(2, 9))
     click.echo(f"saved to {catalog.user_device_path('local')}")

@@ -40,8 +40,10 @@ _SHARED = ("rows", "relayout", "launch_s")
 # A layer that cannot be timed better than this is not predicted better either.
 MIN_SIGMA = 0.03
 _FOLDS = 5
+# A thousandth of a standard deviation is not worth another step.
+_TOLERANCE = 1e-4
 # How many left-out samples stand for a network, and how many such sums are drawn.
-_BLOCKS_PER_NETWORK, _SUMS = 4, 2000
+_BLOCKS_PER_NETWORK, _SUMS = 6, 2000
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,9 @@ class _Problem:
         return np.concatenate([data, np.diag(1 / self.sd)])
 
     def solve(self) -> np.ndarray:
-        return np.asarray(least_squares(self.residuals, self.start, self.jacobian, method="lm", max_nfev=40).x)
+        tolerance = {"ftol": _TOLERANCE, "xtol": _TOLERANCE}
+        found = least_squares(self.residuals, self.start, self.jacobian, method="lm", max_nfev=40, **tolerance)
+        return np.asarray(found.x)
 
 
 def _soft_l1(error: np.ndarray) -> np.ndarray:

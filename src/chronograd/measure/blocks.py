@@ -88,6 +88,155 @@ class _Scores(nn.Module):
         return (x @ x.transpose(1, 2)).softmax(-1) @ x
 
 
+class _InvertedResidual(nn.Module):
+    """Expansion, depthwise convolution, squeeze and excitation, projection, as in mobile networks."""
+
+    def __init__(self, channels: int, inner: int, kernel: int, has_gate: bool, activation: type[nn.Module]) -> None:
+        super().__init__()
+        steps = [
+            nn.Conv2d(channels, inner, 1, bias=False),
+            nn.BatchNorm2d(inner),
+            activation(),
+            nn.Conv2d(inner, inner, kernel, 1, kernel // 2, groups=inner, bias=False),
+            nn.BatchNorm2d(inner),
+            activation(),
+            *([_Gate(inner)] if has_gate else []),
+            nn.Conv2d(inner, channels, 1, bias=False),
+            nn.BatchNorm2d(channels),
+        ]
+        self.steps = nn.Sequential(*steps)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = x + self.steps(x)
+        return y
+
+
+class _Bottleneck(nn.Module):
+    def __init__(self, channels: int, inner: int) -> None:
+        super().__init__()
+        self.steps = nn.Sequential(
+            nn.Conv2d(channels, inner, 1, bias=False),
+            nn.BatchNorm2d(inner),
+            nn.ReLU(),
+            nn.Conv2d(inner, inner, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(inner),
+            nn.ReLU(),
+            nn.Conv2d(inner, channels, 1, bias=False),
+            nn.BatchNorm2d(channels),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(x + self.steps(x))
+
+
+class _Wide(nn.Module):
+    """A depthwise 7 × 7 convolution and a perceptron with channels last, as in a ConvNeXt."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.mix = nn.Conv2d(channels, channels, 7, padding=3, groups=channels)
+        self.mlp = _Mlp(channels)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.mlp(self.mix(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return x + y
+
+
+class _Dense(nn.Module):
+    """New channels beside the old ones, as in a DenseNet."""
+
+    def __init__(self, channels: int, growth: int) -> None:
+        super().__init__()
+        self.steps = nn.Sequential(
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, 4 * growth, 1, bias=False),
+            nn.BatchNorm2d(4 * growth),
+            nn.ReLU(),
+            nn.Conv2d(4 * growth, growth, 3, 1, 1, bias=False),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, self.steps(x)], 1)
+
+
+class _Branches(nn.Module):
+    """Convolutions of two sizes side by side, as in an inception module or a fire module."""
+
+    def __init__(self, channels: int, inner: int) -> None:
+        super().__init__()
+        self.squeeze = nn.Conv2d(channels, inner, 1)
+        self.small = nn.Conv2d(inner, channels // 2, 1)
+        self.large = nn.Conv2d(inner, channels // 2, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.relu(self.squeeze(x))
+        return torch.cat([F.relu(self.small(y)), F.relu(self.large(y))], 1)
+
+
+class _Shuffle(nn.Module):
+    """Half of the channels pass by, then all are shuffled, as in a ShuffleNet."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        half = channels // 2
+        self.steps = nn.Sequential(
+            nn.Conv2d(half, half, 1, bias=False),
+            nn.BatchNorm2d(half),
+            nn.ReLU(),
+            nn.Conv2d(half, half, 3, 1, 1, groups=half, bias=False),
+            nn.BatchNorm2d(half),
+            nn.Conv2d(half, half, 1, bias=False),
+            nn.BatchNorm2d(half),
+            nn.ReLU(),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a, b = x.chunk(2, dim=1)
+        n, c, h, w = x.shape
+        return torch.cat([a, self.steps(b)], 1).view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
+
+
+def _stem(channels: int, kernel: int) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(_conv(3, channels, kernel, 2)(), nn.MaxPool2d(3, 2, 1))
+
+
+def _encoder(width: int, heads: int) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(nn.LayerNorm(width), _Attention(width, heads), _Mlp(width))
+
+
+def stages() -> list[Block]:
+    """Longer ones: pieces of networks of every sort, two layers each, where most operators find their input in a cache
+    and the cost of issuing them shows."""
+    found = []
+    for c, inner, size, batch, kernel, has_gate, activation in (
+        (16, 64, 56, 2, 3, False, nn.ReLU), (24, 72, 56, 1, 3, False, nn.ReLU6), (40, 120, 28, 2, 5, True, nn.ReLU),
+        (80, 240, 14, 2, 3, False, nn.Hardswish), (80, 480, 14, 8, 3, True, nn.SiLU), (112, 672, 14, 2, 5, True, nn.SiLU),
+        (160, 960, 7, 2, 5, True, nn.Hardswish), (192, 1152, 7, 8, 5, True, nn.SiLU), (32, 192, 28, 8, 3, False, nn.ReLU6),
+    ):  # fmt: skip
+        make = partial(_InvertedResidual, c, inner, kernel, has_gate, activation)
+        found.append(Block(f"inverted-{c}-{inner}-{size}-{batch}", _repeat(make, 2), (c, size, size), batch))
+    for c, size, batch in ((256, 56, 1), (512, 28, 2), (1024, 14, 2), (1024, 14, 8), (2048, 7, 4)):
+        make = partial(_Bottleneck, c, c // 4)
+        found.append(Block(f"bottleneck-{c}-{size}-{batch}", _repeat(make, 2), (c, size, size), batch))
+    for c, size, batch in ((64, 56, 2), (128, 28, 2), (256, 14, 4), (512, 7, 2)):
+        found.append(Block(f"basic-{c}-{size}-{batch}", _repeat(partial(_Residual, c), 2), (c, size, size), batch))
+    for width, tokens, heads, batch in ((192, 197, 3, 2), (384, 49, 6, 4), (384, 197, 6, 1), (64, 400, 2, 2)):
+        found.append(Block(f"encoder-{width}-{tokens}", _repeat(_encoder(width, heads), 2), (tokens, width), batch))
+    for c, size, batch in ((96, 56, 1), (192, 28, 2), (384, 14, 2)):
+        found.append(Block(f"wide-{c}-{size}", _repeat(partial(_Wide, c), 2), (c, size, size), batch))
+    for c, size, batch in ((128, 56, 1), (256, 28, 2), (640, 7, 4)):
+        found.append(Block(f"dense-{c}-{size}", partial(_Dense, c, 32), (c, size, size), batch))
+    for c, inner, size, batch in ((128, 32, 28, 2), (256, 64, 14, 4), (128, 16, 55, 2)):
+        make = partial(_Branches, c, inner)
+        found.append(Block(f"branches-{c}-{size}", _repeat(make, 2), (c, size, size), batch))
+    for c, size, batch in ((116, 28, 2), (232, 14, 4), (464, 7, 2)):
+        found.append(Block(f"shuffle-{c}-{size}", _repeat(partial(_Shuffle, c), 2), (c, size, size), batch))
+    for channels, kernel, batch in ((64, 7, 1), (32, 3, 4)):
+        found.append(Block(f"stem-{channels}-{kernel}", _stem(channels, kernel), (3, 224, 224), batch))
+    return found
+
+
 def _conv(cin: int, cout: int, kernel: int, stride: int = 1, groups: int = 1) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         return nn.Sequential(
@@ -104,7 +253,7 @@ def _repeat(make: Callable[[], nn.Module], times: int) -> Callable[[], nn.Module
 
 
 def blocks() -> list[Block]:
-    """Every block, in a fixed order."""
+    """Every block, in a fixed order: single layers first, then stages."""
     found = []
     for c, size, batch in ((16, 32, 16), (16, 8, 64), (32, 4, 64), (64, 8, 32), (64, 56, 1), (64, 2, 32)):
         found.append(Block(f"residual-{c}-{size}", partial(_Residual, c), (c, size, size), batch))
@@ -152,4 +301,4 @@ def blocks() -> list[Block]:
         Block("scores", _Scores, (196, 64), 6),
         Block("tiny", _repeat(nn.ReLU, 40), (8,), 1),
     ]
-    return found
+    return found + stages()

@@ -2,7 +2,7 @@
 
 Blocks of every operator class are run in processes like those of a job: as many at once, with as many threads
 each. What they took is fitted by the model that predicts (`fit.device`), so a prediction for `local` rests on the
-same formula as any other. Takes about a minute.
+same formula as any other. Takes about a minute for each way of running.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from chronograd.fit.device import Sample, fit_calibration
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Node, Source
 from chronograd.measure import environment
-from chronograd.measure.blocks import blocks
+from chronograd.measure.blocks import Block, blocks
 from chronograd.predict.calibration import CLASSES, Calibration, from_datasheet
 from chronograd.predict.compute import UPDATE_PASSES, Work, update_launches
 from chronograd.trace import PHASES, Trace
 
 Progress = Callable[[float, str], None]
 WORKER_TIMEOUT_S = 600.0
-SECONDS_PER_BLOCK = 0.2
+SECONDS_PER_BLOCK = 0.15
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class Setup:
 
 
 def default_setups(cores: int | None = None) -> list[Setup]:
-    """What jobs on this machine use: one rank with all cores, one with half of them, two with half each.
+    """What jobs on this machine use: one rank with all cores, two with half of them each.
 
     >>> default_setups(8)
-    [Setup(processes=1, threads=8), Setup(processes=1, threads=4), Setup(processes=2, threads=4)]
+    [Setup(processes=1, threads=8), Setup(processes=2, threads=4)]
     """
     cores = cores or environment.cores()
     half = max(1, cores // 2)
-    return list(dict.fromkeys([Setup(1, cores), Setup(1, half), Setup(2, half)]))
+    return [Setup(1, cores), Setup(2, half)]
 
 
 def calibrate(
@@ -77,7 +77,7 @@ def calibrate(
     """
     place = "cuda" if torch.cuda.is_available() else "cpu"
     setups = [Setup(1, environment.cores())] if place == "cuda" else list(setups or default_setups())
-    traces = {b.name: trace(b.make(), [b.input_shape], loss="sum", inputs_require_grad=True) for b in blocks()}
+    traces = {b.name: _traces_of(b) for b in blocks()}
     runs = [(setup, precision) for precision in precisions for setup in setups]
     measured = []
     for i, (setup, precision) in enumerate(runs):
@@ -92,8 +92,9 @@ def calibrate(
     link = _measure_link() if place == "cpu" else None
     device = _describe(place, [m["peaks"] for m in measured], [p for _, p in runs])
     settings = [
-        _fit(device, place, setup, precision, result, traces)
+        _fit(device, place, setup, precision, result, traces, mode)
         for (setup, precision), result in zip(runs, measured, strict=True)
+        for mode in ("training", "inference")
     ]
     calibration: dict[str, Any] = {"settings": [c.to_table() for c in settings]}
     if link is not None:
@@ -101,6 +102,14 @@ def calibrate(
     progress(1.0, "done")
     provenance = {"how": "measured by chronograd calibrate", **_plain(environment.environment())}
     return device.model_copy(update={"calibration": calibration, "provenance": provenance})
+
+
+def _traces_of(block: Block) -> dict[str, Trace]:
+    """By mode: inside a larger network, a block in training also makes the gradient of its input."""
+    return {
+        "training": trace(block.make(), [block.input_shape], loss="sum", inputs_require_grad=True),
+        "inference": trace(block.make(), [block.input_shape], mode="inference"),
+    }
 
 
 def calibrate_once(progress: Progress = lambda share, text: None) -> Device:
@@ -121,9 +130,9 @@ def save_local(device: Device) -> Device:
 
 
 def machine_key() -> str:
-    """Changes with what a calibration holds for: processor, cores, GPU, torch."""
+    """Changes with what a calibration holds for: processor, cores, GPU, torch, and the form it is kept in."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}"
+    return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}, form 2"
 
 
 # -- workers --------------------------------------------------------------------------------------
@@ -213,7 +222,10 @@ def _average(results: list[dict[str, Any]]) -> dict[str, Any]:
             for i, row in enumerate(first["updates"])
         ],
         "blocks": [
-            {**row, **{k: mean(lambda r, i=i, k=k: r["blocks"][i][k]) for k in ("forward_s", "backward_s")}}  # type: ignore[misc]
+            {
+                **row,
+                **{k: mean(lambda r, i=i, k=k: r["blocks"][i][k]) for k in ("forward_s", "backward_s", "inference_s")},
+            }  # type: ignore[misc]
             for i, row in enumerate(first["blocks"])
         ],
     }
@@ -253,7 +265,13 @@ def fit_alpha_beta(message_bytes: Sequence[float], seconds: Sequence[float], num
 
 
 def _fit(
-    device: Device, place: str, setup: Setup, precision: str, result: dict[str, Any], traces: dict[str, Trace]
+    device: Device,
+    place: str,
+    setup: Setup,
+    precision: str,
+    result: dict[str, Any],
+    traces: dict[str, dict[str, Trace]],
+    mode: str,
 ) -> Calibration:
     peaks = result["peaks"]
     prior = replace(
@@ -263,11 +281,15 @@ def _fit(
         bandwidth_bytes_per_s=peaks["bytes_per_s"],
         threads=setup.threads,
         processes=setup.processes,
+        mode=mode,
     )
     samples = []
     for row in result["blocks"]:
-        found = traces[row["block"]]
+        found = traces[row["block"]][mode]
         work = Work.of(found, row["batch"], precision)
+        if mode == "inference":
+            samples.append(Sample(work, row["inference_s"], row["block"]))
+            continue
         for code, phase in enumerate(PHASES[:2]):
             part = work.chosen(found.columns["phase"] == code)
             samples.append(Sample(part, row[f"{phase}_s"], row["block"]))

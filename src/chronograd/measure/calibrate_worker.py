@@ -44,7 +44,7 @@ def _arithmetic(device: torch.device, precision: str) -> AbstractContextManager[
 
 
 def time_block(block: Block, device: torch.device, precision: str, seconds: float) -> dict[str, Any]:
-    """Median forward and backward seconds of a block, with the sum of its output as loss.
+    """Median seconds of a block: forward and backward with the sum of its output as loss, and forward in inference.
 
     Caches are cold at the start of each, as after the other layers of a network and the update: blocks timed hot
     promise a third too much.
@@ -70,11 +70,27 @@ def time_block(block: Block, device: torch.device, precision: str, seconds: floa
         forward.append(t1 - t0)
         del loss
     return {
+        "inference_s": _time_inference(model, x.detach(), precision, seconds / 2),
         "block": block.name,
         "batch": batch,
         "forward_s": statistics.median(forward[2:]),
         "backward_s": statistics.median(backward[2:]),
     }
+
+
+def _time_inference(model: torch.nn.Module, x: torch.Tensor, precision: str, seconds: float) -> float:
+    """Median seconds of a forward pass in evaluation mode, without gradients."""
+    scratch = torch.zeros(SCRATCH_BYTES // 4, device=x.device)
+    model.eval()
+    found: list[float] = []
+    end = time.perf_counter() + seconds
+    with torch.inference_mode(), _arithmetic(x.device, precision):
+        while len(found) < _MIN_REPEATS + 2 or (time.perf_counter() < end and len(found) < _MAX_REPEATS):
+            scratch.add_(1)
+            t0 = _clock(x.device)
+            model(x)
+            found.append(_clock(x.device) - t0)
+    return statistics.median(found[2:])
 
 
 def _best(run: Callable[[], Any], device: torch.device, seconds: float = 1.0) -> float:
