@@ -214,7 +214,7 @@ def stages() -> list[Block]:
         (80, 240, 14, 2, 3, False, nn.Hardswish), (80, 480, 14, 8, 3, True, nn.SiLU), (112, 672, 14, 2, 5, True, nn.SiLU),
         (160, 960, 7, 2, 5, True, nn.Hardswish), (192, 1152, 7, 8, 5, True, nn.SiLU), (32, 192, 28, 8, 3, False, nn.ReLU6),
     ):  # fmt: skip
-        make = partial(_InvertedResidual, c, inner, kernel, has_gate, activation)
+        make: Callable[[], nn.Module] = partial(_InvertedResidual, c, inner, kernel, has_gate, activation)
         found.append(Block(f"inverted-{c}-{inner}-{size}-{batch}", _repeat(make, 2), (c, size, size), batch))
     for c, size, batch in ((256, 56, 1), (512, 28, 2), (1024, 14, 2), (1024, 14, 8), (2048, 7, 4)):
         make = partial(_Bottleneck, c, c // 4)

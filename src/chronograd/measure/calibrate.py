@@ -38,6 +38,7 @@ from chronograd.trace import PHASES, Trace
 Progress = Callable[[float, str], None]
 WORKER_TIMEOUT_S = 600.0
 SECONDS_PER_BLOCK = 0.15
+_BLOCK_TIMES = ("forward_s", "backward_s", "inference_s")
 
 
 @dataclass(frozen=True)
@@ -222,10 +223,7 @@ def _average(results: list[dict[str, Any]]) -> dict[str, Any]:
             for i, row in enumerate(first["updates"])
         ],
         "blocks": [
-            {
-                **row,
-                **{k: mean(lambda r, i=i, k=k: r["blocks"][i][k]) for k in ("forward_s", "backward_s", "inference_s")},
-            }  # type: ignore[misc]
+            {**row, **{k: mean(lambda r, i=i, k=k: r["blocks"][i][k]) for k in _BLOCK_TIMES}}  # type: ignore[misc]
             for i, row in enumerate(first["blocks"])
         ],
     }
