@@ -104,7 +104,7 @@ def calibrated(folder: Path, num_kernels: int = 500) -> dict[str, Calibration]:
     for key, samples in kernels.items():
         name = _catalogued(key)
         if key in lines and name is not None:
-            prior = _at_matrix_peak(from_datasheet(_device(lines[key])), lines[key])
+            prior = from_datasheet(catalog.device(name))
             found[key] = name, spread_rates(fit_calibration(_chosen(samples, 0, num_kernels), prior))
     errors = [
         abs(np.log(_seconds(label, found[key][1], _device(lines[key])) / label.seconds))
