@@ -44,12 +44,13 @@ def test_local_is_a_device_like_any_other() -> None:
     device = catalog.device("local")
     assert device.provenance["key"] == machine_key()
     kept = calibrations(device)
-    assert [(c.processes, c.threads) for c in kept] == [(1, 1), (2, 1)]
+    ways = [(c.processes, c.threads, c.mode) for c in kept]
+    assert ways == [(p, 1, mode) for p in (1, 2) for mode in ("training", "inference")]
     for c in kept:
         assert c.origin == "measured"
         assert set(c.classes) == set(CLASSES)
         assert c.peak_flops_per_s > 1e8
-        assert c.provenance["samples"] == 2 * len(blocks())
+        assert c.provenance["samples"] == len(blocks()) * (2 if c.mode == "training" else 1)
     assert device.calibration is not None
     assert device.calibration["link"]["bandwidth_bytes_per_s"] > 1e6
 
