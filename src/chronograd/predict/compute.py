@@ -39,6 +39,8 @@ _VIEW, _ATTENTION = KINDS.index("view"), KINDS.index("attention")
 _LAID_OUT = [KINDS.index(k) for k in CONV_KINDS if k != "conv_depthwise"]
 # Scores of unfused attention are written, read and written by the softmax, and read again.
 _SCORE_PASSES = 4
+# Planning asks for the same batches on one device after another.
+_KEPT = 32
 _ELEMENTWISE = CLASSES.index("elementwise.forward")
 
 
@@ -133,14 +135,20 @@ class Work:
 
     @classmethod
     def on(cls, trace: Trace, batch: float, calibration: Calibration) -> Work:
-        """The work of a trace as a calibration's precision and software run it."""
-        return cls.of(
-            trace,
-            batch,
-            calibration.precision,
-            is_compiled=calibration.is_compiled,
-            has_fused_attention=calibration.has_fused_attention,
-        )
+        """The work of a trace as a calibration's precision and software run it. The latest few are kept with the trace."""
+        key = (batch, calibration.precision, calibration.is_compiled, calibration.has_fused_attention)
+        known: dict[tuple[object, ...], Work] = trace.__dict__.setdefault("_work", {})
+        if key not in known:
+            if len(known) >= _KEPT:
+                known.pop(next(iter(known)))
+            known[key] = cls.of(
+                trace,
+                batch,
+                calibration.precision,
+                is_compiled=calibration.is_compiled,
+                has_fused_attention=calibration.has_fused_attention,
+            )
+        return known[key]
 
     @classmethod
     def joined(cls, parts: Sequence[Work]) -> Work:
