@@ -163,11 +163,11 @@ class _Problem:
 
     def residuals(self, x: np.ndarray) -> np.ndarray:
         error = self.log_error(x) / _ROBUST_AT
-        return np.concatenate([_soft_l1(error), (x - self.start) / self.sd])
+        return np.concatenate([soft_l1(error), (x - self.start) / self.sd])
 
     def jacobian(self, x: np.ndarray) -> np.ndarray:
         error = self.log_error(x) / _ROBUST_AT
-        robust = _soft_l1(error)
+        robust = soft_l1(error)
         slope = np.divide(error, np.sqrt(1 + error**2) * robust, out=np.ones_like(error), where=np.abs(robust) > 1e-9)
         data = self.log_error_jacobian(x) * slope[:, None] / _ROBUST_AT
         return np.concatenate([data, np.diag(1 / self.sd)])
@@ -178,7 +178,7 @@ class _Problem:
         return np.asarray(found.x)
 
 
-def _soft_l1(error: np.ndarray) -> np.ndarray:
+def soft_l1(error: np.ndarray) -> np.ndarray:
     """Residuals whose squares are the soft L1 of errors; by hand, so that the prior stays quadratic."""
     return np.asarray(np.sign(error) * np.sqrt(2 * (np.sqrt(1 + error**2) - 1)))
 

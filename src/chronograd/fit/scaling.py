@@ -26,6 +26,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from chronograd.errors import InputError
+from chronograd.fit.device import soft_l1
 
 Array = np.ndarray
 # Log errors beyond this count linearly, not squared.
@@ -142,7 +143,6 @@ def _solve(steps: Steps) -> StepModel:
 
     def residuals(x: Array) -> Array:
         error = (np.log(StepModel(*x).seconds(steps)) - measured) / _ROBUST_AT
-        robust = np.sign(error) * np.sqrt(2 * (np.sqrt(1 + error**2) - 1))
-        return np.concatenate([robust, (x - start) / _SD])
+        return np.concatenate([soft_l1(error), (x - start) / _SD])
 
     return StepModel(*least_squares(residuals, start, max_nfev=200).x.tolist())

@@ -16,9 +16,9 @@ from chronograd.errors import ChronogradError, InputError
 from chronograd.fit.device import Sample, fit_calibration
 from chronograd.fit.tables import Row, Table, shuffled
 from chronograd.hardware.catalog import Device
-from chronograd.predict.calibration import CLASSES, FAMILIES, Z80, Calibration, from_datasheet
+from chronograd.predict.calibration import CLASSES, FAMILIES, Z80, Calibration
 from chronograd.predict.compute import Work
-from chronograd.predict.relatives import assumed_for
+from chronograd.predict.relatives import assumed_for, sheet_for
 
 # A network of the same name whose parameters differ by more than this is another network: a changed default, or one
 # that was fused before it was timed. Tables round to 10,000.
@@ -101,9 +101,8 @@ def prior_of(table: Table, device: Device, kind: str = "relatives") -> tuple[Cal
         raise InputError(f"prior is {kind!r}", "relatives or datasheet")
     precision = table.precision or "fp32"
     if kind == "datasheet":
-        sheet = from_datasheet(device, precision)
-        found = replace(sheet, is_compiled=table.is_compiled, has_fused_attention=table.has_fused_attention)
-        return replace(found, mode=table.mode, channels_last=table.channels_last), None
+        software = (table.is_compiled, table.has_fused_attention)
+        return sheet_for(device, precision, table.mode, table.channels_last, *software), None
     return assumed_for(
         device,
         precision,

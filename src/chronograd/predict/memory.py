@@ -14,7 +14,7 @@ import numpy as np
 from chronograd.errors import InputError
 from chronograd.hardware.catalog import Device
 from chronograd.predict.checkpointing import Lifetime, blocks, lifetimes
-from chronograd.predict.traffic import held_in_half
+from chronograd.predict.traffic import traffic
 from chronograd.trace import MATRIX_KINDS, Affine, Storage, Trace
 
 # Tensors of the size of the parameters that an optimizer keeps: the momentum of SGD, both moments of Adam.
@@ -169,7 +169,7 @@ def peak_memory(trace: Trace, batch: int, optimizer: str = "sgd-momentum") -> Me
 
 def _under_autocast(trace: Trace, plain: Iterable[Lifetime]) -> Iterator[Lifetime]:
     """Lifetimes where activations held in half precision take half, and weights have a copy from first use to last."""
-    in_half = held_in_half(trace)
+    in_half = traffic(trace, "fp16").held_in_half
     views: dict[int, list[bool]] = {}
     for i, tensor in enumerate(trace.tensors):
         views.setdefault(tensor.storage, []).append(i in in_half)

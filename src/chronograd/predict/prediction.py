@@ -248,7 +248,7 @@ def predict(
         assumed = replace(from_datasheet(setting.device), origin=f"PALEO (PPP {ppp[0]:g} and {ppp[1]:g}), no")
         setting = replace(setting, calibration=assumed)
         step = paleo_step(trace, setting, *ppp)
-    sigma = setting.calibration.sigma if ppp else step.sigma_log
+    sigma = step.sigma_log
     if factor is not None:
         step, sigma = _corrected(step, factor), sigma * CARRIED_SPREAD
     name = f"{setting.count} × {setting.device.title}" if setting.count > 1 else setting.device.title
@@ -259,7 +259,7 @@ def predict(
         cluster=_cluster(setting),
         backend=job.backend,
         versions={"chronograd": version("chronograd"), **trace.versions},
-        provenance=_provenance(setting, step, trace) | {"sigma_log": sigma},
+        provenance=_provenance(setting, step, trace, sigma),
         notes=list(trace.notes),
     )
     likely = _likely(f"{setting.calibration.origin} calibration", sigma)
@@ -380,13 +380,13 @@ def _cluster(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _provenance(setting: Setting, step: Step, trace: Trace) -> dict[str, Any]:
+def _provenance(setting: Setting, step: Step, trace: Trace, sigma: float) -> dict[str, Any]:
     c = setting.calibration
     return {
         "predicted_from": f"trace of {trace.network} ({len(trace.operators)} operators), {c.origin} calibration of "
         f"{setting.device.name}",
         "calibration": c.provenance or {"origin": c.origin},
-        "sigma_log": c.sigma,
+        "sigma_log": sigma,
         "interval": "middle 80 % of a log-normal",
         "peak_flops_per_s": c.peak_flops_per_s,
         "precision": c.precision,

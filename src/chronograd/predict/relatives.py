@@ -73,13 +73,7 @@ def assumed_for(
 
     The second is None where no relative is near enough to be better than round numbers.
     """
-    sheet = replace(
-        from_datasheet(device, precision),
-        is_compiled=is_compiled,
-        has_fused_attention=has_fused_attention,
-        mode=mode,
-        channels_last=channels_last if mode else None,
-    )
+    sheet = sheet_for(device, precision, mode, channels_last, is_compiled, has_fused_attention)
     best, nearest = None, math.inf
     for relative in catalog.devices():
         if relative.kind != device.kind or relative.name == "local":
@@ -110,6 +104,24 @@ def assumed_for(
         provenance=provenance,
     )
     return found, NEAR_SD + _SD_PER_DISTANCE * nearest
+
+
+def sheet_for(
+    device: Device,
+    precision: str,
+    mode: str | None,
+    channels_last: bool,
+    is_compiled: bool,
+    has_fused_attention: bool,
+) -> Calibration:
+    """Round numbers for a way of running: what `from_datasheet` assumes, with the software written down."""
+    return replace(
+        from_datasheet(device, precision),
+        is_compiled=is_compiled,
+        has_fused_attention=has_fused_attention,
+        mode=mode,
+        channels_last=channels_last if mode else None,
+    )
 
 
 def _distance(a: Device, b: Device) -> float:

@@ -2,8 +2,8 @@
 
 A trace holds what single-precision eager execution moves. Under autocast matrix work takes and gives half precision,
 softmax and some others give single, everything else the widest of what it gets; a change of type is a copy, and so is
-a change of layout. A
-compiler makes one pass of all that lies between two matrix operators: it reads what enters and writes what leaves.
+a change of layout. A compiler makes one pass of all that lies between two matrix operators: it reads what enters and
+writes what leaves.
 
 Left out: fast norms are assumed (a norm gives what it gets); accumulation and statistics, which are small.
 Source: PyTorch, "Automatic Mixed Precision package", op-specific behaviour; Ansel et al. 2024, PyTorch 2.
@@ -59,12 +59,14 @@ class Traffic:
         moved: bytes that the operators themselves read and write.
         cast: bytes that change their operands' type or layout first.
         vector_flops: arithmetic that is no matrix work.
+        held_in_half: ids of the tensors that autocast holds in half precision.
     """
 
     moved: np.ndarray
     cast: np.ndarray
     vector_flops: np.ndarray
     is_launched: np.ndarray
+    held_in_half: frozenset[int]
 
 
 def traffic(trace: Trace, precision: str = "fp32", is_compiled: bool = False) -> Traffic:
@@ -89,7 +91,7 @@ def _traffic(trace: Trace, is_half: bool, is_compiled: bool) -> Traffic:
     if is_compiled:
         moved, vector, launched = _fused(trace, moved, half)
         cast[:, 1] = 0.0  # what grows with the batch changes type in the pass before; parameters do not
-    return Traffic(moved, cast, vector, launched)
+    return Traffic(moved, cast, vector, launched, frozenset(half))
 
 
 def _numel(trace: Trace) -> np.ndarray:
@@ -97,6 +99,12 @@ def _numel(trace: Trace) -> np.ndarray:
     one = np.array([t.numel_at(1) for t in trace.tensors], dtype=np.float64)
     two = np.array([t.numel_at(2) for t in trace.tensors], dtype=np.float64)
     return np.stack([2 * one - two, two - one], axis=1)
+
+
+def _sizes(trace: Trace, half: set[int]) -> np.ndarray:
+    """Bytes of every tensor, affine, with those in half precision at half: shape (num_tensors, 2)."""
+    each = [_HALF_BYTES if i in half else DTYPE_BYTES[t.dtype] for i, t in enumerate(trace.tensors)]
+    return _numel(trace) * np.array(each, dtype=np.float64).reshape(-1, 1)
 
 
 def _autocast(trace: Trace) -> tuple[np.ndarray, np.ndarray, set[int]]:
@@ -142,18 +150,11 @@ def _autocast(trace: Trace) -> tuple[np.ndarray, np.ndarray, set[int]]:
 def _laid_out(trace: Trace, half: set[int]) -> np.ndarray:
     """Bytes that convolutions move to bring operands into the layout they run with."""
     found = np.zeros((len(trace.operators), 2))
+    size = _sizes(trace, half)
     for k, op in enumerate(trace.operators):
         for position in op.attributes.get("copied", ()) if op.kind in CONV_KINDS else ():
-            i = op.inputs[position]
-            one, two = (trace.tensors[i].numel_at(batch) for batch in (1, 2))
-            size = _HALF_BYTES if i in half else DTYPE_BYTES[trace.tensors[i].dtype]
-            found[k] += 2 * size * np.array([2 * one - two, two - one])
+            found[k] += 2 * size[op.inputs[position]]
     return found
-
-
-def held_in_half(trace: Trace) -> set[int]:
-    """Tensors, by id, that autocast holds in half precision."""
-    return _autocast(trace)[2]
 
 
 def _outputs_in_half(op: Operator, half: set[int], is_single: list[bool], trace: Trace) -> list[int]:
@@ -175,9 +176,7 @@ def _fused(trace: Trace, moved: np.ndarray, half: set[int]) -> tuple[np.ndarray,
     vector = np.array(c["vector_flops"])
     moved = np.array(moved)
     launched = c["kind"] != _VIEW
-    size = _numel(trace)
-    for i, t in enumerate(trace.tensors):
-        size[i] *= _HALF_BYTES if i in half else DTYPE_BYTES[t.dtype]
+    size = _sizes(trace, half)
     last_read = {
         trace.tensors[i].storage: k for k, o in enumerate(trace.operators) if o.kind != "view" for i in o.inputs
     }
