@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,62 @@ def test_option_a_shortcut_subsamples_and_pads_with_zeros() -> None:
     assert y.shape == (1, 4, 2, 2)
     assert torch.equal(y[:, 1:3], x[:, :, ::2, ::2])
     assert y[:, [0, 3]].abs().sum() == 0
+
+
+@pytest.mark.parametrize("depth", [8, 14, 20, 32])
+def test_params_of_cifar_resnets(depth: int) -> None:
+    n = (depth - 2) // 6
+    # each convolution and the two numbers per channel of its batch norm
+    stem, head = 27 * 16 + 2 * 16, 64 * 10 + 10
+    same = [n * (2 * 9 * w * w + 4 * w) for w in (16, 32, 64)]
+    halved = [9 * (w // 2) * w - 9 * w * w for w in (32, 64)]  # the first convolution of a stage has half the inputs
+    assert params(build(f"resnet{depth}", device="meta")) == stem + sum(same) + sum(halved) + head
+
+
+def test_resnet9_scales_its_logits() -> None:
+    network: Any = build("resnet9", input_shape=(1, 8, 8), num_classes=3).eval()
+    x = torch.randn(2, 1, 8, 8)
+    with torch.no_grad():
+        before = network(x)
+        network.linear.weight.fill_(1.0)
+        features: list[torch.Tensor] = []
+        network.linear.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
+        after = network(x)
+    assert before.shape == (2, 3)
+    torch.testing.assert_close(after, features[0].sum(1, keepdim=True).expand(2, 3) / 8)
+
+
+# -- MobileNet --------------------------------------------------------------------------------------
+
+
+def separable_weights(width: float, least: int = 8) -> int:
+    """Weights of the convolutions of table 1 and of their batch norms, and the head of 10 classes."""
+    widths = [max(int(w * width), least) for w in (32, 64, *[128] * 2, *[256] * 2, *[512] * 6, 1024, 1024)]
+    total = 27 * widths[0] + 2 * widths[0] + widths[-1] * 10 + 10
+    for before, after in pairwise(widths):
+        total += 9 * before + 2 * before + before * after + 2 * after
+    return total
+
+
+@pytest.mark.parametrize("width", [1.0, 0.75, 0.5, 0.25, 0.125])
+def test_width_multiplier_of_mobilenet(width: float) -> None:
+    assert params(build("mobilenet-v1", {"width": width}, num_classes=10, device="meta")) == separable_weights(width)
+
+
+def test_mobilenet_quarter_is_the_wide_one_scaled() -> None:
+    a, b = build("mobilenet-v1-0.25", device="meta"), build("mobilenet-v1", {"width": 0.25}, device="meta")
+    assert {n: t.shape for n, t in a.state_dict().items()} == {n: t.shape for n, t in b.state_dict().items()}
+    with pytest.raises(InputError, match="width multiplier is 0, it must be above 0"):
+        build("mobilenet-v1", {"width": 0})
+
+
+def test_slope_of_mobilenet() -> None:
+    kinds = {slope: {type(m) for m in build("mobilenet-v1-0.25", {"slope": slope}).modules()} for slope in (0.0, 0.1)}
+    assert nn.LeakyReLU not in kinds[0.0]
+    assert nn.ReLU not in kinds[0.1]
+
+
+# -- published weights ------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif("CHRONOGRAD_WEIGHTS" not in os.environ, reason="CHRONOGRAD_WEIGHTS names no folder")

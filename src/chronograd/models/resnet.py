@@ -115,6 +115,16 @@ class CifarResNet(nn.Module):
 cifar = partial(register, input_shape=(3, 32, 32), num_classes=10, paper=PAPER + ", section 4.2")
 
 
+@cifar("resnet8", params=75_290, macs=12_239_488)
+def resnet8(num_classes: int = 10, in_channels: int = 3) -> nn.Module:
+    return CifarResNet(8, num_classes, in_channels)
+
+
+@cifar("resnet14", params=172_506, macs=26_395_264)
+def resnet14(num_classes: int = 10, in_channels: int = 3) -> nn.Module:
+    return CifarResNet(14, num_classes, in_channels)
+
+
 @cifar("resnet20", params=269_722, macs=40_551_040)
 def resnet20(num_classes: int = 10, in_channels: int = 3) -> nn.Module:
     return CifarResNet(20, num_classes, in_channels)
@@ -167,6 +177,8 @@ def resnet18_cifar(num_classes: int = 10, in_channels: int = 3) -> nn.Module:
 
 class ResNet50(nn.Module):
     """Version 1: a stage's stride is in the first 1x1 convolution. torchvision's, v1.5, has it in the 3x3."""
+
+    head_name = "fc"  # whole, also where another network puts two layers there
 
     def __init__(self, num_classes: int, in_channels: int) -> None:
         super().__init__()

@@ -1,0 +1,78 @@
+"""MobileNet v1: depthwise 3x3 and pointwise 1x1 convolutions in turn, all widths scaled by one multiplier.
+
+Howard et al., "MobileNets: efficient convolutional neural networks for mobile vision applications", 2017,
+arXiv:1704.04861, table 1. Parameters have the names of the ImageNet weights of width 0.25 from which the face detectors
+of biubug6 start (Pytorch_Retinaface, models/net.py). Those detectors have leaky ReLUs of slope 0.1. The weights were
+trained with ReLUs: nine channels behind an activation have a stored variance of 0, which no leaky ReLU gives.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chronograd.models.registry import register
+from chronograd.models.resnet import initialise
+
+# Width and stride of each separable convolution of table 1, cut where an image has an eighth and a sixteenth of
+# its side left: detectors look at the image there.
+STAGES = (
+    ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1)),
+    ((512, 2), (512, 1), (512, 1), (512, 1), (512, 1), (512, 1)),
+    ((1024, 2), (1024, 1)),
+)
+STEM_WIDTH = 32
+LEAST_WIDTH = 8  # of the authors' code for small multipliers
+
+
+def conv(in_channels: int, out: int, kernel: int, stride: int, groups: int, slope: float) -> list[nn.Module]:
+    """A convolution, batch norm and (leaky) ReLU."""
+    activation = nn.LeakyReLU(slope, inplace=True) if slope else nn.ReLU(inplace=True)
+    same = nn.Conv2d(in_channels, out, kernel, stride, kernel // 2, groups=groups, bias=False)
+    return [same, nn.BatchNorm2d(out), activation]
+
+
+def separable(in_channels: int, out: int, stride: int, slope: float) -> nn.Sequential:
+    """A 3x3 convolution of each channel on its own, then a 1x1 convolution over the channels."""
+    depthwise = conv(in_channels, in_channels, 3, stride, in_channels, slope)
+    return nn.Sequential(*depthwise, *conv(in_channels, out, 1, 1, 1, slope))
+
+
+class MobileNetV1(nn.Module):
+    """`width` multiplies every number of channels; `slope` is that of the activation below zero."""
+
+    def __init__(self, num_classes: int, in_channels: int, width: float, slope: float) -> None:
+        super().__init__()
+        if width <= 0:
+            raise ValueError(f"the width multiplier is {width}, it must be above 0")
+        channels = max(int(STEM_WIDTH * width), LEAST_WIDTH)
+        stages: list[list[nn.Module]] = [[nn.Sequential(*conv(in_channels, channels, 3, 2, 1, slope))], [], []]
+        for stage, layers in zip(stages, STAGES, strict=True):
+            for full, stride in layers:
+                out = max(int(full * width), LEAST_WIDTH)
+                stage.append(separable(channels, out, stride, slope))
+                channels = out
+        self.stage1, self.stage2, self.stage3 = (nn.Sequential(*stage) for stage in stages)
+        self.fc = nn.Linear(channels, num_classes)
+        initialise(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stage3(self.stage2(self.stage1(x)))
+        return cast(Tensor, self.fc(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1)))
+
+
+mobilenet = partial(register, input_shape=(3, 224, 224), paper="Howard et al. 2017, arXiv:1704.04861")
+
+
+@mobilenet("mobilenet-v1", params=4_231_976, macs=568_740_352)  # the paper prints 4.2 and 569 million
+def mobilenet_v1(num_classes: int = 1000, in_channels: int = 3, width: float = 1.0, slope: float = 0.0) -> nn.Module:
+    return MobileNetV1(num_classes, in_channels, width, slope)
+
+
+@mobilenet("mobilenet-v1-0.25", params=470_072, macs=41_030_272)  # the paper prints 0.5 and 41 million
+def mobilenet_v1_025(num_classes: int = 1000, in_channels: int = 3, slope: float = 0.0) -> nn.Module:
+    return MobileNetV1(num_classes, in_channels, 0.25, slope)

@@ -1,0 +1,492 @@
+"""Weights to start from, and the head of a network, the one part in which they may differ.
+
+torchvision, timm       the library's default weights, from its cache, or downloaded
+NAME.safetensors        tensors by name
+NAME.pth .pt .th .tar   a state dict, bare or under `state_dict` or `model`; nothing in it is executed
+RUN                     a run directory: its newest sound checkpoint, the running mean of the weights if it has one
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import importlib
+import json
+import re
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.dropout import _DropoutNd
+
+from chronograd.errors import FileFormatError, InputError, MissingExtraError, RunError
+
+Tensors = dict[str, Tensor]
+
+PYTORCH_SUFFIXES = (".pth", ".pt", ".th", ".tar")
+# Networks of ours with the layers and parameter names of a network of torchvision's.
+TORCHVISION_TWINS = {"efficientnet-b0-keras": "efficientnet_b0", "vgg16": "vgg16", "vgg19": "vgg19"}
+DOWNLOAD_TIMEOUT_S = 20.0
+SHOWN = 3  # names of each kind that an error lists
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What was loaded.
+
+    Attributes:
+        source: what it was, for the record.
+        num_loaded: tensors, running statistics included.
+        fresh: parameters of the head that kept their initial values. A head is loaded whole or not at all.
+    """
+
+    source: str
+    num_loaded: int
+    fresh: tuple[str, ...]
+
+
+def load_pretrained(network: nn.Module, source: str, reference: str) -> Loaded:
+    """Give a network the weights of `source`, in place.
+
+    All tensors must match by name and shape. Only those of the head (see `head_of`), and of the last layers of auxiliary
+    classifiers, may have other shapes: then it keeps its initial values. Batch counters may be missing, and auxiliary
+    classifiers that the network was built without are left out.
+
+    Args:
+        source: `torchvision`, `timm`, a file or a run directory, as at the top of this file.
+        reference: what the network was built from, such as torchvision:resnet50.
+    Raises: InputError for a source that is not there or has nothing for this network, FileFormatError for damaged
+        files and weights of another network, RunError where weights can be had only from a network that is not there,
+        MissingExtraError.
+    """
+    if source == "torchvision":
+        given, said = _from_torchvision(reference)
+    elif source == "timm":
+        given, said = _from_timm(network, reference)
+    else:
+        given, said = _from_path(source)
+    loaded = _load(network, given, said)
+    if source == "torchvision" and hasattr(network, "transform_input"):
+        # GoogLeNet and Inception v3 were trained by TensorFlow on images of -1 … 1 and convert theirs to that.
+        setattr(network, "transform_input", True)  # noqa: B010, a plain attribute, of which nn.Module knows nothing
+    return loaded
+
+
+# -- the head ---------------------------------------------------------------------------------------
+
+
+def head_of(network: nn.Module) -> tuple[str, nn.Module]:
+    """Path and module of the head, which turns features into one number per class. The path is "" for a mere layer.
+
+    It is what the network's attribute `head_name` says, else what timm says, else the last linear layer; with the
+    dropout and activation around it if it is the only one of a `Sequential` of these. Auxiliary classifiers, whose
+    paths begin with `aux`, are passed over.
+    Raises: InputError if the last layer is a convolution, or there are several heads.
+    """
+    marked = getattr(network, "head_name", None)
+    path = marked if isinstance(marked, str) else _timm_head(network)
+    if path is None:
+        path = _last_layer(network)
+    try:
+        head = network.get_submodule(path)
+    except AttributeError:
+        raise InputError(
+            f"{_name(network)} says that its head is {path}, and has no such part", "correct its attribute head_name"
+        ) from None
+    parts = list(head.modules())
+    convolution = next((m for m in parts if isinstance(m, _ConvNd)), None)
+    if convolution is not None or not any(isinstance(m, nn.Linear) for m in parts):
+        kind = type(convolution or head).__name__
+        raise _no_head(network, f"has no linear head: it ends with {path} ({kind})")
+    return path, head
+
+
+def without_head(network: nn.Module) -> tuple[nn.Module, nn.Module]:
+    """Trunk and head. The trunk is the network with the identity in place of the head; it gives the head's input.
+
+    All parts are shared with the network, which stays as it is: parameters, running statistics, and the mode
+    (training or evaluation) of all but the modules that contain the head.
+    """
+    path, head = head_of(network)
+    if not path:
+        return nn.Identity(), head
+    *containers, last = path.split(".")
+    trunk = here = _twin(network)
+    for name in containers:
+        twin = _twin(here.get_submodule(name))
+        here._modules[name] = twin
+        here = twin
+    here._modules[last] = nn.Identity()
+    return trunk, head
+
+
+def _twin(module: nn.Module) -> nn.Module:
+    """The same module with a list of children of its own."""
+    twin = copy.copy(module)
+    twin._modules = module._modules.copy()
+    return twin
+
+
+def _last_layer(network: nn.Module) -> str:
+    """Path of the last layer that has weights, or of the short `Sequential` that it is in."""
+    if type(network).__module__.startswith("torchvision.models.detection"):
+        raise _no_head(network, "is a detector, with a head for classes and one for boxes")
+    layers: dict[str, nn.Module] = {
+        path: module
+        for path, module in network.named_modules()
+        if isinstance(module, nn.Linear | _ConvNd) and not _is_auxiliary(path)
+    }
+    if not layers:
+        raise _no_head(network, "has no linear layer")
+    path = list(layers)[-1]
+    top, _, rest = path.partition(".")
+    around = network.get_submodule(top)
+    if rest and isinstance(around, nn.Sequential):
+        kinds = [_kind(child) for child in around]
+        if kinds.count("linear") == 1 and "other" not in kinds:
+            return top
+    return path
+
+
+def _kind(module: nn.Module) -> str:
+    if isinstance(module, nn.Linear):
+        return "linear"
+    is_activation = type(module).__module__ == "torch.nn.modules.activation"
+    if isinstance(module, _DropoutNd) or (is_activation and not isinstance(module, nn.MultiheadAttention)):
+        return "plain"
+    return "other"
+
+
+def _timm_head(network: nn.Module) -> str | None:
+    """Path of what a network of timm's calls its classifier; None for other networks."""
+    ask = getattr(network, "get_classifier", None)
+    if not callable(ask):
+        return None
+    config = getattr(network, "pretrained_cfg", None) or {}
+    for heads in (config.get("classifier"), ask()):
+        if isinstance(heads, tuple | list | nn.ModuleList):
+            raise _no_head(network, f"has {len(heads)} heads")
+    return next((path for path, module in network.named_modules() if module is ask()), None)
+
+
+def _is_auxiliary(path: str) -> bool:
+    return any(part.lower().startswith("aux") for part in path.split("."))
+
+
+def _class_layers(network: nn.Module) -> list[str]:
+    """Paths of all that has one output per class: the head, and the last linear layer of each auxiliary classifier."""
+    auxiliary: dict[str, str] = {}
+    for path, module in network.named_modules():
+        if isinstance(module, nn.Linear) and _is_auxiliary(path):
+            auxiliary[path.partition(".")[0]] = path
+    try:
+        return [head_of(network)[0], *auxiliary.values()]
+    except InputError:
+        return list(auxiliary.values())
+
+
+def _name(network: nn.Module) -> str:
+    return f"network {type(network).__name__}"
+
+
+def _no_head(network: nn.Module, what: str) -> InputError:
+    return InputError(
+        f"{_name(network)} {what}",
+        "take a network that ends with a linear layer; one of your own can name its head in an attribute head_name",
+    )
+
+
+# -- matching ---------------------------------------------------------------------------------------
+
+
+def _load(network: nn.Module, given: Tensors, said: str) -> Loaded:
+    """Copy tensors into the network. Raises FileFormatError if they are another network's."""
+    own: Mapping[str, Tensor] = network.state_dict()
+    given = _without_wrapper(given, own)
+    missing = [name for name in own if name not in given and not name.endswith("num_batches_tracked")]
+    unexpected = [name for name in given if name not in own and not _is_auxiliary(name)]
+    reshaped = [name for name in own if name in given and own[name].shape != given[name].shape]
+    fresh: list[str] = []
+    for path in _class_layers(network):
+        inside = [name for name in own if name.startswith(f"{path}." if path else "")]
+        if any(name in reshaped for name in inside):
+            fresh += inside
+    wrong = [
+        *_listed("missing", missing),
+        *_listed("unexpected", unexpected),
+        *_listed(
+            "of another shape",
+            [f"{n} {tuple(given[n].shape)} for {tuple(own[n].shape)}" for n in reshaped if n not in fresh],
+        ),
+    ]
+    if wrong:
+        raise FileFormatError(
+            f"{said}: not the weights of this {_name(network)}; {'; '.join(wrong)}",
+            "name weights of the same network, with the same options and shape of input; only its head may differ",
+        )
+    chosen = {name: tensor for name, tensor in given.items() if name in own and name not in fresh}
+    network.load_state_dict(chosen, strict=False)
+    return Loaded(said, len(chosen), tuple(fresh))
+
+
+def _without_wrapper(given: Tensors, own: Mapping[str, Tensor]) -> Tensors:
+    """Without the `module.` that DataParallel and DDP put before each name."""
+    prefix = "module."
+    if all(n.startswith(prefix) for n in given) and not all(n.startswith(prefix) for n in own):
+        return {name.removeprefix(prefix): tensor for name, tensor in given.items()}
+    return given
+
+
+def _listed(what: str, names: list[str]) -> list[str]:
+    if not names:
+        return []
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return [f"{what}: {', '.join(names[:SHOWN])}{more}"]
+
+
+# -- files and runs ---------------------------------------------------------------------------------
+
+
+def _from_path(source: str) -> tuple[Tensors, str]:
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return _from_run(path, source)
+    if not path.exists():
+        raise InputError(
+            f"there are no weights at {source}",
+            f"name a run directory, a file (.safetensors, {', '.join(PYTORCH_SUFFIXES)}), torchvision or timm",
+        )
+    if path.suffix == ".safetensors":
+        given = _read_safetensors(path)
+    elif path.suffix in PYTORCH_SUFFIXES:
+        given = _read_pytorch(path)
+    else:
+        raise FileFormatError(
+            f"{source}: cannot tell the format of weights from {path.suffix or 'a name without suffix'}",
+            f"rename it to .safetensors, or to one of {', '.join(PYTORCH_SUFFIXES)} if torch.save wrote it",
+        )
+    return given, f"{source} (sha256 {_sha256(path)[:12]})"
+
+
+def _read_safetensors(path: Path) -> Tensors:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise FileFormatError(f"{path} is not a readable safetensors file: {error}") from None
+
+
+def _read_pytorch(path: Path) -> Tensors:
+    try:
+        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # zip, pickle and tar each have errors of their own
+        raise FileFormatError(
+            f"{path} cannot be read as tensors alone: {_one_line(error)}",
+            "where you trust it, load it yourself and save the state dict as safetensors",
+        ) from None
+    return _state_dict(content, path)
+
+
+def _state_dict(content: Any, path: Path) -> Tensors:
+    """The tensors by name, bare or under a usual key."""
+    for key in ("state_dict", "model"):
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+            break
+    if not isinstance(content, Mapping):
+        raise FileFormatError(f"{path} holds a {type(content).__name__}, not a state dict", _SAVE)
+    others = [str(name) for name, value in content.items() if not isinstance(value, Tensor)]
+    if others or not content:
+        what = f"also holds what is no tensor: {', '.join(others[:SHOWN])}" if others else "is empty"
+        raise FileFormatError(f"the state dict in {path} {what}", _SAVE)
+    return {str(name): tensor for name, tensor in content.items()}
+
+
+_SAVE = "save network.state_dict(), bare or under the key state_dict or model"
+
+
+def _from_run(folder: Path, source: str) -> tuple[Tensors, str]:
+    """The newest checkpoint whose files are those it was written with; chronograd.train.checkpoint has the format."""
+    numbers = {path: re.fullmatch(r"step-(\d{8,})", path.name) for path in (folder / "checkpoints").glob("step-*")}
+    steps = sorted(((int(match[1]), path) for path, match in numbers.items() if match), reverse=True)
+    if not steps:
+        raise FileFormatError(
+            f"{source} has no checkpoint: there is no checkpoints/step-* in it",
+            "name a run directory that `chronograd train` has written, or a file",
+        )
+    damage = ""
+    for step, path in steps:
+        try:
+            names = _check_sums(path)
+        except FileFormatError as error:
+            damage = damage or error.message
+            continue
+        given = _read_safetensors(path / "model.safetensors")
+        mean = "ema.safetensors" in names
+        if mean:
+            given |= _averaged(_read_safetensors(path / "ema.safetensors"))
+        return given, f"{source}, {'running mean of the weights ' if mean else ''}after step {step}"
+    raise FileFormatError(f"every checkpoint of {source} is damaged; the newest: {damage}", "name another run")
+
+
+def _averaged(given: Tensors) -> Tensors:
+    """The running mean by the network's names, without what torch's AveragedModel adds."""
+    if "n_averaged" not in given:
+        return given
+    return {name.removeprefix("module."): tensor for name, tensor in given.items() if name != "n_averaged"}
+
+
+def _check_sums(path: Path) -> set[str]:
+    """Names of a checkpoint's tensor files. Raises FileFormatError if one is not what was written."""
+    try:
+        state = json.loads((path / "state.json").read_bytes())
+        sums = state["sha256"] if state["format"] == "chronograd-checkpoint" else {}
+        changed = [name for name, value in sums.items() if _sha256(path / name) != value]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FileFormatError(f"{path}: {_one_line(error)}") from None
+    if changed or "model.safetensors" not in sums:
+        what = f"{changed[0]} has another sha256" if changed else "state.json is not that of a checkpoint"
+        raise FileFormatError(f"{path}: {what}")
+    return set(sums)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+# -- libraries --------------------------------------------------------------------------------------
+
+
+def _from_torchvision(reference: str) -> tuple[Tensors, str]:
+    """Default weights, as the library finds them: in its cache, else by a download."""
+    library, _, name = reference.rpartition(":")
+    if not library:
+        name = TORCHVISION_TWINS.get(reference, "")
+    if library not in ("", "torchvision") or not name:
+        raise InputError(
+            f"torchvision has no weights for network {reference}",
+            f"take a network torchvision:NAME, or one of {', '.join(TORCHVISION_TWINS)}",
+        )
+    models = _library("torchvision.models", "vision", reference)
+    weights = models.get_model_weights(name).DEFAULT
+    file = _hub_file(weights.url)
+    was_there = file.exists()
+    try:
+        with _impatient(), contextlib.redirect_stdout(sys.stderr):  # it says there what it downloads
+            given = weights.get_state_dict(progress=False, check_hash=True, map_location="cpu", weights_only=True)
+    except Exception as error:
+        if was_there:
+            raise _damaged(file, error) from None
+        raise RunError(
+            f"weights {weights} are not at {file}, and downloading {weights.url} failed: {_one_line(error)}",
+            f"download them elsewhere and put {file.name} there, or name its path in network.weights",
+        ) from None
+    return {_new_name(key): tensor for key, tensor in given.items()}, f"torchvision {weights}"
+
+
+def _new_name(name: str) -> str:
+    """torchvision's files of DenseNet still say `norm.1`, where the network has `norm1`."""
+    return re.sub(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)", r"\1\2", name)
+
+
+def _from_timm(network: nn.Module, reference: str) -> tuple[Tensors, str]:
+    """Default weights, fitted by the library to the network's channels and image size.
+
+    A file in the cache is used without asking the network for a newer one.
+    """
+    library, _, name = reference.partition(":")
+    if library != "timm":
+        raise InputError(f"timm has no weights for network {reference}", "take a network timm:NAME")
+    timm = _library("timm", "timm", reference)
+    config = timm.get_pretrained_cfg(name)
+    if config is None or not config.has_weights:
+        raise InputError(f"timm has no weights for network {reference}", "timm.list_pretrained() lists those that do")
+    cached, file = _timm_file(config)
+    overlay = {"file": str(cached)} if cached is not None else {}
+    try:
+        with _impatient(), torch.random.fork_rng(devices=[]):
+            donor = timm.create_model(
+                name, pretrained=True, pretrained_cfg_overlay=overlay, **_input_of(network, config)
+            )
+    except Exception as error:
+        if cached is not None:
+            raise _damaged(cached, error) from None
+        raise RunError(
+            f"weights {reference} are not at {file}, and downloading them failed: {_one_line(error)}",
+            f"copy {file} from a machine that has it, or name the path of its file in network.weights",
+        ) from None
+    tag = f"{config.architecture}.{config.tag}" if config.tag else config.architecture
+    return donor.state_dict(), f"timm {tag}"
+
+
+def _timm_file(config: Any) -> tuple[Path | None, Path]:
+    """The file in the cache, if it is there, and where it or its folder is expected."""
+    if not config.hf_hub_id:
+        file = _hub_file(config.url)
+        return (file if file.exists() else None), file
+    hub = importlib.import_module("huggingface_hub")
+    repository, _, revision = config.hf_hub_id.partition("@")
+    folder = Path(hub.constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
+    if config.hf_hub_filename:
+        return None, folder
+    found = hub.try_to_load_from_cache(repository, "model.safetensors", revision=revision or None)
+    return (Path(found) if isinstance(found, str) else None), folder
+
+
+def _input_of(network: nn.Module, config: Any) -> dict[str, Any]:
+    """Channels and image size for which a network of timm's was built, where they are not those of its weights."""
+    channels, *size = config.input_size
+    options: dict[str, Any] = {}
+    own_channels = getattr(network, "in_chans", channels)
+    if own_channels != channels:
+        options["in_chans"] = own_channels
+    own_size = getattr(getattr(network, "patch_embed", None), "img_size", None)
+    if own_size is not None and tuple(own_size) != tuple(size):
+        options["img_size"] = tuple(own_size)
+    return options
+
+
+def _library(module: str, extra: str, reference: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        library = module.partition(".")[0]
+        if error.name is not None and error.name.split(".")[0] != library:
+            raise
+        raise MissingExtraError(library, extra, f"weights of {reference}") from None
+
+
+def _hub_file(url: str) -> Path:
+    """Where torch.hub keeps what it downloads from `url`; TORCH_HOME moves it."""
+    return Path(torch.hub.get_dir()) / "checkpoints" / Path(urlparse(url).path).name
+
+
+@contextlib.contextmanager
+def _impatient() -> Iterator[None]:
+    """A network that swallows packets must not hang a job."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(DOWNLOAD_TIMEOUT_S)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
+
+
+def _damaged(file: Path, error: Exception) -> FileFormatError:
+    return FileFormatError(f"weights at {file} cannot be read: {_one_line(error)}", "remove it, to download it anew")
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
