@@ -6,10 +6,12 @@ import json
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
 from chronograd.errors import MissingExtraError
 from chronograd.record import Record
+from chronograd.report.figure import Figure, Picture, PictureRow, Pictures, png_base64
 from chronograd.report.html import render_html, tight
 from chronograd.report.page import Page, Section, Table
 from chronograd.report.plots import svg
@@ -130,6 +132,33 @@ def test_drawings_keep_text_and_name_their_colours(page):
             assert panel.y_label in drawing
 
 
+def test_pictures_come_with_the_page():
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    grid = Pictures([PictureRow(HOSTILE, [Picture(HOSTILE, png_base64(pixels)), Picture("4", png_base64(pixels))])])
+    text = render_html(Page("T", sections=[Section("Samples", "They differ.", figure=Figure([grid]))]))
+    outline = Outline(text)
+    assert outline.stack == []
+    assert outline.count("script") == 1
+    assert outline.count("img") == 0
+    links = [a["xlink:href"] for t, a in outline.tags if t == "image"]
+    assert len(links) == 2
+    assert all(link is not None and link.startswith("data:image/png;base64,") for link in links)
+    (data,) = json.loads("".join(outline.texts["script"]))["sections"]
+    assert data["data"] == [{"row": HOSTILE, "picture": HOSTILE}, {"row": HOSTILE, "picture": "4"}]
+
+
+def test_prose_is_wrapped_and_values_are_not():
+    prose = "The step was left out of the fit, as it waited for the file system most of its time."
+    versions = "\n".join(["torch 2.11.0", "torchvision 0.26.0", "numpy 2.4.6", "matplotlib 3.11.2", "python 3.11"])
+    table = Table(["name", "why", "versions"], [["a", prose, versions]], {0})
+    text = render_html(
+        Page("T", asked=[("seeds", "3"), ("hypothesis", prose)], sections=[Section("S", "T.", table=table)])
+    )
+    assert f'<td class="prose">{prose}</td><td>{versions}</td>' in text
+    assert "<div><dt>seeds</dt>" in text
+    assert '<div class="prose"><dt>hypothesis</dt>' in text
+
+
 def test_a_drawing_of_ones_own_and_an_empty_page():
     own = Section("Own", "It is drawn.", figure_svg='<svg class="own"></svg>', table=Table(["a"], [["1"]]))
     text = render_html(Page("T", sections=[own]))
@@ -139,13 +168,16 @@ def test_a_drawing_of_ones_own_and_an_empty_page():
         Section("Mute", " ")
 
 
-@pytest.mark.parametrize("module", ["matplotlib", "jinja2", "nbclient"])
+@pytest.mark.parametrize("module", ["matplotlib", "jinja2", "nbclient", "tensorboard"])
 def test_a_missing_extra_is_named(module, monkeypatch):
     import importlib
     import sys
 
-    room = {"matplotlib": "plots", "jinja2": "html", "nbclient": "notebook"}[module]
+    room = {"matplotlib": "plots", "jinja2": "html", "nbclient": "notebook"}.get(module, module)
+    extra = "tensorboard" if module == "tensorboard" else "report"
+    for name in [name for name in sys.modules if name.startswith(f"{module}.")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.delitem(sys.modules, f"chronograd.report.{room}", raising=False)
-    with pytest.raises(MissingExtraError, match=r"chronograd\[report\]"):
+    with pytest.raises(MissingExtraError, match=rf"chronograd\[{extra}\]"):
         importlib.import_module(f"chronograd.report.{room}")

@@ -1,14 +1,21 @@
 """Figure: a plot as plain data. `plots` draws it; a page shows the same data as a table beside it.
 
 Predictions are lines with a band, measurements are points with bars. Values are in the unit that the axis
-label names.
+label names. Pictures are PNG in base64, so that a figure is JSON.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from chronograd.errors import MissingExtraError
 
 Role = Literal["predicted", "measured", "reference"]
 Numbers = Sequence[float | None]
@@ -18,8 +25,10 @@ Numbers = Sequence[float | None]
 class Series:
     """One line with a band (predicted), points with bars (measured) or a dashed line (reference).
 
-    `low` and `high` are empty or as long as `y`. `color` is a name of PALETTE; empty for that of the role. A predicted
-    series that is a scatter has hollow points instead of a line.
+    `low` and `high` are empty or as long as `y`, such as mean ± standard deviation over seeds. `color` is a name of
+    PALETTE; empty for that of the role, and where several measured series have none, each gets its own. A predicted
+    series that is a scatter has hollow points instead of a line; points of a measured one that is joined have a thin
+    line through them.
     """
 
     label: str
@@ -30,6 +39,7 @@ class Series:
     high: Numbers = ()
     color: str = ""
     is_scatter: bool = False
+    is_joined: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,7 +53,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class Lines:
-    """Series against a number. `x_ticks` are the only ticks where given, such as world sizes."""
+    """Series against a number. `x_ticks` are the only ticks where given, such as world sizes.
+
+    `x_names` are printed in place of their numbers, one per tick: a categorical axis.
+    """
 
     x_label: str
     y_label: str
@@ -53,13 +66,21 @@ class Lines:
     log_y: bool = False
     from_zero: bool = False
     x_ticks: Sequence[float] = ()
+    x_names: Sequence[str] = ()
     kind: Literal["lines"] = "lines"
 
-    def rows(self) -> list[dict[str, Any]]:
+    def __post_init__(self) -> None:
+        if self.x_names and len(self.x_names) != len(self.x_ticks):
+            raise ValueError(
+                f"{len(self.x_names)} x_names for {len(self.x_ticks)} x_ticks of {self.y_label!r}; give one name per tick"
+            )
+
+    def data(self) -> list[dict[str, Any]]:
+        names = dict(zip(self.x_ticks, self.x_names, strict=True)) if self.x_names else {}
         rows = []
         for s in self.series:
             for i, (x, y) in enumerate(zip(s.x, s.y, strict=True)):
-                row = {"series": s.label, self.x_label: x, self.y_label: y}
+                row: dict[str, Any] = {"series": s.label, self.x_label: names.get(x, x), self.y_label: y}
                 if s.low and s.high:
                     row |= {"low": s.low[i], "high": s.high[i]}
                 rows.append(row)
@@ -88,7 +109,7 @@ class Bars:
     colors: dict[str, str] = field(default_factory=dict)
     kind: Literal["bars"] = "bars"
 
-    def rows(self) -> list[dict[str, Any]]:
+    def data(self) -> list[dict[str, Any]]:
         return [
             {self.y_label: b.label, "segment": name, self.x_label: value}
             for b in self.bars
@@ -117,11 +138,49 @@ class Ranges:
     ranges: Sequence[Range]
     kind: Literal["ranges"] = "ranges"
 
-    def rows(self) -> list[dict[str, Any]]:
+    def data(self) -> list[dict[str, Any]]:
         return [asdict(r) for r in self.ranges]
 
 
-Panel = Lines | Bars | Ranges
+@dataclass(frozen=True)
+class Picture:
+    """A PNG in base64, as `png_base64` makes it, and its title of one or more lines."""
+
+    title: str
+    png_base64: str
+
+    def __post_init__(self) -> None:
+        if not self.png_base64.startswith(_PNG_HEAD):
+            raise ValueError(f"picture {self.title!r} is not PNG in base64; make it with png_base64")
+
+
+@dataclass(frozen=True)
+class PictureRow:
+    """Pictures side by side, with a label at their left."""
+
+    label: str
+    pictures: Sequence[Picture]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """A grid of pictures, drawn without smoothing. `rows` may differ in length; their left edges are aligned."""
+
+    rows: Sequence[PictureRow]
+    x_label: str = ""
+    y_label: str = ""
+    kind: Literal["pictures"] = "pictures"
+
+    def __post_init__(self) -> None:
+        if not any(row.pictures for row in self.rows):
+            raise ValueError(f"none of {len(self.rows)} rows has a picture; give one, or leave the panel out")
+
+    def data(self) -> list[dict[str, Any]]:
+        """Label and title of each picture, without its pixels."""
+        return [{"row": row.label, "picture": p.title.replace("\n", ", ")} for row in self.rows for p in row.pictures]
+
+
+Panel = Lines | Bars | Ranges | Pictures
 
 
 @dataclass(frozen=True)
@@ -132,7 +191,7 @@ class Figure:
 
     def rows(self) -> list[dict[str, Any]]:
         """What is plotted, one row per point or segment."""
-        return [row for panel in self.panels for row in panel.rows()]
+        return [row for panel in self.panels for row in panel.data()]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -148,7 +207,38 @@ def _panel(data: dict[str, Any]) -> Panel:
         return Lines(**{**data, "series": series, "marks": [Mark(**m) for m in data["marks"]]})
     if data["kind"] == "bars":
         return Bars(**{**data, "bars": [Bar(**b) for b in data["bars"]]})
+    if data["kind"] == "pictures":
+        rows = [PictureRow(r["label"], [Picture(**p) for p in r["pictures"]]) for r in data["rows"]]
+        return Pictures(**{**data, "rows": rows})
     return Ranges(**{**data, "ranges": [Range(**r) for r in data["ranges"]]})
+
+
+# Every PNG begins with these bytes, whole groups of base64 among them.
+_PNG_HEAD = base64.b64encode(b"\x89PNG\r\n").decode()
+
+
+def png_base64(pixels_HWC: npt.NDArray[np.uint8]) -> str:
+    """PNG of 8-bit pixels, in base64.
+
+    Args:
+        pixels_HWC: uint8, of 1 (grey), 3 (RGB) or 4 (RGBA) channels; grey pixels may lack the axis.
+
+    Raises: ValueError for another type or shape, MissingExtraError without Pillow.
+    """
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtraError("Pillow", "report", "making pictures") from None
+    grey = pixels_HWC[:, :, 0] if pixels_HWC.ndim == 3 and pixels_HWC.shape[2] == 1 else pixels_HWC
+    is_picture = grey.ndim == 2 or (grey.ndim == 3 and grey.shape[2] in (3, 4))
+    if grey.dtype != np.uint8 or not is_picture or not grey.size:
+        raise ValueError(
+            f"pixels of {pixels_HWC.dtype}, shape {pixels_HWC.shape}, are no picture; "
+            "give uint8 pixels of shape height × width × 1, 3 or 4"
+        )
+    stream = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(grey)).save(stream, format="PNG", optimize=True)
+    return base64.b64encode(stream.getvalue()).decode()
 
 
 # Name → colour on a light and on a dark ground. Hues are those of Okabe and Ito 2008, which people with

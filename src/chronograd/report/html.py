@@ -23,6 +23,7 @@ except ImportError:
 
 # A longer table is cut in the page; the embedded JSON has every row.
 MOST_ROWS = 500
+LONGEST_LINE = 56  # letters in a cell or an answer that is not wrapped
 _NUMBER_UNIT = re.compile(
     r"(?<=\d) (?=%|(?:[mµ]?s|min|h|d|[kMGT]?B|[kMGTP]?FLOP|process(?:es)?)\b)|(?<=\d (?:h|d)) (?=\d)|(?<=\d min) (?=\d)"
 )
@@ -34,6 +35,7 @@ def render_html(page: Page) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["tight"] = tight
+    environment.tests["long"] = is_long
     folder = resources.files("chronograd.report")
     template = environment.from_string((folder / "template.html.j2").read_text(encoding="utf-8"))
     return template.render(
@@ -50,6 +52,11 @@ def render_html(page: Page) -> str:
 def tight(text: str) -> str:
     """Text whose numbers are not parted from their units at the end of a line."""
     return _NUMBER_UNIT.sub("\u00a0", text)
+
+
+def is_long(text: str) -> bool:
+    """Whether a cell is prose, which is wrapped, and not a value or a name, which are kept whole."""
+    return any(len(line) > LONGEST_LINE for line in text.splitlines())
 
 
 def _section(number: int, section: Section) -> dict[str, Any]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
-import re
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from chronograd.errors import MissingExtraError, RunError
 from chronograd.record import write_aside
-from chronograd.report.page import Page, Section, Table
+from chronograd.report.markdown import below, head, heading, markdown
+from chronograd.report.page import Page, Section
 
 try:
     import nbformat.v4
@@ -77,16 +76,9 @@ def _kernel(folder: Path) -> AsyncKernelManager:
 
 
 def _cells(page: Page) -> list[Any]:
-    head = f"# {markdown(page.title)}\n\n{markdown(page.subtitle)}\n\n"
-    if page.asked:
-        head += _table(Table(("asked", ""), page.asked)) + "\n\n"
-    for h in page.highlights:
-        head += (
-            f"- **{markdown(h.value)}** {markdown(h.label)}" + (f" ({markdown(h.detail)})" if h.detail else "") + "\n"
-        )
     hidden = {"jupyter": {"source_hidden": True}}
     cells = [
-        _v4.new_markdown_cell(head.strip()),
+        _v4.new_markdown_cell(head(page)),
         _v4.new_code_cell(_LOAD.format(payload=_payload(page)), metadata=hidden),
         _v4.new_code_cell(_READ.strip()),
     ]
@@ -98,17 +90,12 @@ def _cells(page: Page) -> list[Any]:
 
 
 def _section(number: int, section: Section) -> list[Any]:
-    cells = [_v4.new_markdown_cell(f"## {markdown(section.title)}\n\n{markdown(section.intro)}".strip())]
+    cells = [_v4.new_markdown_cell(f"## {heading(section.title)}\n\n{markdown(section.intro)}".strip())]
     if section.figure is not None:
         cells.append(_v4.new_code_cell(f"plots.draw(figures[{number}])"))
     elif section.figure_svg is not None:
         cells.append(_v4.new_code_cell(f'from IPython.display import SVG\n\nSVG(DATA["drawings"]["{number}"])'))
-    below = [markdown(section.caption)] if section.caption else []
-    if section.table is not None and section.table.rows:
-        below.append(_table(section.table))
-        below += [f"*{markdown(note)}*" for note in section.table.notes]
-    below.append(f"**Takeaway.** {markdown(section.takeaway)}")
-    cells.append(_v4.new_markdown_cell("\n\n".join(below)))
+    cells.append(_v4.new_markdown_cell("\n\n".join(below(section))))
     return cells
 
 
@@ -120,18 +107,3 @@ def _payload(page: Page) -> str:
         "drawings": {str(i): s.figure_svg for i, s in enumerate(page.sections) if s.figure_svg and not s.figure},
     }
     return json.dumps(data, ensure_ascii=True).replace("'", "\\u0027")
-
-
-def _table(table: Table) -> str:
-    rule = ["---:" if i in table.right else "---" for i in range(len(table.columns))]
-    rows = [[markdown(cell).replace("\n", "<br>") for cell in row] for row in (table.columns, *table.rows)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))
-
-
-def markdown(text: str) -> str:
-    r"""Text that no Markdown, HTML or formula is read from.
-
-    >>> print(markdown("a|b <i> $1 to $2 snake_case"))
-    a\|b &lt;i&gt; \$1 to \$2 snake\_case
-    """
-    return re.sub(r"([\\`*_\[\]|$#~])", r"\\\1", html.escape(text, quote=False))

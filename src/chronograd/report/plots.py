@@ -6,16 +6,36 @@ page may set for dark grounds; standing alone it falls back to the light ones.
 
 from __future__ import annotations
 
+import base64
 import io
 import math
 import re
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-from chronograd.errors import MissingExtraError
-from chronograd.report.figure import PALETTE, ROLE_COLORS, Bar, Bars, Figure, Lines, Panel, Range, Ranges, Series
+import numpy as np
+
+from chronograd.errors import FileFormatError, MissingExtraError
+from chronograd.report.figure import (
+    PALETTE,
+    ROLE_COLORS,
+    SERIES_COLORS,
+    Bar,
+    Bars,
+    Figure,
+    Lines,
+    Panel,
+    Picture,
+    Pictures,
+    Range,
+    Ranges,
+    Series,
+)
 
 try:
     import matplotlib
@@ -25,6 +45,8 @@ try:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+    from matplotlib.transforms import ScaledTranslation
+    from PIL import Image  # comes with matplotlib
 except ImportError:
     raise MissingExtraError("matplotlib", "report", "drawing plots") from None
 
@@ -32,7 +54,12 @@ COLORS = {name: light for name, (light, _) in PALETTE.items()}
 # Widths in points: 1 pt of the drawing is about 1.4 px on the page, so that text of 8.5 pt reads as 12 px.
 WIDE, HALF = 465.0, 255.0
 MANY_POINTS = 40
+MANY_BARS = 12  # a joined series of more points has a band in place of bars
 MOST_LETTERS = 24  # of a label in a legend
+APART = 6.5  # points between the bars of series at the same x: the width of their caps
+SMALLEST_PICTURE = 36.0  # points
+_GAP, _LETTER, _LINE = 7.0, 4.5, 9.5  # points: between pictures; width of a letter and height of a line at 8 pt
+_TITLE_LETTER = _LETTER * 7.5 / 8
 _TOLD, _FOUND = "predicted, middle 80 %", "measured, middle 80 %"
 _RC: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -64,9 +91,14 @@ _RC: dict[Any, Any] = {
 
 
 def svg(figure: Figure) -> str:
-    """One `<svg>` per panel, joined; nothing in it refers to anything outside."""
+    """The drawings of its panels, joined."""
+    return "\n".join(svgs(figure))
+
+
+def svgs(figure: Figure) -> list[str]:
+    """One `<svg>` per panel; nothing in it refers to anything outside."""
     width = WIDE if len(figure.panels) == 1 else HALF
-    return "\n".join(_svg(panel, width) for panel in figure.panels)
+    return [_svg(panel, width) for panel in figure.panels]
 
 
 def draw(figure: Figure) -> Drawing:
@@ -75,18 +107,26 @@ def draw(figure: Figure) -> Drawing:
     height = max(_height(panel, width / len(figure.panels)) for panel in figure.panels)
     with _style():
         drawing = Drawing(figsize=(width / 72, height / 72), dpi=130, facecolor=COLORS["ground"])
+        _set_layout(drawing, figure.panels)
         parts = drawing.subfigures(1, len(figure.panels), squeeze=False)[0]
         for part, panel in zip(parts, figure.panels, strict=True):
             part.set_facecolor(COLORS["ground"])
             _draw(part, panel, width / len(figure.panels))
-        drawing.canvas.draw()  # layout is settled here, while the style holds
+        drawing.draw_without_rendering()  # layout is settled here, while the style holds
     return drawing
+
+
+def _set_layout(drawing: Drawing, panels: Sequence[Panel]) -> None:
+    """Grids of pictures are laid out here, all else by matplotlib."""
+    if all(isinstance(panel, Pictures) for panel in panels):
+        drawing.set_layout_engine("none")
 
 
 def _svg(panel: Panel, width: float) -> str:
     stream = io.StringIO()
     with _style():
         drawing = Drawing(figsize=(width / 72, _height(panel, width) / 72))
+        _set_layout(drawing, [panel])
         FigureCanvasSVG(drawing)
         _draw(drawing, panel, width)
         drawing.savefig(stream, format="svg", transparent=True, metadata=dict.fromkeys(_METADATA))
@@ -120,6 +160,8 @@ def _style() -> Iterator[None]:
 
 def _height(panel: Panel, width: float) -> float:
     """Room for what is drawn, and for the legend above it."""
+    if isinstance(panel, Pictures):
+        return _Grid.of(panel, width).height
     if isinstance(panel, Bars):
         labels, plot = _segments(panel), 44 + 22.0 * len(panel.bars)
     elif isinstance(panel, Ranges):
@@ -127,11 +169,16 @@ def _height(panel: Panel, width: float) -> float:
     else:
         labels = [s.label for s in panel.series]
         plot = 0.46 * width if width == WIDE else 0.8 * width
+        if panel.x_names:
+            plot += _Names.of(panel, width).room
     rows = -(-len(labels) // _legend_columns(labels, width)) if len(labels) > 1 else 0
     return plot + 12.5 * rows
 
 
 def _draw(target: Any, panel: Panel, width: float) -> None:
+    if isinstance(panel, Pictures):
+        _pictures(target, panel, width)
+        return
     axes: Axes = target.subplots()
     axes.tick_params(length=2.5, width=0.8)
     if isinstance(panel, Bars):
@@ -139,7 +186,7 @@ def _draw(target: Any, panel: Panel, width: float) -> None:
     elif isinstance(panel, Ranges):
         handles = _ranges(axes, panel.ranges)
     else:
-        handles = _lines(axes, panel)
+        handles = _lines(axes, panel, width)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
     if len(handles) > 1:
@@ -151,8 +198,10 @@ def _short(label: str) -> str:
 
 
 def _legend_columns(labels: Sequence[str], width: float) -> int:
-    longest = max(len(_short(label)) for label in labels)
-    return max(1, min(len(labels), int(width / (longest * 4.9 + 26))))
+    lengths = [len(_short(label)) * 4.9 + 26 for label in labels]
+    if sum(lengths) <= width:
+        return len(labels)
+    return max(1, min(len(labels), int(width / max(lengths))))
 
 
 def _legend(target: Any, handles: dict[str, Any], width: float) -> None:
@@ -174,25 +223,112 @@ def _legend(target: Any, handles: dict[str, Any], width: float) -> None:
 # -- series against a number ---------------------------------------------------------------------
 
 
-def _lines(axes: Axes, panel: Lines) -> dict[str, Any]:
+def _lines(axes: Axes, panel: Lines, width: float) -> dict[str, Any]:
     axes.grid(axis="y")
     strength = min(0.15, 0.6 / max(1, len(panel.series)))  # of a band, so that many of them stay readable
-    handles = {}
-    for s in panel.series:
-        color = COLORS[s.color or ROLE_COLORS[s.role]]
-        handles[s.label] = _SERIES[s.role](axes, s, color, strength)
+    handles, shifts = {}, _shifts(panel, width)
+    for s, color, shift in zip(panel.series, _colors(panel), shifts, strict=True):
+        handles[s.label] = _SERIES[s.role](axes, s, COLORS[color], strength)
+        if shift:
+            _move(axes, handles[s.label], shift)
     if panel.log_x:
         axes.set_xscale("log")
     if panel.log_y:
         axes.set_yscale("log")
-    axes.margins(x=0.04, y=0.08)
+    beside = max(shifts, default=0.0) + 5.0 if any(shifts) else 0.0  # points that moved bars take beyond the data
+    axes.margins(x=max(0.04, beside / (0.8 * width - 2 * beside)), y=0.08)
     if panel.from_zero:
         axes.set_ylim(bottom=0)
     _ticks(axes.xaxis, panel.log_x, panel.x_ticks)
     _ticks(axes.yaxis, panel.log_y)
+    if panel.x_names:
+        _name_ticks(axes, panel, width)
     for mark in panel.marks:
         _mark(axes, mark.axis, mark.at, mark.label)
     return handles
+
+
+def _colors(panel: Lines) -> list[str]:
+    """Names of PALETTE, one per series: its own, that of its role, or the next free one if several are measured."""
+    own = [s.color or ("" if s.role == "measured" else ROLE_COLORS[s.role]) for s in panel.series]
+    if own.count("") < 2:
+        return [color or ROLE_COLORS["measured"] for color in own]
+    free = [color for color in SERIES_COLORS if color not in own] or list(SERIES_COLORS)
+    taken = 0
+    for i, color in enumerate(own):
+        if not color:
+            own[i] = free[taken % len(free)]
+            taken += 1
+    return own
+
+
+def _shifts(panel: Lines, width: float) -> list[float]:
+    """How far each series moves right, in points, so that bars of several at the same x stand side by side."""
+    barred = [i for i, s in enumerate(panel.series) if _has_bars(s)]
+    shifts = [0.0] * len(panel.series)
+    places = [math.log10(x) if panel.log_x else x for i in barred for x in panel.series[i].x]
+    distinct = sorted(set(places))
+    if len(barred) < 2 or len(distinct) == len(places):
+        return shifts
+    apart = APART
+    if len(distinct) > 1:
+        gap = min(b - a for a, b in pairwise(distinct))
+        gap_pt = gap / (distinct[-1] - distinct[0]) * 0.8 * width
+        apart = min(APART, 0.6 * gap_pt / (len(barred) - 1))
+    if apart >= 1:
+        for rank, i in enumerate(barred):
+            shifts[i] = apart * (rank - (len(barred) - 1) / 2)
+    return shifts
+
+
+def _move(axes: Axes, drawn: Any, right: float) -> None:
+    """Move what was drawn by points; the limits of the axes stay those of its data."""
+    drawing = axes.get_figure(root=True)
+    assert drawing is not None, "axes that are drawn on have a figure"
+    for artist in drawn.get_children():
+        artist.set_transform(artist.get_transform() + ScaledTranslation(right / 72, 0, drawing.dpi_scale_trans))
+
+
+@dataclass(frozen=True)
+class _Names:
+    """Names of ticks as lines of text. Where they have no room side by side they are slanted, on one line each."""
+
+    names: list[list[str]]
+    is_slanted: bool
+
+    @classmethod
+    def of(cls, panel: Lines, width: float) -> _Names:
+        letters = int(0.85 * width / len(panel.x_names) / _LETTER)
+        names = [textwrap.wrap(name, max(1, letters), break_long_words=False) or [""] for name in panel.x_names]
+        if all(len(lines) <= 3 and max(map(len, lines)) <= letters for lines in names):
+            return cls(names, False)
+        return cls([[_short(name)] for name in panel.x_names], True)
+
+    @property
+    def room(self) -> float:
+        """Height in points beyond that of one line."""
+        if self.is_slanted:
+            return 0.5 * _LETTER * max(len(lines[0]) for lines in self.names)
+        return _LINE * (max(map(len, self.names)) - 1)
+
+
+def _name_ticks(axes: Axes, panel: Lines, width: float) -> None:
+    names = _Names.of(panel, width)
+    if names.is_slanted:
+        axes.set_xticks(list(panel.x_ticks), [lines[0] for lines in names.names], rotation=30, ha="right",
+                        rotation_mode="anchor")  # fmt: skip
+    else:
+        # Each line is a text of its own, so that it is centred in whichever font a page has.
+        axes.set_xticks(list(panel.x_ticks), [""] * len(panel.x_ticks))
+        for x, lines in zip(panel.x_ticks, names.names, strict=True):
+            for row, line in enumerate(lines):
+                axes.annotate(line, (x, 0), (0, -5 - _LINE * row), xycoords=axes.get_xaxis_transform(), va="top",
+                              textcoords="offset points", ha="center", color=COLORS["muted"])  # fmt: skip
+        axes.xaxis.labelpad = names.room + _LINE + 1
+    ticks = sorted(panel.x_ticks)
+    if not panel.log_x and len(ticks) > 1:
+        half = min(b - a for a, b in pairwise(ticks)) / 2
+        axes.set_xlim(ticks[0] - half, ticks[-1] + half)
 
 
 def _predicted(axes: Axes, s: Series, color: str, strength: float) -> Any:
@@ -208,8 +344,14 @@ def _predicted(axes: Axes, s: Series, color: str, strength: float) -> Any:
     return line
 
 
-def _measured(axes: Axes, s: Series, color: str, _: float) -> Any:
+def _measured(axes: Axes, s: Series, color: str, strength: float) -> Any:
     x, y, low, high = _known(s)
+    if _has_band(s):
+        marker = "o" if len(x) <= MANY_POINTS else ""
+        axes.fill_between(x, low, high, color=color, alpha=strength, linewidth=0, zorder=2)
+        return axes.plot(x, y, color=color, linewidth=1.1, marker=marker, markersize=2.2, zorder=3)[0]
+    if len(x) > MANY_POINTS and s.is_joined:
+        return axes.plot(x, y, color=color, linewidth=1.1, zorder=3)[0]
     if len(x) > MANY_POINTS:
         axes.plot(x, y, ".", color=color, markersize=3, alpha=0.5, markeredgewidth=0, zorder=2.5)
         return Line2D([], [], linestyle="", marker="o", color=color, markersize=3)
@@ -218,8 +360,26 @@ def _measured(axes: Axes, s: Series, color: str, _: float) -> Any:
         [max(0.0, b - v) for v, b in zip(y, high, strict=True)],
     ]
     return axes.errorbar(
-        x, y, yerr=lengths if s.low else None, fmt="o", color=color, markersize=4, capsize=3, elinewidth=1.2, zorder=4
+        x,
+        y,
+        yerr=lengths if s.low else None,
+        fmt="o-" if s.is_joined else "o",
+        color=color,
+        linewidth=0.9,
+        markersize=4,
+        capsize=3,
+        elinewidth=1.2,
+        zorder=4,
     )
+
+
+def _has_bars(s: Series) -> bool:
+    return s.role == "measured" and bool(s.low) and len(s.x) <= (MANY_BARS if s.is_joined else MANY_POINTS)
+
+
+def _has_band(s: Series) -> bool:
+    """Whether the points of a measured series are too many for bars."""
+    return s.is_joined and bool(s.low) and len(s.x) > MANY_BARS
 
 
 def _reference(axes: Axes, s: Series, color: str, _: float) -> Any:
@@ -353,3 +513,80 @@ def _ranges(axes: Axes, ranges: Sequence[Range]) -> dict[str, Any]:
     axes.spines["left"].set_visible(False)
     axes.grid(axis="x")
     return handles
+
+
+# -- pictures ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Where pictures stand, in points. A row that is too long goes on in the next line.
+
+    Attributes:
+        lines: label, and for each picture its title, wrapped, and its pixels.
+        heights: of titles and of pictures, line by line.
+    """
+
+    left: float
+    side: float
+    lines: list[tuple[str, list[tuple[str, Any]]]]
+    heights: list[tuple[float, float]]
+
+    @property
+    def height(self) -> float:
+        return sum(title + picture + _GAP for title, picture in self.heights)
+
+    @classmethod
+    def of(cls, panel: Pictures, width: float) -> _Grid:
+        pixels = [[_pixels(p) for p in row.pictures] for row in panel.rows]
+        labels = [textwrap.fill(row.label, 18 if width == WIDE else 12, break_long_words=False) for row in panel.rows]
+        left = max((len(line) * 4.9 + 8 for label in labels for line in label.split("\n") if line), default=0.0)
+        most = max((len(row) for row in pixels), default=0) or 1
+        words = (word for row in panel.rows for p in row.pictures for word in p.title.split())
+        narrowest = max(SMALLEST_PICTURE, min(72.0, _TITLE_LETTER * max(map(len, words), default=0)))
+        columns = min(most, max(1, int((width - left + _GAP) / (narrowest + _GAP))))
+        columns = -(-most // -(-most // columns))  # lines of one length where a row takes several
+        finest = max((p.shape[1] for row in pixels for p in row), default=1)
+        side = min((width - left + _GAP) / columns - _GAP, max(72.0, min(220.0, finest)))
+        lines, heights = [], []
+        for row, label, images in zip(panel.rows, labels, pixels, strict=True):
+            titles = [_wrapped(p.title, int(side / _TITLE_LETTER)) for p in row.pictures]
+            for start in range(0, len(images), columns):
+                part = slice(start, start + columns)
+                lines.append((label if start == 0 else "", list(zip(titles[part], images[part], strict=True))))
+                tall = max(title.count("\n") + 1 if title else 0 for title in titles[part])
+                heights.append(
+                    (tall * _LINE + 4 if tall else 0.0, max(side * p.shape[0] / p.shape[1] for p in images[part]))
+                )
+        return cls(left, side, lines, heights)
+
+
+def _pixels(picture: Picture) -> Any:
+    try:
+        return np.asarray(Image.open(io.BytesIO(base64.b64decode(picture.png_base64)), formats=["PNG"]).convert("RGBA"))
+    except (OSError, ValueError, SyntaxError) as error:  # what Pillow raises
+        raise FileFormatError(f"picture {picture.title!r} is damaged: {error}", "make it again") from None
+
+
+def _wrapped(title: str, letters: int) -> str:
+    return "\n".join(textwrap.fill(line, max(1, letters)) for line in title.split("\n"))
+
+
+def _pictures(target: Any, panel: Pictures, width: float) -> None:
+    grid = _Grid.of(panel, width)
+    height = target.bbox.height * 72 / target.dpi
+    top = height
+    for (label, pictures), (title_height, picture_height) in zip(grid.lines, grid.heights, strict=True):
+        top -= title_height
+        target.text(0, (top - picture_height / 2) / height, label, ha="left", va="center", fontsize=8)
+        for column, (title, pixels) in enumerate(pictures):
+            left, tall = grid.left + column * (grid.side + _GAP), grid.side * pixels.shape[0] / pixels.shape[1]
+            axes = target.add_axes((left / width, (top - tall) / height, grid.side / width, tall / height))
+            axes.imshow(pixels, interpolation="none", aspect="auto")
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set(visible=True, linewidth=0.5)
+            middle = (left + grid.side / 2) / width
+            for row, line in enumerate(reversed(title.split("\n"))):
+                target.text(middle, (top + 4 + _LINE * row) / height, line, ha="center", va="baseline", fontsize=7.5,
+                            color=COLORS["muted"])  # fmt: skip
+        top -= picture_height + _GAP

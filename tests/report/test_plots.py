@@ -1,0 +1,211 @@
+"""Marks of several series keep apart, and pictures are drawn pixel by pixel."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
+from matplotlib.container import ErrorbarContainer
+from PIL import Image
+
+from chronograd.errors import FileFormatError
+from chronograd.report.figure import (
+    PALETTE,
+    SERIES_COLORS,
+    Figure,
+    Lines,
+    Picture,
+    PictureRow,
+    Pictures,
+    Series,
+    png_base64,
+)
+from chronograd.report.plots import draw, svg
+
+
+def measured(label, x, y, bar=0.5, **fields):
+    return Series(label, "measured", x, y, [v - bar for v in y], [v + bar for v in y], **fields)
+
+
+def panel(num_series, x=(1, 2, 4, 8, 16), is_joined=True, **fields):
+    """Series that are all but equal, which is when marks collide."""
+    series = [
+        measured(f"method {i}", list(x), [70 + 2 * j + 0.1 * i for j in range(len(x))], is_joined=is_joined)
+        for i in range(num_series)
+    ]
+    return Lines("labels", "accuracy, %", series, **fields)
+
+
+def drawn(lines, others=()):
+    """The axes of a panel, after layout, and its points per pixel."""
+    drawing = draw(Figure([lines, *others]))
+    return drawing.axes[0], 72 / drawing.dpi
+
+
+def markers(axes, points_per_pixel):
+    """Centres of markers in points, one array per series."""
+    bars = [c for c in axes.containers if isinstance(c, ErrorbarContainer)]
+    return [points_per_pixel * c[0].get_transform().transform(c[0].get_xydata()) for c in bars]
+
+
+@pytest.mark.parametrize(
+    ("num_series", "is_log", "is_half"),
+    [(2, True, False), (3, False, False), (4, True, True), (5, False, True), (6, True, True), (6, False, False)],
+)
+def test_bars_of_several_series_keep_apart_and_inside(num_series, is_log, is_half):
+    x = (1, 2, 4, 8, 16) if is_log else (1, 2, 3, 4, 5)
+    lines = panel(num_series, x, log_x=is_log, x_ticks=x)
+    axes, scale = drawn(lines, [lines] if is_half else [])
+    centres = markers(axes, scale)
+    assert len(centres) == num_series
+    for a, b in combinations(range(num_series), 2):
+        assert np.abs(centres[a][:, 0] - centres[b][:, 0]).min() >= 5, "a marker is 5 points wide"
+    middles = scale * axes.transData.transform([[v, 70] for v in x])[:, 0]
+    np.testing.assert_allclose(np.mean([c[:, 0] for c in centres], axis=0), middles, atol=0.01)
+    box = axes.get_window_extent()
+    for c in centres:
+        assert (c[:, 0] - 3 >= scale * box.x0).all()
+        assert (c[:, 0] + 3 <= scale * box.x1).all()
+
+
+def test_bars_and_caps_move_with_their_marker():
+    axes, scale = drawn(panel(3))
+    for container, centres in zip(axes.containers, markers(axes, scale), strict=True):
+        line, caps, (bars,) = container
+        for cap in caps:
+            np.testing.assert_allclose(scale * cap.get_transform().transform(cap.get_xydata())[:, 0], centres[:, 0])
+        ends = [scale * bars.get_transform().transform(segment)[:, 0] for segment in bars.get_segments()]
+        np.testing.assert_allclose(ends, np.stack([centres[:, 0]] * 2, axis=1))
+        assert line.get_linestyle() == "-"
+
+
+def test_points_that_share_no_x_and_a_single_series_stay_where_they_are():
+    apart = Lines("x", "y", [measured("a", [1, 2], [3, 4]), measured("b", [1.5, 2.5], [3, 4])])
+    for lines in (apart, panel(1)):
+        axes, scale = drawn(lines)
+        for s, centres in zip(lines.series, markers(axes, scale), strict=True):
+            points = np.column_stack([s.x, s.y])
+            np.testing.assert_allclose(centres, scale * axes.transData.transform(points))
+
+
+def colors(lines):
+    return [to_hex(c[0].get_color()) for c in drawn(lines)[0].containers]
+
+
+def test_several_measured_series_have_colours_of_their_own_and_one_is_ink():
+    assert colors(panel(6)) == [PALETTE[name][0] for name in SERIES_COLORS[:6]]
+    assert colors(panel(1)) == [PALETTE["ink"][0]]
+    chosen = Lines("x", "y", [measured("a", [1], [1], color="teal"), *panel(2, [1, 2]).series])
+    assert colors(chosen) == [PALETTE[name][0] for name in ("teal", "rose", "brown")]
+    beside = Lines("x", "y", [Series("told", "predicted", [1, 2], [1, 2]), *panel(4, [1, 2]).series])
+    assert PALETTE["accent"][0] not in colors(beside), "that is the colour of predictions"
+
+
+def test_a_series_that_is_not_joined_has_no_line():
+    axes, _ = drawn(panel(2, is_joined=False))
+    assert [c[0].get_linestyle() for c in axes.containers] == ["None", "None"]
+
+
+def test_many_joined_points_have_a_band_in_place_of_bars():
+    epochs = list(range(1, 31))
+    accuracy = [90 - 30 / e for e in epochs]
+    axes, _ = drawn(Lines("epoch", "accuracy", [measured("a", epochs, accuracy, 2.0, is_joined=True)]))
+    assert not axes.containers
+    (band,) = [c for c in axes.collections if isinstance(c, PolyCollection)]
+    corners = band.get_paths()[0].vertices
+    assert corners[:, 1].min() == pytest.approx(min(accuracy) - 2)
+    assert corners[:, 1].max() == pytest.approx(max(accuracy) + 2)
+
+
+NAMES = ["none", "flip", "flip and crop", "cutout", "MixUp", "RandAugment", "AutoAugment", "TrivialAugment"]
+
+
+def test_names_stand_in_place_of_numbers():
+    text = svg(Figure([panel(2, range(3), x_ticks=range(3), x_names=NAMES[:3])]))
+    words = re.findall(r"<text[^>]*>([^<]*)</text>", text)
+    assert set(NAMES[:3]) <= set(words)
+    assert not {"0", "1", "2"} & set(words)
+
+
+def test_names_without_room_are_slanted_and_apart():
+    axes, _ = drawn(panel(2, range(8), x_ticks=range(8), x_names=NAMES), [panel(1)])
+    labels = axes.get_xticklabels()
+    assert [label.get_text() for label in labels] == NAMES
+    assert {label.get_rotation() for label in labels} == {30}
+    ends = [label.get_window_extent().x1 for label in labels]
+    heights = [label.get_fontsize() * axes.get_figure(root=True).dpi / 72 for label in labels]
+    # Two slanted lines are a line's height apart if their ends are twice that apart (sin 30° is a half).
+    assert all(b - a >= 2 * h - 1 for (a, b), h in zip(pairwise(ends), heights[1:], strict=True))
+
+
+# -- pictures ------------------------------------------------------------------------------------
+
+
+def random_pixels(*shape):
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+
+def grid(*counts, title="3", shape=(8, 8, 3)):
+    pixels = random_pixels(*shape)
+    return Pictures([PictureRow(f"row {i}", [Picture(title, png_base64(pixels))] * n) for i, n in enumerate(counts)])
+
+
+@pytest.mark.parametrize("shape", [(32, 32, 3), (8, 6), (5, 9, 4)])
+def test_pictures_are_embedded_pixel_by_pixel(shape):
+    pixels = random_pixels(*shape)
+    if shape[2:] == (4,):
+        pixels[..., 3] = 255
+    text = svg(Figure([Pictures([PictureRow("sample", [Picture("cat\nsaid dog", png_base64(pixels))])])]))
+    ((attributes, data),) = re.findall(r'<image ([^>]*?)xlink:href="data:image/png;base64,([^"]*)"', text)
+    rest = text[text.index("<image") :].split(">")[0]
+    assert "pixelated" in attributes + rest
+    read = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"))
+    expected = pixels[..., None].repeat(3, axis=2) if pixels.ndim == 2 else pixels[..., :3]
+    assert any((read == turned).all() for turned in (expected, expected[::-1]))
+    for words in ("sample", "cat", "said dog"):
+        assert f">{words}</text>" in text
+
+
+@pytest.mark.parametrize("counts", [(1,), (8, 8, 8), (3, 5), (23,), (12, 2)])
+@pytest.mark.parametrize("title", ["", "automobile", "said dog\n0.93 sure of it"])
+def test_pictures_and_titles_keep_apart(counts, title):
+    drawing = draw(Figure([grid(*counts, title=title, shape=(8, 10, 3))]))
+    boxes = [a.get_window_extent() for a in drawing.axes]
+    assert len(boxes) == sum(counts)
+    texts = [t for part in drawing.subfigs for t in part.texts if t.get_text()]
+    taken = [*boxes, *(t.get_window_extent() for t in texts)]
+    for a, b in combinations(taken, 2):
+        assert a.x1 <= b.x0 + 1 or b.x1 <= a.x0 + 1 or a.y1 <= b.y0 + 1 or b.y1 <= a.y0 + 1
+    width, height = drawing.canvas.get_width_height()
+    for box in taken:
+        assert box.x0 >= -1
+        assert box.x1 <= width + 1
+        assert box.y0 >= -1
+        assert box.y1 <= height + 1
+    for box in boxes:
+        assert box.width / box.height == pytest.approx(10 / 8)
+
+
+def test_rows_of_pictures_are_aligned():
+    drawing = draw(Figure([grid(3, 5)]))
+    lefts = [round(a.get_window_extent().x0, 3) for a in drawing.axes]
+    assert lefts[:3] == lefts[3:6]
+
+
+def test_pictures_beside_lines():
+    figure = Figure([grid(4), panel(2)])
+    assert svg(figure).count("<svg ") == 2
+    assert len(draw(figure).axes) == 5
+
+
+def test_a_damaged_picture_is_named():
+    whole = base64.b64decode(png_base64(random_pixels(8, 8, 3)))
+    cut = base64.b64encode(whole[:40]).decode()
+    with pytest.raises(FileFormatError, match="picture 'cat' is damaged"):
+        svg(Figure([Pictures([PictureRow("", [Picture("cat", cut)])])]))
