@@ -21,10 +21,12 @@ ROOMS = [
 WITHOUT_TORCH = {*TOP, "hardware", "predict", "fit", "report", "explain"}
 # Heavy optional parts, each confined to the files that need them.
 CONFINED = {
-    "torchvision": {"models/registry.py", "models/keras_networks.py", "data/datasets.py"},
-    "timm": {"models/registry.py"},
-    "sklearn": {"data/datasets.py"},
+    "torchvision": {"models/registry.py", "models/keras_networks.py", "data/published.py", "models/weights.py"},
+    "timm": {"models/registry.py", "models/weights.py"},
+    "sklearn": {"data/published.py"},
     "matplotlib": {"report/plots.py"},
+    "PIL": {"data/folders.py", "report/figure.py", "report/plots.py"},
+    "tensorboard": {"report/tensorboard.py"},
     "jinja2": {"report/html.py"},
     "nbformat": {"report/notebook.py"},
     "nbclient": {"report/notebook.py"},

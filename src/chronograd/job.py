@@ -33,19 +33,39 @@ class Network(_Section):
     """A name of ours, torchvision:NAME, timm:NAME, package.module:function, or the path of a saved trace."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the network's function. Number of classes and input shape come from the data."""
+    weights: str | None = None
+    """Weights to start from: a run directory, a safetensors or PyTorch file, or `torchvision` or `timm` for theirs."""
 
 
 class Data(_Section):
     """What it is trained on."""
 
     name: str = Field(min_length=1)
-    """A data set (digits, fashion-mnist, cifar10, synthetic)."""
+    """A data set: digits, fashion-mnist, cifar10, cifar100, synthetic, folder:PATH, imagenet:PATH, decathlon:SET."""
     shape: tuple[int, ...] | None = None
     """Shape of one sample; for synthetic data."""
     classes: Annotated[int, Field(ge=2)] | None = None
     """Number of classes; for synthetic data."""
     samples: Annotated[int, Field(ge=1)] | None = None
     """Use only so many training samples, the first of a fixed shuffle; all by default."""
+    skip: int = Field(0, ge=0)
+    """Leave out so many of that shuffle first, so that two jobs can share a set without a common sample."""
+    test_samples: Annotated[int, Field(ge=1)] | None = None
+    """Use only so many test samples, the first of a fixed shuffle; all by default."""
+    image_size: Annotated[int, Field(ge=1)] | None = None
+    """Side of square images: the shorter side is resized to it and the middle kept. Folders have 224, decathlon sets 72."""
+    normalisation: Literal["own", "imagenet", "unit", "raw"] = "own"
+    """What a network sees: `own` and `imagenet` subtract a mean and divide by a deviation, `unit` is 0…1, `raw` 0…255."""
+    label_noise: float = Field(0.0, ge=0, le=1)
+    """Share of the training labels that are replaced by a draw from the distribution of all training labels."""
+    long_tail: float = Field(0.0, ge=0)
+    """Exponent s of Zipf's law: the class of rank r has `r ** -s` times the images of the first. Needs `samples`."""
+    resampling: Literal["natural", "square_root", "uniform"] = "natural"
+    """How often a class is met in an epoch: as often as it has images, as the root of that, or as any other."""
+    labels: str | None = None
+    """A file of training samples and labels, such as a teacher writes, that replaces the set's own."""
+    loading: Literal["auto", "resident", "streaming"] = "auto"
+    """Images all on the training device, or decoded while it trains; by default whether they fit decides."""
 
     @field_validator("shape")
     @classmethod
@@ -53,6 +73,39 @@ class Data(_Section):
         if shape is not None and (not shape or min(shape) < 1):
             raise ValueError("a shape has one or more dimensions, each at least 1")
         return shape
+
+
+class Augmentation(_Section):
+    """What happens to each training image, drawn anew each time, in this order. Runs on the training device."""
+
+    crop: int = Field(0, ge=0)
+    """Pad by so many black pixels on every side, then cut out the image's size at random."""
+    resized_crop: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Cut out a random rectangle of this share of the area or more, of aspect 3/4 to 4/3, and resize it."""
+    flip: bool = False
+    """Mirror left to right, every second time."""
+    cutout: int = Field(0, ge=0)
+    """Side of a square of zeros at a random place, which may reach beyond the image; after normalisation."""
+    pixel_dropout: float = Field(0.0, ge=0, lt=1)
+    """Share of pixels that become zero, one by one, with all their channels; after normalisation."""
+    copies: int = Field(1, ge=1)
+    """Times that each sample of a batch is in it, each with draws of its own (batch augmentation, M)."""
+
+    @property
+    def is_none(self) -> bool:
+        """Whether an image is the same every time."""
+        return self == Augmentation()
+
+
+class ParameterGroup(_Section):
+    """Parameters that are trained otherwise than the rest."""
+
+    match: str = Field(min_length=1)
+    """A pattern of parameter names, such as `layer4.*` or `*.bias`."""
+    learning_rate_factor: float = Field(1.0, ge=0)
+    """Times the learning rate; 0 freezes them."""
+    weight_decay: Annotated[float, Field(ge=0)] | None = None
+    """In place of the weight decay of the rest."""
 
 
 class Training(_Section):
@@ -68,12 +121,12 @@ class Training(_Section):
     """Stop when the test accuracy reaches this, as a fraction."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Seeds the initial weights and the order of samples."""
-    optimizer: Literal["sgd", "adamw"] = "sgd"
+    optimizer: Literal["sgd", "adamw", "adadelta"] = "sgd"
     """Update rule."""
     learning_rate: float = Field(0.1, gt=0)
     """Peak learning rate."""
     momentum: float = Field(0.0, ge=0, lt=1)
-    """Momentum of SGD, beta1 of AdamW."""
+    """Momentum of SGD, beta1 of AdamW, rho of Adadelta."""
     nesterov: bool = False
     """Nesterov momentum."""
     weight_decay: float = Field(0.0, ge=0)
@@ -88,16 +141,32 @@ class Training(_Section):
     """Factor of multi_step."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     """Label smoothing of the cross-entropy."""
+    augmentation: Augmentation = Field(default_factory=lambda: Augmentation())
+    """What happens to training images."""
+    trainable: Literal["all", "head"] = "all"
+    """`head` freezes all but the last linear layer; without augmentation the rest is then run once per image."""
+    frozen_norm: Literal["stored", "batch"] = "stored"
+    """Statistics by which batch norm of a frozen trunk normalises: those of its weights, or those of each batch."""
+    parameter_groups: tuple[ParameterGroup, ...] = ()
+    """Exceptions to learning rate and weight decay; the first that matches holds."""
+    accumulation: int = Field(1, ge=1)
+    """Parts into which a rank's batch is cut; their gradients are added up before the update."""
+    ema_decay: float = Field(0.0, ge=0, lt=1)
+    """Decay of a running mean of the weights, which is then what is evaluated; 0 for none."""
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     """Arithmetic of matrix work; anything below fp32 uses autocast."""
     channels_last: bool = False
     """Memory layout of images."""
+    compile: bool = False
+    """Run the network through torch.compile."""
     activation_checkpointing: Literal["none", "blocks"] = "none"
     """Keep only the inputs of repeated blocks, and run each block again before its backward pass."""
     zero_stage: int = Field(0, ge=0, le=3)
     """ZeRO: shared out over the ranks are optimizer state (1), gradients too (2), parameters too (3). Predicted only."""
     checkpoint_every: int = Field(1, ge=1)
     """Epochs between checkpoints."""
+    evaluate_every: int = Field(1, ge=1)
+    """Epochs between evaluations on the test split; the last epoch is always evaluated."""
 
     @model_validator(mode="before")
     @classmethod
@@ -107,7 +176,11 @@ class Training(_Section):
         name = given.get("recipe", "sgd-momentum")
         if not isinstance(name, str) or name not in RECIPES:
             return given
-        return {**recipe(name), **given}
+        merged = {**recipe(name), **given}
+        own, stated = recipe(name).get("augmentation"), given.get("augmentation")
+        if own and isinstance(stated, dict):
+            merged["augmentation"] = {**own, **stated}
+        return merged
 
     @field_validator("recipe")
     @classmethod
@@ -123,6 +196,11 @@ class Training(_Section):
         if list(self.milestones) != sorted(self.milestones) or any(not 0 < m < 1 for m in self.milestones):
             raise ValueError("milestones are rising shares of the run between 0 and 1")
         return self
+
+    @property
+    def images_per_step(self) -> int:
+        """Images that a step computes on, over all ranks: the batch, each sample as often as it is copied."""
+        return self.batch * self.augmentation.copies
 
 
 class Cluster(_Section):

@@ -51,6 +51,88 @@ def cifar_resnet() -> dict[str, Any]:
     }
 
 
+def cifar_augmented() -> dict[str, Any]:
+    """The recipe of He et al. with the augmentation of the same section: crops after a padding of 4, and flips."""
+    return {**cifar_resnet(), "augmentation": {"crop": 4, "flip": True}}
+
+
+def cutout() -> dict[str, Any]:
+    """The CIFAR-10 recipe of DeVries and Taylor, arXiv 1708.04552: a square of 16 cut out; batch 128, 200 epochs.
+
+    Drops to a fifth after 60, 120 and 160 epochs.
+    """
+    return {
+        "optimizer": "sgd",
+        "learning_rate": 0.1,
+        "momentum": 0.9,
+        "nesterov": True,
+        "weight_decay": 5e-4,
+        "schedule": "multi_step",
+        "milestones": [0.3, 0.6, 0.8],
+        "gamma": 0.2,
+        "batch": 128,
+        "epochs": 200,
+        "augmentation": {"crop": 4, "flip": True, "cutout": 16},
+    }
+
+
+def batch_augmentation() -> dict[str, Any]:
+    """ResNet-44 on CIFAR-10 of Hoffer et al., arXiv 1901.09335: batch 64, 100 epochs, cutout; copies are the question.
+
+    Their regime drops after 81, 122 and 164 of 200 epochs; that it shrinks with the run is our assumption.
+    """
+    return {
+        **cifar_resnet(),
+        "milestones": [0.405, 0.61, 0.82],
+        "batch": 64,
+        "epochs": 100,
+        "augmentation": {"crop": 4, "flip": True, "cutout": 16},
+    }
+
+
+def fine_tuning() -> dict[str, Any]:
+    """All layers from pretrained weights at a low rate: batch 64, 200 epochs, a tenth after 60, 120 and 180."""
+    return {
+        "optimizer": "sgd",
+        "learning_rate": 0.01,
+        "momentum": 0.9,
+        "weight_decay": 1e-4,
+        "schedule": "multi_step",
+        "milestones": [0.3, 0.6, 0.9],
+        "gamma": 0.1,
+        "batch": 64,
+        "epochs": 200,
+    }
+
+
+def feature_extraction() -> dict[str, Any]:
+    """A fixed trunk under a new last layer, at a high rate; the schedule is that of fine-tuning."""
+    return {**fine_tuning(), "learning_rate": 0.1, "trainable": "head"}
+
+
+def adadelta() -> dict[str, Any]:
+    """Adadelta as Zeiler published it: rate 1, rho 0.95; arXiv 1212.5701."""
+    return {"optimizer": "adadelta", "learning_rate": 1.0, "momentum": 0.95, "weight_decay": 0.0}
+
+
+def fast_cifar() -> dict[str, Any]:
+    """The fastest way to 94 % of CIFAR-10 that this engine offers, for `resnet9`: one cycle, bf16, channels-last, EMA.
+
+    Network and schedule after D. Page, How to train your ResNet, 2018 (24 epochs, batch 512).
+    """
+    return {
+        **sgd_one_cycle(),
+        "learning_rate": 0.4,
+        "batch": 512,
+        "epochs": 24,
+        "label_smoothing": 0.2,
+        "precision": "bf16",
+        "channels_last": True,
+        "ema_decay": 0.99,
+        "augmentation": {"crop": 4, "flip": True, "cutout": 8},
+    }
+
+
 def adamw() -> dict[str, Any]:
     """AdamW at 1e-3 with weight decay 0.01 and a cosine schedule after a tenth of warm-up."""
     return {
@@ -68,7 +150,14 @@ RECIPES: dict[str, Recipe] = {
     "sgd-momentum": sgd_momentum,
     "sgd-one-cycle": sgd_one_cycle,
     "cifar-resnet": cifar_resnet,
+    "cifar-augmented": cifar_augmented,
+    "cutout": cutout,
+    "batch-augmentation": batch_augmentation,
+    "fine-tuning": fine_tuning,
+    "feature-extraction": feature_extraction,
+    "fast-cifar": fast_cifar,
     "adamw": adamw,
+    "adadelta": adadelta,
 }
 
 

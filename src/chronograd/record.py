@@ -53,6 +53,7 @@ QUANTITIES = {
     "test_accuracy": ("accuracy on the test split", "1"),
     "time_to_accuracy_s": ("training time until the target accuracy", "s"),
     "epochs": ("epochs trained", "count"),
+    "trained_params": ("parameters that were trained", "count"),
 }
 
 
@@ -60,7 +61,7 @@ class Quantity(BaseModel):
     """One figure. A missing one has `value` None and a `reason`.
 
     `low` and `high` bound the middle 80 %: of the steps timed when measured, of the belief when
-    predicted. `n` is how many samples the value rests on.
+    predicted. `n` is how many samples the value rests on, `std` their standard deviation.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -70,6 +71,7 @@ class Quantity(BaseModel):
     low: float | None = None
     high: float | None = None
     n: int | None = None
+    std: float | None = None
     source: str = ""
     reason: str = ""
 
@@ -79,7 +81,7 @@ class Quantity(BaseModel):
 
     @classmethod
     def of_samples(cls, samples: Sequence[float], unit: str, source: str) -> Quantity:
-        """Mean, 10th and 90th percentile and count of samples; missing if there are none.
+        """Mean, 10th and 90th percentile, count and (of two or more) standard deviation of samples; or missing.
 
         >>> q = Quantity.of_samples([1.0, 2.0, 3.0], "s", "clock")
         >>> q.value, q.n
@@ -89,7 +91,8 @@ class Quantity(BaseModel):
             return cls.missing(unit, "no sample was taken")
         low, high = np.quantile(samples, [0.1, 0.9])
         mean = float(np.mean(samples))
-        return cls(value=mean, unit=unit, low=float(low), high=float(high), n=len(samples), source=source)
+        std = float(np.std(samples, ddof=1)) if len(samples) > 1 else None
+        return cls(value=mean, unit=unit, low=float(low), high=float(high), n=len(samples), std=std, source=source)
 
 
 class Curve(BaseModel):

@@ -15,7 +15,7 @@ from chronograd.errors import InputError, JobError, RunError
 from chronograd.job import Job
 from chronograd.launch import jobs as launch
 from chronograd.rundir import RunDir
-from chronograd.train.checkpoint import TENSOR_FILES, list_checkpoints
+from chronograd.train.checkpoint import MODEL, OPTIMIZER, list_checkpoints
 
 NETWORKS = Path(__file__).parent.parent / "train"
 
@@ -42,7 +42,7 @@ def make_job(*overrides: str) -> Job:
 def final_bytes(run: RunDir) -> list[bytes]:
     newest = list_checkpoints(run.checkpoints)[-1]
     assert newest.name == "step-00000024"
-    return [(newest / name).read_bytes() for name in TENSOR_FILES]
+    return [(newest / name).read_bytes() for name in (MODEL, OPTIMIZER)]
 
 
 def wait_for_step(run_path: Path, step: int, rank: int = 0) -> None:

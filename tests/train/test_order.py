@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chronograd.errors import InputError
-from chronograd.train.order import epoch_order, random_seed, rank_share, step_samples, steps_per_epoch
+from chronograd.train.order import SampleOrder, class_shares, epoch_order, random_seed, rank_slice, steps_per_epoch
 
 FROZEN_ORDER = [3, 7, 4, 0, 2, 6, 5, 1]
 FROZEN_SEED = 7896617691693857887
@@ -22,11 +22,12 @@ def test_ranks_share_each_step_and_an_epoch_repeats_nothing(samples: int, batch:
         return
     count = steps_per_epoch(samples, batch)
     assert count * batch <= samples < (count + 1) * batch
-    epoch = [step_samples(seed, samples, batch, step) for step in range(count, 2 * count)]
+    order = SampleOrder(seed, samples, batch)
+    epoch = [order.samples(step) for step in range(count, 2 * count)]
     drawn = np.concatenate(epoch)
     assert len(set(drawn.tolist())) == count * batch
     for step in epoch:
-        shares = [rank_share(step, rank, ranks) for rank in range(ranks)]
+        shares = [step[rank_slice(batch, rank, ranks)] for rank in range(ranks)]
         assert np.array_equal(np.concatenate(shares), step)
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
@@ -36,3 +37,26 @@ def test_the_order_is_frozen() -> None:
     assert epoch_order(0, 0, 8).tolist() == FROZEN_ORDER
     assert random_seed(0, 0, 0) == FROZEN_SEED
     assert len({random_seed(s, e, r) for s in range(3) for e in range(3) for r in range(3)}) == 27
+
+
+@pytest.mark.parametrize(
+    ("resampling", "expected"),
+    [("natural", [640, 40, 120]), ("square_root", [441, 110, 191]), ("uniform", [267, 267, 266])],
+)
+def test_classes_have_their_share_of_an_epoch(resampling: str, expected: list[int]) -> None:
+    """Square roots of 640, 40 and 120 are 25.3, 6.3 and 11.0: of 42.6 together, 59 %, 15 % and 26 % of 800."""
+    labels = np.repeat([0, 1, 2], [640, 40, 120])
+    if resampling == "square_root":
+        roots = np.sqrt([640, 40, 120])
+        expected = [round(800 * r / roots.sum()) for r in roots]
+    order = SampleOrder(0, 800, 8, labels, resampling)  # type: ignore[arg-type]
+    epochs = [np.concatenate([order.samples(s) for s in range(e * 100, (e + 1) * 100)]) for e in range(2)]
+    assert not np.array_equal(*epochs)
+    for drawn in epochs:
+        assert np.bincount(labels[drawn]).tolist() == pytest.approx(expected, abs=1)
+        for c in range(3):  # the images of a class are met equally often, give or take one
+            met = np.bincount(drawn, minlength=800)[labels == c]
+            assert met.max() - met.min() <= 1
+    assert sum(class_shares(np.array([640, 40, 120]), "square_root")) == 800
+    again = SampleOrder(0, 800, 8, labels, resampling)  # type: ignore[arg-type]
+    assert np.array_equal(again.samples(150), epochs[1][400:408])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -40,7 +41,12 @@ def make_step(*overrides: str, weights: Path | None = None) -> tuple[TrainingSte
 
 
 @pytest.mark.parametrize(
-    "override", ["training.precision=bf16", "training.channels_last=true", "training.recipe=adamw"]
+    "override",
+    [
+        *("training.precision=bf16", "training.channels_last=true", "training.recipe=adamw", "training.accumulation=3"),
+        *("training.activation_checkpointing=none", "training.ema_decay=0.9", "training.recipe=adadelta"),
+        "training.augmentation.copies=2",
+    ],
 )
 def test_variants_stay_near_the_plain_first_loss(override: str) -> None:
     plain, varied = make_step()[0], make_step(override)[0]
@@ -53,9 +59,10 @@ def test_sgd_does_what_its_formula_says() -> None:
     """One step of plain SGD: weights fall by learning rate times the gradient of the mean cross-entropy."""
     step, _ = make_step("training.recipe=sgd", "training.learning_rate=0.5")
     before = [p.detach().clone() for p in step.network.parameters()]
-    step.input(0)
-    step.transfer()
-    loss = functional.cross_entropy(step.network(step._images_NCHW), step._targets_N)
+    for part, call in step.parts(0):
+        if part in ("input", "transfer"):
+            call()
+    loss = functional.cross_entropy(step.network(step._seen), step._targets)
     gradients = torch.autograd.grad(loss, list(step.network.parameters()))
     step.run(0)
     for parameter, old, gradient in zip(step.network.parameters(), before, gradients, strict=True):
@@ -64,16 +71,18 @@ def test_sgd_does_what_its_formula_says() -> None:
 
 def test_auxiliary_classifiers_count_by_their_weight() -> None:
     step, _ = make_step("training.label_smoothing=0.1")
-    step.input(0)
-    logits = torch.randn(16, 10)
-    expected = functional.cross_entropy(logits, step._targets_N, label_smoothing=0.1)
-    torch.testing.assert_close(step._loss_of((logits, logits, logits)), expected * (1 + 2 * AUXILIARY_WEIGHT))
+    logits, targets_N = torch.randn(16, 10), torch.arange(16) % 10
+    expected = functional.cross_entropy(logits, targets_N, label_smoothing=0.1)
+    torch.testing.assert_close(
+        step._loss_of((logits, logits, logits), targets_N), expected * (1 + 2 * AUXILIARY_WEIGHT)
+    )
 
 
 def test_evaluation_is_that_of_the_whole_split_at_once() -> None:
     step, dataset = make_step("data.samples=1200")
     loss, accuracy = evaluate(step, dataset, PLACE)
-    logits = step.network(dataset.test_images_NCHW)
+    whole = step.test_input.gather(np.arange(len(dataset.test_labels_N)))
+    logits = step.network(step.test_input.prepare(whole))
     assert loss == pytest.approx(functional.cross_entropy(logits, dataset.test_labels_N).item(), rel=1e-5)
     assert accuracy == (logits.argmax(1) == dataset.test_labels_N).double().mean().item()
     assert step.network.training
@@ -97,3 +106,79 @@ def test_the_seed_decides_the_initial_weights() -> None:
     weights = [nn.utils.parameters_to_vector(n.parameters()) for n in (a, b, c)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
+
+
+def test_parts_of_a_batch_add_up_to_its_gradient() -> None:
+    """Three unequal parts of 16 samples: the update is that of the whole batch."""
+    whole, parts = make_step()[0], make_step("training.accumulation=3")[0]
+    for step in (whole, parts):
+        for index in range(3):
+            step.run(index)
+    assert [name for name, _ in parts.parts(0)].count("backward") == 3
+    torch.testing.assert_close(parts.loss, whole.loss.detach())
+    for a, b in zip(whole.network.parameters(), parts.network.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_the_running_mean_is_its_formula_and_is_what_is_evaluated() -> None:
+    """After the first update it is the weights; then mean · 0.9 + weights · 0.1."""
+    step, dataset = make_step("training.ema_decay=0.9")
+    assert step.averaged is not None
+    expected = None
+    for index in range(3):
+        step.run(index)
+        weights = nn.utils.parameters_to_vector(step.network.parameters()).detach().clone()
+        expected = weights if expected is None else 0.9 * expected + 0.1 * weights
+    got = nn.utils.parameters_to_vector(step.averaged.module.parameters())
+    torch.testing.assert_close(got, expected)
+    _, accuracy = evaluate(step, dataset, PLACE)
+    logits = step.averaged.module(step.test_input.prepare(step.test_input.gather(np.arange(16))))
+    assert accuracy == (logits.argmax(1) == dataset.test_labels_N).double().mean().item()
+
+
+def test_copies_make_a_larger_batch_of_the_same_samples() -> None:
+    step, _ = make_step("training.augmentation={copies: 4, cutout: 4}")
+    step.run(0)
+    assert step._seen.shape == (64, 1, 8, 8)
+    assert torch.equal(step._targets.view(4, 16), step._targets[:16].expand(4, 16))
+    assert step.rank_samples == 16
+
+
+@pytest.mark.parametrize("frozen_norm", ["stored", "batch"])
+def test_a_frozen_trunk_keeps_its_weights(frozen_norm: str) -> None:
+    step, dataset = make_step(
+        "network.name=tiny_networks:random", "training.trainable=head", f"training.frozen_norm={frozen_norm}"
+    )
+    before = {name: t.clone() for name, t in step.network.state_dict().items()}
+    for index in range(3):
+        step.run(index)
+    evaluate(step, dataset, PLACE)
+    step.run(3)
+    after = step.network.state_dict()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    statistics = {"2.running_mean", "2.running_var", "2.num_batches_tracked"}
+    assert changed == {"6.weight", "6.bias"} | (statistics if frozen_norm == "batch" else set())
+    assert step.has_features == (frozen_norm == "stored")
+
+
+def test_kept_features_give_the_losses_of_the_whole_network() -> None:
+    """Without dropout and augmentation a head learns the same from kept features as behind its trunk."""
+    kept, dataset = make_step("training.trainable=head")
+    behind, _ = make_step("training.trainable=head", "training.augmentation.crop=1")
+    behind.train_input.augmentation = None  # type: ignore[attr-defined]  # the trunk runs, on plain images
+    assert kept.has_features
+    assert not behind.has_features
+    for index in range(4):
+        kept.run(index)
+        behind.run(index)
+        torch.testing.assert_close(kept.loss, behind.loss)
+    assert evaluate(kept, dataset, PLACE) == pytest.approx(evaluate(behind, dataset, PLACE))
+
+
+def test_a_compiled_network_trains_as_the_eager_one() -> None:
+    eager, compiled = make_step()[0], make_step("training.compile=true")[0]
+    for index in range(2):
+        eager.run(index)
+        compiled.run(index)
+    torch.testing.assert_close(compiled.loss, eager.loss)
+    assert compiled.network.state_dict().keys() == eager.network.state_dict().keys()

@@ -167,15 +167,16 @@ def print_record(record: Record) -> None:
         q = record.quantities[name]
         between = "" if q.low is None or q.high is None else f"{quantity(q.low, q.unit)} … {quantity(q.high, q.unit)}"
         count = "" if q.n is None else str(q.n)
-        return [QUANTITIES.get(name, (name, ""))[0], quantity(q.value, q.unit), between, count, q.source or q.reason]
+        value, plus = quantity(q.value, q.unit), "" if q.std is None else quantity(q.std, q.unit)
+        return [QUANTITIES.get(name, (name, ""))[0], value, plus, between, count, q.source or q.reason]
 
     order = [n for n in QUANTITIES if n in record.quantities]
     order += sorted(n for n in record.quantities if n not in QUANTITIES)
     print_table(
-        ("quantity", "value", "middle 80 %", "n", "source"),
+        ("quantity", "value", "± deviation", "middle 80 %", "n", "source"),
         [row(n) for n in order],
         title=f"{record.title} ({record.kind})",
-        right=(1, 2, 3),
+        right=(1, 2, 3, 4),
     )
     for note in record.notes:
         click.echo(f"note: {note}")

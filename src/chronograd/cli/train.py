@@ -25,6 +25,8 @@ OnLine = Callable[[dict[str, Any]], None]
 @click.option("--resume", "resumed", type=click.Path(), help="Go on with the run in this directory. JOB is not needed.")
 @click.option("--initial-weights", type=click.Path(exists=True, dir_okay=False), help="A safetensors file.")
 @click.option("--launcher", type=click.Choice(["local", "torchrun"]), help="How ranks are started.")
+@click.option("--seeds", type=click.IntRange(2), help="Train once per seed; the record has mean and deviation.")
+@click.option("--tensorboard", is_flag=True, help="Also write TensorBoard events into the run directory.")
 @common.json_option
 def command(
     job_file: str | None,
@@ -34,6 +36,8 @@ def command(
     resumed: str | None,
     initial_weights: str | None,
     launcher: str | None,
+    seeds: int | None,
+    tensorboard: bool,
     as_json: bool,
 ) -> None:
     """Train a job to its epochs or target accuracy; resumes.
@@ -47,9 +51,13 @@ def command(
     chronograd train --resume runs/mine
     """
     job = _job_to_train(job_file, overrides, print_config, resumed)
-    if resumed is not None and (out is not None or initial_weights is not None):
-        raise click.UsageError("--resume goes on in its own directory: leave --out and --initial-weights out.")
-    run = _train(job, out, resumed, initial_weights, launcher)
+    if resumed is not None and (out is not None or initial_weights is not None or seeds is not None):
+        raise click.UsageError("--resume goes on with what was begun: leave --out, --initial-weights and --seeds out.")
+    if tensorboard:
+        from chronograd.report import tensorboard as _  # an extra: better missed now than after training
+    run = _train(job, out, resumed, initial_weights, launcher, seeds)
+    if tensorboard:
+        _write_events(run)
     record = run.record()
     if as_json:
         common.print_json({"run": str(run.path), **record.model_dump(mode="json")})
@@ -69,19 +77,43 @@ def _job_to_train(
 
 
 def _train(
-    job: Job | None, out: str | None, resumed: str | None, initial_weights: str | None, launcher: str | None
+    job: Job | None,
+    out: str | None,
+    resumed: str | None,
+    initial_weights: str | None,
+    launcher: str | None,
+    seeds: int | None,
 ) -> RunDir:
-    from chronograd.launch import jobs
+    from chronograd.launch import jobs, repeats
     from chronograd.rundir import RunDir
 
     if resumed is not None:
         run = RunDir.open(resumed)
+        if repeats.seeds_of(run) is not None:
+            with progress(run.job()) as on_line:
+                return repeats.resume_over_seeds(run, launcher=launcher, on_line=on_line)
+    elif seeds is not None:
+        assert job is not None
+        with progress(job) as on_line:
+            return repeats.train_over_seeds(
+                job, seeds, out=out, initial_weights=initial_weights, launcher=launcher, on_line=on_line
+            )
     else:
         assert job is not None
         run = jobs.create(job, out, initial_weights=initial_weights)
     click.echo(f"run: {run.path}", err=True)
     with progress(run.job()) as on_line:
         return jobs.resume(run, job, launcher=launcher, on_line=on_line)
+
+
+def _write_events(run: RunDir) -> None:
+    """TensorBoard events of a run, or of each seed of repeats."""
+    from chronograd.report.tensorboard import write_events
+    from chronograd.rundir import RunDir
+
+    ones = [RunDir.open(path) for path in sorted(run.path.glob("seed-*"))] or [run]
+    for one in ones:
+        click.echo(f"tensorboard: {write_events(one)}", err=True)
 
 
 @contextmanager
@@ -121,7 +153,6 @@ def _epoch_text(line: dict[str, Any], epochs: int) -> str:
     from chronograd.units import percent, seconds
 
     loss = "not finite" if line["train_loss"] is None else f"{line['train_loss']:.4f}"
-    return (
-        f"epoch {line['epoch']}/{epochs}  step {line['step']}  train loss {loss}  "
-        f"test accuracy {percent(line['test_accuracy'])}  {seconds(line['seconds'])}"
-    )
+    accuracy = line["test_accuracy"]
+    tested = "" if accuracy is None else f"test accuracy {percent(accuracy)}  "
+    return f"epoch {line['epoch']}/{epochs}  step {line['step']}  train loss {loss}  {tested}{seconds(line['seconds'])}"

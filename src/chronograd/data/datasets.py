@@ -1,370 +1,186 @@
-"""Data sets by name: a card that says what a set is, and the tensors themselves.
+"""Data sets by name: a card that says what a set is, and its images and labels.
 
-    digits           8x8 grey handwritten digits, inside scikit-learn: no download
-    fashion-mnist    28x28 grey clothes
-    cifar10          32x32 colour photographs
-    synthetic        seeded normal images of any shape; labels are drawn, so nothing can be learned beyond chance
+    digits              8x8 grey handwritten digits, inside scikit-learn: no download
+    fashion-mnist       28x28 grey clothes
+    cifar10, cifar100   32x32 colour photographs
+    synthetic           seeded normal images of any shape; labels are drawn, so nothing can be learned beyond chance
+    folder:PATH         one folder of pictures per class
+    imagenet:PATH       ILSVRC 2012 as it is published
+    decathlon:SET       a set of the Visual Decathlon
 
-A card needs neither torch nor the data. Images are normalised by the mean and standard deviation of the
-training images, per channel. There is no augmentation here.
+A card needs neither torch nor the data; that of a folder is read from the names in it. Images stay whole numbers
+(uint8): they are normalised and augmented in the training step, on the training device.
 """
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chronograd.errors import ChronogradError, InputError, MissingExtraError, NotFoundError, RunError
+from chronograd.data import labels, layouts, published, synthetic
+from chronograd.data.cards import FOLDER_VARIABLE, DatasetCard, data_folder
+from chronograd.data.normalisation import scale_shift
+from chronograd.errors import InputError, MissingExtraError, NotFoundError
 from chronograd.job import Data
 
 if TYPE_CHECKING:
     import torch
 
-Integers = np.ndarray[Any, Any]
+    from chronograd.data.images import Images
 
-FOLDER_VARIABLE = "CHRONOGRAD_DATA"
-SYNTHETIC_SAMPLES = 1024
-DOWNLOAD_TIMEOUT_S = 20.0
-SHUFFLE_SEED = 0
+__all__ = ["FOLDER_VARIABLE", "Dataset", "DatasetCard", "card", "data_folder", "fetch", "load", "names", "samples_of"]
 
-
-@dataclass(frozen=True)
-class DatasetCard:
-    """What a data set is.
-
-    Attributes:
-        shape: of one image: channels, height, width.
-        train_size: training images used, after `data.samples`.
-        source: who published it.
-    """
-
-    name: str
-    shape: tuple[int, int, int]
-    num_classes: int
-    class_names: tuple[str, ...]
-    train_size: int
-    test_size: int
-    source: str
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Normalised images and labels on the CPU. N images, C channels, H rows, W columns.
+    """Images as whole numbers 0 … `top`, and labels. N images, C channels, K classes.
 
-    `mean` and `std` are those of the training images before normalisation, per channel, with the images'
-    own range mapped to 0 … 1.
+    Attributes:
+        train_labels: int64 of shape (N,), or float32 probabilities of shape (N, K) where data.labels has them.
+        scale_C, shift_C: what a network sees is `pixel * scale - shift`, per channel.
+        mean_C, std_C: of the training images used, with their own range mapped to 0 … 1.
+        notes: files left out, sizes brought to one, labels replaced.
+        train_samples_N: number of each training image in the published split.
     """
 
     card: DatasetCard
-    train_images_NCHW: torch.Tensor
-    train_labels_N: torch.Tensor
-    test_images_NCHW: torch.Tensor
+    train: Images
+    train_labels: torch.Tensor
+    test: Images
     test_labels_N: torch.Tensor
+    scale_C: tuple[float, ...]
+    shift_C: tuple[float, ...]
     mean_C: tuple[float, ...]
     std_C: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class _RawImages:
-    """Whole numbers 0 … `top` of shape (N, C, H, W), and labels."""
-
-    train_images: Integers
-    train_labels: Integers
-    test_images: Integers
-    test_labels: Integers
-    top: int
-
-
-@dataclass(frozen=True)
-class _Published:
-    """A set with a card of its own. `folder` and `files` are where torchvision keeps it; None if it is not on disk."""
-
-    card: DatasetCard
-    read: Callable[[], _RawImages]
-    folder: str | None = None
-    files: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    top: int = 255
+    train_samples_N: Array = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 def card(data: Data) -> DatasetCard:
-    """What a job's data set is, without torch and without the data.
+    """What a job's data set is, without torch and without its pixels.
 
-    Raises NotFoundError for an unknown name, InputError where the job contradicts the set.
+    Of a folder the names are read; pictures that turn out to be damaged are still in it, and not in that of `load`.
+
+    Raises: NotFoundError for an unknown name, InputError where the job contradicts the set; for folders as
+    `layouts.listing`, and FileFormatError for a labels file that is none.
     """
+    if layouts.is_layout(data.name):
+        return _folder_card(data, layouts.listing(data.name))
     if data.name == "synthetic":
-        return _synthetic_card(data)
-    own = _published(data.name).card
+        drawn = synthetic.card(data)
+        return replace(drawn, train_size=labels.num_training(data, drawn.train_size))
+    if data.name not in published.SETS:
+        raise NotFoundError("data set", data.name, names())
+    return _checked(data, published.SETS[data.name].card)
+
+
+def names() -> list[str]:
+    """Names of the data sets, and how those of folders are written."""
+    return [*sorted([*published.SETS, "synthetic"]), *layouts.names()]
+
+
+def fetch(data: Data) -> None:
+    """Make sure that the data is on disk, downloading it where there is a network. One process per machine calls it.
+
+    Raises RunError that names the folder and the variable; for folders as `card`.
+    """
+    if layouts.is_layout(data.name):
+        layouts.listing(data.name)
+    elif data.name != "synthetic":
+        if data.name not in published.SETS:
+            raise NotFoundError("data set", data.name, names())
+        published.fetch(data.name)
+
+
+def load(data: Data, seed: int = 0) -> Dataset:
+    """Images and labels of a data set that is on disk. `seed` draws synthetic images and label noise, nothing else.
+
+    Raises as `card`, and RunError if the data is not on disk (see `fetch`), MissingExtraError if a library is not
+    installed.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtraError("torch", "vision", f"data set {data.name}") from None
+    from chronograd.data import reading
+
+    if layouts.is_layout(data.name):
+        listing = layouts.listing(data.name)
+        described = _folder_card(data, listing)
+        chosen = labels.choose(data, listing.train_labels_N, described.class_names, seed)
+        if data.test_samples is not None:
+            listing = listing.with_test(labels.choose_test(data, len(listing.test_paths)))
+        read = reading.read_folder(data, described, listing, chosen)
+    else:
+        described = card(data)
+        if data.name == "synthetic":
+            arrays = synthetic.draw(synthetic.card(data), seed)
+            data = data.model_copy(update={"samples": None})  # so many were drawn: all are used, in their order
+        else:
+            arrays = published.read(data.name)
+            if data.test_samples is not None:
+                arrays = arrays.with_test(labels.choose_test(data, len(arrays.test_images)))
+        chosen = labels.choose(data, arrays.train_labels, described.class_names, seed)
+        read = reading.read_arrays(data, described, arrays, chosen)
+    mean_C, std_C, said = reading.mean_std(read.train, read.top)
+    scale_C, shift_C = scale_shift(data.normalisation, mean_C, std_C, read.top)
+    if data.normalisation == "imagenet" and described.shape[0] == 1:
+        said.append("grey images are normalised by 0.449 and 0.226, the means of ImageNet's three channels")
+    train_labels = torch.from_numpy(read.chosen.labels)
+    return Dataset(
+        card=replace(described, train_size=len(train_labels), test_size=len(read.test_labels_N)),
+        train=read.train,
+        train_labels=train_labels,
+        test=read.test,
+        test_labels_N=torch.from_numpy(read.test_labels_N.astype(np.int64)),
+        scale_C=scale_C,
+        shift_C=shift_C,
+        mean_C=mean_C,
+        std_C=std_C,
+        notes=(*read.notes, *chosen.notes, *said),
+        top=read.top,
+        train_samples_N=read.chosen.samples_N,
+    )
+
+
+def samples_of(data: Data, seed: int = 0) -> Array:
+    """The numbers in the published split (int64) of the images that a job trains on, in their order.
+
+    They are those of `load(data, seed).train_samples_N`, which costs nothing where the set is loaded anyway.
+    """
+    return load(data, seed).train_samples_N
+
+
+# -- cards -----------------------------------------------------------------------------------------------
+
+
+def _folder_card(data: Data, listing: layouts.Listing) -> DatasetCard:
+    own = DatasetCard(
+        name=data.name,
+        shape=(3, listing.side, listing.side),
+        num_classes=len(listing.class_names),
+        class_names=listing.class_names,
+        train_size=len(listing.train_paths),
+        test_size=len(listing.test_paths),
+        source=listing.source,
+    )
+    return _checked(data, own)
+
+
+def _checked(data: Data, own: DatasetCard) -> DatasetCard:
+    """A set's card as a job uses it. Raises InputError where the job contradicts the set."""
+    if data.image_size is not None:
+        own = replace(own, shape=(own.shape[0], data.image_size, data.image_size))
     if data.shape is not None and tuple(data.shape) != own.shape:
         raise InputError(f"data.shape is {data.shape}; images of {data.name} are {own.shape}", "leave data.shape out")
     if data.classes is not None and data.classes != own.num_classes:
         raise InputError(
             f"data.classes is {data.classes}; {data.name} has {own.num_classes} classes", "leave data.classes out"
         )
-    if data.samples is not None and data.samples > own.train_size:
-        raise InputError(
-            f"data.samples is {data.samples:,}; {data.name} has {own.train_size:,} training images", "ask for fewer"
-        )
-    return replace(own, train_size=data.samples or own.train_size)
-
-
-def names() -> list[str]:
-    """Names of the data sets."""
-    return sorted([*_SETS, "synthetic"])
-
-
-def data_folder() -> Path:
-    """Where data sets lie on disk: $CHRONOGRAD_DATA, else the user's cache."""
-    named = os.environ.get(FOLDER_VARIABLE)
-    if named:
-        return Path(named).expanduser()
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("chronograd")) / "data"
-
-
-def fetch(data: Data) -> None:
-    """Make sure that the data is on disk, downloading it where there is a network. One process per machine calls it.
-
-    Raises RunError that names the folder and the variable.
-    """
-    if data.name == "synthetic":
-        return
-    published = _published(data.name)
-    if published.folder is None or _is_on_disk(published):
-        return
-    folder = data_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _download(data.name, folder)
-    except ChronogradError:
-        raise
-    except Exception as error:
-        raise _not_there(data.name, published, f"downloading it failed: {error}") from error
-
-
-def load(data: Data, seed: int = 0) -> Dataset:
-    """The tensors of a data set that is on disk. `seed` draws the synthetic images; it moves nothing else.
-
-    With `data.samples`, the first of a fixed shuffle of the training images are used. Raises as `card`, and
-    RunError if the data is not on disk (see `fetch`), MissingExtraError if a library is not installed.
-    """
-    described = card(data)
-    try:
-        import torch
-    except ImportError:
-        raise MissingExtraError("torch", "vision", f"data set {data.name}") from None
-    if data.name == "synthetic":
-        return _synthetic(described, seed)
-    published = _published(data.name)
-    if published.folder is not None and not _is_on_disk(published):
-        raise _not_there(data.name, published, "some of its files are not there")
-    raw = published.read()
-    keep: Any = slice(None)
-    if data.samples is not None:
-        keep = np.random.RandomState(SHUFFLE_SEED).permutation(len(raw.train_labels))[: data.samples]
-    train_images, train_labels = raw.train_images[keep], raw.train_labels[keep]
-    mean, std = _channel_mean_std(train_images, raw.top)
-
-    def normalised(images: Integers) -> torch.Tensor:
-        shift, scale = (torch.tensor(v, dtype=torch.float32).view(1, -1, 1, 1) for v in (mean, std))
-        return torch.from_numpy(images.astype(np.float32)).div_(raw.top).sub_(shift).div_(scale)
-
-    return Dataset(
-        card=described,
-        train_images_NCHW=normalised(train_images),
-        train_labels_N=torch.from_numpy(train_labels.astype(np.int64)),
-        test_images_NCHW=normalised(raw.test_images),
-        test_labels_N=torch.from_numpy(raw.test_labels.astype(np.int64)),
-        mean_C=tuple(mean),
-        std_C=tuple(std),
-    )
-
-
-# -- the sets ----------------------------------------------------------------------------------------
-
-
-def _read_digits() -> _RawImages:
-    """A fixed stratified split: every fifth image, in order of class after a fixed shuffle, is for the test.
-
-    The set has no split of its own. Writers are not told apart, so one may be on both sides.
-    """
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        raise MissingExtraError("scikit-learn", "vision", "data set digits") from None
-    whole = load_digits()
-    images = whole.images.astype(np.uint8)[:, None]
-    labels = whole.target
-    shuffled = np.random.RandomState(SHUFFLE_SEED).permutation(len(labels))
-    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    is_test = np.zeros(len(labels), dtype=bool)
-    is_test[by_class[::5]] = True
-    return _RawImages(images[~is_test], labels[~is_test], images[is_test], labels[is_test], top=16)
-
-
-def _read_fashion_mnist() -> _RawImages:
-    train, test = (_torchvision_set("fashion-mnist", train=part) for part in (True, False))
-    return _RawImages(
-        train.data.numpy()[:, None], train.targets.numpy(), test.data.numpy()[:, None], test.targets.numpy(), top=255
-    )
-
-
-def _read_cifar10() -> _RawImages:
-    """torchvision checks the md5 sum of each file before it reads it."""
-    train, test = (_torchvision_set("cifar10", train=part) for part in (True, False))
-    train_images, test_images = (np.ascontiguousarray(s.data.transpose(0, 3, 1, 2)) for s in (train, test))
-    return _RawImages(train_images, np.array(train.targets), test_images, np.array(test.targets), top=255)
-
-
-_SETS = {
-    "digits": _Published(
-        DatasetCard(
-            name="digits",
-            shape=(1, 8, 8),
-            num_classes=10,
-            class_names=tuple("0123456789"),
-            train_size=1437,
-            test_size=360,
-            source="E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI 1998; in scikit-learn",
-        ),
-        _read_digits,
-    ),
-    "fashion-mnist": _Published(
-        DatasetCard(
-            name="fashion-mnist",
-            shape=(1, 28, 28),
-            num_classes=10,
-            class_names=(
-                *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
-                *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
-            ),
-            train_size=60_000,
-            test_size=10_000,
-            source="H. Xiao, K. Rasul and R. Vollgraf, Fashion-MNIST, arXiv 1708.07747",
-        ),
-        _read_fashion_mnist,
-        "FashionMNIST/raw",
-        tuple(f"{part}-{what}-ubyte" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")),
-    ),
-    "cifar10": _Published(
-        DatasetCard(
-            name="cifar10",
-            shape=(3, 32, 32),
-            num_classes=10,
-            class_names=(
-                *("airplane", "automobile", "bird", "cat", "deer"),
-                *("dog", "frog", "horse", "ship", "truck"),
-            ),
-            train_size=50_000,
-            test_size=10_000,
-            source="A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
-        ),
-        _read_cifar10,
-        "cifar-10-batches-py",
-        (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"),
-    ),
-}
-
-
-def _synthetic_card(data: Data) -> DatasetCard:
-    if data.shape is None or data.classes is None:
-        raise InputError(
-            "data.name is synthetic and data.shape or data.classes is not given",
-            "write data.shape=[3,32,32] data.classes=10",
-        )
-    if len(data.shape) != 3:
-        raise InputError(f"data.shape is {data.shape}; an image has channels, height and width", "such as [3,32,32]")
-    channels, height, width = data.shape
-    samples = data.samples or SYNTHETIC_SAMPLES
-    return DatasetCard(
-        name="synthetic",
-        shape=(channels, height, width),
-        num_classes=data.classes,
-        class_names=tuple(str(c) for c in range(data.classes)),
-        train_size=samples,
-        test_size=max(1, samples // 4),
-        source="drawn from a normal distribution",
-    )
-
-
-def _synthetic(described: DatasetCard, seed: int) -> Dataset:
-    import torch
-
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        labels = torch.randint(described.num_classes, (count,), generator=generator)
-        return torch.randn(count, *described.shape, generator=generator), labels
-
-    channels = described.shape[0]
-    train, test = draw(described.train_size), draw(described.test_size)
-    return Dataset(described, *train, *test, mean_C=(0.0,) * channels, std_C=(1.0,) * channels)
-
-
-# -- helpers -------------------------------------------------------------------------------------------
-
-
-def _published(name: str) -> _Published:
-    if name not in _SETS:
-        raise NotFoundError("data set", name, names())
-    return _SETS[name]
-
-
-def _is_on_disk(published: _Published) -> bool:
-    assert published.folder is not None
-    return all((data_folder() / published.folder / name).is_file() for name in published.files)
-
-
-def _not_there(name: str, published: _Published, why: str) -> RunError:
-    assert published.folder is not None
-    return RunError(
-        f"data set {name} is not usable at {data_folder() / published.folder}: {why}",
-        f"put {published.files[0]} and its fellows, as torchvision unpacks them, into {published.folder} of a folder "
-        f"and name that folder in {FOLDER_VARIABLE}; where there is a network, `chronograd train` downloads them",
-    )
-
-
-def _torchvision_class(name: str) -> Any:
-    try:
-        from torchvision import datasets
-    except ImportError:
-        raise MissingExtraError("torchvision", "vision", f"data set {name}") from None
-    return {"fashion-mnist": datasets.FashionMNIST, "cifar10": datasets.CIFAR10}[name]
-
-
-def _torchvision_set(name: str, train: bool) -> Any:
-    cls = _torchvision_class(name)
-    try:
-        return cls(data_folder(), train=train, download=False)
-    except (OSError, RuntimeError, ValueError, AssertionError, EOFError) as error:
-        raise _not_there(name, _published(name), f"it cannot be read: {error}") from error
-
-
-def _download(name: str, folder: Path) -> None:
-    import socket
-
-    cls = _torchvision_class(name)
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(DOWNLOAD_TIMEOUT_S)  # a network that swallows packets must not hang the job
-    try:
-        cls(folder, train=True, download=True)
-    finally:
-        socket.setdefaulttimeout(before)
-
-
-def _channel_mean_std(images_NCHW: Integers, top: int) -> tuple[list[float], list[float]]:
-    """Exact, from a histogram of the whole numbers; in units of `top`. A constant channel has std 1."""
-    means, stds = [], []
-    values = np.arange(top + 1) / top
-    for channel in range(images_NCHW.shape[1]):
-        counts = np.bincount(images_NCHW[:, channel].ravel(), minlength=top + 1)
-        mean = float(counts @ values / counts.sum())
-        variance = float(counts @ (values - mean) ** 2 / counts.sum())
-        means.append(mean)
-        stds.append(math.sqrt(variance) or 1.0)
-    return means, stds
+    train_size, test_size = labels.num_training(data, own.train_size), labels.num_test(data, own.test_size)
+    return replace(own, train_size=train_size, test_size=test_size)

@@ -14,36 +14,24 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 
 class Step(Protocol):
-    """One training step in its parts, which are called in this order."""
+    """One training step in its parts."""
 
     device: torch.device
 
-    def input(self, index: int) -> None:
-        """Get the samples of step `index`, counted from 0."""
+    def parts(self, index: int, is_updated: bool = True) -> Iterable[tuple[str, Callable[[], None]]]:
+        """Name (one of PARTS) and call of each part of step `index`, counted from 0, in order.
 
-    def transfer(self) -> None:
-        """Bring them to the device."""
-
-    def forward(self) -> None:
-        """Network and loss."""
-
-    def backward(self) -> None:
-        """Gradients, and their exchange between ranks."""
-
-    def update(self) -> None:
-        """Optimizer step; gradients are dropped."""
-
-    def drop_gradients(self) -> None:
-        """In place of `update` where nothing is to change."""
+        A name may come more than once. Without the update, gradients are dropped in its place.
+        """
 
     def without_exchange(self) -> AbstractContextManager[None] | None:
         """A context in which ranks exchange nothing; None if they never do."""
@@ -102,19 +90,12 @@ def time_steps(
 
 def _run(step: Step, index: int, now: Callable[[], float], update: bool = True) -> dict[str, float]:
     """One instrumented step: seconds by part. What is between two parts belongs to the later one."""
-    calls: tuple[Callable[[], None], ...] = (
-        lambda: step.input(index),
-        step.transfer,
-        step.forward,
-        step.backward,
-        step.update if update else step.drop_gradients,
-    )
-    times: dict[str, Any] = {}
+    times = {f"{name}_s": 0.0 for name in PARTS}
     last = now()
-    for name, call in zip(PARTS, calls, strict=True):
+    for name, call in step.parts(index, update):
         call()
         this = now()
-        times[f"{name}_s"] = this - last
+        times[f"{name}_s"] += this - last
         last = this
     return times
 
@@ -133,11 +114,8 @@ def _plain_step_times_s(step: Step, first: int, count: int) -> list[float]:
     with torch.cuda.device(step.device):
         ends[0].record()
         for number in range(count):
-            step.input(first + number)
-            step.transfer()
-            step.forward()
-            step.backward()
-            step.update()
+            for _, call in step.parts(first + number):
+                call()
             ends[number + 1].record()
         torch.cuda.synchronize()
     return [a.elapsed_time(b) / 1000 for a, b in itertools.pairwise(ends)]

@@ -47,6 +47,7 @@ class Setting:
     zero_stage: int = 0
     step_sigma_log: float = 0.0
     input_samples_per_s: float | None = None
+    accumulation: int = 1
 
     @property
     def count(self) -> int:
@@ -84,7 +85,15 @@ class Step:
 
 
 def setting_of(job: Job, algorithm: str = "ring", device: Device | None = None) -> Setting:
-    """The setting that a job describes. Raises NotFoundError and InputError for names and precisions."""
+    """The setting that a job describes; samples are images that are computed on, so a copy counts as one.
+
+    Raises NotFoundError and InputError for names and precisions, and for what is not predicted.
+    """
+    if job.training.trainable == "head":
+        raise InputError(
+            "training.trainable is head: a network of which only the last layer is trained is not predicted yet",
+            "measure it, or predict it with training.trainable=all, which is an upper bound",
+        )
     cluster = job.cluster
     device = device or catalog.device(cluster.device)
     calibration = calibration_for(
@@ -94,6 +103,7 @@ def setting_of(job: Job, algorithm: str = "ring", device: Device | None = None) 
         cluster.count,
         mode="training",
         channels_last=job.training.channels_last,
+        is_compiled=job.training.compile,
     )
     intra = cluster.intra_link or _calibrated_link(device)
     return Setting(
@@ -101,12 +111,13 @@ def setting_of(job: Job, algorithm: str = "ring", device: Device | None = None) 
         calibration,
         topology_of(device, cluster.count, cluster.per_node, cluster.link, intra),
         algorithm_named(algorithm),
-        -(-job.training.batch // cluster.count),
+        -(-job.training.images_per_step // cluster.count),
         optimizer_kind(job.training.optimizer, job.training.momentum),
         job.training.activation_checkpointing,
         job.training.zero_stage,
         cluster.step_sigma_log,
         cluster.input_samples_per_s,
+        job.training.accumulation,
     )
 
 
@@ -123,7 +134,7 @@ def predict_step(trace: Trace, setting: Setting) -> Step:
     return Step(
         {name: float(seconds) for name, seconds in parts.items()},
         communication,
-        footprint_of(trace, setting).at(batch),
+        footprint_of(trace, setting).at(-(-batch // setting.accumulation)),
         trace.flops(batch),
         by_kind(trace, times, batch),
         float(wait_s),
@@ -145,7 +156,8 @@ def with_others(
     parts: dict[str, Amount] = dict(alone)
     communication, wait_s = Communication(), 0.0
     if np.max(num_ranks) > 1 and trace.mode == "training":
-        exchanged = exchange(trace, times, alone["backward_s"], setting.topology, setting.algorithm, overlap)
+        last_backward_s = alone["backward_s"] / setting.accumulation  # only the last part of a batch is exchanged
+        exchanged = exchange(trace, times, last_backward_s, setting.topology, setting.algorithm, overlap)
         gather_s = gather_exposed_s(setting.zero_stage, exchanged.total_s, alone["forward_s"], overlap)
         communication = replace(
             exchanged,
@@ -163,9 +175,12 @@ def with_others(
 
 
 def rank_work(trace: Trace, batch: int, setting: Setting) -> tuple[np.ndarray, dict[str, float]]:
-    """What a rank does with `batch` samples if it were alone: seconds of each operator, and by part of the step."""
+    """What a rank does with `batch` samples if it were alone: seconds of each operator, and by part of the step.
+
+    Where the batch is cut into parts, operators are those of one part, and the step has each as often as there are.
+    """
     calibration, device = setting.calibration, setting.device
-    times = operator_seconds(trace, batch, calibration)
+    times = operator_seconds(trace, -(-batch // setting.accumulation), calibration)
     phases = phase_seconds(trace, times, calibration)
     is_training = trace.mode == "training"
     if is_training and setting.activation_checkpointing != "none":
@@ -177,8 +192,8 @@ def rank_work(trace: Trace, batch: int, setting: Setting) -> tuple[np.ndarray, d
     return times, {
         "input_s": calibration.input_launch_s + gather_s,
         "transfer_s": input_bytes / catalog.link(host_link).bandwidth_bytes_per_s if is_gpu and host_link else 0.0,
-        "forward_s": phases["forward"],
-        "backward_s": phases["backward"],
+        "forward_s": phases["forward"] * setting.accumulation,
+        "backward_s": phases["backward"] * setting.accumulation,
         "communication_exposed_s": 0.0,
         "update_s": update_seconds(trace, setting.optimizer, calibration) if is_training else 0.0,
     }
@@ -330,7 +345,7 @@ def _put_run(record: Record, job: Job, setting: Setting, likely: Any, samples: i
         for name in ("epoch_time_s", "training_time_s", "cost_usd"):
             record.put(name, Quantity.missing(QUANTITIES[name][1], reason))
         return
-    steps = max(1, samples // (setting.batch_per_rank * setting.count))
+    steps = max(1, samples // job.training.batch)
     training = job.training.epochs * steps * step_s
     record.put("epoch_time_s", likely(steps * step_s, "s"))
     record.put("training_time_s", likely(training, "s"))

@@ -34,19 +34,20 @@ def calibration_for(
     *,
     mode: str | None = None,
     channels_last: bool = False,
+    is_compiled: bool = False,
 ) -> Calibration:
     """The calibration of a device that fits best, else its nearest relative's, else what its data sheet allows to assume.
 
-    Of its own, precision must match; then eager comes before compiled, then the mode, the layout, the nearest number of
+    Of its own, precision must match; then whether it was compiled, then the mode, the layout, the nearest number of
     ranks at once and of threads.
     """
     fitting = [c for c in calibrations(device) if c.precision == precision]
     if not fitting:
-        return assumed_for(device, precision, mode=mode, channels_last=channels_last)[0]
+        return assumed_for(device, precision, mode=mode, channels_last=channels_last, is_compiled=is_compiled)[0]
 
     def distance(c: Calibration) -> tuple[int, ...]:
         return (
-            c.is_compiled,
+            c.is_compiled != is_compiled,
             c.mode not in (None, mode),
             c.channels_last not in (None, channels_last),
             abs((c.processes or 1) - (processes or 1)),

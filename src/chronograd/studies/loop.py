@@ -143,7 +143,7 @@ def _train(loop: Loop, say: Say, bar: Any, parent: Path) -> None:
     with bar("train") as report:
 
         def on_line(line: dict[str, Any]) -> None:
-            if line.get("event") == "epoch":
+            if line.get("event") == "epoch" and line["test_accuracy"] is not None:
                 text = f"epoch {line['epoch']} of {epochs}, test accuracy {percent(line['test_accuracy'])}"
                 report(min(1.0, line["epoch"] / epochs), text)
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+
 import torch
 
 from chronograd.data.datasets import DatasetCard
 from chronograd.errors import InputError
 from chronograd.job import Job
 from chronograd.models import registry
+from chronograd.models.weights import head_of
+from chronograd.train.optimizer import parameter_groups
 
 
 def check_network(job: Job, card: DatasetCard) -> None:
     """Build the job's network on the meta device and run it on two images of the data set.
 
-    Raises InputError if it cannot be built, does not take the images, or has fewer outputs than classes.
+    Raises InputError if it cannot be built, does not take the images, has fewer outputs than classes, or has not the
+    parameters that the job tells apart.
     Operators without a meta kernel end the check early; then the first real step decides.
     """
     network = registry.build(
@@ -23,6 +29,11 @@ def check_network(job: Job, card: DatasetCard) -> None:
         num_classes=card.num_classes,
         device="meta",
     ).eval()
+    if job.training.trainable == "head":
+        head_of(network)
+    parameter_groups(network, job.training)
+    if job.training.compile:
+        _check_compiler()
     shape = "x".join(str(n) for n in card.shape)
     try:
         with torch.no_grad():
@@ -41,4 +52,13 @@ def check_network(job: Job, card: DatasetCard) -> None:
         raise InputError(
             f"network {job.network.name} returns {seen} for two images; {job.data.name} has {card.num_classes} classes",
             "a classifier returns one row per image and one column per class; see network.options",
+        )
+
+
+def _check_compiler() -> None:
+    """torch.compile writes C++ for the CPU, and Triton, which compiles a launcher, for CUDA."""
+    if not any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++") if name):
+        raise InputError(
+            "training.compile is true, and no C++ compiler is on the PATH",
+            "install g++ (with the headers of Python), or write training.compile=false",
         )

@@ -3,11 +3,12 @@
     checkpoints/step-00000046/
         model.safetensors        parameters and buffers under the network's own names
         optimizer.safetensors    state tensors as <parameter's number>.<name>
-        state.json               where the run is, and the sha256 of the two files above
+        ema.safetensors          the running mean of parameters and buffers, where the job keeps one
+        state.json               where the run is, and the sha256 of the files above
 
 A checkpoint is written into a hidden folder, synced, and renamed. The last two are kept, so a damaged one
-leaves another. The state of random generators is not stored: it is a function of seed, epoch and rank
-(chronograd.train.order.random_seed), all of which are here or in the job.
+leaves another. The state of random generators, of the order of samples and of augmentation is not stored: it is a
+function of seed, epoch, step and rank (chronograd.train.order), all of which are here or in the job. So is the schedule.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from chronograd.train.step import TrainingStep, load_weights
 FORMAT = "chronograd-checkpoint"
 VERSION = 1
 KEEP = 2
-TENSOR_FILES = ("model.safetensors", "optimizer.safetensors")
+MODEL, OPTIMIZER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
 
 
 @dataclass
@@ -60,8 +61,11 @@ def save(folder: Path, step: TrainingStep, progress: Progress) -> Path:
     tensors, numbers = _optimizer_state(step.optimizer)
     try:
         aside.mkdir()
-        save_file(_plain(step.network.state_dict()), aside / TENSOR_FILES[0])
-        save_file(_plain(tensors), aside / TENSOR_FILES[1])
+        files = {MODEL: step.network.state_dict(), OPTIMIZER: tensors}
+        if step.averaged is not None:
+            files[EMA] = step.averaged.state_dict()
+        for name, contents in files.items():
+            save_file(_plain(contents), aside / name)
         state = {
             "format": FORMAT,
             "version": VERSION,
@@ -70,7 +74,7 @@ def save(folder: Path, step: TrainingStep, progress: Progress) -> Path:
             "place": _place(step),
             "optimizer_numbers": numbers,
             "scaler": step.scaler.state_dict(),
-            "sha256": {name: _sha256(aside / name) for name in TENSOR_FILES},
+            "sha256": {name: _sha256(aside / name) for name in files},
         }
         (aside / "state.json").write_text(json.dumps(state, indent=1))
         for path in (*aside.iterdir(), aside):
@@ -118,9 +122,11 @@ def restore(path: Path, step: TrainingStep) -> tuple[Progress, list[str]]:
     The notes tell what is different here from where it was written: then weights end up equal only nearly.
     """
     state = _read_state(path)
-    load_weights(step.network, path / TENSOR_FILES[0])
+    load_weights(step.network, path / MODEL)
+    if step.averaged is not None:
+        load_weights(step.averaged, path / EMA)
     try:
-        tensors = load_file(path / TENSOR_FILES[1])
+        tensors = load_file(path / OPTIMIZER)
         _restore_optimizer(step.optimizer, tensors, state["optimizer_numbers"])
         if step.scaler.is_enabled():
             step.scaler.load_state_dict(state["scaler"])
@@ -138,8 +144,10 @@ def _read_state(path: Path) -> dict[str, Any]:
         if not isinstance(state, dict) or (state.get("format"), state.get("version")) != (FORMAT, VERSION):
             raise FileFormatError(f"{path}/state.json is not that of a checkpoint of version {VERSION}")
         expected = state.get("sha256")
-        for name in TENSOR_FILES:
-            if not isinstance(expected, dict) or expected.get(name) != _sha256(path / name):
+        if not isinstance(expected, dict) or not {MODEL, OPTIMIZER} <= expected.keys() <= {MODEL, OPTIMIZER, EMA}:
+            raise FileFormatError(f"{path}/state.json does not name the files of a checkpoint")
+        for name in expected:
+            if expected[name] != _sha256(path / name):
                 raise FileFormatError(f"{path / name} is damaged: its sha256 is not the one it was written with")
     except (OSError, ValueError, RecursionError) as error:
         raise FileFormatError(f"{path} is damaged: {error}") from None

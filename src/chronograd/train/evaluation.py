@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -18,23 +19,27 @@ CHUNK = 256
 def evaluate(step: TrainingStep, dataset: Dataset, place: Place) -> tuple[float, float]:
     """Mean cross-entropy (without label smoothing) and accuracy, equal on every rank.
 
-    Rank 0's running means are used by all. Chunks go to the ranks in turn.
+    Rank 0's running means are used by all. Chunks go to the ranks in turn. Where the job keeps a running mean of the
+    weights, that is evaluated.
     """
-    distributed.share_buffers(step.network, place)
-    network = step.network.eval()
+    distributed.share_buffers(step.network if step.averaged is None else step.averaged, place)
+    network = step.evaluated.eval()
     loss_sum, num_correct = 0.0, 0
-    images, labels = dataset.test_images_NCHW, dataset.test_labels_N
-    layout = torch.channels_last if step.training.channels_last else torch.preserve_format
+    images, labels_N = step.test_input, dataset.test_labels_N
+    starts = range(place.rank * CHUNK, len(labels_N), place.world_size * CHUNK)
+    chunks = [np.arange(start, min(start + CHUNK, len(labels_N))) for start in starts]
     try:
-        for start in range(place.rank * CHUNK, len(labels), place.world_size * CHUNK):
-            images_NCHW = images[start : start + CHUNK].to(place.device, memory_format=layout)
-            targets_N = labels[start : start + CHUNK].to(place.device)
+        for i, chunk in enumerate(chunks):
+            for later in chunks[i + 1 : i + 2]:
+                images.prefetch(later)
+            seen = images.prepare(images.gather(chunk).to(place.device))
+            targets_N = labels_N[chunk[0] : chunk[-1] + 1].to(place.device)
             with step.arithmetic():
-                logits_NK = network(images_NCHW).float()
+                logits_NK = network(seen).float()
             loss_sum += functional.cross_entropy(logits_NK, targets_N, reduction="sum").item()
             num_correct += int((logits_NK.argmax(dim=1) == targets_N).sum())
     finally:
-        network.train()
+        step.train_mode()
     sums = torch.tensor([loss_sum, num_correct], dtype=torch.float64, device=place.device)
     loss_sum, correct = distributed.sum_over_ranks(sums, place).tolist()
-    return loss_sum / len(labels), correct / len(labels)
+    return loss_sum / len(labels_N), correct / len(labels_N)

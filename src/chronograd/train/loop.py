@@ -1,7 +1,8 @@
 """The training loop: epochs of steps, then evaluation, then a checkpoint.
 
 Written for one rank; `chronograd.train.distributed` does nothing there. The training clock covers input,
-transfer, forward, backward and update; evaluation and checkpoints are apart from it.
+transfer, forward, backward and update, and the one pass of a frozen trunk whose features are kept; evaluation and
+checkpoints are apart from it.
 """
 
 from __future__ import annotations
@@ -30,13 +31,22 @@ def train(step: TrainingStep, dataset: Dataset, place: Place, run: RunDir, lines
     """Train to the job's epochs or target accuracy, from the newest sound checkpoint if there is one."""
     progress = _resume(step, place, run, lines)
     training = step.training
+    if step.loaded and place.is_first and progress.step == 0:
+        lines.write(event="weights", step=0, text=step.loaded)
+    if step.has_features and place.is_first:
+        lines.write(event="features", step=progress.step, seconds=step.setup_s)
+    if progress.step == 0:
+        progress.training_time_s = step.setup_s
     while not progress.stopped:
         train_loss, epoch_time_s = _epoch(step, place, lines, progress)
-        test_loss, test_accuracy = evaluate(step, dataset, place)
         progress.step += step.steps_per_epoch
         progress.epoch += 1
         progress.training_time_s += epoch_time_s
-        if progress.best_accuracy is None or test_accuracy > progress.best_accuracy:
+        test_loss, test_accuracy = None, None
+        is_last = progress.epoch >= training.epochs or not math.isfinite(train_loss)
+        if is_last or progress.epoch % training.evaluate_every == 0:
+            test_loss, test_accuracy = evaluate(step, dataset, place)
+        if test_accuracy is not None and test_accuracy > (progress.best_accuracy or -1.0):
             progress.best_accuracy, progress.best_epoch = test_accuracy, progress.epoch
         progress.stopped = _why_stop(progress, training.epochs, training.target_accuracy, train_loss, test_accuracy)
         if not place.is_first:
@@ -131,9 +141,9 @@ class _LossLog:
 
 
 def _why_stop(
-    progress: Progress, epochs: int, target_accuracy: float | None, train_loss: float, test_accuracy: float
+    progress: Progress, epochs: int, target_accuracy: float | None, train_loss: float, test_accuracy: float | None
 ) -> str:
-    if target_accuracy is not None and test_accuracy >= target_accuracy:
+    if target_accuracy is not None and test_accuracy is not None and test_accuracy >= target_accuracy:
         return "the target accuracy was reached"
     if not math.isfinite(train_loss):
         return f"the loss of epoch {progress.epoch} is not finite; a lower training.learning_rate may help"

@@ -3,13 +3,78 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from chronograd.errors import InputError
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
+Resampling = Literal["natural", "square_root", "uniform"]
+
+
+class SampleOrder:
+    """The samples of every step of a run: a function of seed and step alone.
+
+    With `natural` resampling an epoch is a permutation. Otherwise it has as many samples, and each class its share in
+    proportion to the root of its frequency, or the same for all; a class's images are all met equally often, give or
+    take one, chosen anew in each epoch.
+
+    Source: square-root and uniform resampling of hashtags, D. Mahajan et al., arXiv 1805.00932, section 2.
+    """
+
+    def __init__(
+        self, seed: int, num_samples: int, batch: int, labels: Indices | None = None, resampling: Resampling = "natural"
+    ) -> None:
+        """Args: labels: the class of every sample, for resampling. Raises InputError if there is no whole batch."""
+        self.seed, self.num_samples, self.batch = seed, num_samples, batch
+        self.steps_per_epoch = steps_per_epoch(num_samples, batch)
+        self._labels = None if resampling == "natural" else labels
+        self._resampling = resampling
+        self._epoch, self._order = -1, np.empty(0, np.int64)
+
+    def samples(self, step: int) -> Indices:
+        """The samples of step `step`, counted from 0: the same for any number of ranks."""
+        epoch, position = divmod(step, self.steps_per_epoch)
+        if epoch != self._epoch:
+            self._epoch, self._order = epoch, self._order_of(epoch)
+        return self._order[position * self.batch : (position + 1) * self.batch]
+
+    def _order_of(self, epoch: int) -> Indices:
+        if self._labels is None:
+            return epoch_order(self.seed, epoch, self.num_samples)
+        random = np.random.RandomState([self.seed, epoch])
+        met = [_met(np.flatnonzero(self._labels == c), n, random) for c, n in enumerate(self._shares())]
+        return random.permutation(np.concatenate(met)).astype(np.int64)
+
+    def _shares(self) -> list[int]:
+        """How many samples of each class an epoch has; they sum to the number of samples."""
+        assert self._labels is not None
+        return class_shares(np.bincount(self._labels), self._resampling)
+
+
+def class_shares(counts: np.ndarray[Any, Any], resampling: Resampling) -> list[int]:
+    """Samples per class in an epoch of as many samples as there are; largest remainders are rounded up.
+
+    >>> class_shares(np.array([90, 10]), "square_root"), class_shares(np.array([90, 10]), "uniform")
+    ([75, 25], [50, 50])
+    """
+    weights = counts.astype(float)
+    if resampling != "natural":
+        weights = np.sqrt(weights) if resampling == "square_root" else (weights > 0).astype(float)
+    exact = counts.sum() * weights / weights.sum()
+    shares = np.floor(exact).astype(int)
+    left = np.argsort(shares - exact, kind="stable")[: int(counts.sum() - shares.sum())]
+    shares[left] += 1
+    return [int(n) for n in shares]
+
+
+def _met(members: Indices, count: int, random: np.random.RandomState) -> Indices:
+    """`count` of the members: each the same number of times, and some, drawn at random, once more."""
+    if count == 0:
+        return members[:0]
+    times, rest = divmod(count, len(members))
+    return np.concatenate([np.tile(members, times), random.permutation(members)[:rest]])
 
 
 def steps_per_epoch(num_samples: int, batch: int) -> int:
@@ -22,20 +87,13 @@ def steps_per_epoch(num_samples: int, batch: int) -> int:
     return num_samples // batch
 
 
-def step_samples(seed: int, num_samples: int, batch: int, step: int) -> Indices:
-    """The samples of step `step`, counted from 0: the same for any number of ranks."""
-    epoch, position = divmod(step, steps_per_epoch(num_samples, batch))
-    return epoch_order(seed, epoch, num_samples)[position * batch : (position + 1) * batch]
-
-
-def rank_share(samples: Indices, rank: int, world_size: int) -> Indices:
+def rank_slice(batch: int, rank: int, world_size: int) -> slice:
     """A rank's part of a step's samples; sizes differ by at most one.
 
-    >>> [list(rank_share(np.arange(5), r, 2)) for r in (0, 1)] == [[0, 1], [2, 3, 4]]
-    True
+    >>> [rank_slice(5, rank, 2) for rank in (0, 1)]
+    [slice(0, 2, None), slice(2, 5, None)]
     """
-    n = len(samples)
-    return samples[rank * n // world_size : (rank + 1) * n // world_size]
+    return slice(rank * batch // world_size, (rank + 1) * batch // world_size)
 
 
 @lru_cache(maxsize=2)

@@ -55,7 +55,7 @@ def header(run: RunDir, job: Job, title: str) -> Record:
 def _quantities(epochs: list[result.Line], first: StepLog, job: Job, card: DatasetCard) -> dict[str, Quantity]:
     last = epochs[-1]
     total_s = float(last["seconds"])
-    samples = last["step"] * job.training.batch
+    images = last["step"] * job.training.images_per_step
     settled = [line["step_time_s"] for line in first.steps][min(WARMUP, len(first.steps) - 1) :]
     accuracy_source = f"all {card.test_size:,} test images after epoch {last['epoch']}"
     return {
@@ -66,7 +66,7 @@ def _quantities(epochs: list[result.Line], first: StepLog, job: Job, card: Datas
         "epochs": Quantity(value=last["epoch"], unit="count", source="epochs trained"),
         "step_time_s": Quantity.of_samples(settled, "s", f"rank 0, host clock, without the first {WARMUP} steps"),
         "throughput_samples_per_s": Quantity(
-            value=samples / total_s, unit="sample/s", source="all samples of the run over its training time"
+            value=images / total_s, unit="sample/s", source="all images of the run, copies too, over its training time"
         ),
     }
 
@@ -75,10 +75,10 @@ def _time_to_accuracy(epochs: list[result.Line], target: float | None) -> Quanti
     if target is None:
         return Quantity.missing("s", "the job names no training.target_accuracy")
     for epoch in epochs:
-        if epoch["test_accuracy"] >= target:
-            source = f"training time until the test accuracy was {target:g}, looked at after each epoch"
+        if (epoch["test_accuracy"] or 0.0) >= target:
+            source = f"training time until the test accuracy was {target:g}, looked at after epochs"
             return Quantity(value=epoch["seconds"], unit="s", source=source)
-    best = max(e["test_accuracy"] for e in epochs)
+    best = max(e["test_accuracy"] for e in epochs if e["test_accuracy"] is not None)
     return Quantity.missing("s", f"test accuracy {target:g} was not reached; the best was {best:.4f}")
 
 
@@ -111,7 +111,10 @@ def _loss_curve(logs: dict[int, StepLog], batch: int) -> Curve:
 
 
 def _notes(first: StepLog, stopped: str) -> list[str]:
-    notes = [str(e["text"]) for e in first.events if e["event"] == "note"]
+    notes = [str(e["text"]) for e in first.events if e["event"] in ("note", "weights")]
+    for event in first.events:
+        if event["event"] == "features":
+            notes.append(f"the frozen trunk ran once over all images, {event['seconds']:.2f} s of the training time")
     if first.attempts > 1:
         notes.append(f"started {first.attempts} times; {first.redone} steps were done again and are counted once")
     if "not finite" in stopped:

@@ -7,38 +7,53 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
+from chronograd.data import augment
 from chronograd.data.datasets import Dataset
 from chronograd.errors import FileFormatError
-from chronograd.job import Job, Training
+from chronograd.job import Job
 from chronograd.models import registry
+from chronograd.models.weights import load_pretrained
 from chronograd.predict.checkpointing import blocks_to_checkpoint
-from chronograd.train import distributed, order
+from chronograd.train import distributed, frozen
+from chronograd.train.inputs import ImageInput, Input
+from chronograd.train.optimizer import make_optimizer, set_rate
+from chronograd.train.order import SampleOrder, random_seed, rank_slice
 from chronograd.train.place import Place
-from chronograd.train.schedule import learning_rate
 
 # Weight of each auxiliary classifier's loss: C. Szegedy et al., Going deeper with convolutions, 2014, section 5.
 AUXILIARY_WEIGHT = 0.3
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
+Part = tuple[str, Callable[[], None]]
+
 
 class TrainingStep:
     """Network, optimizer and data of one rank, and the parts of a step over them.
 
-    Initial weights are those of the seed, or of `initial_weights`, a safetensors file with the network's
-    own names. The loss of a rank is scaled by its share of the batch, so that the mean over ranks is the
-    mean over the batch even where ranks have unequal shares.
+    Initial weights are those of the seed, or of the job's `network.weights`, or of `initial_weights`, a safetensors
+    file with the network's own names. The loss of a rank is scaled by its share of the batch, so that the mean over
+    ranks is the mean over the batch even where ranks have unequal shares.
 
-    Left out: augmentation, gradient accumulation and clipping.
+    Attributes:
+        network: all of it; `trained` is the part that a step runs (the head alone where a frozen trunk's features
+            are kept), `averaged` the running mean of all weights, or None.
+        setup_s: seconds that a frozen trunk took to make its features, which belong to training.
+
+    Left out: gradient clipping. Pixel dropout draws per rank, so it alone depends on their number.
     """
 
     def __init__(self, job: Job, dataset: Dataset, place: Place, initial_weights: Path | None = None) -> None:
@@ -48,80 +63,117 @@ class TrainingStep:
             torch.set_float32_matmul_precision("high" if is_tf32 else "highest")
             torch.backends.cudnn.allow_tf32 = is_tf32
         self.training, self.place, self.device = training, place, place.device
-        self._images, self._labels = dataset.train_images_NCHW, dataset.train_labels_N
-        self.num_samples = len(self._labels)
-        self.steps_per_epoch = order.steps_per_epoch(self.num_samples, training.batch)
+        self.network, self.loaded = _network(job, dataset, place, initial_weights)
+        self._labels = dataset.train_labels.to(place.device)
+        classes_N = dataset.train_labels if dataset.train_labels.ndim == 1 else dataset.train_labels.argmax(1)
+        self.order = SampleOrder(training.seed, len(classes_N), training.batch, classes_N.numpy(), job.data.resampling)
+        self.steps_per_epoch = self.order.steps_per_epoch
         self.num_steps = self.steps_per_epoch * training.epochs
-        torch.manual_seed(training.seed)
-        self.network = registry.build(
-            job.network.name,
-            job.network.options,
-            input_shape=dataset.card.shape,
-            num_classes=dataset.card.num_classes,
-            device=str(place.device),
+        self.train_input: Input = ImageInput(
+            dataset.train, dataset, place.device, training.channels_last, training.augmentation
         )
-        if initial_weights is not None:
-            load_weights(self.network, initial_weights)
-        if training.channels_last:
-            self.network.to(memory_format=torch.channels_last)
-        self.network.train()
+        self.test_input: Input = ImageInput(dataset.test, dataset, place.device, training.channels_last)
+        self.averaged: AveragedModel | None = None
+        self.setup_s = 0.0
+        self._head = ""
+        if training.trainable == "head":
+            self._head = frozen.freeze_trunk(self.network)
+            if training.augmentation.is_none and training.frozen_norm == "stored":
+                self._keep_features()
+        self.optimizer = make_optimizer(self.network, training)
+        if training.ema_decay:
+            average = get_ema_multi_avg_fn(training.ema_decay)  # type: ignore[no-untyped-call]
+            self.averaged = AveragedModel(self.network, multi_avg_fn=average, use_buffers=True)
+        self.train_mode()
         if training.activation_checkpointing == "blocks":
             checkpoint_blocks(self.network)
-        self.model = distributed.parallel(self.network, place)
-        self.optimizer = _optimizer(self.network, training)
+        trained = self.part_of(self.network)
+        if training.compile:
+            trained = cast(nn.Module, torch.compile(trained))
+        self.model = distributed.parallel(trained, place)
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=training.precision == "fp16")
         self.loss = torch.zeros((), device=place.device)
-        self._index = 0
-        self._share = 1.0
-        self._images_NCHW = self._targets_N = torch.empty(0)
+        self._index, self._share, self._part = 0, 1.0, 0
+        self._dropping = torch.Generator(place.device)
+        self._mine = np.empty(0, np.int64)
+        self._draws: torch.Tensor | None = None
+        self._raw = self._seen = self._targets = torch.empty(0)
 
     # -- the parts, in order ---------------------------------------------------------------------------
 
-    def input(self, index: int) -> None:
-        """Gather this rank's samples of step `index`, counted from 0, on the CPU."""
-        self._index = index
+    def parts(self, index: int, is_updated: bool = True) -> Iterator[Part]:
+        """Name and call of each part of step `index`, counted from 0; a name may come more than once."""
+        yield "input", lambda: self.gather(index)
+        yield "transfer", self.transfer
+        yield "input", self.prepare
+        for _ in range(self.training.accumulation):
+            yield "forward", self.forward
+            yield "backward", self.backward
+        yield "update", self.update if is_updated else self.drop_gradients
+
+    def gather(self, index: int) -> None:
+        """Find this rank's samples of step `index`, and get them: from the device, or from files read meanwhile."""
+        self._index, self._part = index, 0
         training, place = self.training, self.place
-        samples = order.step_samples(training.seed, self.num_samples, training.batch, index)
-        mine = torch.from_numpy(order.rank_share(samples, place.rank, place.world_size))
-        self._share = len(mine) * place.world_size / training.batch
-        self._images_NCHW, self._targets_N = self._images[mine], self._labels[mine]
-        if place.device.type == "cuda":
-            self._images_NCHW, self._targets_N = self._images_NCHW.pin_memory(), self._targets_N.pin_memory()
+        part = rank_slice(training.batch, place.rank, place.world_size)
+        self._mine = self.order.samples(index)[part]
+        self._share = len(self._mine) * place.world_size / training.batch
+        self._raw = self.train_input.gather(self._mine)
+        if index + 1 < self.num_steps:
+            self.train_input.prefetch(self.order.samples(index + 1)[part])
+        if not training.augmentation.is_none:
+            draws = augment.draw(training.augmentation, training.seed, index, training.batch)
+            self._draws = torch.from_numpy(np.ascontiguousarray(draws[:, part]))
 
     def transfer(self) -> None:
-        """Copy them to the device; on the CPU, nothing but a change of layout where the job asks for it."""
-        layout = torch.channels_last if self.training.channels_last else torch.preserve_format
-        self._images_NCHW = self._images_NCHW.to(self.device, non_blocking=True, memory_format=layout)
-        self._targets_N = self._targets_N.to(self.device, non_blocking=True)
+        """Copy to the device what is not there: on the CPU, nothing."""
+        if self.device.type == "cuda":
+            if self._raw.device.type == "cpu":
+                self._raw = self._raw.pin_memory().to(self.device, non_blocking=True)
+            if self._draws is not None:
+                self._draws = self._draws.pin_memory().to(self.device, non_blocking=True)
+
+    def prepare(self) -> None:
+        """Augment and normalise, on the device."""
+        if self.training.augmentation.pixel_dropout:
+            self._dropping.manual_seed(random_seed(self.training.seed, self._index, self.place.rank))
+        self._seen = self.train_input.prepare(self._raw, self._draws, self._dropping)
+        targets = self._labels[torch.from_numpy(self._mine).to(self.device, non_blocking=True)]
+        copies = self.training.augmentation.copies
+        self._targets = targets.repeat(copies, *(1,) * (targets.ndim - 1)) if copies > 1 else targets
 
     def forward(self) -> None:
-        """Network and loss. `loss` is this rank's mean."""
-        with self.arithmetic():
-            self.loss = self._loss_of(self.model(self._images_NCHW))
+        """Network and loss of one part of the batch. `loss` is this rank's mean over the parts so far."""
+        count = self.training.accumulation
+        part = rank_slice(len(self._seen), self._part, count)
+        with self._exchange(), self.arithmetic():
+            loss = self._loss_of(self.model(self._seen[part]), self._targets[part])
+        weight = (part.stop - part.start) / len(self._seen)
+        self._part_loss = loss if count == 1 else loss * weight
+        self.loss = self._part_loss.detach() + (self.loss if self._part else 0.0)
 
     def backward(self) -> None:
-        """Gradients; with several ranks also their averaging."""
-        scaled = self.loss if self._share == 1.0 else self.loss * self._share
-        self.scaler.scale(scaled).backward()  # type: ignore[no-untyped-call]
+        """Gradients of that part; with several ranks also their averaging, in the last part."""
+        scaled = self._part_loss if self._share == 1.0 else self._part_loss * self._share
+        with self._exchange():
+            self.scaler.scale(scaled).backward()
+        self._part += 1
 
     def update(self) -> None:
-        """One step of the optimizer at the schedule's rate."""
-        rate = learning_rate(self.training, self._index, self.num_steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        """One step of the optimizer at the schedule's rate, and of the running mean."""
+        set_rate(self.optimizer, self.training, self._index, self.num_steps)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.drop_gradients()
+        if self.averaged is not None:
+            self.averaged.update_parameters(self.network)
 
     # -- for others ------------------------------------------------------------------------------------
 
     def run(self, index: int) -> None:
         """All parts of step `index`."""
-        self.input(index)
-        self.transfer()
-        self.forward()
-        self.backward()
-        self.update()
+        for _, call in self.parts(index):
+            call()
 
     def drop_gradients(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -134,25 +186,83 @@ class TrainingStep:
 
     @property
     def rank_samples(self) -> int:
-        """Samples of this rank in the last step."""
-        return len(self._targets_N)
+        """Samples of this rank in the last step, copies not counted."""
+        return len(self._mine)
+
+    def part_of(self, network: nn.Module) -> nn.Module:
+        """The part of a network like this one that runs on the inputs: all of it, or the head on kept features."""
+        return network.get_submodule(self._head) if self.has_features else network
+
+    @property
+    def has_features(self) -> bool:
+        return not isinstance(self.train_input, ImageInput)
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """What is evaluated: the running mean of the network where there is one."""
+        return self.part_of(self.network if self.averaged is None else self.averaged.module)
+
+    def train_mode(self) -> None:
+        """Training mode, but for a frozen trunk, which runs as in evaluation unless its norms follow the batch."""
+        self.network.train()
+        if self._head and self.training.frozen_norm == "stored":
+            self.network.eval()
+            self.network.get_submodule(self._head).train()
 
     def arithmetic(self) -> AbstractContextManager[Any]:
         """Autocast where the precision asks for it."""
         dtype = AUTOCAST.get(self.training.precision)
         return torch.autocast(self.device.type, dtype=dtype) if dtype is not None else contextlib.nullcontext()
 
-    def _loss_of(self, outputs: Any) -> torch.Tensor:
+    def _exchange(self) -> AbstractContextManager[None]:
+        """Parts of a batch but the last keep their gradients to themselves."""
+        is_last = self._part == self.training.accumulation - 1
+        apart = None if is_last else self.without_exchange()
+        return apart or contextlib.nullcontext()
+
+    def _keep_features(self) -> None:
+        """Run the frozen trunk over all images once; steps then train the head on what it gave."""
+        start = time.perf_counter()
+        self.train_input, self.test_input = (
+            frozen.features(self.network, images, self.device, self.arithmetic)
+            for images in (self.train_input, self.test_input)
+        )
+        self.setup_s = time.perf_counter() - start
+
+    def _loss_of(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
         """Cross-entropy; networks with auxiliary classifiers return them beside their main output."""
         main, *auxiliary = outputs if isinstance(outputs, tuple) else (outputs,)
-        loss = self._cross_entropy(main)
+        loss = self._cross_entropy(main, targets)
         for logits_NK in auxiliary:
-            loss = loss + AUXILIARY_WEIGHT * self._cross_entropy(logits_NK)
+            loss = loss + AUXILIARY_WEIGHT * self._cross_entropy(logits_NK, targets)
         return loss
 
-    def _cross_entropy(self, logits_NK: torch.Tensor) -> torch.Tensor:
+    def _cross_entropy(self, logits_NK: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Of class numbers, or of probabilities."""
         smoothing = self.training.label_smoothing
-        return functional.cross_entropy(logits_NK.float(), self._targets_N, label_smoothing=smoothing)
+        return functional.cross_entropy(logits_NK.float(), targets, label_smoothing=smoothing)
+
+
+def _network(job: Job, dataset: Dataset, place: Place, initial_weights: Path | None) -> tuple[nn.Module, str]:
+    """The network with its initial weights, on the device; and what was loaded, in words."""
+    torch.manual_seed(job.training.seed)
+    network = registry.build(
+        job.network.name,
+        job.network.options,
+        input_shape=dataset.card.shape,
+        num_classes=dataset.card.num_classes,
+    )
+    said = ""
+    if job.network.weights is not None:
+        loaded = load_pretrained(network, job.network.weights, job.network.name)
+        fresh = f"; new: {', '.join(loaded.fresh)}" if loaded.fresh else ""
+        said = f"{loaded.num_loaded} tensors of weights from {loaded.source}{fresh}"
+    if initial_weights is not None:
+        load_weights(network, initial_weights)
+    network.to(place.device)
+    if job.training.channels_last:
+        network.to(memory_format=torch.channels_last)
+    return network, said
 
 
 def checkpoint_blocks(network: nn.Module) -> None:
@@ -176,12 +286,3 @@ def load_weights(network: nn.Module, path: Path) -> None:
     except RuntimeError as error:
         first = " ".join(str(error).split())[:300]
         raise FileFormatError(f"the weights in {path} are not those of this network: {first}") from None
-
-
-def _optimizer(network: nn.Module, training: Training) -> torch.optim.Optimizer:
-    """Over all parameters alike; none is exempt from weight decay."""
-    params = [p for p in network.parameters() if p.requires_grad]
-    rate, decay = training.learning_rate, training.weight_decay
-    if training.optimizer == "adamw":
-        return torch.optim.AdamW(params, lr=rate, betas=(training.momentum, 0.999), weight_decay=decay)
-    return torch.optim.SGD(params, lr=rate, momentum=training.momentum, nesterov=training.nesterov, weight_decay=decay)

@@ -18,7 +18,7 @@ from chronograd.job import Job
 from chronograd.measure import environment, result
 from chronograd.measure.memory import PeakMemory, cpu_tensor_peak_bytes
 from chronograd.measure.steps import Timing, time_steps
-from chronograd.record import Record
+from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir, StepWriter
 from chronograd.train import distributed, leash, order
 from chronograd.train.loop import seed_everything, train
@@ -60,7 +60,10 @@ def _train(run: RunDir, job: Job, place: Place) -> None:
         _write_memory(lines, memory, progress.step)
     distributed.wait_for_all(place)
     if place.is_first:
-        run.save_record(training_record(run, job, dataset.card, progress.stopped))
+        record = training_record(run, job, dataset.card, progress.stopped)
+        record.put("trained_params", _trained_params(step))
+        record.notes += dataset.notes
+        run.save_record(record)
 
 
 def _measure(run: RunDir, job: Job, place: Place, timing: Timing, flops_per_step: float | None) -> None:
@@ -89,6 +92,12 @@ def _start(run: RunDir, job: Job, place: Place, dataset: datasets.Dataset, lines
     return step
 
 
+def _trained_params(step: TrainingStep) -> Quantity:
+    trained = sum(p.numel() for p in step.network.parameters() if p.requires_grad)
+    whole = sum(p.numel() for p in step.network.parameters())
+    return Quantity(value=trained, unit="count", source=f"parameters that the optimizer changes, of {whole:,}")
+
+
 def _write_memory(lines: StepWriter, memory: PeakMemory, step: int) -> None:
     lines.write(event="memory", step=step, memory_peak_bytes=memory.peak_bytes(), source=memory.source)
 
@@ -97,6 +106,7 @@ def _write_tensor_memory(lines: StepWriter, step: TrainingStep) -> None:
     """One more step, outside the clock, with the allocator's events recorded."""
     state = [v for s in step.optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
     held = [*step.network.parameters(), *step.network.buffers(), *state]
+    held += step.averaged.state_dict().values() if step.averaged is not None else []
     peak = cpu_tensor_peak_bytes(lambda: step.run(0), held)
     source = "tensors alive at once in one step, from the allocator's events; after the clock"
     lines.write(event="memory", step=0, memory_peak_bytes=peak, source=source)
@@ -112,7 +122,9 @@ def _measured_record(run: RunDir, job: Job, place: Place, timing: Timing, flops_
     )
     ranks = "1 rank" if place.world_size == 1 else f"{place.world_size} ranks"
     record = header(run, job, f"steps of {job.network.name} on {job.data.name}, {ranks}")
-    for name, quantity in result.step_quantities(result.lines_of_ranks(run), job.training.batch, method).items():
+    for name, quantity in result.step_quantities(
+        result.lines_of_ranks(run), job.training.images_per_step, method
+    ).items():
         record.put(name, quantity)
     record.put("memory_peak_bytes", result.memory_quantity(run))
     record.put("achieved_flops_per_s", result.achieved_flops(record["step_time_s"], flops_per_step))

@@ -1,0 +1,81 @@
+"""`chronograd study`: list the studies, run one, and make its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from chronograd.cli import common
+
+
+@click.group()
+def command() -> None:
+    """Studies: a question each, answered from numbers."""
+
+
+@command.command(name="list")
+@common.json_option
+def list_(as_json: bool) -> None:
+    """List the studies: name, question, sizes."""
+    from chronograd.studies.study import studies
+
+    found = studies().values()
+    if as_json:
+        common.print_json([{"name": s.name, "question": s.question, "sizes": list(s.sizes)} for s in found])
+        return
+    common.print_table(["study", "question", "sizes"], [[s.name, s.question, ", ".join(s.sizes)] for s in found])
+
+
+@command.command()
+@click.argument("name")
+@click.option(
+    "--size", default="laptop", show_default=True, help="smoke: seconds; laptop: minutes; paper: as published."
+)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="A folder; studies/NAME-SIZE by default.")
+@click.option("--parallel", type=click.IntRange(1), help="Runs at a time; one per core by default.")
+@click.option("--notebook", is_flag=True, help="Also an executed notebook.")
+@click.option("--report-only", is_flag=True, help="Make the report again from the results in the folder.")
+@common.json_option
+def run(
+    name: str, size: str, out: Path | None, parallel: int | None, notebook: bool, report_only: bool, as_json: bool
+) -> None:
+    """Run a study, or go on with it, and write its report.
+
+    The folder gets runs/, results.json, report.html, and README.md with its figures. A finished run is not run again.
+
+    \b
+    chronograd study run cutout --size smoke
+    chronograd study run transfer --size laptop --out studies/transfer
+    """
+    from chronograd.report.html import render_html
+    from chronograd.report.markdown import write_markdown
+    from chronograd.record import write_aside
+    from chronograd.studies.lab import Lab
+    from chronograd.studies.study import Results, find, settings_of
+
+    study = find(name)
+    settings = settings_of(study, size)
+    folder = out or Path("studies") / f"{name}-{size}"
+    if report_only:
+        results = Results.load(folder / "results.json")
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        lab = Lab(folder, name, size, lambda text: click.echo(text, err=True), parallel)
+        results = study.conduct(lab, settings)
+        results.save(folder / "results.json")
+    page = study.page(results)
+    write_aside(folder / "report.html", render_html(page))
+    written = [folder / "report.html", *write_markdown(page, folder)]
+    if notebook:
+        from chronograd.report.notebook import write_notebook
+
+        written.append(folder / "report.ipynb")
+        write_notebook(page, written[-1])
+    if as_json:
+        takeaways = {section.title: section.takeaway for section in page.sections}
+        common.print_json({"folder": str(folder), "written": [str(p) for p in written], "takeaways": takeaways})
+        return
+    for section in page.sections:
+        click.echo(f"{section.title}: {section.takeaway}")
+    click.echo(f"report     {folder / 'report.html'}")

@@ -1,0 +1,147 @@
+"""Augmentation of whole batches, as tensor operations on the training device.
+
+Equal in distribution to torchvision's transforms of single images (RandomCrop with padding, RandomResizedCrop,
+RandomHorizontalFlip, Normalize) and to the Cutout of its authors, which run one image at a time on the CPU.
+
+What is drawn for an image is one row of uniform numbers. Rows are a function of seed and step, drawn for the global
+batch, so any number of ranks sees the same images and a resumed run sees those it would have seen.
+
+Shapes: N samples of a rank, M copies of each, C channels, H rows, W columns, U numbers per image.
+Sources: T. DeVries and G. Taylor, Cutout, arXiv 1708.04552; E. Hoffer et al., Augment your batch, arXiv 1901.09335.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from chronograd.job import Augmentation
+
+# Tries at a rectangle that fits, and its least and largest aspect: torchvision.transforms.RandomResizedCrop.
+CROP_TRIES = 10
+ASPECTS = (3 / 4, 4 / 3)
+# Numbers of an image's row: crop (top, left), flip, cutout (row, column); then area and aspect of each try.
+_NUM_FIXED = 5
+
+Uniforms = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def draw(augmentation: Augmentation, seed: int, step: int, batch: int) -> Uniforms:
+    """Uniform numbers in [0, 1) for the images of one step: shape (M, batch, U).
+
+    From NumPy's legacy generator, whose stream is frozen for ever.
+    """
+    numbers = _NUM_FIXED + 2 * CROP_TRIES * (augmentation.resized_crop is not None)
+    return np.random.RandomState([seed, step, 1]).random_sample((augmentation.copies, batch, numbers))
+
+
+def augment(
+    images_NCHW: Tensor,
+    augmentation: Augmentation,
+    draws: Tensor,
+    scale_C: Tensor,
+    shift_C: Tensor,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """What the network sees of a batch in training: float32 of shape (M * N, C, H, W), copy by copy.
+
+    Args:
+        images_NCHW: whole numbers (uint8).
+        draws: float64 of shape (M, N, U) on the images' device; see `draw`.
+        scale_C, shift_C: normalisation, `pixel * scale - shift` per channel.
+        generator: draws the pixels to drop; on the images' device.
+    """
+    copies, num_samples, _ = draws.shape
+    u = draws.reshape(copies * num_samples, -1).unbind(1)
+    which = torch.arange(num_samples, device=images_NCHW.device).repeat(copies)
+    if augmentation.resized_crop is not None:
+        cropped = _resized_crop(images_NCHW[which], augmentation.resized_crop, u)
+    elif augmentation.crop:
+        cropped = _crop(images_NCHW, which, augmentation.crop, u[0], u[1])
+    else:
+        cropped = images_NCHW[which] if copies > 1 else images_NCHW
+    if augmentation.flip:
+        cropped = torch.where((u[2] < 0.5).view(-1, 1, 1, 1), cropped.flip(3), cropped)
+    seen = normalise(cropped, scale_C, shift_C)
+    if augmentation.cutout:
+        seen.masked_fill_(_holes(seen.shape, augmentation.cutout, u[3], u[4]), 0.0)
+    if augmentation.pixel_dropout:
+        shape = (len(seen), 1, *seen.shape[2:])
+        dropped = torch.rand(shape, device=seen.device, generator=generator) < augmentation.pixel_dropout
+        seen.masked_fill_(dropped, 0.0)
+    return seen
+
+
+def normalise(images_NCHW: Tensor, scale_C: Tensor, shift_C: Tensor) -> Tensor:
+    """`pixel * scale - shift` per channel, as float32, in memory of its own."""
+    copy = images_NCHW.to(torch.float32, copy=True)
+    return copy.mul_(scale_C.view(1, -1, 1, 1)).sub_(shift_C.view(1, -1, 1, 1))
+
+
+def _whole(u: Tensor, count: int | Tensor) -> Tensor:
+    """Uniform whole numbers 0 … count - 1 from uniform numbers in [0, 1)."""
+    return (u * count).long()
+
+
+def _crop(images_NCHW: Tensor, which: Tensor, padding: int, u_top: Tensor, u_left: Tensor) -> Tensor:
+    """A window of the images' own size at a random place of each padded image."""
+    height, width = images_NCHW.shape[2:]
+    padded = functional.pad(images_NCHW, (padding,) * 4)
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view: N, C, top, left, H, W
+    top, left = _whole(u_top, 2 * padding + 1), _whole(u_left, 2 * padding + 1)
+    return windows.permute(0, 2, 3, 1, 4, 5)[which, top, left]
+
+
+def _resized_crop(images_NCHW: Tensor, least_area: float, u: tuple[Tensor, ...]) -> Tensor:
+    """A random rectangle of each image, resized to the images' own size: float32.
+
+    Of ten tries the first rectangle that fits is taken; if none does, the largest in the middle of an allowed aspect.
+    """
+    height, width = images_NCHW.shape[2:]
+    area = height * width * (least_area + (1 - least_area) * torch.stack(u[_NUM_FIXED::2], 1))
+    low, high = (math.log(aspect) for aspect in ASPECTS)
+    aspect = torch.exp(low + (high - low) * torch.stack(u[_NUM_FIXED + 1 :: 2], 1))
+    tall, wide = torch.round(torch.sqrt(area / aspect)), torch.round(torch.sqrt(area * aspect))
+    fits = (tall > 0) & (tall <= height) & (wide > 0) & (wide <= width)
+    first = fits.to(torch.uint8).argmax(1, keepdim=True)
+    whole = min(max(width / height, ASPECTS[0]), ASPECTS[1])
+    middle = (height, round(height * whole)) if whole < width / height else (round(width / whole), width)
+    is_fit = fits.any(1)
+    h, w = (
+        torch.where(is_fit, sizes.gather(1, first).squeeze(1), float(fallback))
+        for sizes, fallback in zip((tall, wide), middle, strict=True)
+    )
+    top = torch.where(is_fit, _whole(u[0], height - h + 1), ((height - h) / 2).long())
+    left = torch.where(is_fit, _whole(u[1], width - w + 1), ((width - w) / 2).long())
+    return _sample(images_NCHW, top, left, h, w)
+
+
+def _sample(images_NCHW: Tensor, top: Tensor, left: Tensor, h: Tensor, w: Tensor) -> Tensor:
+    """Bilinear resizing of one box per image to the images' size, as if each had been cut out first."""
+    height, width = images_NCHW.shape[2:]
+
+    def places(first: Tensor, length: Tensor, size: int) -> Tensor:
+        """Centres of the new pixels in units of old ones, held between the centres of the box's outer pixels."""
+        steps = torch.arange(size, device=first.device) + 0.5
+        inside = (steps * (length / size)[:, None]).clamp(min=0.5).minimum(length[:, None] - 0.5)
+        return (first[:, None] + inside) * 2 / size - 1
+
+    y, x = places(top, h, height), places(left, w, width)
+    grid = torch.stack([x[:, None, :].expand(-1, height, -1), y[:, :, None].expand(-1, -1, width)], dim=3)
+    return functional.grid_sample(images_NCHW.float(), grid.float(), mode="bilinear", align_corners=False)
+
+
+def _holes(shape: tuple[int, ...], side: int, u_row: Tensor, u_column: Tensor) -> Tensor:
+    """Where the squares are: their centre is uniform over all pixels, `side // 2` on each side, clipped at the edges."""
+
+    def inside(u: Tensor, size: int) -> Tensor:
+        away = torch.arange(size, device=u.device) - _whole(u, size)[:, None]
+        return (away >= -(side // 2)) & (away < side // 2)
+
+    rows, columns = inside(u_row, shape[2]), inside(u_column, shape[3])
+    return (rows[:, :, None] & columns[:, None, :]).unsqueeze(1)

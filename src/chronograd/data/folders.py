@@ -1,0 +1,155 @@
+"""Pictures on disk: decoded, turned upright, brought to RGB and to one size. The only file that uses Pillow."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chronograd.data.layouts import MOST_SHOWN, printable
+from chronograd.errors import FileFormatError, MissingExtraError
+
+try:
+    from PIL import Image
+except ImportError:
+    raise MissingExtraError("Pillow", "vision", "a folder of pictures") from None
+
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+
+_ORIENTATION = 0x0112  # EXIF 2.3, table 4
+# EXIF orientation → how to turn the picture upright.
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says of its picture: width and height as stored, Pillow's mode, whether EXIF turns it."""
+
+    size: tuple[int, int]
+    mode: str
+    is_turned: bool
+
+
+def header(path: Path) -> Header:
+    """The header of a file, without its pixels: a file that ends early passes. Raises FileFormatError."""
+    try:
+        with Image.open(path) as image:
+            return _header(image)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise _unreadable(path, error) from None
+
+
+def decode(path: Path, side: int) -> tuple[Pixels, Header]:
+    """A picture as uint8 of shape (3, side, side): upright, RGB, the shorter side resized, the middle kept.
+
+    Transparency is dropped, not blended. Raises FileFormatError that names the file for anything that is not a whole
+    picture.
+    """
+    try:
+        with Image.open(path) as image:
+            if image.format == "PNG":
+                _check_sums(path)
+            found = _header(image)
+            picture = _rgb(image)
+            if found.is_turned:
+                picture = picture.transpose(_TURNS[_orientation(image)])
+        return np.ascontiguousarray(np.asarray(_fitted(picture, side)).transpose(2, 0, 1)), found
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise _unreadable(path, error) from None
+
+
+def resized(pixels_CHW: Pixels, side: int) -> Pixels:
+    """An image in memory of shape (C, side, side): the shorter side resized, the middle kept."""
+    if len(pixels_CHW) == 3:
+        picture = Image.fromarray(np.ascontiguousarray(pixels_CHW.transpose(1, 2, 0)))
+        return np.ascontiguousarray(np.asarray(_fitted(picture, side)).transpose(2, 0, 1))
+    return np.stack([np.asarray(_fitted(Image.fromarray(channel), side)) for channel in pixels_CHW])
+
+
+def notes(root: Path, headers: Iterable[Header], unreadable: Sequence[FileFormatError], side: int) -> list[str]:
+    """What was done to pictures that were not alike, and which were left out."""
+    headers = list(headers)
+    said = []
+    if unreadable:
+        more = ", …" if len(unreadable) > MOST_SHOWN else ""
+        shown = "; ".join(error.message for error in unreadable[:MOST_SHOWN]) + more
+        said.append(f"left out {len(unreadable):,} files of {root}: {shown}")
+    sizes = Counter(h.size for h in headers)
+    if len(sizes) > 1 or (sizes and set(sizes) != {(side, side)}):
+        width, height = (sorted(size[i] for size in sizes) for i in (0, 1))
+        span = f"{width[0]} to {width[-1]} wide, {height[0]} to {height[-1]} high"
+        said.append(f"{len(headers):,} pictures of {len(sizes):,} sizes ({span}) were brought to {side}x{side}")
+    modes = Counter(h.mode for h in headers if h.mode != "RGB")
+    if modes:
+        kinds = ", ".join(f"{count:,} {mode}" for mode, count in sorted(modes.items()))
+        said.append(f"{sum(modes.values()):,} pictures were not RGB and were brought to it: {kinds}")
+    turned = sum(h.is_turned for h in headers)
+    if turned:
+        said.append(f"{turned:,} pictures were turned upright by their EXIF orientation")
+    return said
+
+
+def _check_sums(path: Path) -> None:
+    """PNG has a checksum per chunk, which decoding does not look at. JPEG has none: a changed byte may go unseen."""
+    with Image.open(path) as image:
+        image.verify()
+
+
+def _header(image: Image.Image) -> Header:
+    return Header(image.size, image.mode, _orientation(image) in _TURNS)
+
+
+def _orientation(image: Image.Image) -> int:
+    """1 where EXIF says nothing, or is damaged, as it is in some pictures of ImageNet."""
+    try:
+        value = image.getexif().get(_ORIENTATION, 1)
+    except Exception:
+        return 1
+    return value if isinstance(value, int) else 1
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    """Sixteen-bit grey keeps its upper eight bits; a palette with transparency loses that first."""
+    if image.mode.startswith("I"):
+        grey = np.asarray(image).astype(np.int64) >> 8
+        return Image.fromarray(grey.clip(0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode == "P" and "transparency" in image.info:
+        return image.convert("RGBA").convert("RGB")
+    return image.convert("RGB")
+
+
+def _fitted(image: Image.Image, side: int) -> Image.Image:
+    """Shorter side to `side`, bilinear with antialias, and the middle: torchvision's Resize and CenterCrop."""
+    width, height = image.size
+    shorter = min(width, height)
+    if shorter != side:
+        width, height = int(side * width / shorter), int(side * height / shorter)
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = round((width - side) / 2), round((height - side) / 2)
+    return image if image.size == (side, side) else image.crop((left, top, left + side, top + side))
+
+
+def _unreadable(path: Path, error: Exception) -> FileFormatError:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    if "cannot identify image file" in reason:
+        reason = "it is no picture"
+    return FileFormatError(
+        f"{printable(path)} cannot be read: {printable(reason)}",
+        "remove or replace the file; data.loading=resident leaves such files out and says so",
+    )

@@ -1,0 +1,288 @@
+"""Sets that are folders of pictures: which files are of which class. Reads names, never pixels.
+
+    folder:PATH      PATH/train/CLASS/*.jpg with PATH/val/CLASS or PATH/test/CLASS; or PATH/CLASS without a split
+    imagenet:PATH    ILSVRC 2012: PATH/train/nXXXXXXXX/*.JPEG, and PATH/val the same or flat with a ground-truth file
+    decathlon:SET    Visual Decathlon, in decathlon-1.0/SET/{train,val}/CLASS of the data folder
+
+Classes are numbered in the order of their folders' names, and pictures counted in the order of class and path, as
+torchvision's ImageFolder does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from chronograd.data.cards import FOLDER_VARIABLE, data_folder
+from chronograd.data.imagenet import ground_truth
+from chronograd.data.labels import stratified_fifth
+from chronograd.errors import InputError, NotFoundError, RunError
+
+Array = np.ndarray[Any, Any]
+Classes = dict[str, list[Path]]
+
+# Those of torchvision.datasets.folder.
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+DECATHLON = ("aircraft", "cifar100", "daimlerpedcls", "dtd", "gtsrb", "omniglot", "svhn", "ucf101", "vgg-flowers")
+DECATHLON_URL = "https://www.robots.ox.ac.uk/~vgg/decathlon/"
+# Side of the images unless data.image_size says another. Pictures of the decathlon come with a shorter side of 72.
+SIDE = 224
+DECATHLON_SIDE = 72
+# Paths and names that a message shows.
+MOST_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of a set and their classes. `side` is that of its images by default."""
+
+    root: Path
+    class_names: tuple[str, ...]
+    train_paths: tuple[Path, ...]
+    train_labels_N: Array
+    test_paths: tuple[Path, ...]
+    test_labels_N: Array
+    source: str
+    side: int = SIDE
+    notes: tuple[str, ...] = ()
+
+    def with_test(self, samples_N: Array) -> Listing:
+        """The same with these test pictures only."""
+        paths = tuple(self.test_paths[i] for i in samples_N)
+        return replace(self, test_paths=paths, test_labels_N=self.test_labels_N[samples_N])
+
+
+def is_layout(name: str) -> bool:
+    """Whether a data set's name is that of a folder of pictures."""
+    return name.partition(":")[0] in _LAYOUTS and ":" in name
+
+
+def listing(name: str) -> Listing:
+    """The files of `folder:PATH`, `imagenet:PATH` or `decathlon:SET`.
+
+    A relative PATH is looked for in the working directory, then in the data folder.
+
+    Raises: InputError where there is no such folder, no class, or a class with test images only; RunError where a set
+    of the decathlon is not on disk; NotFoundError for a set that is not of the decathlon.
+    """
+    layout, _, rest = name.partition(":")
+    if not rest:
+        raise InputError(f"data.name is {name!r} and names no folder", f"such as {layout}:pictures")
+    return _LAYOUTS[layout](rest)
+
+
+def names() -> list[str]:
+    """How such sets are written."""
+    return ["folder:PATH", "imagenet:PATH", *(f"decathlon:{name}" for name in DECATHLON)]
+
+
+# -- the layouts ---------------------------------------------------------------------------------------
+
+
+def _folder(text: str) -> Listing:
+    root = _found(text)
+    notes: list[str] = []
+    parts = [part for part in ("val", "test") if (root / part).is_dir()]
+    if (root / "train").is_dir():
+        train = _classes(root / "train", notes)
+        if parts:
+            test = _classes(root / parts[0], notes)
+            if len(parts) > 1:
+                notes.append(f"{root / 'val'} is the test set; {root / 'test'} is not used")
+            return _listed(root, train, test, str(root), notes)
+        whole = train
+    elif parts:
+        raise InputError(f"{root} has {parts[0]} and no train", "put the training images into train/CLASS")
+    else:
+        whole = _classes(root, notes)
+    _check_classes(root, whole)
+    train, test = _split(whole)
+    if not any(test.values()):
+        raise InputError(
+            f"{root} has no test images, and no class has the 5 images of which one would be taken",
+            "add pictures, or put test images into val/CLASS",
+        )
+    notes.append("there is no test split: a fixed fifth of each class is the test set")
+    return _listed(root, train, test, str(root), notes)
+
+
+def _imagenet(text: str) -> Listing:
+    root = _found(text)
+    for part in ("train", "val"):
+        if not (root / part).is_dir():
+            raise InputError(
+                f"{root} has no folder {part}", "ImageNet is train/nXXXXXXXX/*.JPEG and val; see docs/data.md"
+            )
+    notes: list[str] = []
+    train = _classes(root / "train", notes)
+    strange = [name for name in train if not re.fullmatch(r"n\d{8}", name)]
+    if strange:
+        raise InputError(
+            f"{root / 'train'} has classes that are no WordNet ids: {_shown(strange)}",
+            f"read it as folder:{text}",
+        )
+    if any(entry.is_dir() for entry in (root / "val").iterdir()):
+        test = _classes(root / "val", notes)
+    else:
+        test = _with_ground_truth(root, set(train), notes)
+    return _listed(root, train, test, f"ImageNet, O. Russakovsky et al., arXiv 1409.0575; from {root}", notes)
+
+
+def _decathlon(name: str) -> Listing:
+    if name == "imagenet12":
+        raise InputError(
+            "decathlon:imagenet12 is not offered as a target: networks of the decathlon are pretrained on it",
+            "read ImageNet itself as imagenet:PATH",
+        )
+    if name not in DECATHLON:
+        raise NotFoundError("set of the Visual Decathlon", name, DECATHLON)
+    root = data_folder() / "decathlon-1.0" / name
+    for part in ("train", "val"):
+        if not (root / part).is_dir():
+            raise RunError(
+                f"data set decathlon:{name} is not there: no folder {root / part}",
+                f"unpack {name} of {DECATHLON_URL} into decathlon-1.0 of the data folder and name that folder in "
+                f"{FOLDER_VARIABLE}",
+            )
+    notes: list[str] = []
+    train, test = (_classes(root / part, notes) for part in ("train", "val"))
+    source = f"{name} of the Visual Decathlon, S.-A. Rebuffi et al., arXiv 1705.08045"
+    return _listed(root, train, test, source, notes, DECATHLON_SIDE)
+
+
+_LAYOUTS = {"folder": _folder, "imagenet": _imagenet, "decathlon": _decathlon}
+
+
+def printable(name: object) -> str:
+    """A file's name as text that can be printed, even where it is not UTF-8."""
+    return os.fsencode(str(name)).decode(errors="replace")
+
+
+# -- reading names -------------------------------------------------------------------------------------
+
+
+def _found(text: str) -> Path:
+    path = Path(os.path.expanduser(text))
+    beneath = data_folder() / path  # path itself if that is absolute
+    for place in (path, beneath):
+        if place.is_dir():
+            return place
+        if place.exists():
+            raise InputError(f"{place} is a file", "name a folder of pictures")
+    raise InputError(
+        f"there is no folder {path}" + ("" if path.is_absolute() else f" here, nor {beneath}"),
+        f"name a folder that exists; relative ones may lie in the folder that {FOLDER_VARIABLE} names",
+    )
+
+
+def _classes(folder: Path, notes: list[str]) -> Classes:
+    """Class → its pictures, in order. Empty classes are in it. What is no picture by its name is noted."""
+    classes: Classes = {}
+    strangers: list[Path] = []
+    try:
+        entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        _refuse(error)
+    for entry in entries:
+        if entry.is_dir():
+            classes[entry.name] = _pictures(entry, strangers)
+        else:
+            strangers.append(entry)
+    if strangers:
+        shown = _shown(str(p.relative_to(folder)) for p in strangers)
+        notes.append(f"left out {len(strangers):,} files of {folder} that are no pictures of a class by name: {shown}")
+    return classes
+
+
+def _pictures(folder: Path, strangers: list[Path]) -> list[Path]:
+    """The pictures beneath a class folder, in the order of folder and name; hidden files are passed over."""
+    found: list[Path] = []
+    for place, folders, files in os.walk(folder, onerror=_refuse):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in files:
+            if not name.startswith("."):
+                (found if name.lower().endswith(EXTENSIONS) else strangers).append(Path(place, name))
+    return sorted(found, key=lambda path: (str(path.parent), path.name))
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise InputError(f"cannot list {error.filename}: {error.strerror}", "make the folder readable") from None
+
+
+def _listed(root: Path, train: Classes, test: Classes, source: str, notes: list[str], side: int = SIDE) -> Listing:
+    """Classes as numbered paths, after checking that the two splits agree."""
+    untrained = sorted(name for name, paths in test.items() if paths and not train.get(name))
+    if untrained:
+        raise InputError(
+            f"{len(untrained):,} classes of {root} have test images and no training images: {_shown(untrained)}",
+            "add training images, or remove the test images of these classes",
+        )
+    _check_classes(root, train)
+    names = tuple(name for name in sorted(train) if train[name])
+    empty = sorted({*train, *test} - set(names))
+    if empty:
+        notes.append(f"left out {len(empty):,} classes without pictures: {_shown(empty)}")
+    untested = [name for name in names if not test.get(name)]
+    if len(untested) == len(names):
+        raise InputError(f"{root} has no test images", "put test images into val/CLASS, or leave val and test out")
+    if untested:
+        notes.append(f"{len(untested):,} classes have no test images: {_shown(untested)}")
+    shown_names = tuple(printable(name) for name in names)
+    return Listing(root, shown_names, *_numbered(train, names), *_numbered(test, names), source, side, tuple(notes))
+
+
+def _check_classes(root: Path, classes: Classes) -> None:
+    filled = [name for name, paths in classes.items() if paths]
+    if len(filled) < 2:
+        seen = f"one class, {filled[0]}" if filled else "no folder with pictures of a class"
+        raise InputError(
+            f"{root} has {seen}; classification needs two", f"one folder per class, with files {' '.join(EXTENSIONS)}"
+        )
+
+
+def _numbered(classes: Classes, names: Sequence[str]) -> tuple[tuple[Path, ...], Array]:
+    paths = tuple(path for name in names for path in classes.get(name, ()))
+    return paths, np.repeat(np.arange(len(names)), [len(classes.get(name, ())) for name in names])
+
+
+def _split(whole: Classes) -> tuple[Classes, Classes]:
+    """Training and test pictures of a set without a split: a fixed fifth of each class, rounded down, is for the test."""
+    names = tuple(whole)
+    paths, labels_N = _numbered(whole, names)
+    train: Classes = {name: [] for name in names}
+    test: Classes = {name: [] for name in names}
+    for path, label, is_test in zip(paths, labels_N, stratified_fifth(labels_N), strict=True):
+        (test if is_test else train)[names[label]].append(path)
+    return train, test
+
+
+def _shown(names: Iterable[str]) -> str:
+    names = list(names)
+    return ", ".join(map(printable, names[:MOST_SHOWN])) + (", …" if len(names) > MOST_SHOWN else "")
+
+
+def _with_ground_truth(root: Path, trained: set[str], notes: list[str]) -> Classes:
+    """Pictures of a flat val by class. Those without a known class, or of one that is not trained, are left out."""
+    truth = ground_truth(root)
+    classes: Classes = {}
+    unknown: list[str] = []
+    other: list[str] = []
+    for path in sorted(root.glob("val/*")):
+        if path.name.startswith(".") or not path.name.lower().endswith(EXTENSIONS):
+            continue
+        name = truth.get(path.stem)
+        if name in trained:
+            classes.setdefault(name, []).append(path)
+        else:
+            (unknown if name is None else other).append(path.name)
+    if unknown:
+        notes.append(f"left out {len(unknown):,} test images that the ground truth does not name: {_shown(unknown)}")
+    if other:
+        notes.append(f"left out {len(other):,} test images of classes that are not trained: {_shown(other)}")
+    return classes

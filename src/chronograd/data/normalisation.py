@@ -1,0 +1,73 @@
+"""Normalisation: from the whole numbers of a pixel to what a network sees, `pixel * scale - shift` per channel.
+
+Only whole numbers 0 … `top` come in. Needs no torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from chronograd.errors import InputError
+
+Array = np.ndarray[Any, Any]
+Channels = tuple[float, ...]
+Normalisation = Literal["own", "imagenet", "unit", "raw"]
+
+# Of ImageNet's training images, as torchvision's and timm's pretrained networks expect them.
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+# Grey images get the means of the three.
+IMAGENET_GREY_MEAN, IMAGENET_GREY_STD = (0.449,), (0.226,)
+
+
+class PixelCounts:
+    """How often each whole number is there, per channel, added up over batches; mean and deviation are exact."""
+
+    def __init__(self, num_channels: int, top: int) -> None:
+        self.counts_CV = np.zeros((num_channels, top + 1), dtype=np.int64)
+
+    def add(self, images_NCHW: Array) -> None:
+        for channel, counts_V in enumerate(self.counts_CV):
+            counts_V += np.bincount(images_NCHW[:, channel].ravel(), minlength=len(counts_V))
+
+    def mean_std(self) -> tuple[Channels, Channels]:
+        """Mean and standard deviation per channel, in units of `top`. A constant channel has deviation 1."""
+        values_V = np.arange(self.counts_CV.shape[1]) / (self.counts_CV.shape[1] - 1)
+        shares_CV = self.counts_CV / self.counts_CV.sum(axis=1, keepdims=True)
+        mean_C = shares_CV @ values_V
+        std_C = np.sqrt((shares_CV * (values_V - mean_C[:, None]) ** 2).sum(axis=1))
+        return tuple(mean_C.tolist()), tuple((float(s) or 1.0) for s in std_C)
+
+
+def scale_shift(kind: Normalisation, mean_C: Channels, std_C: Channels, top: int) -> tuple[Channels, Channels]:
+    """Scale and shift per channel.
+
+    own       (x / top - mean) / std with the mean and std of the training images
+    imagenet  the same with ImageNet's
+    unit      x / top
+    raw       x * 255 / top
+
+    Raises: InputError for `imagenet` on images of other than 1 or 3 channels.
+    """
+    channels = len(mean_C)
+    if kind == "imagenet":
+        mean_C, std_C = _imagenet(channels)
+    elif kind != "own":
+        largest = 1.0 if kind == "unit" else 255.0
+        return (largest / top,) * channels, (0.0,) * channels
+    return (
+        tuple(1 / (top * std) for std in std_C),
+        tuple(mean / std for mean, std in zip(mean_C, std_C, strict=True)),
+    )
+
+
+def _imagenet(channels: int) -> tuple[Channels, Channels]:
+    if channels == 1:
+        return IMAGENET_GREY_MEAN, IMAGENET_GREY_STD
+    if channels == 3:
+        return IMAGENET_MEAN, IMAGENET_STD
+    raise InputError(
+        f"data.normalisation is imagenet and images have {channels} channels; ImageNet's have 3",
+        "write data.normalisation=own",
+    )

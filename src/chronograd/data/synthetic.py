@@ -1,0 +1,64 @@
+"""Synthetic images: drawn from a normal distribution by a seed, of any shape. Labels are drawn too."""
+
+from __future__ import annotations
+
+from chronograd.data.cards import DatasetCard
+from chronograd.data.published import Arrays
+from chronograd.errors import InputError
+from chronograd.job import Data
+
+SAMPLES = 1024
+# Mean and standard deviation of the pixels before they are rounded and clipped to 0 … 255.
+MEAN, STD = 128.0, 32.0
+# Images drawn at once, so that the real numbers take little memory beside the whole ones.
+_CHUNK = 64
+
+
+def card(data: Data) -> DatasetCard:
+    """What a job's synthetic set is: `data.samples` training images, and `data.test_samples` or a quarter as many.
+
+    Raises InputError for a shape that is no image's, and for fields that choose from a set that is there.
+    """
+    if data.shape is None or data.classes is None:
+        raise InputError(
+            "data.name is synthetic and data.shape or data.classes is not given",
+            "write data.shape=[3,32,32] data.classes=10",
+        )
+    if len(data.shape) != 3:
+        raise InputError(f"data.shape is {data.shape}; an image has channels, height and width", "such as [3,32,32]")
+    for field in ("image_size", "skip", "long_tail"):
+        if getattr(data, field):
+            raise InputError(
+                f"data.{field} is {getattr(data, field)}; synthetic images are drawn, not chosen or resized",
+                f"leave data.{field} out; data.shape and data.samples say what is drawn",
+            )
+    channels, height, width = data.shape
+    samples = data.samples or SAMPLES
+    return DatasetCard(
+        name="synthetic",
+        shape=(channels, height, width),
+        num_classes=data.classes,
+        class_names=tuple(str(c) for c in range(data.classes)),
+        train_size=samples,
+        test_size=data.test_samples or max(1, samples // 4),
+        source="drawn from a normal distribution",
+    )
+
+
+def draw(described: DatasetCard, seed: int) -> Arrays:
+    """Images and labels of the seed. They know nothing of each other, so nothing can be learned beyond chance."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+
+    def part(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        labels = torch.randint(described.num_classes, (count,), generator=generator)
+        images = torch.empty(count, *described.shape, dtype=torch.uint8)
+        for start in range(0, count, _CHUNK):
+            chunk = images[start : start + _CHUNK]
+            drawn = torch.randn(chunk.shape, generator=generator).mul_(STD).add_(MEAN)
+            chunk.copy_(drawn.round_().clamp_(0, 255))
+        return images, labels
+
+    (train, train_labels), (test, test_labels) = part(described.train_size), part(described.test_size)
+    return Arrays(train.numpy(), train_labels.numpy(), test.numpy(), test_labels.numpy(), top=255)

@@ -1,0 +1,97 @@
+"""The same job over several seeds, one after the other, and one record of their mean and spread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chronograd.errors import JobError
+from chronograd.job import Job, changed
+from chronograd.launch import jobs
+from chronograd.launch.jobs import OnLine, PathLike
+from chronograd.measure import environment
+from chronograd.record import Curve, Quantity, Record
+from chronograd.rundir import DEFAULT_PARENT, RunDir, is_run_dir
+
+SEEDS_KEY = "seeds"
+
+
+def train_over_seeds(
+    job: Job,
+    seeds: int,
+    *,
+    out: PathLike | None = None,
+    parent: PathLike = DEFAULT_PARENT,
+    initial_weights: PathLike | None = None,
+    launcher: str | None = None,
+    on_line: OnLine = lambda line: None,
+) -> RunDir:
+    """Train a job once per seed, from its own on. Returns a run directory with the record of all and, in it, one
+    directory per seed.
+
+    Raises: JobError for fewer than two seeds; else as `jobs.train`.
+    """
+    if seeds < 2:
+        raise JobError(f"{seeds} seeds have no spread", "ask for two or more, or leave the option out")
+    jobs.check(job)
+    whole = RunDir.create(job, environment.environment() | {SEEDS_KEY: seeds}, out, parent)
+    return resume_over_seeds(whole, initial_weights=initial_weights, launcher=launcher, on_line=on_line)
+
+
+def seeds_of(run: RunDir) -> int | None:
+    """How many seeds a run directory repeats; None if it is a single run."""
+    found = run.environment().get(SEEDS_KEY)
+    return found if isinstance(found, int) else None
+
+
+def resume_over_seeds(
+    whole: RunDir,
+    *,
+    initial_weights: PathLike | None = None,
+    launcher: str | None = None,
+    on_line: OnLine = lambda line: None,
+) -> RunDir:
+    """Go on with repeats: finished seeds are kept, the others trained or resumed. Raises as `jobs.resume`."""
+    job, seeds = whole.job(), seeds_of(whole)
+    if seeds is None:
+        raise JobError(f"{whole.path} is a single run, not one over several seeds", "resume it without --seeds")
+    records = []
+    for seed in range(job.training.seed, job.training.seed + seeds):
+        one = changed(job, [f"training.seed={seed}"])
+        path = whole.path / f"seed-{seed}"
+        run = RunDir.open(path) if is_run_dir(path) else jobs.create(one, path, initial_weights=initial_weights)
+        records.append(jobs.resume(run, one, launcher=launcher, on_line=on_line).record())
+    whole.save_record(record_of_all(records))
+    return whole
+
+
+def record_of_all(records: Sequence[Record]) -> Record:
+    """One record of several: each quantity is the mean over those that have it, with their standard deviation.
+
+    Curves of equal length are averaged, others left out.
+    """
+    first = records[0]
+    whole = first.model_copy(deep=True, update={"title": f"{first.title}, {len(records)} seeds", "curves": {}})
+    for name in first.quantities:
+        known = [r[name].value for r in records if r[name].value is not None]
+        values = [v for v in known if v is not None]
+        if values:
+            source = f"mean over {len(values)} of {len(records)} seeds; of each: {first[name].source}"
+            whole.put(name, Quantity.of_samples(values, first[name].unit, source))
+    for name, curve in first.curves.items():
+        if name == "training" and len({len(r.curves[name].columns["step"]) for r in records}) == 1:
+            whole.curves[name] = _mean_curve([r.curves[name] for r in records])
+    return whole
+
+
+def _mean_curve(curves: Sequence[Curve]) -> Curve:
+    first = curves[0]
+    columns: dict[str, list[float | None]] = {}
+    for name in first.columns:
+        rows = zip(*(curve.columns[name] for curve in curves), strict=True)
+        columns[name] = [_mean(row) for row in rows]
+    return Curve(columns=columns, units=first.units, source=f"mean over {len(curves)} seeds")
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None

@@ -1,0 +1,216 @@
+"""Cutout: what a square of zeros does for accuracy, and whether dropping as many single pixels would do the same.
+
+T. DeVries and G. Taylor, Improved regularization of convolutional neural networks with cutout, arXiv 1708.04552.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from chronograd.job import Augmentation, Job, from_dict
+from chronograd.report.figure import Figure, Lines, Picture, PictureRow, Pictures, Series
+from chronograd.report.page import Highlight, Page, Section, Table
+from chronograd.studies.lab import Lab, curve, outcome, over_seeds, split_seed, spread
+from chronograd.studies.study import Results, Settings, Study
+from chronograd.studies.tables import accuracy_table, distinct, mean_curve, points_apart, study_page
+
+# Test error in percent without and with cutout, over crop and flip, CIFAR-10, mean of 5 runs: the paper's table.
+PUBLISHED = {"ResNet-18": (4.72, 3.99), "WRN-28-10": (3.87, 3.08), "Shake-Shake 26 2x96d": (2.86, 2.56)}
+PLAIN, CUTOUT, PIXELS, BOTH = "crop and flip", "cutout", "pixel dropout", "cutout alone"
+NUM_PICTURES = 4
+
+
+def hidden_share(size: int, side: int) -> float:
+    """Mean share of an image's pixels that a square hides whose centre is uniform and that is clipped at the edges.
+
+    Of the `size` places of the centre along one axis, those within half a side of an edge lose what lies beyond it.
+
+    >>> round(hidden_share(32, 16), 4)
+    0.1914
+    """
+    half = side // 2
+    along = sum(min(size, c + half) - max(0, c - half) for c in range(size)) / size
+    return (along / size) ** 2
+
+
+def arms(settings: Settings) -> dict[str, dict[str, Any]]:
+    """The augmentations that are compared; pixel dropout hides as many pixels as cutout does on average."""
+    crop = {"crop": settings["crop"], "flip": settings["flip"]}
+    side = settings["side"]
+    return {
+        PLAIN: crop,
+        CUTOUT: {**crop, "cutout": side},
+        PIXELS: {**crop, "pixel_dropout": round(hidden_share(settings["image_size"], side), 4)},
+        BOTH: {"cutout": side},
+    }
+
+
+def job(settings: Settings, network: str, augmentation: dict[str, Any]) -> Job:
+    data = {key: settings[key] for key in ("samples", "image_size", "test_samples")} | {"name": settings["data"]}
+    training = {
+        "recipe": "cutout",
+        "epochs": settings["epochs"],
+        "batch": settings["batch"],
+        "learning_rate": settings["learning_rate"],
+        "evaluate_every": settings["evaluate_every"],
+        "augmentation": {"crop": 0, "flip": False, "cutout": 0, **augmentation},
+        "checkpoint_every": settings["epochs"],
+    }
+    return from_dict({"network": {"name": network}, "data": data, "training": training})
+
+
+def conduct(lab: Lab, settings: Settings) -> Results:
+    compared = {
+        f"{network}: {arm}": job(settings, network, augmentation)
+        for network in settings["networks"]
+        for arm, augmentation in arms(settings).items()
+    }
+    rows, curves = [], {}
+    for name, run in lab.train(over_seeds(compared, settings["seeds"])).items():
+        experiment, seed = split_seed(name)
+        network, arm = experiment.split(": ")
+        rows.append({"network": network, "augmentation": arm, "seed": seed, **outcome(run)})
+        curves[name] = curve(run.record())
+    return lab.results(settings, rows={"runs": rows}, curves=curves, pictures=pictures(settings))
+
+
+def pictures(settings: Settings) -> dict[str, str]:
+    """The first training images before and after each augmentation, as the network sees them less normalisation."""
+    import torch
+
+    from chronograd.data import augment, datasets
+    from chronograd.report.figure import png_base64
+
+    data = job(settings, settings["networks"][0], {}).data
+    images = datasets.load(data).train.batch(np.arange(NUM_PICTURES))
+    channels = images.shape[1]
+    found: dict[str, str] = {}
+    for arm, fields in {"before": {}, **arms(settings)}.items():
+        augmentation = Augmentation(**fields)
+        draws = torch.from_numpy(augment.draw(augmentation, 0, 0, NUM_PICTURES))
+        seen = augment.augment(images, augmentation, draws, torch.ones(channels), torch.zeros(channels))
+        top = max(1.0, float(images.max()))
+        pixels = (seen * (255 / top)).clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).numpy()
+        found |= {f"{arm}/{i}": png_base64(pixels[i]) for i in range(NUM_PICTURES)}
+    return found
+
+
+def page(results: Results) -> Page:
+    rows = results.rows["runs"]
+    networks = distinct(rows, "network")
+    sections = [_pictures_section(results), *(_network_section(results, network) for network in networks)]
+    sections.append(_overfitting_section(results))
+    sections.append(_published_section(results))
+    best = max(networks, key=lambda n: _gain(results, n))
+    with_cutout = spread(rows, network=best, augmentation=CUTOUT)
+    highlight = Highlight("accuracy with cutout", with_cutout.percent(), f"{best}, {with_cutout.n} seeds")
+    return study_page(STUDY, results, sections, [highlight])
+
+
+def _gain(results: Results, network: str) -> float:
+    rows = results.rows["runs"]
+    with_, without = (spread(rows, network=network, augmentation=arm) for arm in (CUTOUT, PLAIN))
+    return 100 * (with_.mean - without.mean)
+
+
+def _pictures_section(results: Results) -> Section:
+    arms_seen = list(dict.fromkeys(name.split("/")[0] for name in results.pictures))
+    grid = [
+        PictureRow(arm, [Picture("", results.pictures[f"{arm}/{i}"]) for i in range(NUM_PICTURES)]) for arm in arms_seen
+    ]
+    share = hidden_share(results.settings["image_size"], results.settings["side"])
+    return Section(
+        "Before and after",
+        f"A square of {results.settings['side']} pixels, clipped at the edges, hides {100 * share:.1f} % of an image on "
+        "average: so many single pixels are dropped in the arm it is compared with.",
+        figure=Figure([Pictures(grid)]),
+    )
+
+
+def _network_section(results: Results, network: str) -> Section:
+    rows = [row for row in results.rows["runs"] if row["network"] == network]
+    names = [f"{network}: {arm}" for arm in distinct(rows, "augmentation")]
+    series = [mean_curve(results.curves, name, "epoch") for name in names]
+    short = [Series(s.label.split(": ")[1], s.role, s.x, s.y, s.low, s.high, is_joined=True) for s in series]
+    plain, cutout, pixels = (spread(rows, augmentation=arm) for arm in (PLAIN, CUTOUT, PIXELS))
+    return Section(
+        network,
+        f"Cutout over crop and flip: {points_apart(cutout, plain)}. Against as many single pixels: "
+        f"{points_apart(cutout, pixels)}.",
+        figure=Figure([Lines("epoch", "test accuracy, %", short)]),
+        table=accuracy_table(
+            rows, "augmentation", "augmentation", {"training loss": "train_loss", "seconds": "seconds"}
+        ),
+    )
+
+
+def _overfitting_section(results: Results) -> Section:
+    """What a network may gain from a regulariser depends on how far it overfits without it."""
+    rows = results.rows["runs"]
+    body, gains = [], {}
+    for network in distinct(rows, "network"):
+        curves = {k: v for k, v in results.curves.items() if k.startswith(f"{network}: {PLAIN}/")}
+        gap = float(
+            np.mean([float(c["test_loss"][-1] or 0) - float(c["train_loss"][-1] or 0) for c in curves.values()])
+        )
+        gains[network] = (gap, _gain(results, network))
+        body.append([network, f"{gap:.3f}", f"{gains[network][1]:+.2f}"])
+    ordered = sorted(gains, key=lambda n: gains[n][0])
+    if len(ordered) < 2:
+        said = f"Without cutout the test loss of {ordered[0]} ends {gains[ordered[0]][0]:.2f} above its training loss."
+    else:
+        agrees = gains[ordered[-1]][1] > gains[ordered[0]][1]
+        said = (
+            f"{ordered[-1]}, which overfits most, gains {gains[ordered[-1]][1]:+.1f} points and {ordered[0]}, which "
+            f"overfits least, {gains[ordered[0]][1]:+.1f}: the gain "
+            f"{'grows with' if agrees else 'does not follow'} the overfitting that there is to cure."
+        )
+    columns = ["network", "test loss less training loss, without cutout", "gain of cutout, points"]
+    return Section("Why", said, table=Table(columns, body, {1, 2}))
+
+
+def _published_section(results: Results) -> Section:
+    rows = results.rows["runs"]
+    body = [[f"{net} (published)", f"{a:.2f}", f"{b:.2f}", f"{a - b:+.2f}"] for net, (a, b) in PUBLISHED.items()]
+    for network in distinct(rows, "network"):
+        a, b = (100 * (1 - spread(rows, network=network, augmentation=arm).mean) for arm in (PLAIN, CUTOUT))
+        body.append([f"{network} (here)", f"{a:.2f}", f"{b:.2f}", f"{a - b:+.2f}"])
+    ours = [_gain(results, n) for n in distinct(rows, "network")]
+    theirs = [a - b for a, b in PUBLISHED.values()]
+    agree = "agrees in sign with" if max(ours) > 0 else "does not show"
+    columns = ["network", "test error without, %", "with cutout, %", "gain, points"]
+    return Section(
+        "Beside the paper",
+        f"This setting {agree} the published gains of {min(theirs):.2f} to {max(theirs):.2f} points: here "
+        f"{', '.join(f'{g:+.2f}' for g in ours)}.",
+        intro="Published: DeVries and Taylor 2017, CIFAR-10 with crop and flip, 200 epochs, mean of five runs.",
+        table=Table(columns, body, {1, 2, 3}),
+    )
+
+
+_SMOKE = {
+    "data": "digits", "networks": ["small-cnn"], "samples": 400, "test_samples": None, "image_size": 8, "side": 4,
+    "crop": 1, "flip": False, "epochs": 2, "batch": 50, "learning_rate": 0.1, "evaluate_every": 1, "seeds": 2,
+}  # fmt: skip
+_LAPTOP = {
+    "data": "cifar10", "networks": ["small-cnn", "resnet8"], "samples": 5000,
+    "test_samples": 5000, "image_size": 16, "side": 8, "crop": 2, "flip": True, "epochs": 40, "batch": 128, "learning_rate": 0.05, "evaluate_every": 4,
+    "seeds": 2,
+}  # fmt: skip
+_PAPER = {
+    "data": "cifar10", "networks": ["resnet18-cifar"], "samples": None,
+    "test_samples": None, "image_size": 32, "side": 16, "crop": 4, "flip": True, "epochs": 200, "batch": 128, "learning_rate": 0.1, "evaluate_every": 5,
+    "seeds": 5,
+}  # fmt: skip
+
+STUDY = Study(
+    name="cutout",
+    question="What does cutout gain over crop and flip, and would dropping single pixels do the same?",
+    hypothesis="A hidden square forces a network to use the whole image; hidden single pixels are guessed from their "
+    "neighbours, so they should gain less at the same cost",
+    sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
+    conduct=conduct,
+    page=page,
+)

@@ -1,0 +1,86 @@
+"""What a network sees of a split, batch by batch: images that are normalised and augmented, or features kept of them.
+
+Both have the same three stages: `gather` (on the CPU, or on the device where the images are), `transfer` to the
+device, `prepare` there.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chronograd.data import augment
+from chronograd.data.datasets import Dataset
+from chronograd.data.images import Images
+from chronograd.job import Augmentation
+
+
+class Input(Protocol):
+    """One split of a data set as a network sees it. N samples."""
+
+    def __len__(self) -> int: ...
+
+    def gather(self, samples: np.ndarray) -> Tensor:
+        """The raw samples; where they are files this waits for those that are still being read."""
+
+    def prefetch(self, samples: np.ndarray) -> None:
+        """These are wanted soon."""
+
+    def prepare(self, raw: Tensor, draws: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+        """What the network sees of raw samples on the device; augmented by `draws` where there are any."""
+
+
+class ImageInput:
+    """Images, normalised on the device, augmented there in training."""
+
+    def __init__(
+        self,
+        images: Images,
+        dataset: Dataset,
+        device: torch.device,
+        channels_last: bool = False,
+        augmentation: Augmentation | None = None,
+    ) -> None:
+        self.images = images.to(device)
+        self.augmentation = augmentation
+        self._scale_C = torch.tensor(dataset.scale_C, dtype=torch.float32, device=device)
+        self._shift_C = torch.tensor(dataset.shift_C, dtype=torch.float32, device=device)
+        self._layout = torch.channels_last if channels_last else torch.contiguous_format
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def gather(self, samples: np.ndarray) -> Tensor:
+        return self.images.batch(samples)
+
+    def prefetch(self, samples: np.ndarray) -> None:
+        self.images.prefetch(samples)
+
+    def prepare(self, raw: Tensor, draws: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+        if draws is None or self.augmentation is None:
+            seen = augment.normalise(raw, self._scale_C, self._shift_C)
+        else:
+            seen = augment.augment(raw, self.augmentation, draws, self._scale_C, self._shift_C, generator)
+        return seen.contiguous(memory_format=self._layout)
+
+
+class FeatureInput:
+    """Rows of features that a frozen trunk made of each image, kept on the device. F features."""
+
+    def __init__(self, features_NF: Tensor) -> None:
+        self.features_NF = features_NF
+
+    def __len__(self) -> int:
+        return len(self.features_NF)
+
+    def gather(self, samples: np.ndarray) -> Tensor:
+        return self.features_NF[torch.from_numpy(samples).to(self.features_NF.device)]
+
+    def prefetch(self, samples: np.ndarray) -> None:
+        pass
+
+    def prepare(self, raw: Tensor, draws: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+        return raw

@@ -1,0 +1,1 @@
+"""Published methods that are more than a recipe: one file each."""

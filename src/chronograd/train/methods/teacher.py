@@ -1,0 +1,165 @@
+"""A teacher labels images that have no labels, and the best of each class are kept for a student to learn from.
+
+The four steps of I. Z. Yalniz et al., Billion-scale semi-supervised learning, arXiv 1905.00546:
+
+    1. train a teacher on labelled images                      chronograd train teacher.yaml
+    2. keep its P best classes of each unlabelled image,       chronograd label RUN ...
+       and of each class the K images it scores highest
+    3. train a student on those                                chronograd train student.yaml data.labels=FILE
+    4. fine-tune the student on the labelled images            chronograd train tune.yaml network.weights=RUN
+
+An image may be kept for several classes, and a class has K images where as many have it among their P best.
+
+Shapes: N images, K classes; P best classes of an image.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from chronograd.errors import InputError
+from chronograd.job import Data
+from chronograd.rundir import RunDir
+
+if TYPE_CHECKING:
+    import torch
+
+    from chronograd.train.inputs import Input
+
+Array = np.ndarray[Any, Any]
+CHUNK = 256
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which images are kept, each with the class it is kept for; an image may come more than once.
+
+    `score` is the teacher's probability of that class.
+    """
+
+    sample: Array
+    label: Array
+    score: Array
+
+    def times(self) -> Array:
+        """Classes that each kept image is kept for; image by image, so that there are as many as distinct images."""
+        return np.asarray(np.unique(self.sample, return_counts=True)[1])
+
+
+def select(
+    samples: Array, probability_NK: Array, top_classes: int, per_class: int, is_balanced: bool = True
+) -> Selection:
+    """The `per_class` best-scored images of each class, of those that have it among their `top_classes` best.
+
+    Class by class, best first; ties go to the earlier image, and within an image to the earlier class.
+
+    Args:
+        samples: numbers of the N images. top_classes: P. per_class: how many of each class, at most.
+        is_balanced: otherwise as many as of all classes together, the best-scored of whichever class.
+    Raises: InputError for numbers below 1 or more classes than there are.
+
+    >>> kept = select(np.array([7, 8, 9]), np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]]), 1, 1)
+    >>> kept.sample.tolist(), kept.label.tolist()
+    ([7, 9], [0, 1])
+    """
+    num_images, num_classes = probability_NK.shape
+    if not 1 <= top_classes <= num_classes or per_class < 1:
+        raise InputError(
+            f"cannot keep {per_class} images per class of the {top_classes} best classes",
+            f"at least one of each, and at most the {num_classes} classes there are",
+        )
+    label = np.argsort(-probability_NK, axis=1, kind="stable")[:, :top_classes].ravel()
+    image = np.repeat(np.arange(num_images), top_classes)
+    score = probability_NK[image, label]
+    if not is_balanced:
+        best = np.argsort(-score, kind="stable")[: per_class * num_classes]
+        image, label, score = image[best], label[best], score[best]
+    order = np.lexsort((-score, label))
+    label = label[order]
+    place_in_class = np.arange(len(label)) - np.searchsorted(label, label)
+    if is_balanced:
+        order, label = order[place_in_class < per_class], label[place_in_class < per_class]
+    return Selection(samples[image[order]], label.astype(np.int64), score[order])
+
+
+def probabilities(
+    run: RunDir, data: Data, seed: int | None = None, split: Literal["train", "test"] = "train"
+) -> tuple[Array, Array]:
+    """What a trained network makes of the images of a data set: samples (N,) and probabilities (N, K).
+
+    The images are normalised as the network's own were. The labels of `data` are not looked at. Arithmetic is float32.
+
+    Args:
+        seed: of `datasets.load`; the run's own by default.
+        split: samples of the training split are counted in it as published, and each comes once. Those of the test
+            split are counted in the test images that `data` has.
+    Raises: InputError for images of another shape than the network was trained on, and for a network whose outputs are
+        not finite; as `datasets.load`, and as `load_pretrained` where the run has no sound checkpoint.
+    """
+    from chronograd.data import datasets
+    from chronograd.data.normalisation import scale_shift
+    from chronograd.train.inputs import ImageInput
+
+    job = run.job()
+    shape = datasets.card(job.data).shape
+    images = datasets.load(data, job.training.seed if seed is None else seed)
+    if shape != images.card.shape:
+        raise InputError(
+            f"{run.path.name} was trained on images of {_shown(shape)}; these are {_shown(images.card.shape)}",
+            f"write data.image_size={shape[2]}" if shape[0] == images.card.shape[0] else "name another data set",
+        )
+    kind = job.data.normalisation
+    own = datasets.load(job.data, job.training.seed) if kind == "own" else images
+    scale_C, shift_C = scale_shift(kind, own.mean_C, own.std_C, images.top)
+    network = network_of(run)
+    device = next(network.parameters()).device
+    part = images.train if split == "train" else images.test
+    seen = ImageInput(part, replace(images, scale_C=scale_C, shift_C=shift_C), device, job.training.channels_last)
+    samples = images.train_samples_N if split == "train" else np.arange(len(part))
+    positions = np.sort(np.unique(samples, return_index=True)[1])
+    probability_NK = softmax_of(network, seen, positions)
+    if not np.isfinite(probability_NK).all():
+        raise InputError(f"the outputs of {run.path.name} are not finite", "train it again at a lower learning rate")
+    return samples[positions], probability_NK
+
+
+def network_of(run: RunDir) -> torch.nn.Module:
+    """The network of a run with its newest weights, to be evaluated: on the GPU if there is one for it."""
+    import torch
+
+    from chronograd.data import datasets
+    from chronograd.models import registry
+    from chronograd.models.weights import load_pretrained
+
+    job = run.job()
+    card = datasets.card(job.data)
+    network = registry.build(
+        job.network.name, job.network.options, input_shape=card.shape, num_classes=card.num_classes
+    )
+    load_pretrained(network, str(run.path), job.network.name)
+    has_gpu = torch.cuda.is_available() and job.cluster.device != "cpu"
+    return network.to("cuda" if has_gpu else "cpu").eval()
+
+
+def softmax_of(network: torch.nn.Module, seen: Input, positions: Array | None = None) -> Array:
+    """Probabilities (N, K) of all samples of an input, or of those at N positions; float32."""
+    import torch
+
+    device = next(network.parameters()).device
+    wanted = np.arange(len(seen)) if positions is None else positions
+    chunks = [wanted[start : start + CHUNK] for start in range(0, len(wanted), CHUNK)]
+    rows = []
+    with torch.no_grad():
+        for chunk, later in zip(chunks, [*chunks[1:], None], strict=True):
+            if later is not None:
+                seen.prefetch(later)
+            logits_NK = network(seen.prepare(seen.gather(chunk).to(device))).float()
+            rows.append(torch.softmax(logits_NK, dim=1).cpu())
+    return np.asarray(torch.cat(rows).numpy())
+
+
+def _shown(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))

@@ -1,0 +1,62 @@
+"""The optimizer of a job over a network's parameters, in groups that have rates of their own."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import nn
+
+from chronograd.errors import InputError
+from chronograd.job import Training
+from chronograd.train.schedule import learning_rate
+
+
+def make_optimizer(network: nn.Module, training: Training) -> torch.optim.Optimizer:
+    """Over the parameters that are trained; those of a group with factor 0 are frozen here.
+
+    Unless a group says otherwise no parameter is exempt from weight decay.
+    Raises InputError for a group that matches nothing, and where nothing is left to train.
+    """
+    groups = [g for g in parameter_groups(network, training) if g["params"]]
+    rate, decay = training.learning_rate, training.weight_decay
+    if training.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=rate, betas=(training.momentum, 0.999), weight_decay=decay)
+    if training.optimizer == "adadelta":
+        return torch.optim.Adadelta(groups, lr=rate, rho=training.momentum, weight_decay=decay)
+    return torch.optim.SGD(groups, lr=rate, momentum=training.momentum, nesterov=training.nesterov, weight_decay=decay)
+
+
+def parameter_groups(network: nn.Module, training: Training) -> list[dict[str, Any]]:
+    """Groups for an optimizer, each with `factor`, by which the scheduled rate is multiplied. The last is the rest."""
+    stated = training.parameter_groups
+    groups: list[dict[str, Any]] = [{"params": [], "factor": g.learning_rate_factor} for g in stated]
+    for group, given in zip(groups, stated, strict=True):
+        if given.weight_decay is not None:
+            group["weight_decay"] = given.weight_decay
+    groups.append({"params": [], "factor": 1.0})
+    matched = set()
+    for name, parameter in network.named_parameters():
+        chosen = next((i for i, g in enumerate(stated) if fnmatchcase(name, g.match)), len(stated))
+        matched.add(chosen)
+        if groups[chosen]["factor"] == 0:
+            parameter.requires_grad_(False)
+        if parameter.requires_grad:
+            groups[chosen]["params"].append(parameter)
+    for i, given in enumerate(stated):
+        if i not in matched:
+            raise InputError(
+                f"training.parameter_groups: no parameter is left for {given.match!r}",
+                f"names look like {', '.join(list(dict(network.named_parameters()))[:4])}; the first match holds",
+            )
+    if not any(group["params"] for group in groups):
+        raise InputError("no parameter is left to train", "freeze fewer: see training.trainable and parameter_groups")
+    return groups
+
+
+def set_rate(optimizer: torch.optim.Optimizer, training: Training, step: int, num_steps: int) -> None:
+    """The schedule's rate of a step, counted from 0, times each group's factor."""
+    rate = learning_rate(training, step, num_steps)
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["factor"]

@@ -1,0 +1,178 @@
+"""Resident and streamed images: order, memory, what is read when."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from chronograd.data.images import Images, ResidentImages, StreamedImages, fits, read_all
+from chronograd.errors import FileFormatError
+
+PIXELS = np.random.RandomState(0).randint(0, 256, (40, 3, 4, 5)).astype(np.uint8)
+
+
+def resident() -> Images:
+    return ResidentImages(torch.from_numpy(PIXELS))
+
+
+def streamed() -> Images:
+    return StreamedImages(PIXELS.__getitem__, len(PIXELS), (3, 4, 5), threads=3)
+
+
+@pytest.mark.parametrize("made", [resident, streamed])
+def test_a_batch_is_in_the_order_asked(made: Callable[[], Images]) -> None:
+    images = made()
+    assert len(images) == 40
+    assert images.shape == (3, 4, 5)
+    for samples in (np.array([7, 3, 39, 3]), np.arange(10), np.array([], dtype=np.int64)):
+        images.prefetch(samples)
+        batch = images.batch(samples)
+        assert batch.dtype == torch.uint8
+        assert np.array_equal(batch.numpy(), PIXELS[samples])
+
+
+@pytest.mark.parametrize("made", [resident, streamed])
+def test_samples_may_be_read_only(made: Callable[[], Images]) -> None:
+    samples = np.arange(4)
+    samples.flags.writeable = False
+    assert np.array_equal(made().batch(samples).numpy(), PIXELS[:4])
+
+
+def test_resident_images_stay_where_they_are_on_the_same_device() -> None:
+    images = resident()
+    assert images.to(torch.device("cpu")) is images
+
+
+def test_images_fit_in_half_of_the_free_memory_shared_by_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    free = psutil.virtual_memory().available
+    assert fits(int(0.4 * free))
+    assert not fits(int(0.6 * free))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert fits(int(0.2 * free))
+    assert not fits(int(0.4 * free))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_resident_images_move_to_a_gpu_where_they_fit() -> None:
+    cuda = torch.device("cuda")
+    moved = resident().to(cuda)
+    batch = moved.batch(np.array([5, 1]))
+    assert batch.device.type == "cuda"
+    assert np.array_equal(batch.cpu().numpy(), PIXELS[[5, 1]])
+    free, _ = torch.cuda.mem_get_info()
+    # As large as 60 % of the free memory in name; one pixel in fact.
+    large = ResidentImages(torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(int(0.6 * free) // 10**6, 1, 1000, 1000))
+    assert large.to(cuda) is large
+    assert streamed().to(cuda).batch(np.array([2])).device.type == "cpu"
+
+
+# -- streaming -------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """Reads PIXELS, writes down what was read, and waits at a gate."""
+
+    def __init__(self) -> None:
+        self.read: list[int] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def __call__(self, i: int) -> np.ndarray:
+        assert self.gate.wait(20)
+        self.read.append(i)
+        return PIXELS[i]
+
+    def settled(self, count: int) -> list[int]:
+        """What was read, once it is so many and no more come."""
+        deadline = time.monotonic() + 20
+        while len(self.read) < count and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(0.1)
+        return sorted(self.read)
+
+
+def stream(reader: Reader, batches_ahead: int = 2) -> StreamedImages:
+    return StreamedImages(reader, len(PIXELS), (3, 4, 5), threads=2, batches_ahead=batches_ahead)
+
+
+def test_what_is_prefetched_is_read_in_the_background_and_once() -> None:
+    reader = Reader()
+    images = stream(reader)
+    images.prefetch(np.arange(5))
+    images.prefetch(np.arange(5))
+    assert reader.settled(5) == [0, 1, 2, 3, 4]
+    assert np.array_equal(images.batch(np.arange(5)).numpy(), PIXELS[:5])
+    assert len(reader.read) == 5
+
+
+def test_no_more_batches_are_held_than_allowed() -> None:
+    reader = Reader()
+    images = stream(reader, batches_ahead=2)
+    for start in range(0, 40, 10):
+        images.prefetch(np.arange(start, start + 10))
+    assert reader.settled(20) == list(range(20))
+    # Once one has been taken there is room for another.
+    images.batch(np.arange(10))
+    images.prefetch(np.arange(20, 30))
+    assert reader.settled(30) == list(range(30))
+
+
+def test_batches_that_nobody_asks_for_make_room() -> None:
+    reader = Reader()
+    images = stream(reader, batches_ahead=2)
+    images.prefetch(np.arange(5))
+    images.prefetch(np.arange(5, 10))
+    assert reader.settled(10) == list(range(10))
+    images.batch(np.arange(5, 10))  # the first was passed over
+    for start in (20, 25):
+        images.prefetch(np.arange(start, start + 5))
+    assert reader.settled(20) == [*range(10), *range(20, 30)]
+    # Others are asked for: after two of them, both queued batches have been dropped, and two more can be queued.
+    for start in (30, 35):
+        images.batch(np.arange(start, start + 5))
+    for start in (10, 15):
+        images.prefetch(np.arange(start, start + 5))
+    assert reader.settled(40) == list(range(40))
+
+
+def test_a_batch_waits_for_its_images() -> None:
+    reader = Reader()
+    reader.gate.clear()
+    images = stream(reader)
+    images.prefetch(np.arange(3))
+    threading.Timer(0.2, reader.gate.set).start()
+    assert np.array_equal(images.batch(np.arange(3)).numpy(), PIXELS[:3])
+
+
+def test_an_image_that_cannot_be_read_raises_when_its_batch_is_asked_for() -> None:
+    def read(i: int) -> np.ndarray:
+        if i == 4:
+            raise FileFormatError("four.png cannot be read")
+        return PIXELS[i]
+
+    images = StreamedImages(read, 40, (3, 4, 5), threads=2)
+    images.prefetch(np.arange(3, 6))
+    assert np.array_equal(images.batch(np.arange(3)).numpy(), PIXELS[:3])
+    with pytest.raises(FileFormatError, match=r"four\.png"):
+        images.batch(np.arange(3, 6))
+    assert np.array_equal(images.batch(np.arange(5, 8)).numpy(), PIXELS[5:8])
+
+
+def test_reading_all_leaves_out_what_cannot_be_read() -> None:
+    def read(i: int) -> np.ndarray:
+        if i % 7 == 2:
+            raise FileFormatError(f"{i} cannot be read")
+        return PIXELS[i]
+
+    images_NCHW, kept, errors = read_all(read, 40, (3, 4, 5))
+    expected = [i for i in range(40) if i % 7 != 2]
+    assert kept.tolist() == expected
+    assert np.array_equal(images_NCHW.numpy(), PIXELS[expected])
+    assert [e.message for e in errors] == [f"{i} cannot be read" for i in range(2, 40, 7)]

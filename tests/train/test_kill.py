@@ -1,0 +1,122 @@
+"""50 random kills: whenever a run is killed, it ends with the weights that it would have had."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.process
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from chronograd import job as jobs
+from chronograd.job import Job
+from chronograd.rundir import RunDir
+from chronograd.train.checkpoint import list_checkpoints
+
+NETWORKS = Path(__file__).parent
+EPOCHS, STEPS_PER_EPOCH = 4, 8
+KILLS_PER_JOB = 10
+# Batch norm and dropout in the network, and of everything else that has a state, something.
+VARIANTS = {
+    "momentum, augmentation": [
+        "training.recipe=sgd-one-cycle",
+        "training.augmentation={crop: 1, flip: true, cutout: 4}",
+    ],
+    "adamw, running mean, parts": ["training.recipe=adamw", "training.ema_decay=0.9", "training.accumulation=2"],
+    "adadelta, copies, dropped pixels": [
+        "training.recipe=adadelta",
+        "training.augmentation={copies: 2, pixel_dropout: 0.1}",
+    ],
+    "bf16, resampled classes": [
+        *("training.precision=bf16", "training.recipe=cifar-resnet"),
+        *("data.resampling=uniform", "data.label_noise=0.3"),
+    ],
+    "groups, rare checkpoints": [
+        "training.parameter_groups=[{match: '1.*', learning_rate_factor: 0}, {match: '*.bias', weight_decay: 0}]",
+        *("training.checkpoint_every=2", "training.evaluate_every=3"),
+    ],
+}
+
+
+def make_job(overrides: list[str]) -> Job:
+    job = jobs.from_dict(
+        {
+            "network": {"name": "tiny_networks:random", "options": {"sleep_s": 0.004}},
+            "data": {"name": "synthetic", "shape": [1, 8, 8], "classes": 10, "samples": 131},
+            "training": {"batch": 16, "epochs": EPOCHS},
+            "cluster": {"device": "cpu", "threads": 1},
+        }
+    )
+    return jobs.changed(job, overrides)
+
+
+def rank(path: str) -> None:
+    """What a launcher would start: the worker, in a process of its own."""
+    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+    sys.path.insert(0, str(NETWORKS))
+    from chronograd.train import worker
+
+    sys.exit(worker.main([path, "train"]))
+
+
+def start(run: RunDir) -> multiprocessing.process.BaseProcess:
+    """From a server that has loaded torch already, so that a start takes a moment."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["chronograd.train.worker", "chronograd.models.registry", "torchvision"])
+    process = context.Process(target=rank, args=(str(run.path),))
+    process.start()
+    return process
+
+
+def trained(path: Path, job: Job) -> RunDir:
+    run = RunDir.create(job, out=path)
+    process = start(run)
+    process.join()
+    assert process.exitcode == 0, run.first_error()
+    return run
+
+
+def final_bytes(run: RunDir) -> dict[str, bytes]:
+    newest = list_checkpoints(run.checkpoints)[-1]
+    assert newest.name == f"step-{EPOCHS * STEPS_PER_EPOCH:08d}"
+    return {path.name: path.read_bytes() for path in newest.glob("*.safetensors")}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_kill_and_resume(tmp_path: Path, variant: str) -> None:
+    """Killed at a random step and a random moment after it, ten times per job: in the middle of steps, evaluations and
+    checkpoints. All weights, running means and optimizer states are those of the uninterrupted run.
+    """
+    job = make_job(VARIANTS[variant])
+    whole = trained(tmp_path / "whole", job)
+    expected = final_bytes(whole)
+    epoch_s = whole.record().value("epoch_time_s")
+    chance = random.Random(variant)
+    resumed_at = []
+    for number in range(KILLS_PER_JOB):
+        run = RunDir.create(job, out=tmp_path / f"killed-{number}")
+        process = start(run)
+        last = chance.randrange(EPOCHS * STEPS_PER_EPOCH - STEPS_PER_EPOCH)
+        deadline = time.monotonic() + 60
+        while last and not any(line["step"] >= last for line in run.read_steps().steps):
+            assert time.monotonic() < deadline, "waited too long"
+        time.sleep(chance.uniform(0, epoch_s))
+        process.kill()
+        process.join()
+        assert process.exitcode == -9
+        assert not run.is_finished
+        done = [int(path.name.removeprefix("step-")) for path in list_checkpoints(run.checkpoints)]
+        resumed_at.append(max(done, default=0))
+        again = start(run)
+        again.join()
+        assert again.exitcode == 0, run.first_error()
+        assert final_bytes(run) == expected
+        curves = run.record().curves
+        assert curves["loss"].columns == whole.record().curves["loss"].columns
+        accuracies = (c["training"].columns["test_accuracy"] for c in (curves, whole.record().curves))
+        assert next(accuracies) == next(accuracies)
+    assert len(set(resumed_at)) > 1, "every kill came before the first checkpoint"

@@ -1,0 +1,61 @@
+"""Optimizers and their groups: formulas by hand, rates by group, and names that match nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from chronograd.errors import InputError
+from chronograd.job import Training
+from chronograd.train.optimizer import make_optimizer, parameter_groups, set_rate
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
+
+
+def test_the_first_group_that_matches_holds() -> None:
+    training = Training.model_validate(
+        {
+            "weight_decay": 0.5,
+            "learning_rate": 0.1,
+            "parameter_groups": [
+                {"match": "0.*", "learning_rate_factor": 0},
+                {"match": "*.bias", "learning_rate_factor": 2, "weight_decay": 0},
+            ],
+        }
+    )
+    net = network()
+    optimizer = make_optimizer(net, training)
+    names = {id(p): name for name, p in net.named_parameters()}
+    groups = [(sorted(names[id(p)] for p in g["params"]), g["weight_decay"]) for g in optimizer.param_groups]
+    assert groups == [(["1.bias", "2.bias"], 0), (["1.weight", "2.weight"], 0.5)]
+    assert [p.requires_grad for p in net[0].parameters()] == [False, False]  # type: ignore[index]
+    set_rate(optimizer, training, 0, 10)
+    assert [g["lr"] for g in optimizer.param_groups] == [0.2, 0.1]
+
+
+def test_a_pattern_that_matches_nothing_is_named() -> None:
+    training = Training.model_validate({"parameter_groups": [{"match": "layer9.*"}]})
+    with pytest.raises(InputError, match=r"no parameter is left for 'layer9"):
+        parameter_groups(network(), training)
+    frozen = Training.model_validate({"parameter_groups": [{"match": "*", "learning_rate_factor": 0}]})
+    with pytest.raises(InputError, match="no parameter is left to train"):
+        make_optimizer(network(), frozen)
+
+
+def test_adadelta_is_its_formula() -> None:
+    """Zeiler 2012: v = ρ v + (1 - ρ) g²; step √(u + ε) / √(v + ε) · g; u = ρ u + (1 - ρ) step²."""
+    training = Training.model_validate({"recipe": "adadelta"})
+    net = nn.Linear(1, 1, bias=False)
+    optimizer = make_optimizer(net, training)
+    weight, v, u, rho, eps = net.weight.item(), 0.0, 0.0, 0.95, 1e-6
+    for gradient in (0.5, -2.0, 1.0):
+        net.weight.grad = torch.tensor([[gradient]])
+        optimizer.step()
+        v = rho * v + (1 - rho) * gradient**2
+        change = ((u + eps) / (v + eps)) ** 0.5 * gradient
+        u = rho * u + (1 - rho) * change**2
+        weight -= change
+        assert net.weight.item() == pytest.approx(weight, rel=1e-5)
