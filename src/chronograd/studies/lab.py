@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,16 +34,25 @@ class Lab:
         self.folder, self.study, self.size = folder, study, size
         self.parallel = parallel or environment.cores()
         self.threads = max(1, environment.cores() // self.parallel)
-        self._say, self._lock = say, threading.Lock()
+        self._say, self._lock, self._is_stopped = say, threading.Lock(), threading.Event()
 
     def train(self, experiments: Mapping[str, Job]) -> dict[str, RunDir]:
         """Run jobs, by name, to their end. Returns their run directories.
 
-        A name such as `noise 25 %/seed-1` becomes that of a directory. Raises the first error, after the others have
-        ended.
+        A name such as `noise 25 %/seed-1` becomes that of a directory. Raises the first error; the others are then ended
+        where they are.
         """
         with ThreadPoolExecutor(self.parallel) as pool:
             started = {name: pool.submit(self._train, name, job) for name, job in experiments.items()}
+            try:
+                done, _ = wait(started.values(), return_when=FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+            except BaseException:  # an error or an interrupt: the other runs end too, and can be resumed
+                self._is_stopped.set()
+                raise
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
         return {name: future.result() for name, future in started.items()}
 
     def _train(self, name: str, job: Job) -> RunDir:
@@ -53,7 +62,7 @@ class Lab:
         run = RunDir.open(path) if is_run_dir(path) else jobs.create(job, out=path)
         was_finished = run.is_finished
         try:
-            jobs.resume(run, job)
+            jobs.resume(run, job, on_line=self._watch)
         except RunError as error:
             raise RunError(f"experiment {name}: {error.message}", error.hint) from None
         if not was_finished:
@@ -62,6 +71,11 @@ class Lab:
             with self._lock:
                 self._say(f"{name:<40} {shown:>9}  {time.monotonic() - start:6.1f} s")
         return run
+
+    def _watch(self, line: dict[str, Any]) -> None:
+        """Called with every step of a run: an error here ends its processes."""
+        if self._is_stopped.is_set():
+            raise RunError("stopped", "the same command goes on from here")
 
     def path(self, name: str) -> Path:
         """The run directory of an experiment, done or not."""
