@@ -1,0 +1,662 @@
+"""Small networks: what small images make of a small CNN and of the heads of large networks, and why a head on a frozen
+ImageNet trunk can end at chance.
+
+The recipe is that of the Keras examples: Adadelta, a head on a frozen trunk first, then everything at a low rate. The
+causes are then tried one at a time and together on a network whose ImageNet weights are at hand.
+
+Facts of Keras that the causes are named after:
+    Adadelta has a default rate of 0.001 since TensorFlow 2; M. Zeiler's own form, arXiv 1212.5701, is a rate of 1
+    EfficientNet normalises inside and takes 0 … 255; ResNet50 takes 0 … 255 less the mean of ImageNet, as caffe does
+    a frozen batch norm trained with the statistics of the batch before TensorFlow 2 (keras pull request 9965)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from chronograd.data import datasets
+from chronograd.job import Data, Job, changed, from_dict
+from chronograd.report.figure import Bar, Bars, Figure, Lines, Mark
+from chronograd.report.page import Highlight, Page, Section, Table
+from chronograd.rundir import RunDir
+from chronograd.studies.lab import Lab, Spread, outcome, over_seeds, split_seed, spread
+from chronograd.studies.study import Results, Row, Settings, Study
+from chronograd.studies.tables import distinct, points, points_apart, study_page
+from chronograd.studies.transfer import PRETRAINING, seeds, signed, source_weights
+from chronograd.units import seconds
+
+SCRATCH, HEAD, TUNED = "from scratch", "head on a frozen trunk", "then all unfrozen"
+STAGES = (SCRATCH, HEAD, TUNED)
+COLORS = {SCRATCH: "grey", HEAD: "vermilion", TUNED: "accent"}
+RANGES = {"imagenet": "normalised as ImageNet", "own": "normalised", "unit": "0 … 1", "raw": "0 … 255"}
+CHUNK = 256
+
+
+# -- the networks --------------------------------------------------------------------------------------
+
+
+def network_job(settings: Settings, name: str, stage: str, weights: str | None) -> Job:
+    """A stage of a network. `weights`: what it starts from."""
+    own = settings["networks"][name]
+    training = {
+        "recipe": "adadelta",
+        "learning_rate": settings["tuning_rate"] if stage == TUNED else settings["rate"],
+        "epochs": settings["epochs"][stage],
+        "trainable": "head" if stage == HEAD else "all",
+    }
+    return _job(settings, {"name": own["network"], "weights": weights}, _data(settings, own["normalisation"]), training)
+
+
+def _data(settings: Settings, normalisation: str, image_size: int | None = None) -> dict[str, Any]:
+    return {
+        "name": settings["data"],
+        "samples": settings["samples"],
+        "test_samples": settings["test_samples"],
+        "image_size": image_size or settings["image_size"],
+        "normalisation": normalisation,
+    }
+
+
+def _job(settings: Settings, network: dict[str, Any], data: dict[str, Any], training: dict[str, Any]) -> Job:
+    shared = {
+        "batch": settings["batch"],
+        "evaluate_every": training["epochs"],
+        "checkpoint_every": training["epochs"],
+        "channels_last": True,
+    }
+    return from_dict({"network": network, "data": data, "training": {**shared, **training}})
+
+
+# -- the causes ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a head is trained on a frozen trunk. The learning rate is that of Adadelta."""
+
+    normalisation: str
+    norm: str
+    image_size: int
+    rate: float
+    is_pretrained: bool = True
+
+    @property
+    def name(self) -> str:
+        trunk = "" if self.is_pretrained else ", untrained"
+        return f"{self.normalisation}, {self.norm}, {self.image_size}, {self.rate:g}{trunk}"
+
+    @classmethod
+    def of(cls, row: Row) -> Setting:
+        return cls(*(row[key] for key in ("normalisation", "norm", "image_size", "rate", "is_pretrained")))
+
+    def wrongs(self, right: Setting) -> list[str]:
+        """What differs from another setting, in words."""
+        said = []
+        if self.normalisation != right.normalisation:
+            said.append(f"input {RANGES[self.normalisation]}")
+        if self.norm != right.norm:
+            said.append("batch statistics")
+        if self.image_size != right.image_size:
+            said.append(f"{self.image_size}×{self.image_size} images")
+        if self.rate != right.rate:
+            said.append(f"rate {self.rate:g}")
+        if self.is_pretrained != right.is_pretrained:
+            said.append("untrained trunk")
+        return said
+
+
+def right(settings: Settings) -> Setting:
+    """The first input range, stored statistics, the largest images, the highest rate."""
+    own = settings["diagnosis"]
+    return Setting(own["normalisations"][0], "stored", max(own["image_sizes"]), max(own["rates"]))
+
+
+def one_wrong(settings: Settings) -> list[Setting]:
+    """The right setting with one thing changed."""
+    own, good = settings["diagnosis"], right(settings)
+    return [
+        *(replace(good, normalisation=n) for n in own["normalisations"][1:]),
+        replace(good, norm="batch"),
+        *(replace(good, image_size=s) for s in sorted(own["image_sizes"], reverse=True)[1:]),
+        *(replace(good, rate=r) for r in own["rates"] if r != good.rate),
+        replace(good, is_pretrained=False),
+    ]
+
+
+def grid(settings: Settings) -> list[Setting]:
+    """Every input range, statistics and rate at the smallest images, where all is wrong that can be."""
+    own = settings["diagnosis"]
+    return [
+        Setting(normalisation, norm, min(own["image_sizes"]), rate)
+        for norm in own["norms"]
+        for normalisation in own["normalisations"]
+        for rate in own["rates"]
+    ]
+
+
+def causes(settings: Settings) -> list[Setting]:
+    """All settings that are tried, each once; the long ones first."""
+    own, good = settings["diagnosis"], right(settings)
+    sizes = [replace(good, normalisation=n, image_size=s) for n in own["normalisations"] for s in own["image_sizes"]]
+    small = replace(good, image_size=min(own["image_sizes"]), is_pretrained=False)
+    untrained = [replace(small, norm=norm) for norm in own["norms"]]
+    tried = dict.fromkeys([good, *one_wrong(settings), *sizes, *grid(settings), *untrained])
+    return sorted(tried, key=lambda s: (-s.image_size, s.norm != "batch"))
+
+
+def cause_job(settings: Settings, setting: Setting, weights: str) -> Job:
+    own = settings["diagnosis"]
+    network = {"name": own["network"], "weights": weights if setting.is_pretrained else None}
+    training = {
+        "recipe": "adadelta",
+        "learning_rate": setting.rate,
+        "epochs": own["epochs"],
+        "trainable": "head",
+        "frozen_norm": setting.norm,
+    }
+    data = {**_data(settings, setting.normalisation, setting.image_size), "skip": own.get("skip", 0)}
+    return _job(settings, network, data, training)
+
+
+def pretraining_job(settings: Settings) -> Job:
+    """Trains the trunk of the diagnosis where there are no weights from outside."""
+    own, good = settings["diagnosis"], right(settings)
+    data = {**_data(settings, good.normalisation, good.image_size), **own[PRETRAINING]["data"]}
+    training = {"recipe": "fine-tuning", "batch": settings["batch"], **own[PRETRAINING]["training"]}
+    return _job(settings, {"name": own["network"]}, data, training)
+
+
+# -- conduct -------------------------------------------------------------------------------------------
+
+
+def conduct(lab: Lab, settings: Settings) -> Results:
+    networks = settings["networks"]
+    starts = {name: own["weights"] and source_weights(own["weights"]) for name, own in networks.items()}
+    weights = source_weights(settings["diagnosis"]["weights"])
+    first = {}
+    for name, own in networks.items():
+        stage = HEAD if own["has_trunk"] else SCRATCH
+        first[f"{name}: {stage}"] = network_job(settings, name, stage, starts[name])
+    jobs = over_seeds(first, settings["seeds"])
+    if weights == PRETRAINING:
+        jobs[PRETRAINING] = pretraining_job(settings)
+    runs = lab.train(jobs)
+    if weights == PRETRAINING:
+        weights = str(runs.pop(PRETRAINING).path)
+    tuned = {}
+    for name, run in runs.items():
+        experiment, seed = split_seed(name)
+        network, stage = experiment.split(": ")
+        if stage == HEAD:
+            job = network_job(settings, network, TUNED, str(run.path))
+            tuned[f"{network}: {TUNED}/seed-{seed}"] = changed(job, [f"training.seed={seed}"])
+    tried = {setting.name: setting for setting in causes(settings)}
+    jobs = {name: cause_job(settings, setting, weights) for name, setting in tried.items()}
+    diagnosed = over_seeds(jobs, settings["diagnosis"]["seeds"])
+    later = lab.train({**diagnosed, **tuned})
+    card = datasets.card(Data(**_data(settings, "unit")))
+    return lab.results(
+        settings,
+        rows={
+            "runs": [_run_row(name, run, runs) for name, run in {**runs, **{n: later[n] for n in tuned}}.items()],
+            "causes": [_cause_row(tried, name, later[name], weights) for name in diagnosed],
+            "data": [{"train_images": card.train_size, "test_images": card.test_size, "classes": card.num_classes}],
+        },
+    )
+
+
+def _run_row(name: str, run: RunDir, heads: Mapping[str, RunDir]) -> Row:
+    """One stage of one network; `restored`: its accuracy with the batch-norm statistics of before the unfreezing."""
+    experiment, seed = split_seed(name)
+    network, stage = experiment.split(": ")
+    before = heads.get(f"{network}: {HEAD}/seed-{seed}") if stage == TUNED and seed == 0 else None
+    restored = None if before is None else accuracy_with_stored(run, str(before.path))
+    return {"network": network, "stage": stage, "seed": seed, **outcome(run), "restored": restored}
+
+
+def _cause_row(tried: Mapping[str, Setting], name: str, run: RunDir, weights: str) -> Row:
+    """One setting; `mismatched`: trained on the statistics of each batch, tested with those of the weights."""
+    experiment, seed = split_seed(name)
+    setting = tried[experiment]
+    has_two = setting.norm == "batch" and setting.is_pretrained
+    mismatched = accuracy_with_stored(run, weights) if has_two else None
+    return {**asdict(setting), "seed": seed, **outcome(run), "mismatched": mismatched}
+
+
+def accuracy_with_stored(run: RunDir, weights: str) -> float:
+    """Test accuracy of a run's parameters with the batch-norm statistics of other weights of the same network."""
+    import torch
+
+    from chronograd.models import registry
+    from chronograd.models.weights import load_pretrained
+    from chronograd.train.inputs import ImageInput
+
+    job = run.job()
+    found = datasets.load(job.data, job.training.seed)
+    trained, stored = (
+        registry.build(
+            job.network.name,
+            job.network.options,
+            input_shape=found.card.shape,
+            num_classes=found.card.num_classes,
+        )
+        for _ in range(2)
+    )
+    load_pretrained(trained, str(run.path), job.network.name)
+    load_pretrained(stored, weights, job.network.name)
+    statistics = dict(stored.named_buffers())
+    device = torch.device("cuda" if torch.cuda.is_available() and job.cluster.device != "cpu" else "cpu")
+    images = ImageInput(found.test, found, device)
+    num_correct = 0
+    with torch.no_grad():
+        for name, buffer in trained.named_buffers():
+            buffer.copy_(statistics[name])
+        trained.to(device).eval()
+        for start in range(0, len(images), CHUNK):
+            chunk = np.arange(start, min(start + CHUNK, len(images)))
+            logits_NK = trained(images.prepare(images.gather(chunk).to(device)))
+            num_correct += int((logits_NK.argmax(1).cpu() == found.test_labels_N[chunk]).sum())
+    return num_correct / len(images)
+
+
+# -- what the runs say ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Found:
+    """The accuracies of a diagnosis, by setting, and what chance would give."""
+
+    rows: Sequence[Row]
+    chance: float
+    test_images: int
+
+    @classmethod
+    def of(cls, results: Results) -> Found:
+        (data,) = results.rows["data"]
+        return cls(results.rows["causes"], 1 / data["classes"], data["test_images"])
+
+    def settings(self) -> list[Setting]:
+        return list(dict.fromkeys(map(Setting.of, self.rows)))
+
+    def accuracy(self, setting: Setting, key: str = "accuracy") -> Spread:
+        return Spread.of([row[key] for row in self.rows if Setting.of(row) == setting])
+
+    def limit(self) -> float:
+        """Chance and two standard errors of so many test images."""
+        return float(self.chance + 2 * (self.chance * (1 - self.chance) / self.test_images) ** 0.5)
+
+    def is_chance(self, accuracy: Spread) -> bool:
+        return accuracy.mean <= self.limit()
+
+
+def common_cause(at_chance: Sequence[Setting], others: Sequence[Setting], good: Setting) -> str:
+    """What the settings at chance, one or more, share, and whether it is enough, in words.
+
+    A cause is a wrong that all of them have; it is enough if none of the others has it.
+    """
+    shared = [w for w in at_chance[0].wrongs(good) if all(w in s.wrongs(good) for s in at_chance)]
+    shared = [w for w in shared if not all(w in s.wrongs(good) for s in others)] if others else shared
+    if not shared:
+        return "they share no cause that the others lack"
+    enough = [w for w in shared if not any(w in s.wrongs(good) for s in others)]
+    if enough:
+        return f"all of them have the {enough[0]}, and every setting with it ends there"
+    return f"all of them have the {shared[0]}, which some settings above chance have too"
+
+
+# -- the page ------------------------------------------------------------------------------------------
+
+
+def page(results: Results) -> Page:
+    found = Found.of(results)
+    sections = [
+        _networks_section(results, found),
+        _one_wrong_section(results, found),
+        _resolution_section(results, found),
+        _norm_section(results, found),
+        _together_section(results, found),
+        _keras_section(results, found),
+    ]
+    good = found.accuracy(right(results.settings))
+    worst = min((found.accuracy(s) for s in found.settings()), key=lambda a: a.mean)
+    highlights = [
+        Highlight("head on ImageNet features, all right", good.percent(), seeds(good.n)),
+        Highlight("the worst setting", worst.percent(), f"chance is {100 * found.chance:.0f} %"),
+    ]
+    return study_page(STUDY, results, sections, highlights)
+
+
+def _chance_mark(found: Found) -> Mark:
+    return Mark("y", 100 * found.chance, "chance")
+
+
+def _networks_section(results: Results, found: Found) -> Section:
+    rows, networks = results.rows["runs"], distinct(results.rows["runs"], "network")
+    series, body = [], []
+    for stage in STAGES:
+        own = [row for row in rows if row["stage"] == stage]
+        names = distinct(own, "network")
+        spreads = [spread(own, network=name) for name in names]
+        if names:
+            drawn = points(stage, [float(networks.index(n)) for n in names], spreads, COLORS[stage])
+            series.append(replace(drawn, is_joined=False))
+    for network in networks:
+        for stage in distinct([row for row in rows if row["network"] == network], "stage"):
+            own = [row for row in rows if (row["network"], row["stage"]) == (network, stage)]
+            accuracy = spread(own)
+            params, took = spread(own, "trained_params").mean, spread(own, "seconds").mean
+            body.append([network, stage, accuracy.percent(), str(accuracy.n), f"{params:,.0f}", seconds(took)])
+    columns = ["network", "stage", "test accuracy", "seeds", "trained parameters", "training time"]
+    ticks = [float(i) for i in range(len(networks))]
+    (data,) = results.rows["data"]
+    return Section(
+        "The networks",
+        f"{_above_chance(rows, found)} {_unfreezing(rows)}".strip(),
+        intro=f"{data['train_images']:,} training and {data['test_images']:,} test images. {_untrained(results)}".strip(),
+        figure=Figure(
+            [
+                Lines(
+                    "",
+                    "test accuracy, %",
+                    series,
+                    [_chance_mark(found)],
+                    from_zero=True,
+                    x_ticks=ticks,
+                    x_names=networks,
+                )
+            ]
+        ),
+        table=Table(columns, body, {2, 3, 4, 5}),
+    )
+
+
+def _untrained(results: Results) -> str:
+    names = [n for n, own in results.settings["networks"].items() if own["has_trunk"] and own["weights"] is None]
+    if not names:
+        return ""
+    return f"No pretrained weights are used for {' and '.join(names)}: their trunks are untrained, and their features random."
+
+
+def _above_chance(rows: Sequence[Row], found: Found) -> str:
+    """Which networks end above chance, at their last stage."""
+    above: list[str] = []
+    below: list[str] = []
+    for network in distinct(rows, "network"):
+        last = distinct([row for row in rows if row["network"] == network], "stage")[-1]
+        accuracy = spread(rows, network=network, stage=last)
+        (below if found.is_chance(accuracy) else above).append(f"{network} ({100 * accuracy.mean:.1f} %)")
+    said = f"Above chance end {', '.join(above)}" if above else "No network ends above chance"
+    return f"{said}; at chance {', '.join(below)}." if below else f"{said}; none is at chance."
+
+
+def _unfreezing(rows: Sequence[Row]) -> str:
+    """What the second stage changes, and whether the statistics of batch norm alone do it."""
+    said = []
+    for network in distinct([row for row in rows if row["stage"] == TUNED], "network"):
+        head, tuned = (spread(rows, network=network, stage=stage) for stage in (HEAD, TUNED))
+        text = f"Unfreezing changes {network} by {points_apart(tuned, head)}"
+        own = [r for r in rows if (r["network"], r["stage"]) == (network, TUNED) and r["restored"] is not None]
+        if own and abs(tuned.mean - head.mean) > 0.01:
+            restored = Spread.of([row["restored"] for row in own]).mean
+            gap = abs(restored - head.mean) < 0.2 * abs(tuned.mean - head.mean)
+            share = "so they are what changed" if gap else "so they are not all that changed"
+            text += f"; with the batch-norm statistics of before it has {100 * restored:.1f} %, {share}"
+        said.append(f"{text}.")
+    return " ".join(said)
+
+
+def _one_wrong_section(results: Results, found: Found) -> Section:
+    good = right(results.settings)
+    base = found.accuracy(good)
+    tried = {", ".join(s.wrongs(good)): found.accuracy(s) for s in one_wrong(results.settings)}
+    bars = [
+        Bar(label, "measured", {"": 100 * a.mean}, *_ends(a), note=f"{100 * a.mean:.1f}")
+        for label, a in {"nothing": base, **tried}.items()
+    ]
+    body = [["nothing", base.percent(), str(base.n), ""]]
+    body += [[n, a.percent(), str(a.n), signed(100 * (a.mean - base.mean))] for n, a in tried.items()]
+    at_chance = [name for name, a in tried.items() if found.is_chance(a)]
+    worst = min(tried, key=lambda n: tried[n].mean)
+    enough = f"Enough for chance alone: {', '.join(at_chance)}" if at_chance else "None alone is enough for chance"
+    return Section(
+        "One thing wrong at a time",
+        f"With all right the head gets {100 * base.mean:.1f} %. The {worst} costs most, "
+        f"{100 * (base.mean - tried[worst].mean):.1f} points. {enough}.",
+        intro=f"A head on {results.settings['diagnosis']['network']}, frozen with pretrained weights. Right: input "
+        f"{RANGES[good.normalisation]}, stored batch-norm statistics, {good.image_size}×{good.image_size} images, "
+        f"Adadelta at {good.rate:g}. At chance: at most {100 * found.limit():.1f} %, two standard errors above "
+        f"{100 * found.chance:.0f} %.",
+        figure=Figure([Bars("test accuracy, %", "wrong", bars, {"": "teal"})]),
+        table=Table(["wrong", "test accuracy", "seeds", "points"], body, {1, 2, 3}),
+    )
+
+
+def _ends(a: Spread) -> tuple[float | None, float | None]:
+    """Of a bar's whiskers; none for one seed."""
+    return (None, None) if a.std is None else (100 * a.low, 100 * a.high)
+
+
+def _resolution_section(results: Results, found: Found) -> Section:
+    good, own = right(results.settings), results.settings["diagnosis"]
+    sizes = sorted(own["image_sizes"])
+    by_range = {
+        n: [found.accuracy(replace(good, normalisation=n, image_size=s)) for s in sizes] for n in own["normalisations"]
+    }
+    series = [points(RANGES[n], [float(s) for s in sizes], spreads) for n, spreads in by_range.items()]
+    base, worst = by_range[good.normalisation], own["normalisations"][-1]
+    costs = [100 * (b.mean - w.mean) for b, w in zip(base, by_range[worst], strict=True)]
+    said = f"An input of {RANGES[worst]} costs {costs[0]:.1f} points at {sizes[0]}×{sizes[0]}"
+    if len(sizes) > 1:
+        lost = 100 * (base[-1].mean - base[0].mean)
+        said += (
+            f" and {costs[-1]:.1f} at {sizes[-1]}×{sizes[-1]}. With the right input the small images alone cost "
+            f"{lost:.1f} points: {'more' if lost > costs[-1] else 'less'} than the wrong input does on large ones"
+        )
+    ticks = [float(s) for s in sizes]
+    body = [[RANGES[n], *(a.percent() for a in spreads)] for n, spreads in by_range.items()]
+    return Section(
+        "Input range and resolution",
+        f"{said}.",
+        intro="The same images, scaled up; stored statistics, the right rate.",
+        figure=Figure(
+            [
+                Lines(
+                    "side of the images",
+                    "test accuracy, %",
+                    series,
+                    [_chance_mark(found)],
+                    from_zero=True,
+                    x_ticks=ticks,
+                )
+            ]
+        ),
+        table=Table(["input", *(f"{s}×{s}" for s in sizes)], body, set(range(1, len(sizes) + 1))),
+    )
+
+
+def _norm_section(results: Results, found: Found) -> Section:
+    good, known = right(results.settings), found.settings()
+    pairs = [
+        (s, replace(s, norm="stored"))
+        for s in known
+        if s.norm == "batch" and s.rate == good.rate and replace(s, norm="stored") in known
+    ]
+    body, mismatches = [], []
+    for batch, stored in pairs:
+        cells = [found.accuracy(stored).percent(), found.accuracy(batch).percent(), "–"]
+        if batch.is_pretrained:
+            mismatches.append(found.accuracy(batch, "mismatched"))
+            cells[-1] = mismatches[-1].percent()
+        trunk = "pretrained" if batch.is_pretrained else "untrained"
+        body.append([trunk, RANGES[batch.normalisation], f"{batch.image_size}×{batch.image_size}", *cells])
+    smallest = min(batch.image_size for batch, _ in pairs)
+    small = [pair for pair in pairs if pair[0].image_size == smallest]
+    changes = {b: 100 * (found.accuracy(b).mean - found.accuracy(s).mean) for b, s in small if b.is_pretrained}
+    said = ", ".join(f"{signed(change)} points with input {RANGES[s.normalisation]}" for s, change in changes.items())
+    wrong = [change for s, change in changes.items() if s.normalisation != good.normalisation]
+    if wrong:
+        undo = max(wrong) > 1
+        said += f"; they {'undo part of' if undo else 'do not make up for'} a wrong input range"
+    for batch, stored in small:
+        if not batch.is_pretrained:
+            before, after = (100 * found.accuracy(s).mean for s in (stored, batch))
+            said += f". On an untrained trunk they take the head from {before:.1f} to {after:.1f} %"
+    num_chance = sum(map(found.is_chance, mismatches))
+    return Section(
+        "Statistics of batch norm",
+        f"Batch statistics in training and test: {said}. Trained on batch statistics and tested with stored ones, "
+        f"{num_chance} of {len(mismatches)} end at chance.",
+        intro="Stored: the statistics that came with the weights; an untrained trunk has mean 0 and variance 1. Batch: "
+        "those of each training batch, and their running mean in the test. Mismatched: trained on batch statistics, "
+        "tested with stored ones.",
+        table=Table(["trunk", "input", "images", "stored", "batch", "mismatched"], body, {3, 4, 5}),
+    )
+
+
+def _together_section(results: Results, found: Found) -> Section:
+    good, own = right(results.settings), results.settings["diagnosis"]
+    tried = grid(results.settings)
+    side = tried[0].image_size
+    good_here = replace(good, image_size=side)
+    body = []
+    for n in own["normalisations"]:
+        for norm in own["norms"]:
+            body.append([RANGES[n], norm, *(found.accuracy(Setting(n, norm, side, r)).percent() for r in own["rates"])])
+    at_chance = [s for s in tried if found.is_chance(found.accuracy(s))]
+    others = [s for s in tried if s not in at_chance]
+    said = "No setting ends at chance."
+    if at_chance:
+        said = f"{len(at_chance)} of {len(tried)} settings end at chance: {common_cause(at_chance, others, good_here)}."
+    wrong = tried[-1]  # the last of every list
+    wrongs = wrong.wrongs(good_here)
+    cured = {w: s for s in tried for w in wrongs if s.wrongs(good_here) == [v for v in wrongs if v != w]}
+    lifts = ", ".join(f"the {w} {100 * found.accuracy(s).mean:.1f} %" for w, s in cured.items())
+    return Section(
+        "All together, on small images",
+        f"{said} From {100 * found.accuracy(wrong).mean:.1f} % with all of it wrong, putting right only one gives: {lifts}.",
+        intro=f"Every combination at {side}×{side}.",
+        table=Table(
+            ["input", "statistics", *(f"rate {r:g}" for r in own["rates"])], body, set(range(2, 2 + len(own["rates"])))
+        ),
+    )
+
+
+def _keras_section(results: Results, found: Found) -> Section:
+    """The usual mistakes with Keras, each beside the experiment that is closest to it."""
+    good, known = right(results.settings), found.settings()
+    small = replace(good, image_size=min(results.settings["diagnosis"]["image_sizes"]))
+    base = found.accuracy(small)
+    closest = {
+        "Adadelta left at its default rate": (
+            "0.001 since TensorFlow 2; 1 before",
+            replace(small, rate=0.001),
+            "accuracy",
+        ),
+        "0 … 1 into EfficientNet": (
+            "it takes 0 … 255 and normalises inside; here: 0 … 1 in place of a normalised input",
+            replace(small, normalisation="unit"),
+            "accuracy",
+        ),
+        "raw images into ResNet50": (
+            "it takes 0 … 255 less ImageNet's mean, in BGR; here: 0 … 255 in place of a normalised input",
+            replace(small, normalisation="raw"),
+            "accuracy",
+        ),
+        "frozen batch norm before TensorFlow 2": (
+            "trained on batch statistics, tested with stored ones",
+            replace(small, norm="batch"),
+            "mismatched",
+        ),
+    }
+    body: list[list[str]] = []
+    enough: list[str] = []
+    short: list[str] = []
+    for mistake, (fact, setting, key) in closest.items():
+        if setting not in known:
+            continue
+        accuracy = found.accuracy(setting, key)
+        body.append([mistake, fact, accuracy.percent(), signed(100 * (accuracy.mean - base.mean))])
+        (enough if found.is_chance(accuracy) else short).append(mistake)
+    said = (
+        f"Enough for chance by itself: {', '.join(enough)}."
+        if enough
+        else "None of them is enough for chance by itself."
+    )
+    said += f" Not enough here: {', '.join(short)}." if short else ""
+    return Section(
+        "The usual mistakes with Keras",
+        said,
+        intro="Each beside the experiment that is closest to it, on another network: the experiments support the size of "
+        f"an effect here, not what happened there. All at {small.image_size}×{small.image_size}, against "
+        f"{100 * base.mean:.1f} % with the rest right.",
+        table=Table(["mistake", "what Keras expects, and what was run", "test accuracy", "points"], body, {2, 3}),
+    )
+
+
+# The pretrained trunk knows the same ten classes, so its head comes along.
+_SMOKE = {
+    "data": "digits", "samples": 200, "test_samples": None, "image_size": 8,
+    "networks": {
+        "small CNN": {"network": "small-cnn", "has_trunk": False, "weights": None, "normalisation": "unit"},
+        "ResNet-8": {"network": "resnet8", "has_trunk": True, "weights": None, "normalisation": "own"},
+    },
+    "rate": 1.0, "tuning_rate": 1e-5, "epochs": {SCRATCH: 3, HEAD: 2, TUNED: 1}, "batch": 50, "seeds": 1,
+    "diagnosis": {
+        "network": "resnet8", "weights": PRETRAINING, "normalisations": ["own", "raw"], "norms": ["stored"],
+        "image_sizes": [8], "rates": [1.0, 0.001], "epochs": 3, "skip": 900, "seeds": 1,
+        PRETRAINING: {"data": {"samples": 900}, "training": {"epochs": 3, "batch": 50, "learning_rate": 0.05}},
+    },
+}  # fmt: skip
+_LAPTOP = {
+    "data": "cifar10", "samples": 2000, "test_samples": 2000, "image_size": 32,
+    "networks": {
+        "ResNet-50": {"network": "resnet50-keras", "has_trunk": True, "weights": None, "normalisation": "imagenet"},
+        "EfficientNet-B0": {
+            "network": "efficientnet-b0-keras", "has_trunk": True, "weights": None, "normalisation": "imagenet",
+        },
+        "MobileNet with ImageNet weights": {
+            "network": "mobilenet-v1-0.25", "has_trunk": True, "weights": "mobilenetV1X0.25_pretrain.tar",
+            "normalisation": "imagenet",
+        },
+        "small CNN": {"network": "small-cnn", "has_trunk": False, "weights": None, "normalisation": "unit"},
+    },
+    "rate": 1.0, "tuning_rate": 1e-5, "epochs": {SCRATCH: 6, HEAD: 10, TUNED: 1}, "batch": 64, "seeds": 3,
+    "diagnosis": {
+        "network": "mobilenet-v1-0.25", "weights": "mobilenetV1X0.25_pretrain.tar",
+        "normalisations": ["imagenet", "unit", "raw"], "norms": ["stored", "batch"], "image_sizes": [32, 64, 128],
+        "rates": [1.0, 0.001], "epochs": 6, "seeds": 2,
+    },
+}  # fmt: skip
+_PAPER = {
+    "data": "cifar10", "samples": None, "test_samples": None, "image_size": 32,
+    "networks": {
+        # torchvision's ResNet-50, as its weights do not fit ours.
+        "ResNet-50": {
+            "network": "torchvision:resnet50", "has_trunk": True, "weights": "torchvision", "normalisation": "imagenet",
+        },
+        "EfficientNet-B0": {
+            "network": "efficientnet-b0-keras", "has_trunk": True, "weights": "torchvision", "normalisation": "imagenet",
+        },
+        "small CNN": {"network": "small-cnn", "has_trunk": False, "weights": None, "normalisation": "unit"},
+    },
+    "rate": 1.0, "tuning_rate": 1e-5, "epochs": {SCRATCH: 12, HEAD: 10, TUNED: 10}, "batch": 128, "seeds": 3,
+    "diagnosis": {
+        "network": "efficientnet-b0-keras", "weights": "torchvision", "normalisations": ["imagenet", "unit", "raw"],
+        "norms": ["stored", "batch"], "image_sizes": [32, 64, 128, 224], "rates": [1.0, 0.001], "epochs": 10, "seeds": 3,
+    },
+}  # fmt: skip
+
+STUDY = Study(
+    name="small-networks",
+    question="How accurate are a small CNN and the heads of large networks on small images, and why can a head on a "
+    "frozen ImageNet trunk end at chance?",
+    hypothesis="A small CNN from scratch is well above chance; a frozen ImageNet trunk at 32×32 loses to its input range, "
+    "its batch-norm statistics and its resolution, and each of them can be shown alone",
+    sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
+    conduct=conduct,
+    page=page,
+)
