@@ -86,11 +86,15 @@ class Study:
     page: Callable[[Results], Page]
 
 
+# Files of this folder that are no study.
+_OTHERS = {"lab", "loop", "study", "tables"}
+
+
 def studies() -> dict[str, Study]:
     """All studies, by name. Importing them needs no torch."""
     folder = importlib.import_module("chronograd.studies")
-    modules = (importlib.import_module(f"{folder.__name__}.{m.name}") for m in pkgutil.iter_modules(folder.__path__))
-    found = [module.STUDY for module in modules if hasattr(module, "STUDY")]
+    names = [module.name for module in pkgutil.iter_modules(folder.__path__) if module.name not in _OTHERS]
+    found = [importlib.import_module(f"{folder.__name__}.{name}").STUDY for name in names]
     return {study.name: study for study in sorted(found, key=lambda s: s.name)}
 
 

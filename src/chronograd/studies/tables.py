@@ -38,6 +38,8 @@ def accuracy_table(rows: Sequence[Row], key: str, heading: str, more: Mapping[st
 def mean_curve(curves: Curves, experiment: str, x: str, y: str = "test_accuracy", scale: float = 100.0) -> Series:
     """Mean over the seeds of an experiment with ± one standard deviation, against a column of the curves."""
     own = [columns for name, columns in curves.items() if split_seed(name)[0] == experiment]
+    shortest = min(len(columns[x]) for columns in own)  # a seed that diverged ended early
+    own = [{name: values[:shortest] for name, values in columns.items()} for columns in own]
     xs = np.mean([[float(v or 0) for v in columns[x]] for columns in own], axis=0)
     ys = scale * np.array([[float("nan") if v is None else v for v in columns[y]] for columns in own], dtype=float)
     mean = ys.mean(axis=0)

@@ -1,0 +1,398 @@
+"""Batch augmentation: what M copies of each sample in a batch, each augmented anew, gain and cost.
+
+E. Hoffer et al., Augment your batch: better training with larger batches, arXiv 1901.09335.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from chronograd.job import Augmentation, Job, changed, from_dict
+from chronograd.report.figure import Figure, Lines, Mark, Picture, PictureRow, Pictures, Series
+from chronograd.report.page import Highlight, Page, Section, Table
+from chronograd.studies.lab import Lab, Spread, curve, outcome, split_seed, spread
+from chronograd.studies.study import Results, Row, Settings, Study
+from chronograd.studies.tables import Curves, mean_curve, points_apart, study_page
+
+# Points of accuracy that ResNet-44 gains on CIFAR-10 from M = 1 to M of 12 to 40: from memory of the paper, whose own
+# figures by M are not at hand.
+RECALLED_GAIN = (0.5, 1.0)
+PICTURE_COPIES = 8
+TARGETS = ("epochs", "updates", "images", "seconds")
+_DIGITS = {"epochs": 1, "updates": 0, "images": 0, "seconds": 1}
+
+
+class Arm(NamedTuple):
+    """So many copies of every sample, for so many epochs, from so many seeds."""
+
+    copies: int
+    epochs: int
+    seeds: int
+
+
+def arms(settings: Settings) -> dict[str, Arm]:
+    """By name, the longest runs first. All have the same number of updates but the last-named, which has one copy
+    and as many images as the arm of `longer` copies: the same compute, spent on epochs."""
+    epochs, longer = settings["epochs"], settings["longer"]
+    seeds = dict(zip(settings["copies"], settings["seeds"], strict=True))
+    found = {f"M={m}": Arm(m, epochs, n) for m, n in seeds.items()}
+    found[longer_name(settings)] = Arm(1, longer * epochs, seeds[longer])
+    return dict(sorted(found.items(), key=lambda item: -item[1].copies * item[1].epochs))
+
+
+def longer_name(settings: Settings) -> str:
+    return f"M=1, {settings['longer']} × the epochs"
+
+
+def by_copies(settings: Settings) -> list[str]:
+    """Names of the arms of equally many updates, by rising M."""
+    return [f"M={m}" for m in sorted(settings["copies"])]
+
+
+def job(settings: Settings, arm: Arm) -> Job:
+    """The longer arm is looked at as seldom as it has more epochs, so all arms have equally many evaluations."""
+    data = {"name": settings["data"], "samples": settings["samples"], "test_samples": settings["test_samples"]}
+    if settings["image_size"] is not None:
+        data["image_size"] = settings["image_size"]
+    training = {
+        "recipe": "batch-augmentation",
+        "epochs": arm.epochs,
+        "batch": settings["batch"],
+        "learning_rate": settings["learning_rate"],
+        "evaluate_every": settings["evaluate_every"] * arm.epochs // settings["epochs"],
+        "checkpoint_every": arm.epochs,
+        "augmentation": {**_augmentation(settings), "copies": arm.copies},
+    }
+    return from_dict({"network": {"name": settings["network"]}, "data": data, "training": training})
+
+
+def _augmentation(settings: Settings) -> dict[str, Any]:
+    return {key: settings[key] for key in ("crop", "flip", "cutout")}
+
+
+def conduct(lab: Lab, settings: Settings) -> Results:
+    """All arms run to their cap, also past the target, so that they can be compared at any point."""
+    compared = arms(settings)
+    experiments = {
+        f"{name}/seed-{seed}": changed(job(settings, arm), [f"training.seed={seed}"])
+        for name, arm in compared.items()
+        for seed in range(arm.seeds)
+    }
+    rows, curves = [], {}
+    for name, run in lab.train(experiments).items():
+        arm, seed = split_seed(name)
+        columns = curve(run.record())
+        per_step = run.job().training.images_per_step
+        columns["images"] = [(step or 0.0) * per_step for step in columns["step"]]
+        reached = to_target(columns, settings["target"])
+        rows.append({"arm": arm, "copies": compared[arm].copies, "seed": seed, **outcome(run), **reached})
+        curves[name] = columns
+    return lab.results(settings, rows={"runs": rows}, curves=curves, pictures=pictures(settings))
+
+
+def to_target(columns: dict[str, list[float | None]], target: float) -> Row:
+    """Epochs, updates, images and seconds at the first evaluation that reaches the target; None where none does.
+
+    >>> columns = {"epoch": [1, 2], "step": [10, 20], "images": [90, 180], "seconds": [0.5, 1.1]}
+    >>> to_target({**columns, "test_accuracy": [0.4, 0.6]}, 0.5)["seconds_to_target"]
+    1.1
+    """
+    first = next((i for i, a in enumerate(columns["test_accuracy"]) if a is not None and a >= target), None)
+    names = dict(zip(TARGETS, ("epoch", "step", "images", "seconds"), strict=True))
+    return {f"{key}_to_target": None if first is None else columns[own][first] for key, own in names.items()}
+
+
+def pictures(settings: Settings) -> dict[str, str]:
+    """One training image and copies of it, as the network sees them, normalisation undone."""
+    import torch
+
+    from chronograd.data import augment, datasets
+    from chronograd.report.figure import png_base64
+
+    dataset = datasets.load(job(settings, Arm(1, settings["epochs"], 1)).data)
+    images = dataset.train.batch(np.arange(1))
+    augmentation = Augmentation(**_augmentation(settings), copies=PICTURE_COPIES)
+    draws = torch.from_numpy(augment.draw(augmentation, 0, 0, 1))
+    scale_C, shift_C = torch.tensor(dataset.scale_C), torch.tensor(dataset.shift_C)
+    seen = augment.augment(images, augmentation, draws, scale_C, shift_C)
+    restored = (seen + shift_C.view(1, -1, 1, 1)) / scale_C.view(1, -1, 1, 1)
+    shown = torch.cat([images.float(), restored]) * (255 / dataset.top)
+    pixels = shown.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    return {"image" if i == 0 else f"copy {i}": png_base64(p) for i, p in enumerate(pixels)}
+
+
+def page(results: Results) -> Page:
+    sections = [
+        _pictures_section(results),
+        _updates_section(results),
+        _images_section(results),
+        _target_section(results),
+        _published_section(results),
+    ]
+    first, last = (by_copies(results.settings)[i] for i in (0, -1))
+    errors = f"{_error(_of(results, first)):.1f} % → {_error(_of(results, last)):.1f} %"
+    highlight = Highlight(f"test error, {first} → {last}", errors, f"after {results.settings['epochs']} epochs")
+    return study_page(STUDY, results, sections, [highlight])
+
+
+def _of(results: Results, arm: str, key: str = "accuracy") -> Spread:
+    return spread(results.rows["runs"], key, arm=arm)
+
+
+def _error(accuracy: Spread) -> float:
+    return 100 * (1 - accuracy.mean)
+
+
+def _error_text(accuracy: Spread) -> str:
+    plus = "" if accuracy.std is None else f" ± {100 * accuracy.std:.2f}"
+    return f"{_error(accuracy):.2f}{plus} %"
+
+
+def _panel(results: Results, x: str, x_label: str) -> Lines:
+    """Test error of all arms, the target as a line across."""
+    series = []
+    for name in [*by_copies(results.settings), longer_name(results.settings)]:
+        s = mean_curve(results.curves, name, x)
+        y, low, high = ([None if v is None else 100 - v for v in values] for values in (s.y, s.high, s.low))
+        series.append(Series(name, "measured", s.x, y, low, high, is_joined=True))
+    target = Mark("y", 100 * (1 - results.settings["target"]), "target")
+    return Lines(x_label, "test error, %", series, [target], log_x=True)
+
+
+def _pictures_section(results: Results) -> Section:
+    image, *copies = results.pictures.items()
+    grid = [
+        PictureRow("one image", [Picture("", image[1])]),
+        PictureRow(f"its copies, M={len(copies)}", [Picture("", png) for _, png in copies]),
+    ]
+    s = results.settings
+    distinct = len({png for _, png in copies})
+    return Section(
+        "One image, many copies",
+        f"{distinct} of the {len(copies)} copies in this batch differ from each other; a batch of {s['batch']} samples "
+        f"is one of {s['batch'] * len(copies)} images, for one update.",
+        intro=f"Padded by {s['crop']} pixels and cropped, {'mirrored half of the time, ' if s['flip'] else ''}a square of "
+        f"{s['cutout']} pixels set to the mean; as the network sees it, normalisation undone.",
+        figure=Figure([Pictures(grid)]),
+    )
+
+
+def _updates_section(results: Results) -> Section:
+    names = by_copies(results.settings)
+    body = []
+    for name in [*names, longer_name(results.settings)]:
+        updates, images, loss, time_s = (
+            _of(results, name, key).mean for key in ("updates", "images", "train_loss", "seconds")
+        )
+        accuracy = _of(results, name)
+        row = [_error_text(accuracy), str(accuracy.n), f"{updates:,.0f}", f"{images:,.0f}", f"{loss:.3f}"]
+        body.append([name, *row, f"{time_s:,.1f}", f"{images / time_s:,.0f}"])
+    columns = ["arm", "test error", "seeds", "updates", "images", "training loss", "seconds", "images/s"]
+    return Section(
+        "At equal updates",
+        updates_takeaway({name: _of(results, name) for name in names}),
+        intro="Every M has the same number of epochs and updates; only the batch grows. One more arm has a single copy "
+        f"and {results.settings['longer']} times the epochs.",
+        figure=Figure([_panel(results, "epoch", "epochs"), _panel(results, "step", "weight updates")]),
+        table=Table(columns, body, set(range(1, len(columns)))),
+    )
+
+
+def updates_takeaway(accuracies: dict[str, Spread]) -> str:
+    """Of arms in order of M, the first being M=1, with the same number of updates."""
+    names = list(accuracies)
+    best = max(names, key=lambda name: accuracies[name].mean)
+    better = sum(accuracies[b].mean > accuracies[a].mean for a, b in pairwise(names))
+    steps = f"A larger M had the lower error in {better} of {len(names) - 1} steps from one M to the next."
+    if best == names[0]:
+        return f"Copies do not help here: {best} ends with the lowest error, {_error_text(accuracies[best])}. {steps}"
+    apart = points_apart(accuracies[best], accuracies[names[0]])
+    return f"{best} ends with the lowest error, {_error_text(accuracies[best])}; accuracy over {names[0]}: {apart}. {steps}"
+
+
+def _images_section(results: Results) -> Section:
+    """At equal images and seconds: one pair has the same compute and a whole schedule each."""
+    copies, longer = f"M={results.settings['longer']}", longer_name(results.settings)
+    ended_s = min(_of(results, name, "seconds").mean for name in (copies, longer))
+    images = _of(results, copies, "images").mean
+    body = []
+    for name in (copies, longer):
+        at_images, at_seconds = _of(results, name), accuracy_at(results.curves, name, "seconds", ended_s)
+        body.append([name, _error_text(at_images), _error_text(at_seconds), f"{at_images.n}"])
+    columns = ["arm", f"test error at {images:,.0f} images", f"test error at {ended_s:,.1f} s", "seeds"]
+    return Section(
+        "At equal images and at equal seconds",
+        images_takeaway(copies, longer, _of(results, copies), _of(results, longer))
+        + " "
+        + seconds_takeaway(
+            ended_s, copies, *(accuracy_at(results.curves, name, "seconds", ended_s) for name in (copies, longer))
+        ),
+        intro=f"{copies} and {longer} process equally many images, each with a whole schedule of the learning rate. "
+        "Seconds are those of training alone, without evaluation.",
+        figure=Figure([_panel(results, "images", "images processed"), _panel(results, "seconds", "seconds")]),
+        table=Table(columns, body, {1, 2, 3}),
+    )
+
+
+def accuracy_at(curves: Curves, arm: str, x: str, at: float) -> Spread:
+    """Accuracy over the seeds at the last evaluation that, in the mean of the seeds, is not beyond `at`.
+
+    0 where there is none yet.
+    """
+    own = [columns for name, columns in curves.items() if split_seed(name)[0] == arm]
+    xs = np.mean([[float(v or 0) for v in columns[x]] for columns in own], axis=0)
+    last = int((xs <= at * (1 + 1e-9)).sum()) - 1
+    return Spread.of([float(columns["test_accuracy"][last] or 0) if last >= 0 else 0.0 for columns in own])
+
+
+def images_takeaway(copies: str, longer: str, a: Spread, b: Spread) -> str:
+    """Whether compute is better spent on copies (a) or on epochs (b)."""
+    verdict = "is better than" if a.mean > b.mean else "is worse than" if a.mean < b.mean else "is as good as"
+    return f"At equal images {copies} {verdict} {longer}: {points_apart(a, b)}."
+
+
+def seconds_takeaway(at_s: float, copies: str, a: Spread, b: Spread) -> str:
+    verdict = "ahead" if a.mean > b.mean else "behind" if a.mean < b.mean else "level"
+    return f"After {at_s:,.1f} s, when the first of them ends, {copies} is {verdict}: {points_apart(a, b)}."
+
+
+def _target_section(results: Results) -> Section:
+    names, settings = by_copies(results.settings), results.settings
+    rows = results.rows["runs"]
+    body = []
+    for name in [*names, longer_name(settings)]:
+        own = [row for row in rows if row["arm"] == name]
+        reached = sum(row["seconds_to_target"] is not None for row in own)
+        cells = [_mean_text([row[f"{key}_to_target"] for row in own], _DIGITS[key]) for key in TARGETS]
+        at_cap = f"{_of(results, name).percent()} after {_of(results, name, 'seconds').mean:,.1f} s"
+        body.append([name, *cells, f"{reached} of {len(own)}", "" if reached == len(own) else at_cap])
+    columns = ["arm", *TARGETS, "seeds that reached it", "if not all: accuracy at the cap"]
+    table = Table(columns, body, set(range(1, 6)))
+    looks = settings["epochs"] // settings["evaluate_every"]
+    panels = [
+        Lines(
+            "copies M",
+            f"{key} to the target",
+            [Series("mean of the seeds", "measured", sorted(settings["copies"]), means, low, high, is_joined=True)],
+            log_x=True,
+            x_ticks=sorted(settings["copies"]),
+        )
+        for key in ("epochs", "seconds")
+        for means, low, high in [_against_copies(rows, names, key)]
+    ]
+    return Section(
+        f"To {100 * settings['target']:g} %",
+        target_takeaway(rows, names, longer_name(settings), settings["epochs"]),
+        intro=f"Every arm is looked at {looks} times. Means are over the seeds that reached the target.",
+        figure=Figure(panels),
+        table=table.without_empty_columns(),
+    )
+
+
+def _mean_text(values: list[float | None], digits: int) -> str:
+    known = [v for v in values if v is not None]
+    if not known:
+        return "–"
+    found = Spread.of(known)
+    return f"{found.mean:,.{digits}f}" + ("" if found.std is None else f" ± {found.std:,.{digits}f}")
+
+
+def _against_copies(rows: list[Row], names: list[str], key: str) -> tuple[list[float | None], ...]:
+    """Means over the seeds with ± one standard deviation; None where not all seeds reached the target."""
+    found: list[Spread | None] = []
+    for name in names:
+        values = [row[f"{key}_to_target"] for row in rows if row["arm"] == name]
+        found.append(None if None in values else Spread.of(values))
+    return tuple([None if s is None else getattr(s, side) for s in found] for side in ("mean", "low", "high"))
+
+
+def target_takeaway(rows: list[Row], names: list[str], longer: str, cap: int) -> str:
+    """Which of the arms that reach the target from every seed needs the fewest updates, images and seconds."""
+    reached: dict[str, dict[str, Spread]] = {}
+    for name in [*names, longer]:
+        own = [row for row in rows if row["arm"] == name]
+        if all(row["seconds_to_target"] is not None for row in own):
+            reached[name] = {key: Spread.of([row[f"{key}_to_target"] for row in own]) for key in TARGETS}
+    missed = [name for name in names if name not in reached]
+    short = f" Not reached from every seed within {cap} epochs: {', '.join(missed)}." if missed else ""
+    if not reached:
+        return f"No arm reaches the target from every seed.{short}"
+    first = {key: min(reached, key=lambda name: reached[name][key].mean) for key in TARGETS}
+    shown = {key: f"{reached[name][key].mean:,.{_DIGITS[key]}f}" for key, name in first.items()}
+    return (
+        f"Fewest epochs and updates: {first['updates']} ({shown['epochs']} and {shown['updates']}). Fewest images: "
+        f"{first['images']} ({shown['images']}). Fewest seconds: {first['seconds']} ({shown['seconds']}).{short}"
+    )
+
+
+def _published_section(results: Results) -> Section:
+    names = by_copies(results.settings)
+    first, last = names[0], names[-1]
+    gain = 100 * (_of(results, last).mean - _of(results, first).mean)
+    rows = results.rows["runs"]
+    updates = {name: [row["updates_to_target"] for row in rows if row["arm"] == name] for name in (first, last)}
+    fewer = fewer_updates(updates[first], updates[last])
+    low, high = RECALLED_GAIN
+    body = [
+        ["larger M ends with the higher accuracy", f"{last} over {first}: {gain:+.2f} points", _yes(gain > 0)],
+        ["larger M reaches a given accuracy in fewer updates", fewer[1], fewer[0]],
+        [f"ResNet-44 gains +{low:g} to +{high:g} points *", f"{gain:+.2f} points", _yes(low <= gain <= high)],
+    ]
+    agreed = sum(row[2] == "yes" for row in body[:2])
+    size = "above" if gain > high else "below" if gain < low else "within"
+    return Section(
+        "Beside the paper",
+        f"{agreed} of the paper's 2 claims hold here; the gain of {gain:+.2f} points is {size} the range of +{low:g} to "
+        f"+{high:g} recalled for it.",
+        intro="Hoffer et al. 2019: CIFAR-10 with crop, flip and cutout, ResNet-44, batch 64, 100 epochs.",
+        table=Table(
+            ["published", "here", "agrees"], body, notes=["* recalled; the paper's figures by M are not at hand"]
+        ),
+    )
+
+
+def fewer_updates(first: list[float | None], last: list[float | None]) -> tuple[str, str]:
+    """Whether the arm `last` reaches the target in fewer updates than `first`, and how many each needs.
+
+    >>> fewer_updates([None, 90.0], [40.0])
+    ('yes', '40 against more than the cap')
+    """
+    a, b = (None if None in values else float(np.mean([v or 0.0 for v in values])) for values in (first, last))
+    shown = ["more than the cap" if v is None else f"{v:,.0f}" for v in (b, a)]
+    if a is None and b is None:
+        return "not known", "neither reaches the target from every seed"
+    return _yes(b is not None and (a is None or b < a)), " against ".join(shown)
+
+
+def _yes(holds: bool) -> str:
+    return "yes" if holds else "no"
+
+
+_SMOKE = {
+    "data": "digits", "network": "resnet8", "samples": 200, "test_samples": 200, "image_size": None, "crop": 1,
+    "flip": False, "cutout": 2, "copies": [1, 2, 4], "seeds": [2, 1, 1], "longer": 2, "epochs": 3, "batch": 20,
+    "learning_rate": 0.05, "evaluate_every": 1, "target": 0.6,
+}  # fmt: skip
+_LAPTOP = {
+    "data": "cifar10", "network": "resnet8", "samples": 1000, "test_samples": 2000, "image_size": 16, "crop": 2,
+    "flip": True, "cutout": 8, "copies": [1, 2, 4, 8, 16, 32], "seeds": [3, 2, 3, 1, 1, 1], "longer": 4, "epochs": 12,
+    "batch": 32, "learning_rate": 0.1, "evaluate_every": 1, "target": 0.36,
+}  # fmt: skip
+_PAPER = {
+    "data": "cifar10", "network": "resnet44", "samples": None, "test_samples": None, "image_size": None, "crop": 4,
+    "flip": True, "cutout": 16, "copies": [1, 2, 4, 8, 16, 32], "seeds": [3, 3, 3, 3, 3, 3], "longer": 8,
+    "epochs": 100, "batch": 64, "learning_rate": 0.1, "evaluate_every": 1, "target": 0.93,
+}  # fmt: skip
+
+STUDY = Study(
+    name="batch-augmentation",
+    question="What do M augmented copies of each sample in a batch gain, at equal updates, images and seconds?",
+    hypothesis="More copies make gradients less noisy, so a larger M needs fewer updates and ends with a lower error; it "
+    "costs M times the images",
+    sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
+    conduct=conduct,
+    page=page,
+)
