@@ -1,0 +1,42 @@
+"""The reports under docs/studies are what `chronograd study run NAME --report-only` makes of the results beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chronograd.report.html import render_html
+from chronograd.report.markdown import write_markdown
+from chronograd.studies.study import Results, find, settings_of, studies
+
+FOLDER = Path(__file__).parent.parent.parent / "docs" / "studies"
+REPORTS = sorted(path.parent for path in FOLDER.glob("*/results.json"))
+
+
+@pytest.mark.parametrize("folder", REPORTS, ids=lambda p: p.name)
+def test_a_report_follows_from_its_results(folder: Path, tmp_path: Path) -> None:
+    study, results = find(folder.name), Results.load(folder / "results.json")
+    assert (results.study, results.size) == (study.name, "laptop")
+    assert dict(results.settings) == _as_json(settings_of(study, "laptop"))
+    page = study.page(results)
+    for made in write_markdown(page, tmp_path):
+        assert made.read_bytes() == (folder / made.name).read_bytes(), f"{folder.name}/{made.name} is another"
+    assert (folder / "report.html").read_text() == render_html(page)
+    drawn = {path.name for path in folder.glob("*.svg")}
+    assert drawn == {path.name for path in tmp_path.glob("*.svg")}
+
+
+def test_the_list_names_every_study_and_its_question() -> None:
+    text = (FOLDER / "README.md").read_text()
+    for study in studies().values():
+        assert f"`{study.name}`" in text
+        assert study.question in text
+    for folder in REPORTS:
+        assert f"({folder.name}/README.md)" in text
+
+
+def _as_json(settings: object) -> object:
+    import json
+
+    return json.loads(json.dumps(settings))
