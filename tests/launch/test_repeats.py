@@ -1,0 +1,69 @@
+"""A job over several seeds: one run each, one record of all, and going on after an interruption."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pytest
+
+from chronograd import job as jobs
+from chronograd.errors import JobError
+from chronograd.launch.repeats import record_of_all, resume_over_seeds, train_over_seeds
+from chronograd.record import Curve, Quantity, Record
+from chronograd.rundir import RunDir
+
+
+def make_job() -> jobs.Job:
+    return jobs.from_dict(
+        {
+            "network": {"name": "tiny_networks:plain"},
+            "data": {"name": "digits", "samples": 200},
+            "training": {"batch": 20, "epochs": 2, "seed": 3},
+            "cluster": {"device": "cpu", "threads": 1},
+        }
+    )
+
+
+def test_seeds_are_trained_and_their_mean_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = str(Path(__file__).parent.parent / "train")
+    monkeypatch.setenv("PYTHONPATH", folder)
+    monkeypatch.syspath_prepend(folder)
+    whole = train_over_seeds(make_job(), 2, out=tmp_path / "whole")
+    ones = [RunDir.open(whole.path / f"seed-{seed}") for seed in (3, 4)]
+    assert [run.job().training.seed for run in ones] == [3, 4]
+    accuracies = [run.record().value("test_accuracy") for run in ones]
+    found = whole.record()["test_accuracy"]
+    assert found.value == pytest.approx(statistics.mean(accuracies))
+    assert found.std == pytest.approx(statistics.stdev(accuracies))
+    assert found.n == 2
+    # One seed is lost; going on trains it again, as it was, and leaves the other alone.
+    first = (ones[0].path / "record.json").read_bytes()
+    (whole.path / "record.json").unlink()
+    for path in sorted(ones[1].path.rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    ones[1].path.rmdir()
+    again = resume_over_seeds(RunDir.open(whole.path))
+    assert again.record().value("test_accuracy") == found.value
+    assert (ones[0].path / "record.json").read_bytes() == first
+    with pytest.raises(JobError, match="is a single run"):
+        resume_over_seeds(ones[0])
+
+
+def test_what_some_seeds_lack_is_said() -> None:
+    def record(accuracy: float, reached_s: float | None) -> Record:
+        made = Record(kind="measured", title="training")
+        made.put("test_accuracy", Quantity(value=accuracy, unit="1", source="test images"))
+        missing = Quantity.missing("s", "not reached")
+        made.put("time_to_accuracy_s", missing if reached_s is None else Quantity(value=reached_s, unit="s"))
+        columns: dict[str, list[float | None]] = {"step": [1.0, 2.0], "test_accuracy": [None, accuracy]}
+        made.curves["training"] = Curve(columns=columns)
+        return made
+
+    whole = record_of_all([record(0.5, 2.0), record(0.7, None), record(0.9, 4.0)])
+    assert whole.value("test_accuracy") == pytest.approx(0.7)
+    assert whole["test_accuracy"].std == pytest.approx(0.2)
+    reached = whole["time_to_accuracy_s"]
+    assert (reached.value, reached.n) == (3.0, 2)
+    assert reached.source.startswith("mean over 2 of 3 seeds")
+    assert whole.curves["training"].columns["test_accuracy"] == [None, pytest.approx(0.7)]
