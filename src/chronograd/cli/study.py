@@ -48,9 +48,9 @@ def run(
     chronograd study run cutout --size smoke
     chronograd study run transfer --size laptop --out studies/transfer
     """
+    from chronograd.record import write_aside
     from chronograd.report.html import render_html
     from chronograd.report.markdown import write_markdown
-    from chronograd.record import write_aside
     from chronograd.studies.lab import Lab
     from chronograd.studies.study import Results, find, settings_of
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,7 @@ def command(
     if resumed is not None and (out is not None or initial_weights is not None or seeds is not None):
         raise click.UsageError("--resume goes on with what was begun: leave --out, --initial-weights and --seeds out.")
     if tensorboard:
-        from chronograd.report import tensorboard as _  # an extra: better missed now than after training
+        importlib.import_module("chronograd.report.tensorboard")  # an extra: better missed now than after training
     run = _train(job, out, resumed, initial_weights, launcher, seeds)
     if tensorboard:
         _write_events(run)

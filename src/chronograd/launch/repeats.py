@@ -79,7 +79,7 @@ def record_of_all(records: Sequence[Record]) -> Record:
             whole.put(name, Quantity.of_samples(values, first[name].unit, source))
         else:
             whole.put(name, Quantity.missing(first[name].unit, f"no seed has it; of the first: {first[name].reason}"))
-    for name, curve in first.curves.items():
+    for name in first.curves:
         if name == "training" and len({len(r.curves[name].columns["step"]) for r in records}) == 1:
             whole.curves[name] = _mean_curve([r.curves[name] for r in records])
     return whole
