@@ -92,17 +92,7 @@ def batch_augmentation() -> dict[str, Any]:
 
 def fine_tuning() -> dict[str, Any]:
     """All layers from pretrained weights at a low rate: batch 64, 200 epochs, a tenth after 60, 120 and 180."""
-    return {
-        "optimizer": "sgd",
-        "learning_rate": 0.01,
-        "momentum": 0.9,
-        "weight_decay": 1e-4,
-        "schedule": "multi_step",
-        "milestones": [0.3, 0.6, 0.9],
-        "gamma": 0.1,
-        "batch": 64,
-        "epochs": 200,
-    }
+    return {**cifar_resnet(), "learning_rate": 0.01, "milestones": [0.3, 0.6, 0.9], "batch": 64, "epochs": 200}
 
 
 def feature_extraction() -> dict[str, Any]:

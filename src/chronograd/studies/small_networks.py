@@ -16,8 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from chronograd.data import datasets
 from chronograd.job import Data, Job, changed, from_dict
 from chronograd.report.figure import Bar, Bars, Figure, Lines, Mark
@@ -33,7 +31,6 @@ SCRATCH, HEAD, TUNED = "from scratch", "head on a frozen trunk", "then all unfro
 STAGES = (SCRATCH, HEAD, TUNED)
 COLORS = {SCRATCH: "grey", HEAD: "vermilion", TUNED: "accent"}
 RANGES = {"imagenet": "normalised as ImageNet", "own": "normalised", "unit": "0 … 1", "raw": "0 … 255"}
-CHUNK = 256
 
 
 # -- the networks --------------------------------------------------------------------------------------
@@ -231,36 +228,21 @@ def accuracy_with_stored(run: RunDir, weights: str) -> float:
     """Test accuracy of a run's parameters with the batch-norm statistics of other weights of the same network."""
     import torch
 
-    from chronograd.models import registry
     from chronograd.models.weights import load_pretrained
     from chronograd.train.inputs import ImageInput
+    from chronograd.train.methods.teacher import network_of, softmax_of
 
     job = run.job()
     found = datasets.load(job.data, job.training.seed)
-    trained, stored = (
-        registry.build(
-            job.network.name,
-            job.network.options,
-            input_shape=found.card.shape,
-            num_classes=found.card.num_classes,
-        )
-        for _ in range(2)
-    )
-    load_pretrained(trained, str(run.path), job.network.name)
+    trained, stored = network_of(run), network_of(run)
     load_pretrained(stored, weights, job.network.name)
     statistics = dict(stored.named_buffers())
-    device = torch.device("cuda" if torch.cuda.is_available() and job.cluster.device != "cpu" else "cpu")
-    images = ImageInput(found.test, found, device)
-    num_correct = 0
     with torch.no_grad():
         for name, buffer in trained.named_buffers():
             buffer.copy_(statistics[name])
-        trained.to(device).eval()
-        for start in range(0, len(images), CHUNK):
-            chunk = np.arange(start, min(start + CHUNK, len(images)))
-            logits_NK = trained(images.prepare(images.gather(chunk).to(device)))
-            num_correct += int((logits_NK.argmax(1).cpu() == found.test_labels_N[chunk]).sum())
-    return num_correct / len(images)
+    images = ImageInput(found.test, found, next(trained.parameters()).device)
+    is_right = softmax_of(trained, images).argmax(1) == found.test_labels_N.numpy()
+    return float(is_right.mean())
 
 
 # -- what the runs say ---------------------------------------------------------------------------------

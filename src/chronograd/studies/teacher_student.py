@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,9 +29,6 @@ from chronograd.studies.study import Results, Row, Settings, Study
 from chronograd.studies.tables import points, points_apart, study_page
 from chronograd.train.methods import teacher
 from chronograd.train.methods.teacher import Selection
-
-if TYPE_CHECKING:
-    from chronograd.data.datasets import Dataset
 
 Array = np.ndarray[Any, Any]
 
@@ -186,9 +183,9 @@ class Judge:
         )
         is_known = settings["labelled"]["name"] == settings["unlabelled"]["name"]
         self.truth_N = self.unlabelled.train_labels.numpy() if is_known else None
-        self.probability_NK = _softmax(run, self.unlabelled, "train")
-        self.probability_DK = _softmax(run, self.labelled, "train")
-        self.probability_TK = _softmax(run, self.labelled, "test")
+        self.probability_NK = teacher.softmax_of_run(run, self.unlabelled, "train")
+        self.probability_DK = teacher.softmax_of_run(run, self.labelled, "train")
+        self.probability_TK = teacher.softmax_of_run(run, self.labelled, "test")
         self._position = {int(sample): i for i, sample in enumerate(self.unlabelled.train_samples_N)}
 
     def selections(self) -> dict[str, Selection]:
@@ -229,7 +226,7 @@ class Judge:
 
     def agreement(self, run: RunDir) -> Row:
         """How often a network says of a test image what the teacher says: of all, and where the teacher is wrong."""
-        own_T, teachers_T = _softmax(run, self.labelled, "test").argmax(1), self.probability_TK.argmax(1)
+        own_T, teachers_T = teacher.softmax_of_run(run, self.labelled, "test").argmax(1), self.probability_TK.argmax(1)
         is_wrong_T = teachers_T != self.labelled.test_labels_N.numpy()
         return agreement(own_T, teachers_T, is_wrong_T)
 
@@ -246,14 +243,6 @@ class Judge:
             image_HWC = self.unlabelled.train.batch(np.array([position]))[0].permute(1, 2, 0).cpu().numpy()
             pictures[str(i)] = png_base64(np.rint(image_HWC * (255 / self.unlabelled.top)).astype(np.uint8))
         return rows, pictures
-
-
-def _softmax(run: RunDir, images: Dataset, split: str) -> Array:
-    from chronograd.train.inputs import ImageInput
-
-    network = teacher.network_of(run)
-    part = images.train if split == "train" else images.test
-    return teacher.softmax_of(network, ImageInput(part, images, next(network.parameters()).device))
 
 
 def agreement(own_T: Array, teachers_T: Array, is_wrong_T: Array) -> Row:

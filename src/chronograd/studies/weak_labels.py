@@ -6,7 +6,7 @@ D. Mahajan et al., Exploring the limits of weakly supervised pretraining, arXiv 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,10 +18,8 @@ from chronograd.rundir import RunDir
 from chronograd.studies.lab import Lab, Spread, is_apart, split_seed, spread
 from chronograd.studies.study import Results, Row, Settings, Study
 from chronograd.studies.tables import points, points_apart, study_page
+from chronograd.train.methods.teacher import softmax_of_run
 from chronograd.train.order import class_shares
-
-if TYPE_CHECKING:
-    from chronograd.data.datasets import Dataset
 
 Array = np.ndarray[Any, Any]
 BEFORE, AFTER = "pretraining", "transfer"
@@ -124,38 +122,12 @@ def _class_rows(runs: Mapping[str, RunDir], settings: Settings) -> list[Row]:
         experiment, seed = split_seed(name)
         stage, _, arm = experiment.partition("/")
         if arm in settings["resamplings"]:
-            probability_NK = probabilities(run, sets[stage])
+            probability_NK = softmax_of_run(run, sets[stage], "test")
             by_class = class_accuracies(probability_NK, sets[stage].test_labels_N.numpy())
             rows += [
                 {"stage": stage, "arm": arm, "seed": seed, "class": c, "accuracy": a} for c, a in enumerate(by_class)
             ]
     return rows
-
-
-def probabilities(run: RunDir, dataset: Dataset) -> Array:
-    """What a trained network makes of the test images of its own data set, as it saw them: shape (N, K)."""
-    import torch
-
-    from chronograd.models import registry
-    from chronograd.models.weights import load_pretrained
-    from chronograd.train.evaluation import CHUNK
-    from chronograd.train.inputs import ImageInput
-
-    job = run.job()
-    card = dataset.card
-    network = registry.build(
-        job.network.name, job.network.options, input_shape=card.shape, num_classes=card.num_classes
-    )
-    load_pretrained(network, str(run.path), job.network.name)
-    network.eval()
-    seen = ImageInput(dataset.test, dataset, torch.device("cpu"), job.training.channels_last)
-    rows = []
-    with torch.no_grad():
-        for start in range(0, len(seen), CHUNK):
-            raw = seen.gather(np.arange(start, min(start + CHUNK, len(seen))))
-            rows.append(torch.softmax(network(seen.prepare(raw)).float(), dim=1))
-    found: Array = torch.cat(rows).numpy()
-    return found
 
 
 def class_accuracies(probability_NK: Array, labels_N: Array) -> list[float]:

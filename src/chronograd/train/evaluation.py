@@ -8,11 +8,9 @@ from torch.nn import functional
 
 from chronograd.data.datasets import Dataset
 from chronograd.train import distributed
+from chronograd.train.inputs import CHUNK, in_chunks
 from chronograd.train.place import Place
 from chronograd.train.step import TrainingStep
-
-# Images per pass. Fixed, so that a sample meets the same neighbours for any number of ranks.
-CHUNK = 256
 
 
 @torch.no_grad()
@@ -25,15 +23,12 @@ def evaluate(step: TrainingStep, dataset: Dataset, place: Place) -> tuple[float,
     distributed.share_buffers(step.network if step.averaged is None else step.averaged, place)
     network = step.evaluated.eval()
     loss_sum, num_correct = 0.0, 0
-    images, labels_N = step.test_input, dataset.test_labels_N
-    starts = range(place.rank * CHUNK, len(labels_N), place.world_size * CHUNK)
-    chunks = [np.arange(start, min(start + CHUNK, len(labels_N))) for start in starts]
+    labels_N = dataset.test_labels_N
+    samples = np.arange(len(labels_N))
+    mine = samples[samples // CHUNK % place.world_size == place.rank]
     try:
-        for i, chunk in enumerate(chunks):
-            for later in chunks[i + 1 : i + 2]:
-                images.prefetch(later)
-            seen = images.prepare(images.gather(chunk).to(place.device))
-            targets_N = labels_N[chunk[0] : chunk[-1] + 1].to(place.device)
+        for chunk, seen in in_chunks(step.test_input, mine, place.device):
+            targets_N = labels_N[torch.from_numpy(chunk)].to(place.device)
             with step.arithmetic():
                 logits_NK = network(seen).float()
             loss_sum += functional.cross_entropy(logits_NK, targets_N, reduction="sum").item()

@@ -11,10 +11,7 @@ import torch
 from torch import nn
 
 from chronograd.models.weights import head_of, without_head
-from chronograd.train.inputs import FeatureInput, Input
-
-# Images per pass of the trunk.
-CHUNK = 256
+from chronograd.train.inputs import FeatureInput, Input, in_chunks
 
 
 def freeze_trunk(network: nn.Module) -> str:
@@ -36,10 +33,7 @@ def features(
     trunk, _ = without_head(network)
     trunk.eval()
     rows = []
-    for start in range(0, len(images), CHUNK):
-        stop = min(start + CHUNK, len(images))
-        images.prefetch(np.arange(stop, min(stop + CHUNK, len(images))))
-        raw = images.gather(np.arange(start, stop)).to(device)
+    for _, seen in in_chunks(images, np.arange(len(images)), device):
         with arithmetic():
-            rows.append(trunk(images.prepare(raw)).float())
+            rows.append(trunk(seen).float())
     return FeatureInput(torch.cat(rows))

@@ -6,6 +6,7 @@ device, `prepare` there.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +17,9 @@ from chronograd.data import augment
 from chronograd.data.datasets import Dataset
 from chronograd.data.images import Images
 from chronograd.job import Augmentation
+
+# Images per pass outside training. Fixed, so that a sample meets the same neighbours for any number of ranks.
+CHUNK = 256
 
 
 class Input(Protocol):
@@ -84,3 +88,12 @@ class FeatureInput:
 
     def prepare(self, raw: Tensor, draws: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
         return raw
+
+
+def in_chunks(seen: Input, samples: np.ndarray, device: torch.device) -> Iterator[tuple[np.ndarray, Tensor]]:
+    """Samples as a network sees them, not augmented, CHUNK at a time and each chunk read while the one before is used."""
+    for start in range(0, len(samples), CHUNK):
+        chunk, later = samples[start : start + CHUNK], samples[start + CHUNK : start + 2 * CHUNK]
+        if len(later):
+            seen.prefetch(later)
+        yield chunk, seen.prepare(seen.gather(chunk).to(device))

@@ -27,10 +27,10 @@ from chronograd.rundir import RunDir
 if TYPE_CHECKING:
     import torch
 
+    from chronograd.data.datasets import Dataset
     from chronograd.train.inputs import Input
 
 Array = np.ndarray[Any, Any]
-CHUNK = 256
 
 
 @dataclass(frozen=True)
@@ -144,20 +144,26 @@ def network_of(run: RunDir) -> torch.nn.Module:
     return network.to("cuda" if has_gpu else "cpu").eval()
 
 
+def softmax_of_run(run: RunDir, dataset: Dataset, split: Literal["train", "test"]) -> Array:
+    """Probabilities (N, K) of a data set that is normalised as the run's own: all images of a split."""
+    from chronograd.train.inputs import ImageInput
+
+    network = network_of(run)
+    part = dataset.train if split == "train" else dataset.test
+    device = next(network.parameters()).device
+    return softmax_of(network, ImageInput(part, dataset, device, run.job().training.channels_last))
+
+
 def softmax_of(network: torch.nn.Module, seen: Input, positions: Array | None = None) -> Array:
     """Probabilities (N, K) of all samples of an input, or of those at N positions; float32."""
     import torch
 
+    from chronograd.train.inputs import in_chunks
+
     device = next(network.parameters()).device
     wanted = np.arange(len(seen)) if positions is None else positions
-    chunks = [wanted[start : start + CHUNK] for start in range(0, len(wanted), CHUNK)]
-    rows = []
     with torch.no_grad():
-        for chunk, later in zip(chunks, [*chunks[1:], None], strict=True):
-            if later is not None:
-                seen.prefetch(later)
-            logits_NK = network(seen.prepare(seen.gather(chunk).to(device))).float()
-            rows.append(torch.softmax(logits_NK, dim=1).cpu())
+        rows = [torch.softmax(network(images).float(), dim=1).cpu() for _, images in in_chunks(seen, wanted, device)]
     return np.asarray(torch.cat(rows).numpy())
 
 
