@@ -125,6 +125,8 @@ class Training(_Section):
     """Update rule."""
     learning_rate: float = Field(0.1, gt=0)
     """Peak learning rate."""
+    scale_by_ranks: tuple[Literal["learning_rate", "epochs"], ...] = ()
+    """What grows or shrinks with `cluster.count`: the rate is multiplied by it, the epochs are divided by it, rounded up."""
     momentum: float = Field(0.0, ge=0, lt=1)
     """Momentum of SGD, beta1 of AdamW, rho of Adadelta."""
     nesterov: bool = False
@@ -224,6 +226,23 @@ class Cluster(_Section):
     """CPU threads of one rank; cores divided by ranks on this machine by default."""
     price_usd_per_hour: Annotated[float, Field(ge=0)] | None = None
     """Price of one device for an hour; the price table's by default."""
+    max_restarts: int = Field(0, ge=0, le=1000)
+    """Times that all ranks are started again after one has failed, from the newest checkpoint; by torchrun and SLURM."""
+
+
+class Communication(_Section):
+    """How ranks exchange gradients."""
+
+    all_reduce: Literal["auto", "ring", "nccl", "hierarchical_copy", "reduction_to_one_device"] = "auto"
+    """Of the TensorFlow backends: hierarchical_copy, reduction_to_one_device or nccl on one machine, ring or nccl between."""
+    bucket_bytes: Annotated[int, Field(ge=1)] | None = None
+    """Gradients sent together: DDP's buckets (25 MiB by default), Horovod's fusion buffer (64 MiB by default)."""
+    compression: Literal["none", "fp16"] = "none"
+    """Gradients are sent in half precision; ddp and horovod."""
+    servers: int = Field(1, ge=1)
+    """Parameter servers, each with a share of the parameters."""
+    staleness_aware: bool = False
+    """Divide the learning rate of an asynchronous update by its staleness."""
 
 
 class _Job(_Section):
@@ -231,6 +250,7 @@ class _Job(_Section):
     data: Data
     training: Training = Field(default_factory=lambda: Training())
     cluster: Cluster = Field(default_factory=lambda: Cluster())
+    communication: Communication = Field(default_factory=lambda: Communication())
     backend: BackendName = "single"
     """How ranks work together."""
 
@@ -320,6 +340,25 @@ def changed(job: Job, overrides: Sequence[str]) -> Job:
         k: v for k, v in training.items() if k == "recipe" or getattr(job.training, k) != getattr(defaults, k)
     }
     return from_dict(_override(data, overrides), "job")
+
+
+def scaled(job: Job) -> Job:
+    """The job with its rate and epochs scaled by its ranks, where `training.scale_by_ranks` asks for that.
+
+    >>> one = from_dict({"network": {"name": "alexnet"}, "data": {"name": "digits"}, "cluster": {"count": 3},
+    ...     "training": {"epochs": 4, "learning_rate": 0.5, "scale_by_ranks": ["learning_rate", "epochs"]}})
+    >>> scaled(one).training.learning_rate, scaled(one).training.epochs
+    (1.5, 2)
+    """
+    training, count = job.training, job.cluster.count
+    if not training.scale_by_ranks:
+        return job
+    changes: list[str] = ["training.scale_by_ranks=[]"]
+    if "learning_rate" in training.scale_by_ranks:
+        changes.append(f"training.learning_rate={training.learning_rate * count}")
+    if "epochs" in training.scale_by_ranks:
+        changes.append(f"training.epochs={-(-training.epochs // count)}")
+    return changed(job, changes)
 
 
 def resolved(job: Job) -> dict[str, Any]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from chronograd.backends.plan import RankPlan, torch_is_there, torch_worker
+from chronograd.backends.plan import RankPlan, prepare_nothing, torch_is_there, torch_worker
 from chronograd.job import Job
 from chronograd.train.place import threads_per_rank
+
+prepare = prepare_nothing
 
 
 def available() -> tuple[bool, str]:
@@ -18,4 +20,4 @@ def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
     """All ranks on this machine; with one rank it does what `single` does."""
     ranks = job.cluster.count
     environment = {"OMP_NUM_THREADS": str(threads_per_rank(job.cluster, ranks))}
-    return RankPlan(torch_worker(run, arguments), ranks, environment, launcher="torchrun")
+    return RankPlan(torch_worker(run, arguments), ranks, environment, "torchrun", job.cluster.max_restarts)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from chronograd.job import Job
+from chronograd.rundir import RunDir
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,14 @@ class RankPlan:
         environment: variables of every rank, beside those by which a launcher tells it its number and where
             the others are (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
         launcher: the launcher that fits best where nobody asks for another.
+        max_restarts: times that a launcher which can do so starts all ranks again after one has failed.
     """
 
     command: tuple[str, ...]
     world_size: int
     environment: dict[str, str] = field(default_factory=dict)
     launcher: str = "local"
+    max_restarts: int = 0
 
 
 class Backend(Protocol):
@@ -40,6 +43,13 @@ class Backend(Protocol):
 
         Raises JobError if the job does not fit the backend.
         """
+
+    def prepare(self, job: Job, run: RunDir) -> None:
+        """Put into the run directory what the ranks will read beside its job, if anything."""
+
+
+def prepare_nothing(job: Job, run: RunDir) -> None:
+    """The `prepare` of backends whose ranks read the job alone."""
 
 
 def torch_worker(run: Path, arguments: Sequence[str]) -> tuple[str, ...]:

@@ -8,16 +8,8 @@ from typing import cast
 
 from chronograd import backends
 from chronograd.backends.plan import Backend
-from chronograd.errors import JobError, NotFoundError, RunError
+from chronograd.errors import NotFoundError, RunError
 from chronograd.job import BACKENDS
-
-NOT_YET = {
-    "data_parallel": "torch.nn.DataParallel is for several GPUs in one process; ddp does the same job faster",
-    "parameter_server": "needs Ray, and asynchronous steps in the record",
-    "horovod": "needs a patched build of Horovod (its last release does not compile with torch 2)",
-    "tf_mirrored": "needs TensorFlow, and networks with a Keras twin",
-    "tf_multiworker": "needs TensorFlow, and networks with a Keras twin",
-}
 
 
 def names() -> list[str]:
@@ -29,14 +21,17 @@ def names() -> list[str]:
 def find(name: str) -> Backend:
     """The backend, ready to run here.
 
-    Raises JobError for one that is not there yet, RunError for one that cannot run here, with the reason.
+    Raises NotFoundError for an unknown one, RunError for one that cannot run here, with the reason.
     """
-    if name not in names():
-        if name not in NOT_YET:
-            raise NotFoundError("backend", name, names())
-        raise JobError(f"backend {name} is not there yet: it {NOT_YET[name]}", f"write backend={' or '.join(names())}")
-    backend = cast(Backend, importlib.import_module(f"chronograd.backends.{name}"))
+    backend = load(name)
     is_available, reason = backend.available()
     if not is_available:
-        raise RunError(f"backend {name} cannot run here: {reason}")
+        raise RunError(f"backend {name} cannot run here: {reason}", "`chronograd doctor` lists what can")
     return backend
+
+
+def load(name: str) -> Backend:
+    """The backend, whether or not it can run here. Raises NotFoundError."""
+    if name not in names():
+        raise NotFoundError("backend", name, names())
+    return cast(Backend, importlib.import_module(f"chronograd.backends.{name}"))

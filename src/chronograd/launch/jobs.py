@@ -54,6 +54,7 @@ def create(
     initial_weights: PathLike | None = None,
 ) -> RunDir:
     """The run directory of a job that can run here, with nothing run yet; see `train`."""
+    job = jobs.scaled(job)
     check(job)
     if initial_weights is not None and not Path(initial_weights).is_file():
         raise InputError(f"no file of initial weights at {initial_weights}")
@@ -72,7 +73,7 @@ def resume(
     Raises JobError if `job` is given and is not the run's own.
     """
     own = run.job()
-    if job is not None and jobs.resolved(job) != jobs.resolved(own):
+    if job is not None and jobs.resolved(job := jobs.scaled(job)) != jobs.resolved(own):
         different = sorted(_differences(jobs.resolved(own), jobs.resolved(job)))
         raise JobError(
             f"{run.path} was started with another job; these fields differ: {', '.join(different)}",
@@ -138,10 +139,12 @@ def check(job: Job) -> None:
 
 
 def _launch(job: Job, run: RunDir, arguments: Sequence[str], launcher: str | None, on_line: OnLine) -> None:
-    plan = registry.find(job.backend).plan(job, run.path, arguments)
+    backend = registry.find(job.backend)
+    plan = backend.plan(job, run.path, arguments)
     name = launcher or plan.launcher
     if name not in LAUNCHERS:
         raise JobError(f"launcher {name!r} is not there", f"use {' or '.join(LAUNCHERS)}")
+    backend.prepare(job, run)
     follower = StepFollower(run.steps_path(0))
 
     def watch() -> None:

@@ -25,6 +25,7 @@ def command(plan: RankPlan) -> tuple[str, ...]:
         "--standalone",
         f"--local-addr={LOOPBACK}",
         f"--nproc-per-node={plan.world_size}",
+        *((f"--max-restarts={plan.max_restarts}",) if plan.max_restarts else ()),
         "--no-python",
         *plan.command,
     )

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from chronograd.data.datasets import Dataset
-from chronograd.train import distributed
+from chronograd.train.exchange import share_buffers
 from chronograd.train.inputs import CHUNK, in_chunks
 from chronograd.train.place import Place
 from chronograd.train.step import TrainingStep
@@ -20,7 +20,7 @@ def evaluate(step: TrainingStep, dataset: Dataset, place: Place) -> tuple[float,
     Rank 0's running means are used by all. Chunks go to the ranks in turn. Where the job keeps a running mean of the
     weights, that is evaluated.
     """
-    distributed.share_buffers(step.network if step.averaged is None else step.averaged, place)
+    share_buffers(step.network if step.averaged is None else step.averaged, place)
     network = step.evaluated.eval()
     loss_sum, num_correct = 0.0, 0
     labels_N = dataset.test_labels_N
@@ -36,5 +36,5 @@ def evaluate(step: TrainingStep, dataset: Dataset, place: Place) -> tuple[float,
     finally:
         step.train_mode()
     sums = torch.tensor([loss_sum, num_correct], dtype=torch.float64, device=place.device)
-    loss_sum, correct = distributed.sum_over_ranks(sums, place).tolist()
+    loss_sum, correct = place.exchange.sum(sums).tolist()
     return loss_sum / len(labels_N), correct / len(labels_N)

@@ -1,6 +1,6 @@
 """The training loop: epochs of steps, then evaluation, then a checkpoint.
 
-Written for one rank; `chronograd.train.distributed` does nothing there. The training clock covers input,
+Written for one rank; `place.exchange` does nothing there. The training clock covers input,
 transfer, forward, backward and update, and the one pass of a frozen trunk whose features are kept; evaluation and
 checkpoints are apart from it.
 """
@@ -17,9 +17,10 @@ import torch
 from chronograd.data.datasets import Dataset
 from chronograd.errors import FileFormatError
 from chronograd.rundir import RunDir, StepWriter
-from chronograd.train import checkpoint, distributed, order
+from chronograd.train import checkpoint, order
 from chronograd.train.checkpoint import Progress
 from chronograd.train.evaluation import evaluate
+from chronograd.train.exchange import number_of_first
 from chronograd.train.place import Place
 from chronograd.train.step import TrainingStep
 
@@ -71,7 +72,7 @@ def _resume(step: TrainingStep, place: Place, run: RunDir, lines: StepWriter) ->
     """Rank 0 chooses the checkpoint, all ranks read it. Only what rank 0 notes is kept."""
     newest, notes = checkpoint.newest_sound(run.checkpoints) if place.is_first else (None, [])
     number = int(newest.name.removeprefix("step-")) if newest is not None else 0
-    number = distributed.number_of_first_rank(number, place)
+    number = number_of_first(number, place)
     if number == 0:
         return Progress()
     chosen = run.checkpoints / f"step-{number:08d}"
@@ -95,7 +96,7 @@ def _epoch(step: TrainingStep, place: Place, lines: StepWriter, progress: Progre
     epoch_time_s = time.perf_counter() - start
     weighted = torch.tensor(log.loss_sum, dtype=torch.float64, device=place.device)
     samples = step.steps_per_epoch * step.training.batch
-    return distributed.sum_over_ranks(weighted, place).item() / samples, epoch_time_s
+    return place.exchange.sum(weighted).item() / samples, epoch_time_s
 
 
 def seed_everything(seed: int) -> None:

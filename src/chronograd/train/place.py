@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from chronograd.errors import InputError
@@ -13,6 +13,8 @@ from chronograd.measure import environment
 
 if TYPE_CHECKING:
     import torch
+
+    from chronograd.train.exchange import Alone
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Place:
     local_rank: int
     device: torch.device
     threads: int
+    exchange: Alone = field(default_factory=lambda: _alone())
 
     @property
     def is_first(self) -> bool:
@@ -57,7 +60,7 @@ def check_machine(job: Job, ranks_here: int, gpu_names: Sequence[str]) -> None:
         )
 
 
-def place_from_environment(job: Job) -> Place:
+def place_from_environment(job: Job, exchange_of: Callable[[Job, int], Alone] | None = None) -> Place:
     """The place of this process, from RANK, WORLD_SIZE and LOCAL_RANK as torchrun sets them.
 
     Sets the number of threads of this process. Raises InputError if the device is not there.
@@ -70,12 +73,13 @@ def place_from_environment(job: Job) -> Place:
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if has_cuda else []
     check_machine(job, ranks_on_node, names)
     threads = threads_per_rank(job.cluster, ranks_on_node)
+    exchange = exchange_of(job, world_size) if exchange_of is not None else _alone()
     torch.set_num_threads(threads)
     if job.cluster.device == "cpu" or not has_cuda:
-        return Place(rank, world_size, local_rank, torch.device("cpu"), threads)
+        return Place(rank, world_size, local_rank, torch.device("cpu"), threads, exchange)
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
-    return Place(rank, world_size, local_rank, device, threads)
+    return Place(rank, world_size, local_rank, device, threads, exchange)
 
 
 _VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
@@ -85,3 +89,9 @@ def _matches(device: str, gpu_name: str) -> bool:
     """Whether `a100-80` may be the card that the driver calls `NVIDIA A100-SXM4-80GB`."""
     letters = gpu_name.lower().replace(" ", "")
     return all(part in letters for part in device.lower().split("-"))
+
+
+def _alone() -> Alone:
+    from chronograd.train.exchange import Alone
+
+    return Alone()

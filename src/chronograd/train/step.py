@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
@@ -28,7 +27,7 @@ from chronograd.job import Job
 from chronograd.models import registry
 from chronograd.models.weights import load_pretrained
 from chronograd.predict.checkpointing import blocks_to_checkpoint
-from chronograd.train import distributed, frozen
+from chronograd.train import frozen
 from chronograd.train.inputs import ImageInput, Input
 from chronograd.train.optimizer import make_optimizer, set_rate
 from chronograd.train.order import SampleOrder, random_seed, rank_slice
@@ -90,7 +89,7 @@ class TrainingStep:
         trained = self.part_of(self.network)
         if training.compile:
             trained = cast(nn.Module, torch.compile(trained))
-        self.model = distributed.parallel(trained, place)
+        self.model, self.optimizer = place.exchange.parallel(trained, self.optimizer, place)
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=training.precision == "fp16")
         self.loss = torch.zeros((), device=place.device)
         self._index, self._share, self._part = 0, 1.0, 0
@@ -158,6 +157,8 @@ class TrainingStep:
         with self._exchange():
             self.scaler.scale(scaled).backward()
         self._part += 1
+        if self._part == self.training.accumulation:
+            self.place.exchange.settle(self.optimizer)
 
     def update(self) -> None:
         """One step of the optimizer at the schedule's rate, and of the running mean."""
@@ -180,9 +181,7 @@ class TrainingStep:
 
     def without_exchange(self) -> AbstractContextManager[None] | None:
         """A context in which ranks do not average gradients; None if there is one rank."""
-        if not isinstance(self.model, DistributedDataParallel):
-            return None
-        return self.model.no_sync()
+        return self.place.exchange.apart(self.model, self.optimizer)
 
     @property
     def rank_samples(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -20,15 +20,19 @@ from chronograd.measure.memory import PeakMemory, cpu_tensor_peak_bytes
 from chronograd.measure.steps import Timing, time_steps
 from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir, StepWriter
-from chronograd.train import distributed, leash, order
+from chronograd.train import leash, order
+from chronograd.train.exchange import Alone, exchange_of, number_of_first
 from chronograd.train.loop import seed_everything, train
 from chronograd.train.place import Place, place_from_environment
 from chronograd.train.result import header, training_record
 from chronograd.train.step import TrainingStep
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one rank. Returns its exit status; errors of the user's input are one message, no traceback."""
+def main(argv: Sequence[str] | None = None, exchange_of: Callable[[Job, int], Alone] = exchange_of) -> int:
+    """Run one rank. Returns its exit status; errors of the user's input are one message, no traceback.
+
+    `exchange_of` gives what a job's ranks average their gradients by.
+    """
     arguments = _parser().parse_args(argv)
     leash.hold_on()
     try:
@@ -36,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         job = run.job()
         if job.task != "classification":
             raise JobError(f"task {job.task} is not trained yet; classification is")
-        place = place_from_environment(job)
-        with distributed.joined(place):
+        place = place_from_environment(job, exchange_of)
+        with place.exchange.joined(place):
             if arguments.verb == "train":
                 _train(run, job, place)
             else:
@@ -58,7 +62,7 @@ def _train(run: RunDir, job: Job, place: Place) -> None:
         step = _start(run, job, place, dataset, lines)
         progress = train(step, dataset, place, run, lines)
         _write_memory(lines, memory, progress.step)
-    distributed.wait_for_all(place)
+    place.exchange.wait(place)
     if place.is_first:
         record = training_record(run, job, dataset.card, progress.stopped)
         record.put("trained_params", _trained_params(step))
@@ -71,12 +75,12 @@ def _measure(run: RunDir, job: Job, place: Place, timing: Timing, flops_per_step
         dataset = datasets.load(job.data, job.training.seed)
         memory = PeakMemory(place.device)
         step = _start(run, job, place, dataset, lines)
-        time_steps(step, timing, lines.write, lambda number: distributed.number_of_first_rank(number, place))
+        time_steps(step, timing, lines.write, lambda number: number_of_first(number, place))
         if place.device.type == "cpu":
             _write_tensor_memory(lines, step)
         else:
             _write_memory(lines, memory, 0)
-    distributed.wait_for_all(place)
+    place.exchange.wait(place)
     if place.is_first:
         run.save_record(_measured_record(run, job, place, timing, flops_per_step))
 

@@ -1,0 +1,29 @@
+"""torch.nn.DataParallel: one process drives all GPUs of a machine, and copies the network to them in every step.
+
+Parameters go from the first GPU to all, inputs are scattered, outputs gathered, gradients summed on the first GPU.
+PyTorch recommends DistributedDataParallel; this backend is there to measure what the difference costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from chronograd.backends.plan import RankPlan, prepare_nothing, torch_is_there, torch_worker
+from chronograd.job import Job
+from chronograd.measure import environment
+from chronograd.train.place import threads_per_rank
+
+prepare = prepare_nothing
+
+
+def available() -> tuple[bool, str]:
+    is_there, reason = torch_is_there()
+    if is_there and not environment.gpus():
+        return False, "torch.nn.DataParallel makes replicas on GPUs only, and this machine has no NVIDIA GPU"
+    return is_there, reason
+
+
+def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
+    """One process for all GPUs; `cluster.count` of them, the batch shared out among them."""
+    return RankPlan(torch_worker(run, arguments), 1, {"OMP_NUM_THREADS": str(threads_per_rank(job.cluster, 1))})

@@ -1,0 +1,140 @@
+"""What a rank needs of the others, and nothing else of the training code knows of: gradients averaged, numbers agreed on.
+
+`Alone` is a single rank: it does nothing. Others override what they must.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from chronograd.job import Communication, Job
+
+if TYPE_CHECKING:
+    from chronograd.train.place import Place
+
+# A rank that waits longer than this for another gives up; evaluation and checkpoints are shorter.
+TIMEOUT = timedelta(minutes=30)
+MIB = 2**20
+
+
+class Alone:
+    """One rank. Also what is common to all: every method is called by every rank, in the same order."""
+
+    @contextmanager
+    def joined(self, place: Place) -> Iterator[None]:
+        """Membership in the group of ranks.
+
+        A rank that raises does not take leave of the others, which could make it wait for them: it is to end.
+        """
+        yield
+
+    def parallel(self, network: nn.Module, optimizer: Optimizer, place: Place) -> tuple[nn.Module, Optimizer]:
+        """What to call, and what to step, so that gradients are averaged over ranks between the two."""
+        return network, optimizer
+
+    def settle(self, optimizer: Optimizer) -> None:
+        """Called after the last backward of a step, also within `apart`: waits for the averages where backward does not."""
+
+    def apart(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None] | None:
+        """A context in which ranks average nothing; None for one rank, which never does."""
+        return None
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Over ranks, in place, and the same on every rank."""
+        return values
+
+    def of_first(self, values: torch.Tensor) -> torch.Tensor:
+        """Those of rank 0, in place, on every rank."""
+        return values
+
+    def wait(self, place: Place) -> None:
+        """Until every rank is here."""
+
+
+def number_of_first(number: int, place: Place) -> int:
+    """Rank 0's number, on every rank."""
+    return int(place.exchange.of_first(torch.tensor(number, device=place.device)))
+
+
+def share_buffers(network: nn.Module, place: Place) -> None:
+    """Give every rank the buffers of rank 0, such as running means, so that all evaluate one network."""
+    buffers = [b for b in network.buffers() if b.is_floating_point()]
+    if place.world_size == 1 or not buffers:
+        return
+    flat = place.exchange.of_first(torch.cat([b.detach().reshape(-1).double() for b in buffers]))
+    for buffer, values in zip(buffers, torch.split(flat, [b.numel() for b in buffers]), strict=True):
+        buffer.copy_(values.view_as(buffer))
+
+
+def exchange_of(job: Job, world_size: int) -> Alone:
+    """What PyTorch's own backends average gradients by."""
+    if job.backend == "data_parallel":
+        return OverReplicas(job.cluster.count)
+    return OverTorch(job.communication) if world_size > 1 else Alone()
+
+
+class OverReplicas(Alone):
+    """One rank whose network runs on several GPUs: torch.nn.DataParallel."""
+
+    def __init__(self, num_devices: int) -> None:
+        self._num_devices = num_devices
+
+    def parallel(self, network: nn.Module, optimizer: Optimizer, place: Place) -> tuple[nn.Module, Optimizer]:
+        return nn.DataParallel(network, device_ids=list(range(self._num_devices))), optimizer
+
+
+class OverTorch(Alone):
+    """torch.distributed with DistributedDataParallel: NCCL on CUDA, gloo on the CPU.
+
+    MASTER_ADDR and MASTER_PORT say where the ranks meet.
+    """
+
+    def __init__(self, communication: Communication) -> None:
+        self._communication = communication
+
+    @contextmanager
+    def joined(self, place: Place) -> Iterator[None]:
+        library = "nccl" if place.device.type == "cuda" else "gloo"
+        device = place.device if library == "nccl" else None
+        dist.init_process_group(
+            library, rank=place.rank, world_size=place.world_size, timeout=TIMEOUT, device_id=device
+        )
+        yield
+        dist.destroy_process_group()
+
+    def parallel(self, network: nn.Module, optimizer: Optimizer, place: Place) -> tuple[nn.Module, Optimizer]:
+        bucket_bytes = self._communication.bucket_bytes
+        model = DistributedDataParallel(
+            network,
+            device_ids=[place.device.index] if place.device.type == "cuda" else None,
+            bucket_cap_mb=None if bucket_bytes is None else bucket_bytes / MIB,
+        )
+        if self._communication.compression == "fp16":
+            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+            model.register_comm_hook(None, fp16_compress_hook)
+        return model, optimizer
+
+    def apart(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None] | None:
+        assert isinstance(model, DistributedDataParallel)
+        return model.no_sync()
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(values)
+        return values
+
+    def of_first(self, values: torch.Tensor) -> torch.Tensor:
+        dist.broadcast(values, src=0)
+        return values
+
+    def wait(self, place: Place) -> None:
+        dist.barrier(device_ids=[place.device.index] if place.device.type == "cuda" else None)
