@@ -68,7 +68,7 @@ from chronograd.train.step import TrainingStep
 WORKLOADS = (("resnet20", 64, 8), ("small-cnn", 64, 24))
 WARMUP = 3  # steps before the clock starts
 ROUNDS = 12
-CHECKED = 4  # steps whose losses are compared
+CHECKED = 3
 AIM = 0.99
 OURS, BY_HAND = "chronograd", "hand-written"
 LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 5e-4
