@@ -47,6 +47,7 @@ QUANTITIES = {
     "ppp": ("PALEO's percent of peak, of forward and backward", "1"),
     "memory_peak_bytes": ("peak memory of one rank", "B"),
     "epoch_time_s": ("time per epoch", "s"),
+    "epoch_compute_time_s": ("time per epoch without loading data", "s"),
     "training_time_s": ("training time", "s"),
     "cost_usd": ("cost of the run", "usd"),
     "cost_usd_per_hour": ("price of the cluster per hour", "usd"),

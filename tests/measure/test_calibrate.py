@@ -10,9 +10,9 @@ from chronograd.cli.main import main
 from chronograd.count.tracing import trace
 from chronograd.errors import RunError
 from chronograd.hardware import catalog
-from chronograd.measure import calibrate as module
 from chronograd.measure.blocks import blocks
-from chronograd.measure.calibrate import Setup, default_setups, fit_alpha_beta, machine_key
+from chronograd.measure.calibrate import WORKER, Setup, default_setups, machine_key
+from chronograd.measure.workers import run_workers
 from chronograd.predict.calibration import CLASSES, calibrations
 from chronograd.trace import MATRIX_KINDS
 
@@ -24,14 +24,6 @@ def test_blocks_use_every_kind_of_matrix_work_and_count_completely() -> None:
         assert counted.uncounted() == {}
         kinds |= {op.kind for op in counted.operators}
     assert kinds >= {*MATRIX_KINDS, "norm", "softmax", "elementwise", "reduction", "pooling", "copy"}
-
-
-def test_alpha_and_beta_are_found_again() -> None:
-    """Four ranks: 6·α + 1.5·S/B."""
-    sizes = [1e3, 1e5, 1e6, 1e7]
-    alpha, bandwidth = fit_alpha_beta(sizes, [6 * 20e-6 + 1.5 * s / 5e9 for s in sizes], num_ranks=4)
-    assert alpha == pytest.approx(20e-6, rel=1e-6)
-    assert bandwidth == pytest.approx(5e9, rel=1e-6)
 
 
 def test_setups_share_the_cores() -> None:
@@ -51,8 +43,6 @@ def test_local_is_a_device_like_any_other() -> None:
         assert set(c.classes) == set(CLASSES)
         assert c.peak_flops_per_s > 1e8
         assert c.provenance["samples"] == len(blocks()) * (2 if c.mode == "training" else 1)
-    assert device.calibration is not None
-    assert device.calibration["link"]["bandwidth_bytes_per_s"] > 1e6
 
 
 @pytest.mark.usefixtures("local_device")
@@ -65,4 +55,4 @@ def test_predict_for_local(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_worker_that_fails_is_reported() -> None:
     with pytest.raises(RunError, match="failed"):
-        module._workers([["blocks", "no-such-device", "1", "fp32", "0.01"]], lambda *_: None, 1)
+        run_workers(WORKER, [["no-such-device", "1", "fp32", "0.01"]])

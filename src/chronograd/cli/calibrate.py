@@ -9,21 +9,26 @@ import click
 from chronograd.cli import common
 
 
-@click.command()
+@click.group(name="calibrate", invoke_without_command=True)
 @click.option("--precision", "precisions", multiple=True, type=click.Choice(["fp32", "tf32", "bf16", "fp16"]),
               help="What to calibrate; fp32 by default. May be given several times.")  # fmt: skip
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Also save the device file (.toml).")
 @common.json_option
-def command(precisions: tuple[str, ...], out: Path | None, as_json: bool) -> None:
+@click.pass_context
+def command(context: click.Context, precisions: tuple[str, ...], out: Path | None, as_json: bool) -> None:
     """Measure this machine's GPU, or its CPU, in about a minute for each way of running.
 
     The result is the device `local`, which --on and cluster.device accept like any other.
     """
+    if context.invoked_subcommand is not None:
+        return
     from chronograd.hardware import catalog
-    from chronograd.measure.calibrate import calibrate, save_local
+    from chronograd.measure.calibrate import calibrate, calibrate_link, save_local
 
     with common.progress("calibrating") as report:
         device = save_local(calibrate(precisions=precisions or ("fp32",), progress=report))
+        if device.kind == "cpu":
+            calibrate_link()
     if out is not None:
         device.save(out)
     settings = (device.calibration or {})["settings"]
@@ -59,3 +64,53 @@ def command(precisions: tuple[str, ...], out: Path | None, as_json: bool) -> Non
     )
     common.print_table(columns, rows, title=f"local: {device.title}", right=range(2, 9))
     click.echo(f"saved to {catalog.user_device_path('local')}")
+
+
+@command.command(name="links")
+@click.option("--world", "worlds", default="2", show_default=True, help="Numbers of processes, such as 2,4.")
+@click.option("--collective", "collectives", multiple=True, help="Which to time; all by default. Several times.")
+@click.option("--seconds", default=0.4, show_default=True, type=click.FloatRange(0, min_open=True),
+              help="Time for one collective of one size.")  # fmt: skip
+@common.json_option
+def links_command(worlds: str, collectives: tuple[str, ...], seconds: float, as_json: bool) -> None:
+    """Time collectives between processes of this machine, and fit the link that predict uses.
+
+    All-reduce, all-gather, reduce-scatter and broadcast over sizes and numbers of processes: time, algorithm and bus
+    bandwidth. α and β of the all-reduces become the link `loopback`.
+
+    \b
+    chronograd calibrate links
+    chronograd calibrate links --world 2,4 --collective all_reduce
+    """
+    from chronograd.measure import links
+
+    counts = common.whole_numbers("--world", worlds)
+    with common.progress("timing collectives") as report:
+        rows = links.measure_links(counts, collectives or links.COLLECTIVES, seconds_each=seconds, progress=report)
+    fits = [links.fit(rows, name) for name in links.COLLECTIVES if any(row.collective == name for row in rows)]
+    link = next((links.link_of(fit, counts) for fit in fits if fit.collective == "all_reduce"), None)
+    path = links.save(link) if link is not None else None
+    if as_json:
+        shown = None if link is None else link.model_dump(mode="json")
+        data = {"rows": [row.row() for row in rows], "fits": [vars(fit) for fit in fits], "link": shown}
+        common.print_json(data)
+        return
+    from chronograd.units import percent, si
+    from chronograd.units import seconds as as_time
+
+    common.print_table(
+        ("collective", "processes", "size", "time", "middle 80 %", "n", "algbw", "busbw"),
+        [
+            (row.collective, str(row.world), si(row.bytes, "B"), as_time(row.seconds),
+             f"{as_time(row.low)} … {as_time(row.high)}", str(row.n), si(row.algbw, "B/s"), si(row.busbw, "B/s"))
+            for row in rows
+        ],
+        right=(1, 2, 3, 4, 5, 6, 7),
+    )  # fmt: skip
+    common.print_table(
+        ("fitted", "latency α", "bandwidth 1/β", "median error"),
+        [(f.collective, as_time(f.latency_s), si(f.bandwidth_bytes_per_s, "B/s"), percent(f.error)) for f in fits],
+        right=(1, 2, 3),
+    )
+    if path is not None:
+        click.echo(f"saved to {path}: the link loopback, from all-reduces")

@@ -55,6 +55,17 @@ def options(pairs: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+def whole_numbers(option: str, text: str) -> list[int]:
+    """The numbers of an option such as `--world 1,2,4`. Raises UsageError unless each is at least 1."""
+    try:
+        numbers = [int(word) for word in text.split(",")]
+    except ValueError:
+        numbers = [0]
+    if min(numbers) < 1:
+        raise click.UsageError(f"cannot read {option} {text!r}; write whole numbers such as 1,2,4")
+    return numbers
+
+
 def print_json(data: Any) -> None:
     click.echo(json.dumps(data, indent=1, allow_nan=False))
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from chronograd.cli import common
+
+if TYPE_CHECKING:
+    from chronograd.job import Job
+    from chronograd.rundir import RunDir
 
 
 @click.command(name="measure")
@@ -14,20 +19,17 @@ from chronograd.cli import common
 @click.option("--steps", "num_steps", default=30, show_default=True, type=click.IntRange(1), help="Steps to time.")
 @click.option("--warmup", default=5, show_default=True, type=click.IntRange(1), help="Steps before the clock starts.")
 @click.option("--seconds", default=60.0, show_default=True, type=click.FloatRange(0, min_open=True), help="At most.")
+@click.option("--world", "worlds", help="Numbers of ranks, such as 1,2,4: one run each, and a table.")
+@click.option("--scaling", default="strong", show_default=True,
+              help="With --world: strong (the batch stays), weak (the batch of a rank stays), or strong,weak.")  # fmt: skip
+@click.option("--epochs", "with_epochs", is_flag=True,
+              help="Also time whole epochs: the second after one of warm-up, and one without loading data.")  # fmt: skip
+@click.option("--batches", help="With --epochs: batch sizes, such as 32,128,512, until memory is full.")
 @click.option("--out", type=click.Path(), help="Run directory; a new one in runs/ by default.")
-@click.option("--launcher", type=click.Choice(["local", "torchrun"]), help="How ranks are started.")
+@click.option("--launcher", help="How ranks are started: local, torchrun, horovodrun; the backend's own by default.")
 @common.json_option
-def command(
-    job_file: str,
-    overrides: tuple[str, ...],
-    print_config: bool,
-    num_steps: int,
-    warmup: int,
-    seconds: float,
-    out: str | None,
-    launcher: str | None,
-    as_json: bool,
-) -> None:
+def command(job_file: str, overrides: tuple[str, ...], print_config: bool, worlds: str | None, scaling: str,
+            with_epochs: bool, batches: str | None, out: str | None, as_json: bool, **timing: Any) -> None:  # fmt: skip
     """Time a job's steps for real, on one process or many.
 
     Steps are timed after a warm-up, in their parts: input, transfer, forward, backward, exposed
@@ -36,13 +38,108 @@ def command(
     \b
     chronograd measure examples/digits.yaml
     chronograd measure examples/digits.yaml backend=ddp cluster.count=2 --steps 50
+    chronograd measure examples/digits.yaml backend=ddp --world 1,2,4 --scaling strong,weak
+    chronograd measure examples/digits.yaml --epochs --batches 32,128,512
     """
     job = common.read_job(job_file, overrides, print_config)
+    if batches is not None and not with_epochs:
+        raise click.UsageError("--batches times epochs; add --epochs")
+    if worlds is not None and with_epochs:
+        raise click.UsageError("--world times steps; leave --epochs out")
+    if worlds is not None:
+        if timing.pop("launcher"):
+            raise click.UsageError("--world starts each run by its backend's own launcher; leave --launcher out")
+        _measure_scaling(job, common.whole_numbers("--world", worlds), scaling.split(","), out, as_json, timing)
+        return
+    if batches is not None:
+        _measure_batches(job, common.whole_numbers("--batches", batches), out, as_json, timing)
+        return
     from chronograd.launch import jobs
 
     console = common.console(stderr=True)
     with console.status("timing steps") if console.is_terminal else nullcontext():
-        run = jobs.measure(job, num_steps=num_steps, warmup=warmup, seconds=seconds, out=out, launcher=launcher)
+        run = jobs.measure(job, out=out, with_epochs=with_epochs, **timing)
+    _show(run, as_json)
+
+
+def _measure_scaling(
+    job: Job, worlds: list[int], scalings: list[str], out: str | None, as_json: bool, timing: dict[str, Any]
+) -> None:
+    from chronograd.data.datasets import card
+    from chronograd.data.trace_job import trace_job
+    from chronograd.launch.scaling import measure_scaling
+    from chronograd.measure import environment
+    from chronograd.rundir import RunDir
+
+    whole = RunDir.create(job, environment.environment(), out)
+    record = measure_scaling(
+        job,
+        worlds,
+        scalings,  # type: ignore[arg-type]
+        folder=whole.path,
+        trace=trace_job(job),
+        samples=card(job.data).train_size,
+        say=lambda line: click.echo(line, err=True),
+        **timing,
+    )
+    whole.save_record(record)
+    if as_json:
+        common.print_json({"run": str(whole.path), **record.model_dump(mode="json")})
+        return
+    from chronograd.report.sections.ranks import table_of
+
+    for name in dict.fromkeys(row["scaling"] for row in record.tables["scaling"]):
+        table = table_of([row for row in record.tables["scaling"] if row["scaling"] == name])
+        common.print_table(table.columns, table.rows, title=f"{name} scaling: {record.title}", right=table.right)
+        for note in table.notes:
+            click.echo(f"note: {note}")
+    for note in record.notes:
+        click.echo(f"note: {note}")
+    click.echo(f"run: {whole.path}")
+
+
+def _measure_batches(job: Job, batches: list[int], out: str | None, as_json: bool, timing: dict[str, Any]) -> None:
+    """Epochs with growing batches, as far as memory reaches."""
+    from chronograd.errors import RunError
+    from chronograd.job import changed
+    from chronograd.launch import jobs
+    from chronograd.measure import environment
+    from chronograd.record import Record
+    from chronograd.rundir import RunDir
+    from chronograd.units import quantity
+
+    whole = RunDir.create(job, environment.environment(), out)
+    rows: list[dict[str, Any]] = []
+    last: Record | None = None
+    names = ("epoch_time_s", "epoch_compute_time_s", "throughput_samples_per_s", "memory_peak_bytes")
+    for batch in sorted(batches):
+        one = changed(job, [f"training.batch={batch}"])
+        try:
+            run = jobs.measure(one, out=whole.path / f"batch-{batch}", with_epochs=True, **timing)
+        except RunError as error:
+            if "memory" not in error.message.lower():
+                raise
+            rows.append({"batch": batch, **dict.fromkeys(names), "reason": "memory is full"})
+            break
+        last = run.record()
+        rows.append({"batch": batch, **{name: last[name].value for name in names}, "reason": ""})
+    record = (last or Record(kind="measured", title="")).model_copy(update={"title": f"epochs of {job.network.name}"})
+    record.tables = {"epochs": rows}
+    whole.save_record(record)
+    if as_json:
+        common.print_json({"run": str(whole.path), **record.model_dump(mode="json")})
+        return
+    units = ("s", "s", "sample/s", "B")
+    common.print_table(
+        ("batch", "epoch, with loading", "epoch, without", "throughput", "memory", ""),
+        [[str(r["batch"]), *(quantity(r[n], u) for n, u in zip(names, units, strict=True)), r["reason"]] for r in rows],
+        title=f"{record.title}: the second epoch is timed; then one whose batch stays the same",
+        right=range(5),
+    )
+    click.echo(f"run: {whole.path}")
+
+
+def _show(run: RunDir, as_json: bool) -> None:
     record = run.record()
     if as_json:
         common.print_json({"run": str(run.path), **record.model_dump(mode="json")})

@@ -81,7 +81,7 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, place
     if timeline is not None and (len(jobs) > 1 or is_paleo or scaling):
         raise click.UsageError("--timeline takes one setting, and neither --model paleo nor --scaling")
     options: dict[str, Any] = {
-        "algorithm": algorithm or ("tree" if is_paleo else "ring"),
+        "algorithm": algorithm or ("tree" if is_paleo else None),
         "ppp": (ppp, ppp_comm) if is_paleo else None,
     }
     if layers and is_paleo:
@@ -114,10 +114,7 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, place
 def _scaling(trace: Trace, job: Job, counts: str, mode: str, options: dict[str, Any]) -> dict[str, Any]:
     from chronograd.predict.speedup import scaling_table
 
-    try:
-        numbers = [int(text) for text in counts.split(",")]
-    except ValueError:
-        raise click.UsageError(f"cannot read --counts {counts!r}; write whole numbers such as 1,2,4,8") from None
+    numbers = common.whole_numbers("--counts", counts)
     return {
         "network": trace.network,
         "device": job.cluster.device,

@@ -92,6 +92,10 @@ class Link(_Entry):
     bandwidth_bytes_per_s: Rate
     source: tuple[Source, ...] = ()
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the link file whole, making its folder."""
+        _save(self, Path(path))
+
 
 class Device(_Entry):
     """What runs a network.
@@ -155,13 +159,11 @@ class Device(_Entry):
 
     def to_toml(self) -> str:
         """The device file: what `device(path)` reads back to an equal device."""
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True, exclude_defaults=True))
+        return _to_toml(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the device file whole, making its folder."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_aside(path, self.to_toml())
+        _save(self, Path(path))
 
 
 class Price(_Entry):
@@ -227,20 +229,25 @@ def user_device_path(name: str) -> Path:
 
 
 def link(name: str) -> Link:
-    """A link by name. Raises NotFoundError.
+    """A link by name: one of the user's own, else of the catalogue. Raises NotFoundError, FileFormatError.
 
     >>> link("nvlink2").bandwidth_bytes_per_s
     150000000000.0
     """
-    known = _links()
+    known = {**_links(), **_user_links()}
     if _normal(name) not in known:
         raise NotFoundError("link", name, known, "`chronograd devices --links`")
     return known[_normal(name)]
 
 
+def user_link_path(name: str) -> Path:
+    """Where a link of the user's own is kept, such as one that was measured; follows XDG_DATA_HOME."""
+    return Path(platformdirs.user_data_path("chronograd")) / "links" / f"{name}.toml"
+
+
 def links() -> list[Link]:
-    """Every link of the catalogue, by name."""
-    return list(_links().values())
+    """Every link by name; one of the user's own takes the place of the catalogue's."""
+    return list({**_links(), **_user_links()}.values())
 
 
 def prices(device: str | Device | None = None) -> list[Price]:
@@ -283,6 +290,15 @@ def price_of(
             latest.setdefault((row.vendor, row.instance), row)
     order = sorted(latest.values(), key=lambda row: (row.usd_per_device_hour, not row.includes_host))
     return order[0] if order else None
+
+
+def _to_toml(entry: _Entry) -> str:
+    return tomli_w.dumps(entry.model_dump(mode="json", exclude_none=True, exclude_defaults=True))
+
+
+def _save(entry: _Entry, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_aside(path, _to_toml(entry))
 
 
 def _normal(name: str) -> str:
@@ -333,6 +349,17 @@ def _links() -> dict[str, Link]:
     return {path.name.removesuffix(".toml"): _read(path, Link) for path in _files("links", ".toml")}
 
 
+def _user_links() -> dict[str, Link]:
+    files = sorted(user_link_path("x").parent.glob("*.toml"))
+    return {_normal(path.stem): _read_link(path, path.stat().st_mtime_ns) for path in files}
+
+
+@functools.lru_cache(maxsize=64)
+def _read_link(path: Path, modified_ns: int) -> Link:
+    """A link file as it was then."""
+    return _read(path, Link)
+
+
 @functools.cache
 def _prices() -> tuple[Price, ...]:
     rows: list[Price] = []
@@ -351,8 +378,9 @@ def _read_device(path: Traversable) -> Device:
     found = _read(path, Device)
     for where in ("intra_link", "inter_link", "host_link"):
         name = getattr(found.node, where)
-        if name is not None and name not in _links():
-            near = " or ".join(near_names(name, _links())) or ", ".join(_links())
+        known = {**_links(), **_user_links()} if name is not None and name not in _links() else _links()
+        if name is not None and name not in known:
+            near = " or ".join(near_names(name, known)) or ", ".join(known)
             raise FileFormatError(f"{path}: node.{where} is {name!r}, which is not a link", f"known: {near}")
     return found
 

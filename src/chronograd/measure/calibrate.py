@@ -7,15 +7,7 @@ same formula as any other. Takes about a minute for each way of running.
 
 from __future__ import annotations
 
-import json
-import os
-import queue
-import subprocess
-import sys
-import tempfile
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,18 +17,18 @@ import numpy as np
 import torch
 
 from chronograd.count.tracing import trace
-from chronograd.errors import RunError
 from chronograd.fit.device import Sample, fit_calibration
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Node, Source
-from chronograd.measure import environment
+from chronograd.measure import environment, links
 from chronograd.measure.blocks import Block, blocks
+from chronograd.measure.workers import run_workers
 from chronograd.predict.calibration import CLASSES, Calibration, from_datasheet
 from chronograd.predict.compute import UPDATE_PASSES, Work, update_launches
 from chronograd.trace import PHASES, Trace
 
 Progress = Callable[[float, str], None]
-WORKER_TIMEOUT_S = 600.0
+WORKER = "chronograd.measure.calibrate_worker"
 SECONDS_PER_BLOCK = 0.15
 _BLOCK_TIMES = ("forward_s", "backward_s", "inference_s")
 
@@ -85,12 +77,10 @@ def calibrate(
         what = f"{setup.processes} × {setup.threads} threads" if place == "cpu" else precision
 
         def report(share: float, name: str, i: int = i, what: str = what) -> None:
-            progress((i + share) / (len(runs) + 0.2), f"{what}: {name}")
+            progress((i + share) / len(runs), f"{what}: {name}")
 
-        arguments = ["blocks", place, str(setup.threads), precision, str(seconds_per_block)]
-        measured.append(_average(_workers([arguments] * setup.processes, report, len(traces))))
-    progress(len(runs) / (len(runs) + 0.2), "all-reduce of two processes")
-    link = _measure_link() if place == "cpu" else None
+        arguments = [place, str(setup.threads), precision, str(seconds_per_block)]
+        measured.append(_average(run_workers(WORKER, [arguments] * setup.processes, report, len(traces))))
     device = _describe(place, [m["peaks"] for m in measured], [p for _, p in runs])
     settings = [
         _fit(device, place, setup, precision, result, traces, mode)
@@ -98,8 +88,6 @@ def calibrate(
         for mode in ("training", "inference")
     ]
     calibration: dict[str, Any] = {"settings": [c.to_table() for c in settings]}
-    if link is not None:
-        calibration["link"] = link.model_dump(mode="json", exclude_none=True)
     progress(1.0, "done")
     provenance = {"how": "measured by chronograd calibrate", **_plain(environment.environment())}
     return device.model_copy(update={"calibration": calibration, "provenance": provenance})
@@ -120,7 +108,15 @@ def calibrate_once(progress: Progress = lambda share, text: None) -> Device:
         device = catalog.device("local")
         if device.provenance.get("key") == machine_key():
             return device
-    return save_local(calibrate(progress=progress))
+    device = save_local(calibrate(progress=lambda share, text: progress(0.9 * share, text)))
+    calibrate_link(progress=lambda share, text: progress(0.9 + 0.1 * share, text))
+    return device
+
+
+def calibrate_link(progress: Progress = lambda share, text: None) -> None:
+    """Measure the link between two processes of this machine, in seconds, and keep it; see chronograd.measure.links."""
+    rows = links.measure_links((2,), ("all_reduce",), progress=progress)
+    links.save(links.link_of(links.fit(rows), (2,)))
 
 
 def save_local(device: Device) -> Device:
@@ -133,79 +129,10 @@ def save_local(device: Device) -> Device:
 def machine_key() -> str:
     """Changes with what a calibration holds for: processor, cores, GPU, torch, and the form it is kept in."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}, form 2"
+    return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}, form 3"
 
 
-# -- workers --------------------------------------------------------------------------------------
-
-
-def _workers(arguments: list[list[str]], report: Callable[[float, str], None], steps: int) -> list[dict[str, Any]]:
-    """Run workers at once, begin them together, and return what each printed. Raises RunError."""
-    with _started(arguments) as running:
-        lines: queue.Queue[tuple[int, str]] = queue.Queue()
-        for i, process in enumerate(running):
-            threading.Thread(target=_read, args=(i, process, lines), daemon=True).start()
-        waiting, done = len(running), 0
-        results: list[dict[str, Any]] = [{} for _ in running]
-        while not all(results):
-            try:
-                i, line = lines.get(timeout=WORKER_TIMEOUT_S)
-            except queue.Empty:
-                raise RunError(f"a calibration process said nothing for {WORKER_TIMEOUT_S:.0f} s") from None
-            word, _, rest = line.partition(" ")
-            if word == "ready":
-                waiting -= 1
-                if waiting == 0:
-                    _begin(running)
-            elif word == "progress":
-                done += 1
-                report(done / (steps * len(running)), rest)
-            elif word == "result":
-                results[i] = json.loads(rest)
-            elif word == "ended" and not results[i]:
-                raise RunError(f"a calibration process failed:\n{rest[-2000:]}")
-        return results
-
-
-@contextmanager
-def _started(arguments: list[list[str]]) -> Iterator[list[subprocess.Popen[str]]]:
-    command = [sys.executable, "-m", "chronograd.measure.calibrate_worker"]
-    pipes: dict[str, Any] = {
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "text": True,
-    }
-    running = [
-        subprocess.Popen([*command, *a], **pipes, env={**os.environ, "PYTHONUNBUFFERED": "1"}) for a in arguments
-    ]
-    try:
-        yield running
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-            for stream in (process.stdin, process.stdout, process.stderr):
-                if stream is not None:
-                    stream.close()
-
-
-def _begin(running: list[subprocess.Popen[str]]) -> None:
-    for process in running:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-
-
-def _read(index: int, process: subprocess.Popen[str], lines: queue.Queue[tuple[int, str]]) -> None:
-    assert process.stdout is not None
-    assert process.stderr is not None
-    try:
-        for line in process.stdout:
-            lines.put((index, line.rstrip("\n")))
-        lines.put((index, "ended " + process.stderr.read()))
-    except ValueError:  # closed by the parent, which has what it needs
-        return
+# -- what workers measured --------------------------------------------------------------------------
 
 
 def _average(results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -227,36 +154,6 @@ def _average(results: list[dict[str, Any]]) -> dict[str, Any]:
             for i, row in enumerate(first["blocks"])
         ],
     }
-
-
-def _measure_link() -> catalog.Link:
-    """α and β of Gloo between two processes of this machine, from all-reduces of several sizes."""
-    with tempfile.TemporaryDirectory() as folder:
-        store = str(Path(folder) / "store")
-        results = _workers([["link", str(rank), "2", store] for rank in range(2)], lambda *_: None, 1)
-    rows = results[0]["all_reduce"]
-    latency, bandwidth = fit_alpha_beta([r["bytes"] for r in rows], [r["seconds"] for r in rows], num_ranks=2)
-    return catalog.Link(
-        name="loopback",
-        title="Processes of this machine, Gloo over the loopback interface",
-        latency_s=latency,
-        bandwidth_bytes_per_s=bandwidth,
-        source=(_measured("latency_s", "bandwidth_bytes_per_s"),),
-    )
-
-
-def fit_alpha_beta(message_bytes: Sequence[float], seconds: Sequence[float], num_ranks: int) -> tuple[float, float]:
-    """α (s) and B (bytes/s) of a ring all-reduce, t = 2(n - 1)·α + 2(n - 1)/n · S/B, by relative least squares.
-
-    >>> alpha, bandwidth = fit_alpha_beta([1e3, 1e6, 1e7], [1e-4 + s / 1e9 for s in (1e3, 1e6, 1e7)], 2)
-    >>> round(alpha * 1e6), round(bandwidth / 1e6)
-    (50, 1000)
-    """
-    n, t = num_ranks, np.asarray(seconds, dtype=float)
-    size = np.asarray(message_bytes, dtype=float)
-    matrix = np.stack([np.full_like(t, 2 * (n - 1)), 2 * (n - 1) / n * size], axis=1) / t[:, None]
-    (alpha, per_byte), *_ = np.linalg.lstsq(matrix, np.ones_like(t), rcond=None)
-    return max(float(alpha), 0.0), 1 / max(float(per_byte), 1e-15)
 
 
 # -- from times to a device -----------------------------------------------------------------------

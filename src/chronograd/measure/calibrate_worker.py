@@ -1,7 +1,6 @@
-"""One process of a calibration: times blocks, large products and copies, or an all-reduce; prints JSON.
+"""One process of a calibration: times blocks, large products and copies; prints JSON.
 
-    python -m chronograd.measure.calibrate_worker blocks DEVICE THREADS PRECISION SECONDS_PER_BLOCK
-    python -m chronograd.measure.calibrate_worker link RANK WORLD STORE_FILE
+    python -m chronograd.measure.calibrate_worker DEVICE THREADS PRECISION SECONDS_PER_BLOCK
 
 Several run at once when ranks will: what they take from each other is part of the measurement. Each says `ready`
 and waits for a line on its standard input before it begins.
@@ -18,14 +17,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from chronograd.measure.blocks import Block, blocks
 
 GPU_FACTOR = 16
 # Written between repeats: twice the last cache of most processors.
 SCRATCH_BYTES = 2**26
-LINK_BYTES = (4_000, 40_000, 400_000, 1_200_000, 4_000_000, 16_000_000)
 _MIN_REPEATS, _MAX_REPEATS = 5, 200
 
 
@@ -153,45 +150,21 @@ def _cold_median(run: Callable[[], Any], device: torch.device, repeats: int = 25
     return statistics.median(seconds[2:])
 
 
-def time_all_reduce(rank: int, world: int, store: str) -> list[dict[str, float]]:
-    """Median seconds of a Gloo all-reduce by size, over the world's processes."""
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
-    rows = []
-    for size in LINK_BYTES:
-        message = torch.ones(size // 4)
-        seconds = []
-        for _ in range(12):
-            dist.barrier()
-            t0 = time.perf_counter()
-            dist.all_reduce(message)
-            seconds.append(time.perf_counter() - t0)
-        rows.append({"bytes": size, "seconds": statistics.median(seconds[2:])})
-    dist.destroy_process_group()
-    return rows
-
-
 def main(argv: list[str]) -> None:
-    task, *rest = argv
+    place, threads, precision, seconds = argv
     print("ready", flush=True)
     sys.stdin.readline()
-    result: dict[str, Any]
-    if task == "link":
-        rank, world, store = rest
-        torch.set_num_threads(1)
-        result = {"all_reduce": time_all_reduce(int(rank), int(world), store)}
-    else:
-        place, threads, precision, seconds = rest
-        device = torch.device(place)
-        torch.set_num_threads(int(threads))
-        result = {
-            "peaks": peaks(device, precision),
-            "updates": time_updates(device),
-            "gather_s": time_gather(device),
-            "blocks": [],
-        }
-        for block in blocks():
-            result["blocks"].append(time_block(block, device, precision, float(seconds)))
-            print(f"progress {block.name}", flush=True)
+    device = torch.device(place)
+    torch.set_num_threads(int(threads))
+    result: dict[str, Any] = {
+        "peaks": peaks(device, precision),
+        "updates": time_updates(device),
+        "gather_s": time_gather(device),
+        "blocks": [],
+    }
+    for block in blocks():
+        result["blocks"].append(time_block(block, device, precision, float(seconds)))
+        print(f"progress {block.name}", flush=True)
     print("result " + json.dumps(result), flush=True)
 
 

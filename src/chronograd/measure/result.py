@@ -68,6 +68,26 @@ def memory_quantity(run: RunDir) -> Quantity:
     return Quantity(value=max(peaks), unit="B", n=len(peaks), source=source)
 
 
+def epoch_quantities(run: RunDir) -> dict[str, Quantity]:
+    """The epoch that was timed after one of warm-up, with and without loading data; empty if none was.
+
+    An epoch lasts as long as on its slowest rank.
+    """
+    timed = [e for rank in run.ranks() for e in run.read_steps(rank).events if e["event"] == "epoch_timing"]
+    if not timed:
+        return {}
+    told = {
+        "epoch_time_s": "the second epoch, with loading data",
+        "epoch_compute_time_s": "a third epoch, in which one batch is used again and again",
+    }
+    return {
+        name: Quantity(
+            value=max(e[name] for e in timed), unit="s", n=1, source=f"{text}; {timed[0]['num_steps']} steps"
+        )
+        for name, text in told.items()
+    }
+
+
 def achieved_flops(step_time: Quantity, flops_per_step: float | None) -> Quantity:
     """Rate of matrix FLOPs of one rank. `flops_per_step` is of one rank's share of the batch."""
     if flops_per_step is None:

@@ -104,6 +104,15 @@ def broadcast(message_bytes: Amount, num_ranks: Amount, latency_s: Amount, bandw
     return _levels(_ranks(num_ranks)) * (latency_s + message_bytes / bandwidth_bytes_per_s)
 
 
+# What α and 1/B are multiplied by in each collective of one tier: (message bytes, ranks) → (messages, bytes).
+ALPHA_BETA: dict[str, Callable[[Amount, Amount], tuple[Amount, Amount]]] = {
+    "all_reduce": lambda size, n: (2 * (n - 1), 2 * (n - 1) / n * size),
+    "reduce_scatter": lambda size, n: (n - 1, (n - 1) / n * size),
+    "all_gather": lambda size, n: (n - 1, (n - 1) / n * size),
+    "broadcast": lambda size, n: (_levels(n), _levels(n) * size),
+}
+
+
 @dataclass(frozen=True)
 class Topology:
     """Ranks in nodes: neighbours are on one node, and nodes are full but for the last.

@@ -14,7 +14,7 @@ import numpy as np
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Link
-from chronograd.job import Job, resolved
+from chronograd.job import Job, resolved, scaled
 from chronograd.predict import paleo
 from chronograd.predict.calibration import DATASHEET_SIGMA, Z80, Calibration, from_datasheet
 from chronograd.predict.checkpointing import is_recomputed
@@ -48,6 +48,8 @@ class Setting:
     step_sigma_log: float = 0.0
     input_samples_per_s: float | None = None
     accumulation: int = 1
+    bucket_bytes: int | None = None
+    sent_share: float = 1.0
 
     @property
     def count(self) -> int:
@@ -84,8 +86,15 @@ class Step:
         return sum(self.parts.values())
 
 
-def setting_of(job: Job, algorithm: str = "ring", device: Device | None = None) -> Setting:
+# Of DataParallel all parameters and gradients cross the first GPU's link, one GPU after the other, nothing hidden.
+_DATA_PARALLEL = "reduce_to_one"
+HOROVOD_BUCKET_BYTES = 64 * 2**20
+
+
+def setting_of(job: Job, algorithm: str | None = None, device: Device | None = None) -> Setting:
     """The setting that a job describes; samples are images that are computed on, so a copy counts as one.
+
+    The all-reduce is a ring where `algorithm` names no other; `data_parallel` reduces to one and overlaps nothing.
 
     Raises NotFoundError and InputError for names and precisions, and for what is not predicted.
     """
@@ -105,12 +114,14 @@ def setting_of(job: Job, algorithm: str = "ring", device: Device | None = None) 
         channels_last=job.training.channels_last,
         is_compiled=job.training.compile,
     )
-    intra = cluster.intra_link or _calibrated_link(device)
+    if job.backend == "data_parallel":
+        calibration = replace(calibration, overlap=0.0)
+        algorithm = algorithm or _DATA_PARALLEL
     return Setting(
         device,
         calibration,
-        topology_of(device, cluster.count, cluster.per_node, cluster.link, intra),
-        algorithm_named(algorithm),
+        topology_of(device, cluster.count, cluster.per_node, cluster.link, cluster.intra_link),
+        algorithm_named(algorithm or "ring"),
         -(-job.training.images_per_step // cluster.count),
         optimizer_kind(job.training.optimizer, job.training.momentum),
         job.training.activation_checkpointing,
@@ -118,6 +129,8 @@ def setting_of(job: Job, algorithm: str = "ring", device: Device | None = None) 
         cluster.step_sigma_log,
         cluster.input_samples_per_s,
         job.training.accumulation,
+        job.communication.bucket_bytes or (HOROVOD_BUCKET_BYTES if job.backend == "horovod" else None),
+        0.5 if job.communication.compression == "fp16" else 1.0,
     )
 
 
@@ -157,7 +170,16 @@ def with_others(
     communication, wait_s = Communication(), 0.0
     if np.max(num_ranks) > 1 and trace.mode == "training":
         last_backward_s = alone["backward_s"] / setting.accumulation  # only the last part of a batch is exchanged
-        exchanged = exchange(trace, times, last_backward_s, setting.topology, setting.algorithm, overlap)
+        exchanged = exchange(
+            trace,
+            times,
+            last_backward_s,
+            setting.topology,
+            setting.algorithm,
+            overlap,
+            setting.bucket_bytes,
+            setting.sent_share,
+        )
         gather_s = gather_exposed_s(setting.zero_stage, exchanged.total_s, alone["forward_s"], overlap)
         communication = replace(
             exchanged,
@@ -236,7 +258,7 @@ def predict(
     job: Job,
     *,
     samples: int | None = None,
-    algorithm: str = "ring",
+    algorithm: str | None = None,
     device: Device | None = None,
     ppp: tuple[float, float] | None = None,
     depth: int | None = None,
@@ -247,7 +269,7 @@ def predict(
     Args:
         trace: the job's network.
         samples: training samples in an epoch; without it epochs, run and cost are missing.
-        algorithm: of the all-reduce.
+        algorithm: of the all-reduce; see `setting_of`.
         device: instead of the job's `cluster.device`.
         ppp: PALEO's percents of peak for computation and communication; its formulas are used then.
         depth: of the modules in the table `layers`; see `roofline`.
@@ -256,6 +278,7 @@ def predict(
     Intervals are the middle 80 % of a log-normal whose width is `sigma_log`. Left out: evaluation, saving, start-up
     and stragglers.
     """
+    job = scaled(job)
     setting = setting_of(job, algorithm, device)
     if ppp is None:
         step = predict_step(trace, setting)
@@ -374,11 +397,6 @@ def _check_memory(record: Record, setting: Setting, step: Step) -> None:
             f"does not fit: a rank needs {step.memory.total / 1e9:.1f} GB beside {reserve / 1e9:.1f} GB for the "
             f"framework, {setting.device.name} has {setting.device.memory_bytes / 1e9:.1f} GB"
         )
-
-
-def _calibrated_link(device: Device) -> Link | None:
-    table = (device.calibration or {}).get("link")
-    return Link(**table) if table else None
 
 
 def _cluster(setting: Setting) -> dict[str, Any]:

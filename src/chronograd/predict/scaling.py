@@ -50,30 +50,38 @@ class Communication:
         return sum(bucket.size_bytes for bucket in self.buckets)
 
 
-def buckets(trace: Trace) -> list[tuple[int, int]]:
+def buckets(trace: Trace, bucket_bytes: int | None = None) -> list[tuple[int, int]]:
     """(bytes, operator id after which it is complete) of each bucket, in the order gradients become ready.
 
-    Kept with the trace, which is not changed afterwards.
+    Without `bucket_bytes` a first bucket of 1 MiB, then 25 MiB each; kept with the trace, which is not changed afterwards.
     """
-    known: list[tuple[int, int]] | None = trace.__dict__.get("_buckets")
-    if known is not None:
-        return known
+    kept: dict[int | None, list[tuple[int, int]]] = trace.__dict__.setdefault("_buckets", {})
+    if bucket_bytes in kept:
+        return kept[bucket_bytes]
+    next_cap = bucket_bytes or BUCKET_BYTES
     ready = sorted((s.birth, s.bytes.const) for s in trace.storages if s.role == "gradient")
     found: list[tuple[int, int]] = []
-    size, cap = 0, FIRST_BUCKET_BYTES
+    size, cap = 0, min(FIRST_BUCKET_BYTES, next_cap)
     for birth, gradient_bytes in ready:
         size += gradient_bytes
         if size >= cap:
             found.append((size, birth))
-            size, cap = 0, BUCKET_BYTES
+            size, cap = 0, next_cap
     if size:
         found.append((size, ready[-1][0]))
-    trace.__dict__["_buckets"] = found
+    kept[bucket_bytes] = found
     return found
 
 
 def exchange(
-    trace: Trace, times: np.ndarray, backward_s: float, topology: Topology, algorithm: str, overlap: float = 1.0
+    trace: Trace,
+    times: np.ndarray,
+    backward_s: float,
+    topology: Topology,
+    algorithm: str,
+    overlap: float = 1.0,
+    bucket_bytes: int | None = None,
+    sent_share: float = 1.0,
 ) -> Communication:
     """The gradient exchange of one step: each bucket waits for its last gradient and for the bucket before it.
 
@@ -81,8 +89,9 @@ def exchange(
         times: seconds of each operator; `backward_s` the whole backward pass, to which they are scaled.
         overlap: share of the communication that may run at the same time as backward, 0 to 1. Buckets start so much
             of the way from after backward, one after the other, to as soon as they can.
+        bucket_bytes: gradients exchanged together; see `buckets`. `sent_share`: of their bytes, where they are compressed.
     """
-    parts = buckets(trace)
+    parts = buckets(trace, bucket_bytes)
     if not parts or np.max(topology.num_ranks) == 1:
         return Communication()
     is_backward = trace.columns["phase"] == PHASES.index("backward")
@@ -93,7 +102,7 @@ def exchange(
     free_at: Amount = 0.0
     end: Amount = backward_s
     for size, after in parts:
-        seconds = all_reduce_s(algorithm, size, topology)
+        seconds = all_reduce_s(algorithm, sent_share * size, topology)
         soonest = np.maximum(free_at, elapsed[min(after, len(elapsed) - 1)])
         start = overlap * soonest + (1 - overlap) * (backward_s + total)
         found.append(Bucket(size, start, seconds))

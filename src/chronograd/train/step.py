@@ -101,7 +101,11 @@ class TrainingStep:
     # -- the parts, in order ---------------------------------------------------------------------------
 
     def parts(self, index: int, is_updated: bool = True) -> Iterator[Part]:
-        """Name and call of each part of step `index`, counted from 0; a name may come more than once."""
+        """Name and call of each part of step `index`, counted from 0; a name may come more than once.
+
+        Where the input is left out, the last batch is used again.
+        """
+        self._index, self._part = index, 0
         yield "input", lambda: self.gather(index)
         yield "transfer", self.transfer
         yield "input", self.prepare
@@ -112,7 +116,6 @@ class TrainingStep:
 
     def gather(self, index: int) -> None:
         """Find this rank's samples of step `index`, and get them: from the device, or from files read meanwhile."""
-        self._index, self._part = index, 0
         training, place = self.training, self.place
         part = rank_slice(training.batch, place.rank, place.world_size)
         self._mine = self.order.samples(index)[part]

@@ -17,7 +17,7 @@ from chronograd.errors import ChronogradError, JobError
 from chronograd.job import Job
 from chronograd.measure import environment, result
 from chronograd.measure.memory import PeakMemory, cpu_tensor_peak_bytes
-from chronograd.measure.steps import Timing, time_steps
+from chronograd.measure.steps import Timing, time_epochs, time_steps
 from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir, StepWriter
 from chronograd.train import leash, order
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None, exchange_of: Callable[[Job, int], Al
                 _train(run, job, place)
             else:
                 timing = Timing(arguments.warmup, arguments.steps, arguments.seconds)
-                _measure(run, job, place, timing, arguments.flops_per_step)
+                _measure(run, job, place, timing, arguments.flops_per_step, arguments.epochs)
     except ChronogradError as error:
         print(f"Error: {error}", file=sys.stderr, flush=True)
         return error.exit_status
@@ -70,12 +70,16 @@ def _train(run: RunDir, job: Job, place: Place) -> None:
         run.save_record(record)
 
 
-def _measure(run: RunDir, job: Job, place: Place, timing: Timing, flops_per_step: float | None) -> None:
+def _measure(
+    run: RunDir, job: Job, place: Place, timing: Timing, flops_per_step: float | None, with_epochs: bool
+) -> None:
     with run.step_writer(place.rank) as lines:
         dataset = datasets.load(job.data, job.training.seed)
         memory = PeakMemory(place.device)
         step = _start(run, job, place, dataset, lines)
         time_steps(step, timing, lines.write, lambda number: number_of_first(number, place))
+        if with_epochs:
+            time_epochs(step, step.steps_per_epoch, lines.write)
         if place.device.type == "cpu":
             _write_tensor_memory(lines, step)
         else:
@@ -131,6 +135,8 @@ def _measured_record(run: RunDir, job: Job, place: Place, timing: Timing, flops_
     ).items():
         record.put(name, quantity)
     record.put("memory_peak_bytes", result.memory_quantity(run))
+    for name, quantity in result.epoch_quantities(run).items():
+        record.put(name, quantity)
     record.put("achieved_flops_per_s", result.achieved_flops(record["step_time_s"], flops_per_step))
     record.provenance |= {"method": f"{timing.warmup} steps of warm-up outside the clock; {method.step_time}"}
     return record
@@ -144,6 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=Timing.num_steps, help="steps to time, at most")
     parser.add_argument("--seconds", type=float, default=Timing.seconds, help="seconds to time, at most")
     parser.add_argument("--flops-per-step", type=float, help="matrix FLOPs of one rank's step")
+    parser.add_argument("--epochs", action="store_true", help="then time a second epoch, with and without its input")
     return parser
 
 

@@ -14,6 +14,7 @@ from chronograd.report.page import Highlight, Page, Section
 from chronograd.report.sections.agreement import accuracy_of_prediction_section
 from chronograd.report.sections.learning import Forecast, training_section
 from chronograd.report.sections.plan import plan_section
+from chronograd.report.sections.ranks import communication_section, throughput_section
 from chronograd.report.sections.roofline import roofline_section
 from chronograd.report.sections.steps import parts_section, scaling_section
 from chronograd.report.sections.work import operators_section
@@ -40,6 +41,7 @@ class _Group:
     trained: list[tuple[str, Record]] = field(default_factory=list)
     planned: list[Record] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
+    scaled: list[Record] = field(default_factory=list)
 
 
 def load_runs(paths: Iterable[str | os.PathLike[str]]) -> dict[str, Record]:
@@ -151,6 +153,8 @@ def _sorted_out(members: Mapping[str, Record]) -> _Group:
     measured = [(n, r) for n, r in by_date if r.kind == "measured"]
     # A training run also has step times, but only where nobody measured them on their own do they stand in.
     for name, record in sorted(measured, key=lambda item: "training" not in item[1].curves):
+        if "scaling" in record.tables:
+            group.scaled.append(record)
         if "training" in record.curves or "loss" in record.curves:
             group.trained.append((name, record))
         if record["step_time_s"].value is not None:
@@ -194,6 +198,12 @@ def _sections(group: _Group, forecasts: Mapping[str, Forecast]) -> list[Section]
     layered = next((r for r in steps if r.tables.get("layers")), None)
     if layered is not None:
         sections.append(roofline_section(layered, group.measured.get(count(layered))))
+    for record in group.scaled:
+        rows = record.tables["scaling"]
+        for name in dict.fromkeys(row["scaling"] for row in rows):
+            own = [row for row in rows if row["scaling"] == name]
+            sections.append(throughput_section(f"{name.capitalize()} scaling to more ranks", own))
+        sections.append(communication_section("Computation and communication", rows))
     sections += [training_section(record, forecasts.get(name)) for name, record in group.trained]
     if any(r["training_time_s"].value is not None or r["cost_usd"].value is not None for r in group.planned):
         sections.append(plan_section(group.planned))

@@ -1,0 +1,211 @@
+"""Strong and weak scaling: throughput, speed-up, computation and communication against the number of ranks.
+
+Rows are those of `chronograd.launch.scaling.Point`: measured and predicted ones of one job, or of several `series`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chronograd.report.figure import Figure, Lines, Role, Series
+from chronograd.report.page import Section, Table
+from chronograd.report.words import off, signed_percent, time_unit
+from chronograd.units import dollars, percent, quantity, seconds
+
+Row = Mapping[str, Any]
+UTILISATION = "bandwidth utilisation: 2(n − 1)/n · gradient bytes / exposed communication / link bandwidth"
+EFFICIENCY = "efficiency: throughput over n times that of one rank; growth: step time over that of one rank"
+_COLORS = ("accent", "vermilion", "green", "purple", "orange", "grey")
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    """Every row: step, throughput, time and cost of the training, speed-up, efficiency, communication."""
+    columns = ("ranks", "", "effective batch", "per rank", "step", "throughput", "training", "cost", "speed-up",
+               "efficiency", "growth", "computation", "communication by difference", "exposed", "bandwidth used")  # fmt: skip
+    body = [_cells(row) for row in rows]
+    reasons = {row["reason"] for row in rows if row["kind"] == "missing"}
+    notes = [EFFICIENCY, UTILISATION, *(f"missing: {reason}" for reason in sorted(reasons))]
+    return Table(columns, body, set(range(2, len(columns))) | {0}, notes).without_empty_columns()
+
+
+def _cells(row: Row) -> list[str]:
+    cost, speed_up = row["cost_usd"], row["speed_up"]
+    return [
+        str(row["world"]),
+        row["kind"],
+        f"{row['batch']:,}",
+        f"{row['per_rank']:,}",
+        _seconds(row["step_time_s"]),
+        "" if row["throughput_samples_per_s"] is None else quantity(row["throughput_samples_per_s"], "sample/s"),
+        _seconds(row["training_time_s"]),
+        "" if cost is None else dollars(cost),
+        "" if speed_up is None else f"{speed_up:.2f} ×",
+        "" if row["efficiency"] is None else percent(row["efficiency"], 0),
+        "" if row["iteration_growth"] is None else f"{row['iteration_growth']:.2f} ×",
+        _seconds(row["compute_s"]),
+        "" if row["world"] == 1 else _seconds(row["communication_by_difference_s"]),
+        "" if row["world"] == 1 else _seconds(row["communication_exposed_s"]),
+        "" if row["bandwidth_utilisation"] is None else percent(row["bandwidth_utilisation"], 0),
+    ]
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return ""
+    return seconds(value) if value >= 0 else f"−{seconds(-value)}"
+
+
+def throughput_section(title: str, rows: Sequence[Row], intro: str = "") -> Section:
+    """Throughput and step time against ranks: predictions as lines, measurements as points, the ideal dashed."""
+    worlds = sorted({row["world"] for row in rows})
+    known = [row for row in rows if row["step_time_s"] is not None]
+    unit, length = time_unit(row["step_time_s"] for row in known)
+    panels = [
+        _panel(known, "throughput_samples_per_s", "throughput, samples/s", 1.0, worlds, with_ideal=True),
+        _panel(known, "step_time_s", f"step time, {unit}", length, worlds),
+    ]
+    return Section(
+        title,
+        _throughput_takeaway(known),
+        intro,
+        figure=Figure(panels) if known else None,
+        caption="Lines: predicted, with the middle 80 %. Points: measured, with the middle 80 % of steps. Dashed: ideal.",
+        table=table_of(rows),
+    )
+
+
+def communication_section(title: str, rows: Sequence[Row], intro: str = "") -> Section:
+    """Computation and communication of a step, by two methods."""
+    many = [row for row in rows if row["world"] > 1 and row["step_time_s"] is not None]
+    worlds = sorted({row["world"] for row in many})
+    values = [row[name] or 0.0 for row in many for name in ("compute_s", "communication_exposed_s")]
+    unit, length = time_unit(values)
+    series = []
+    for (role, label), color in zip(_groups(many), _COLORS * 9, strict=False):
+        own = [row for row in many if (row["kind"], row.get("series", "")) == (role, label)]
+        for name, text in (("compute_s", "computation"), ("communication_exposed_s", "exposed communication")):
+            series.append(_series(own, name, length, _labelled(label, role, text), role, color))
+    return Section(
+        title,
+        _communication_takeaway(many),
+        intro
+        or "Computation is the step of one rank alone with the same batch of a rank. Communication is told in two "
+        "ways: by the difference from it, and as exposed time, measured by steps with and without exchange.",
+        figure=Figure([Lines("ranks", f"time per step, {unit}", series, x_ticks=worlds, from_zero=True)])
+        if many
+        else None,
+        table=_communication_table(many),
+    )
+
+
+def _communication_table(rows: Sequence[Row]) -> Table:
+    columns = ("", "scaling", "ranks", "per rank", "", "step", "computation", "communication by difference", "exposed",
+               "middle 80 %", "bandwidth used")  # fmt: skip
+    body = [
+        [
+            row.get("series", ""),
+            row["scaling"],
+            str(row["world"]),
+            f"{row['per_rank']:,}",
+            row["kind"],
+            _seconds(row["step_time_s"]),
+            _seconds(row["compute_s"]),
+            _seconds(row["communication_by_difference_s"]),
+            _seconds(row["communication_exposed_s"]),
+            ""
+            if row["exposed_low_s"] is None
+            else f"{_seconds(row['exposed_low_s'])} … {_seconds(row['exposed_high_s'])}",
+            "" if row["bandwidth_utilisation"] is None else percent(row["bandwidth_utilisation"], 0),
+        ]
+        for row in rows
+    ]
+    return Table(columns, body, set(range(5, 11)) | {2, 3}, [UTILISATION]).without_empty_columns()
+
+
+def _groups(rows: Sequence[Row]) -> list[tuple[Role, str]]:
+    return list(dict.fromkeys((row["kind"], row.get("series", "")) for row in rows if row["kind"] != "missing"))
+
+
+def _labelled(series: str, role: str, text: str = "") -> str:
+    return ", ".join(part for part in (series, text, role) if part)
+
+
+def _panel(
+    rows: Sequence[Row], name: str, label: str, length: float, worlds: list[int], with_ideal: bool = False
+) -> Lines:
+    groups = _groups(rows)
+    names = list(dict.fromkeys(series for _, series in groups))
+    series = []
+    for role, text in groups:
+        own = [row for row in rows if (row["kind"], row.get("series", "")) == (role, text)]
+        color = _COLORS[names.index(text) % len(_COLORS)] if len(names) > 1 else ""
+        series.append(_series(own, name, length, _labelled(text, role), role, color, has_band=name == "step_time_s"))
+    first = next((row for row in rows if row["world"] == 1 and row[name]), None)
+    if with_ideal and first is not None and len(names) == 1:
+        series.append(Series("ideal", "reference", worlds, [n * first[name] for n in worlds]))
+    is_log = max(worlds, default=1) > 8
+    return Lines("ranks", label, series, log_x=is_log, log_y=is_log, from_zero=not is_log, x_ticks=worlds)
+
+
+def _series(
+    rows: Sequence[Row], name: str, length: float, label: str, role: Role, color: str = "", has_band: bool = False
+) -> Series:
+    def scaled(key: str) -> list[float | None]:
+        return [None if row[key] is None else float(f"{row[key] / length:.6g}") for row in rows]
+
+    low, high = (scaled("low"), scaled("high")) if has_band and all(row["low"] for row in rows) else ((), ())
+    xs = [float(row["world"]) for row in rows]
+    return Series(label, role, xs, scaled(name), low, high, color, is_joined=role == "measured")
+
+
+def _throughput_takeaway(rows: Sequence[Row]) -> str:
+    """How far the largest measured world is from ideal, and the prediction from it."""
+    measured = [row for row in rows if row["kind"] == "measured" and row["world"] > 1 and row["speed_up"]]
+    found = measured or [row for row in rows if row["world"] > 1 and row["speed_up"]]
+    if not found:
+        return "Nothing with several ranks is known."
+    last = max(found, key=lambda row: row["world"])
+    told = "give" if measured else "are predicted to give"
+    text = (
+        f"{last['world']} ranks {told} {last['speed_up']:.2f} times the throughput of one "
+        f"({percent(last['efficiency'], 0)} of ideal), at an effective batch of {last['batch']:,}."
+    )
+    pairs = _pairs(rows)
+    if pairs:
+        errors = [f"{signed_percent(p['step_time_s'] / m['step_time_s'] - 1)} at {m['world']}" for m, p in pairs]
+        text += f" The predicted step is off by {', '.join(errors)}."
+    return text
+
+
+def _pairs(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """Measured rows with the prediction of the same."""
+
+    def key(row: Row) -> tuple[Any, ...]:
+        return row.get("series", ""), row["scaling"], row["world"], row["batch"]
+
+    predicted = {key(row): row for row in rows if row["kind"] == "predicted"}
+    return [(row, predicted[key(row)]) for row in rows if row["kind"] == "measured" and key(row) in predicted]
+
+
+def _communication_takeaway(rows: Sequence[Row]) -> str:
+    measured = [row for row in rows if row["kind"] == "measured" and row["communication_exposed_s"] is not None]
+    found = measured or [row for row in rows if row["communication_exposed_s"] is not None]
+    if not found:
+        return "No communication was measured or predicted."
+    largest = max(found, key=lambda row: row["communication_exposed_s"] / row["step_time_s"])
+    share = largest["communication_exposed_s"] / largest["step_time_s"]
+    text = (
+        f"Exposed communication is at most {percent(share, 0)} of a step ({_seconds(largest['communication_exposed_s'])} "
+        f"of {seconds(largest['step_time_s'])}, {largest['scaling']} scaling, {largest['world']} ranks)"
+    )
+    difference = largest["communication_by_difference_s"]
+    if difference is not None and measured:
+        text += f"; the difference from one rank says {_seconds(difference)}"
+    pairs = [(m, p) for m, p in _pairs(rows) if m["communication_exposed_s"] and p["communication_exposed_s"]]
+    if pairs:
+        m, p = pairs[0]
+        text += (
+            f"; predicted with {m['world']} ranks: {off(p['communication_exposed_s'], m['communication_exposed_s'])}"
+        )
+    return text + "."
