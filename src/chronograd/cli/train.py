@@ -25,7 +25,7 @@ OnLine = Callable[[dict[str, Any]], None]
 @click.option("--out", type=click.Path(), help="Run directory; a new one in runs/ by default.")
 @click.option("--resume", "resumed", type=click.Path(), help="Go on with the run in this directory. JOB is not needed.")
 @click.option("--initial-weights", type=click.Path(exists=True, dir_okay=False), help="A safetensors file.")
-@click.option("--launcher", type=click.Choice(["local", "torchrun"]), help="How ranks are started.")
+@click.option("--launcher", type=click.Choice(["local", "torchrun", "horovodrun"]), help="How ranks are started.")
 @click.option("--seeds", type=click.IntRange(2), help="Train once per seed; the record has mean and deviation.")
 @click.option("--tensorboard", is_flag=True, help="Also write TensorBoard events into the run directory.")
 @common.json_option

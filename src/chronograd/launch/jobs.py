@@ -23,7 +23,7 @@ from chronograd.train.place import check_machine
 
 OnLine = Callable[[dict[str, Any]], None]
 PathLike = str | os.PathLike[str]
-LAUNCHERS = ("local", "torchrun")
+LAUNCHERS = ("local", "torchrun", "horovodrun")
 
 
 def train(
@@ -40,7 +40,7 @@ def train(
     Args:
         out: the run directory; by default a new one in `parent`.
         initial_weights: a safetensors file to start from, in place of the weights of the seed.
-        launcher: `local` or `torchrun`; by default the backend's.
+        launcher: `local`, `torchrun` or `horovodrun`; by default the backend's.
         on_line: called for each line that rank 0 writes: one per step, one per epoch (`event` is "epoch").
     Raises: InputError before anything is written, RunError if a rank fails.
     """
@@ -69,7 +69,8 @@ def resume(
 ) -> RunDir:
     """Train a run from its newest sound checkpoint, or from its start; a finished run is left as it is.
 
-    With the same world size and threads, eager on the CPU, it ends with the weights it would have had.
+    With the same threads, eager on the CPU, one or two ranks end with the weights they would have had; three or more to
+    rounding, as DDP sums in another order once it has rebuilt its buckets.
     Raises JobError if `job` is given and is not the run's own.
     """
     own = run.job()
@@ -96,6 +97,7 @@ def measure(
     warmup: int = 5,
     seconds: float = 60.0,
     flops_per_step: float | None = None,
+    with_epochs: bool = False,
     out: PathLike | None = None,
     parent: PathLike = DEFAULT_PARENT,
     launcher: str | None = None,
@@ -106,6 +108,7 @@ def measure(
     Args:
         num_steps: steps to time; fewer if they take more than `seconds`.
         flops_per_step: matrix FLOPs of one step of one rank, for the achieved rate.
+        with_epochs: also time a second epoch after one of warm-up, and one without loading data.
     Others, and errors, as for `train`.
     """
     if num_steps < 1 or warmup < 1 or not seconds > 0:
@@ -114,7 +117,9 @@ def measure(
     arguments = ["measure", f"--steps={num_steps}", f"--warmup={warmup}", f"--seconds={seconds}"]
     if flops_per_step is not None:
         arguments.append(f"--flops-per-step={flops_per_step}")
-    _launch(job, run, arguments, launcher, on_line)
+    if with_epochs:
+        arguments.append("--epochs")
+    _launch(run.job(), run, arguments, launcher, on_line)
     return run
 
 
@@ -144,6 +149,8 @@ def _launch(job: Job, run: RunDir, arguments: Sequence[str], launcher: str | Non
     name = launcher or plan.launcher
     if name not in LAUNCHERS:
         raise JobError(f"launcher {name!r} is not there", f"use {' or '.join(LAUNCHERS)}")
+    if (name == "horovodrun") != (plan.launcher == "horovodrun"):
+        raise JobError(f"launcher {name} cannot start ranks of backend {job.backend}", f"use {plan.launcher}")
     backend.prepare(job, run)
     follower = StepFollower(run.steps_path(0))
 
@@ -155,19 +162,20 @@ def _launch(job: Job, run: RunDir, arguments: Sequence[str], launcher: str | Non
     try:
         importlib.import_module(f"chronograd.launch.{name}").launch(plan, run, watch)
     except RunError as error:
-        raise _first_failure(run, start) or error from None
+        raise _first_failure(run, start, name) or error from None
     if not run.is_finished:
         raise RunError(f"all ranks ended well, yet {run.path} has no record", f"look at {run.output_path(0)}")
 
 
-def _first_failure(run: RunDir, since: float) -> RunError | None:
+def _first_failure(run: RunDir, since: float, launcher: str) -> RunError | None:
     """The error that made the others fail, which a launcher cannot tell; None if no rank wrote one."""
     first = run.first_error(since)
     if first is None:
         return None
     rank, text = first
-    own, of_all = run.output_path(rank), run.output_path("torchrun")
-    printed = tail(own) if own.exists() else tail(of_all, mark=f"[rank{rank}]") if run.ranks()[1:] else tail(of_all)
+    own, of_all = run.output_path(rank), run.output_path(launcher)
+    mark = f"[{rank}]<" if launcher == "horovodrun" else f"[rank{rank}]" if run.ranks()[1:] else ""
+    printed = tail(own) if own.exists() else tail(of_all, mark)
     return RunError(f"rank {rank} failed with {text}; the end of what it printed:\n{printed}")
 
 

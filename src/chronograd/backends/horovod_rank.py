@@ -1,0 +1,101 @@
+"""What a rank of Horovod averages its gradients by. Horovod is imported in its own environment only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from chronograd.job import Communication, Job
+from chronograd.train.exchange import Alone
+
+if TYPE_CHECKING:
+    from chronograd.train.place import Place
+
+
+def exchange_of(job: Job, world_size: int) -> Alone:
+    return OverHorovod(job.communication) if world_size > 1 else Alone()
+
+
+class OverHorovod(Alone):
+    """horovod.torch with its DistributedOptimizer, on the CPU.
+
+    HOROVOD_RANK, HOROVOD_SIZE and others, set by horovodrun, say where the ranks meet.
+    """
+
+    def __init__(self, communication: Communication) -> None:
+        import horovod.torch as hvd
+
+        self._hvd = hvd
+        self._communication = communication
+        self._is_apart = False
+
+    @contextmanager
+    def joined(self, place: Place) -> Iterator[None]:
+        self._hvd.init()
+        yield
+        self._hvd.shutdown()
+
+    def parallel(self, network: nn.Module, optimizer: Optimizer, place: Place) -> tuple[nn.Module, Optimizer]:
+        """Weights of rank 0 for all. A new optimizer has no state yet, and that of a checkpoint is read by every rank:
+        hvd.broadcast_optimizer_state is left out, which would take a step to make one.
+        """
+        hvd = self._hvd
+        hvd.broadcast_parameters(network.state_dict(), root_rank=0)
+        is_fp16 = self._communication.compression == "fp16"
+        averaging = hvd.DistributedOptimizer(
+            optimizer,
+            named_parameters=network.named_parameters(),
+            compression=hvd.Compression.fp16 if is_fp16 else hvd.Compression.none,
+        )
+        averaging.step = _step_of(averaging)
+        averaging.zero_grad = lambda set_to_none=True: Optimizer.zero_grad(averaging, set_to_none)
+        return network, averaging
+
+    def settle(self, optimizer: Any) -> None:
+        if not self._is_apart:
+            optimizer.synchronize()
+
+    def apart(self, model: nn.Module, optimizer: Any) -> AbstractContextManager[None] | None:
+        return self._apart(optimizer)
+
+    @contextmanager
+    def _apart(self, optimizer: Any) -> Iterator[None]:
+        """Horovod sends a gradient at the last of so many backward passes; within, one more is always to come.
+
+        Contexts may be nested, as parts of a batch are in a step that exchanges nothing.
+        """
+        before = self._is_apart
+        self._is_apart = True
+        optimizer.set_backward_passes_per_step(2)
+        try:
+            yield
+        finally:
+            self._is_apart = before
+            optimizer.set_backward_passes_per_step(2 if before else 1)
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        self._hvd.allreduce_(values, op=self._hvd.Sum, name="sum")
+        return values
+
+    def of_first(self, values: torch.Tensor) -> torch.Tensor:
+        self._hvd.broadcast_(values, root_rank=0, name="of_first")
+        return values
+
+    def wait(self, place: Place) -> None:
+        self._hvd.barrier()
+
+
+def _step_of(optimizer: Any) -> Any:
+    """The optimizer's step without another round of averages, which `settle` has waited for already."""
+    step = optimizer.step
+
+    def step_only(closure: Any = None) -> Any:
+        with optimizer.skip_synchronize():
+            return step(closure)
+
+    return step_only

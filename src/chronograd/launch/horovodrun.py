@@ -1,0 +1,47 @@
+"""Starts the ranks through horovodrun, on this machine, meeting on the loopback interface by Gloo."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from chronograd.backends.plan import RankPlan
+from chronograd.launch.local import LOOPBACK
+from chronograd.launch.processes import Process, run_together
+from chronograd.rundir import RunDir
+from chronograd.train import leash
+
+
+def launch(plan: RankPlan, run: RunDir, watch: Callable[[], None] = lambda: None) -> None:
+    """Run all ranks to their end. Raises RunError with the last lines that they printed."""
+    run_together([Process("horovodrun", command(plan), plan.environment, run.output_path("horovodrun"))], watch)
+
+
+def command(plan: RankPlan) -> tuple[str, ...]:
+    """horovodrun by the interpreter of the ranks, which has Horovod. Given as an address, the host needs no name.
+
+    Its cache, a folder in the user's home, is about other hosts.
+    """
+    python = plan.command[0]
+    return (
+        *(python, "-m", "chronograd.launch.horovodrun"),
+        *("--gloo", "--disable-cache", "-np", str(plan.world_size), "-H", f"{LOOPBACK}:{plan.world_size}"),
+        *plan.command,
+    )
+
+
+def main() -> None:
+    """horovodrun on a leash. The ranks are on its own: their standard input is closed, and they end with it."""
+    leash.hold_on()
+    os.environ.pop(leash.LEASH_VARIABLE, None)
+    from horovod.runner.launch import run_commandline
+
+    try:
+        run_commandline()
+    except RuntimeError as error:
+        sys.exit(f"horovodrun: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""Horovod beyond the contract of all backends: what it sends, when, and what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from chronograd import job as jobs
+from chronograd.backends import horovod, horovod_build, registry
+from chronograd.backends.plan import RankPlan
+from chronograd.errors import JobError, RunError
+from chronograd.job import Job
+from chronograd.launch import horovodrun
+from chronograd.launch import jobs as launch
+from chronograd.rundir import RunDir
+from chronograd.train.checkpoint import MODEL, OPTIMIZER, list_checkpoints
+
+NETWORKS = Path(__file__).parent.parent / "train"
+IS_BUILT, WHY_NOT = horovod.available()
+real = pytest.mark.skipif(not IS_BUILT, reason=WHY_NOT or "-")
+Trained = Callable[..., RunDir]
+
+
+def make_job(*overrides: str) -> Job:
+    """12 steps; a batch of 31 has unequal shares for two ranks."""
+    job = jobs.from_dict(
+        {
+            "network": {"name": "tiny_networks:plain"},
+            "data": {"name": "synthetic", "shape": [1, 8, 8], "classes": 10, "samples": 380},
+            "training": {"recipe": "sgd-momentum", "batch": 31, "epochs": 1, "learning_rate": 0.05},
+            "cluster": {"device": "cpu", "count": 2, "threads": 1},
+            "backend": "horovod",
+        }
+    )
+    return jobs.changed(job, list(overrides))
+
+
+def losses(run: RunDir) -> list[float]:
+    found = [loss for loss in run.record().curves["loss"].columns["loss"] if loss is not None]
+    assert len(found) == 12
+    return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _networks() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(NETWORKS))
+        patch.syspath_prepend(str(NETWORKS))
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Trains a job once, by its overrides."""
+    folder = tmp_path_factory.mktemp("horovod")
+    return cache(lambda *overrides: launch.train(make_job(*overrides), parent=folder))
+
+
+# -- what is known without Horovod ------------------------------------------------------------------
+
+
+def test_where_it_is_not_built_the_command_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(RunError, match=r"python -m chronograd\.backends\.horovod_build"):
+        registry.find("horovod")
+
+
+def test_an_environment_made_for_another_one_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = horovod_build.python().parents[1]
+    folder.mkdir(parents=True)
+    (folder / horovod_build.READY).write_text("/some/other/site-packages\n")
+    assert not horovod_build.is_built()
+    (folder / horovod_build.READY).write_text(horovod_build.seen_packages())
+    assert horovod_build.is_built()
+
+
+def test_the_source_is_mended_once_and_only_where_it_is_known(tmp_path: Path) -> None:
+    for name, old, _ in horovod_build.MENDS:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"before\n{old}\nafter\n")
+    horovod_build.mend(tmp_path)
+    assert (tmp_path / "CMakeLists.txt").read_text() == "before\nset(CMAKE_CXX_STANDARD 20)\nafter\n"
+    with pytest.raises(RunError, match="another source than the one we know"):
+        horovod_build.mend(tmp_path)
+
+
+def test_the_plan_tells_horovod_how_much_to_send_at_once() -> None:
+    plan = horovod.plan(make_job("communication.bucket_bytes=1000000"), Path("run"), ["train"])
+    assert (plan.world_size, plan.launcher) == (2, "horovodrun")
+    assert plan.environment == {"OMP_NUM_THREADS": "1", "HOROVOD_FUSION_THRESHOLD": "1000000"}
+    assert "HOROVOD_FUSION_THRESHOLD" not in horovod.plan(make_job(), Path("run"), ["train"]).environment
+
+
+def test_what_it_cannot_do_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(JobError, match="channels_last"):
+        horovod.plan(make_job("training.channels_last=true"), Path(), [])
+    monkeypatch.setattr("chronograd.measure.environment.gpus", lambda: [{"name": "NVIDIA A100-SXM4-80GB"}])
+    horovod.plan(make_job(), Path(), [])
+    with pytest.raises(JobError, match=r"cluster\.device is local; .* averages on the CPU"):
+        horovod.plan(make_job("cluster.device=local"), Path(), [])
+
+
+def test_a_rank_needs_horovodrun(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOROVOD_RANK", raising=False)
+    assert horovod.main() == 1
+    assert "started without horovodrun" in capsys.readouterr().err
+
+
+# -- real processes ---------------------------------------------------------------------------------
+
+
+@real
+def test_launchers_start_only_what_they_can(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="launcher torchrun cannot start ranks of backend horovod"):
+        launch.train(make_job(), out=tmp_path / "a", launcher="torchrun")
+    with pytest.raises(JobError, match="launcher horovodrun cannot start ranks of backend ddp"):
+        launch.train(make_job("backend=ddp"), out=tmp_path / "b", launcher="horovodrun")
+
+
+@real
+def test_one_rank_does_what_single_does(trained: Trained) -> None:
+    one, single = (losses(trained("cluster.count=1", f"backend={name}")) for name in ("horovod", "single"))
+    assert one == single
+
+
+@real
+def test_half_precision_changes_what_is_sent_but_little(trained: Trained) -> None:
+    """The first loss is before anything was sent; float16 has 11 bits, so later ones differ, by less than a hundredth."""
+    whole, half = losses(trained()), losses(trained("communication.compression=fp16"))
+    assert half[0] == whole[0]
+    assert half[1:] != whole[1:]
+    assert half == pytest.approx(whole, abs=1e-2)
+
+
+@real
+def test_parts_of_a_batch_are_added_up_before_they_are_sent(trained: Trained) -> None:
+    """Three parts, of unequal sizes, make the same update as the whole batch."""
+    parts = losses(trained("training.accumulation=3", "communication.bucket_bytes=100"))
+    assert parts == pytest.approx(losses(trained()), abs=1e-4)
+
+
+@real
+def test_apart_nothing_is_averaged_and_then_everything_once(tmp_path: Path) -> None:
+    """Of one weight, rank 0's 0, with gradients 1 and 2 on the two ranks. Apart each keeps its own. Two parts of a batch
+    make 2 and 4, on average 3, which a rate of 1 takes off the weight. Horovod's warnings are errors.
+    """
+    code = """
+import os, warnings, torch
+from chronograd.backends.horovod_rank import OverHorovod
+from chronograd.job import Communication
+rank, exchange = int(os.environ["HOROVOD_RANK"]), OverHorovod(Communication())
+warnings.simplefilter("error")
+network, ones = torch.nn.Linear(1, 1, bias=False), torch.ones(1, 1)
+network.weight.data.fill_(rank)
+backward = lambda: (model(ones) * (rank + 1)).sum().backward()
+with exchange.joined(None):
+    model, optimizer = exchange.parallel(network, torch.optim.SGD(network.parameters(), lr=1.0), None)
+    with exchange.apart(model, optimizer):
+        with exchange.apart(model, optimizer):
+            backward()
+        exchange.settle(optimizer)
+        apart = model.weight.grad.item()
+        optimizer.zero_grad(set_to_none=True)
+    with exchange.apart(model, optimizer):
+        backward()
+    backward()
+    exchange.settle(optimizer)
+    together = model.weight.grad.item()
+    optimizer.step()
+    total = exchange.sum(torch.tensor(rank + 1, dtype=torch.float64)).item()
+    first = exchange.of_first(torch.tensor([rank, 7])).tolist()
+    exchange.wait(None)
+    print(apart, together, model.weight.item(), total, first)
+"""
+    plan = RankPlan((str(horovod_build.python()), "-c", code), 2)
+    horovodrun.launch(plan, RunDir(tmp_path))
+    printed = (tmp_path / "output.horovodrun.txt").read_text().splitlines()
+    assert sorted(printed) == [f"[{rank}]<stdout>:{rank + 1}.0 3.0 -3.0 3.0 [0, 7]" for rank in range(2)]
+
+
+@real
+def test_rate_and_epochs_scale_with_the_ranks(trained: Trained) -> None:
+    scaled = trained("training.scale_by_ranks=[learning_rate, epochs]", "training.epochs=2")
+    assert scaled.record().value("epochs") == 1
+    assert scaled.job().training.learning_rate == pytest.approx(0.1)
+    assert losses(scaled)[0] == losses(trained())[0]
+    assert losses(scaled)[2:] != losses(trained())[2:]
+
+
+@real
+def test_exposed_communication_is_measured(tmp_path: Path) -> None:
+    """Also with a batch in parts, which keep their gradients to themselves in either kind of step."""
+    job = make_job("training.accumulation=2")
+    record = launch.measure(job, num_steps=6, warmup=2, out=tmp_path / "run").record()
+    exposed = record["communication_exposed_s"]
+    assert exposed.value is not None
+    assert exposed.n == 6
+    assert 0 <= exposed.value < record.value("step_time_s")
+
+
+@real
+def test_the_rank_that_fails_first_is_told(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="rank 1 failed with ValueError: no good on rank 1") as caught:
+        launch.train(make_job("network.name=tiny_networks:raising"), out=tmp_path / "run")
+    assert "[1]<stderr>:" in str(caught.value)
+    assert "[0]<" not in str(caught.value)
+
+
+@real
+def test_resume_after_kill_9_is_bit_identical(tmp_path: Path, trained: Trained) -> None:
+    """The process that started horovodrun is killed; the ranks end, and a resumed run ends where it would have."""
+    slow = ("network.name=tiny_networks:random", "network.options={sleep_s: 0.05}", "training.epochs=3")
+    whole = trained(*slow)
+    out = tmp_path / "killed"
+    (tmp_path / "job.yaml").write_text(jobs.to_yaml(make_job(*slow)))
+    command = [sys.executable, "-m", "chronograd", "train", str(tmp_path / "job.yaml"), "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not any(line["step"] > 14 for line in RunDir(out).read_steps().steps):
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    killed = RunDir.open(out)
+    assert not killed.is_finished
+    resumed = launch.resume(killed)
+    assert _final_bytes(resumed) == _final_bytes(whole)
+    assert resumed.read_steps(1).attempts == 2
+
+
+def _final_bytes(run: RunDir) -> list[bytes]:
+    newest = list_checkpoints(run.checkpoints)[-1]
+    assert newest.name == "step-00000036"
+    return [(newest / name).read_bytes() for name in (MODEL, OPTIMIZER)]

@@ -1,0 +1,98 @@
+"""Ranks that horovodrun starts: their command line, and that they end with what started them. Without torch in them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from chronograd.backends import horovod, horovod_build
+from chronograd.backends.plan import RankPlan
+from chronograd.errors import RunError
+from chronograd.launch import horovodrun
+from chronograd.rundir import RunDir
+
+IS_BUILT, WHY_NOT = horovod.available()
+real = pytest.mark.skipif(not IS_BUILT, reason=WHY_NOT or "-")
+ENDS_WITHIN_S = 10.0
+
+
+def plan(code: str) -> RankPlan:
+    return RankPlan((str(horovod_build.python()), "-c", code), 2, {"GREETING": "good day"}, "horovodrun")
+
+
+def test_the_command_line_meets_on_the_loopback_interface() -> None:
+    command = horovodrun.command(RankPlan(("/env/bin/python", "-m", "worker"), world_size=3))
+    assert command == (
+        *("/env/bin/python", "-m", "chronograd.launch.horovodrun"),
+        *("--gloo", "--disable-cache", "-np", "3", "-H", "127.0.0.1:3"),
+        *("/env/bin/python", "-m", "worker"),
+    )
+
+
+@real
+def test_each_rank_is_told_its_number(tmp_path: Path) -> None:
+    code = "import os; print(*(os.environ[n] for n in ('GREETING', 'HOROVOD_RANK', 'HOROVOD_SIZE')))"
+    horovodrun.launch(plan(code), RunDir(tmp_path))
+    printed = (tmp_path / "output.horovodrun.txt").read_text().splitlines()
+    assert {"[0]<stdout>:good day 0 2", "[1]<stdout>:good day 1 2"} <= set(printed)
+
+
+@real
+def test_the_last_words_of_a_rank_that_fails_are_told(tmp_path: Path) -> None:
+    code = "import os, sys, time; os.environ['HOROVOD_RANK'] == '1' and sys.exit('alas'); time.sleep(60)"
+    start = time.monotonic()
+    with pytest.raises(RunError, match=r"horovodrun ended with exit status 1") as caught:
+        horovodrun.launch(plan(code), RunDir(tmp_path))
+    assert "[1]<stderr>:alas" in str(caught.value)
+    assert time.monotonic() - start < 45
+
+
+@real
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_ranks_end_with_what_launched_them(tmp_path: Path, number: signal.Signals) -> None:
+    sleep = (
+        "import os, time; from pathlib import Path\n"
+        f"Path({str(tmp_path)!r}, 'pid.' + os.environ['HOROVOD_RANK']).write_text(str(os.getpid())); time.sleep(120)"
+    )
+    launching = (
+        "from pathlib import Path; from chronograd.launch import horovodrun\n"
+        "from chronograd.backends.plan import RankPlan; from chronograd.rundir import RunDir\n"
+        f"horovodrun.launch(RankPlan({plan(sleep).command!r}, 2), RunDir(Path({str(tmp_path)!r})))"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", launching], stderr=subprocess.DEVNULL)
+    files = [tmp_path / f"pid.{rank}" for rank in range(2)]
+    _wait_for(lambda: all(file.exists() and file.read_text() for file in files), 60)
+    ranks = [int(file.read_text()) for file in files]
+    family = _descendants(parent.pid)
+    assert set(ranks) < set(family)
+    parent.send_signal(number)
+    parent.wait(ENDS_WITHIN_S)
+    _wait_for(lambda: not any(_is_alive(pid) for pid in family), ENDS_WITHIN_S)
+
+
+def _wait_for(condition: object, seconds: float) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+def _descendants(pid: int) -> list[int]:
+    import psutil
+
+    return [process.pid for process in psutil.Process(pid).children(recursive=True)]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text() if Path("/proc").exists() else True
