@@ -177,6 +177,14 @@ def test_resnet9_scales_its_logits() -> None:
     torch.testing.assert_close(after, features[0].sum(1, keepdim=True).expand(2, 3) / 8)
 
 
+def test_lenet_takes_images_of_12_pixels_and_more() -> None:
+    for side in (12, 13, 15, 28, 32):
+        network = build("lenet5", input_shape=(3, side, side), num_classes=4)
+        assert network(torch.zeros(2, 3, side, side)).shape == (2, 4)
+    with pytest.raises(InputError, match="11 x 11 are too small, 12 x 12 is the least"):
+        build("lenet5", input_shape=(1, 11, 11))
+
+
 # -- MobileNet --------------------------------------------------------------------------------------
 
 

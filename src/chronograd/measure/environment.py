@@ -14,7 +14,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-LIBRARIES = ("chronograd", "torch", "torchvision", "timm", "numpy", "safetensors", "scikit-learn")
+LIBRARIES = (
+    "chronograd",
+    "torch",
+    "torchvision",
+    "timm",
+    "numpy",
+    "safetensors",
+    "scikit-learn",
+    "tensorflow-cpu",
+    "ray",
+)
 COMMAND_TIMEOUT_S = 10.0
 
 

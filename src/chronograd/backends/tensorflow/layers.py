@@ -1,0 +1,206 @@
+"""A Keras model built by a twin, with the weights of the torch network. Needs TensorFlow.
+
+Torch has images as NCHW, kernels as OIHW and OI; Keras as NHWC, HWIO and IO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from chronograd.backends.tensorflow.twins import Twin
+
+Array = np.ndarray[Any, Any]
+Weights = Mapping[str, Array]
+
+# torch.nn.BatchNorm2d's own: the share of the newest batch in the running statistics, and epsilon.
+BATCH_NORM_SHARE = 0.1
+BATCH_NORM_EPSILON = 1e-5
+KERNEL_AXES = (2, 3, 1, 0)  # OIHW to HWIO
+COUNTED = "num_batches_tracked"
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of the network: its name in the torch network, its variable, and how torch's axes become Keras's."""
+
+    name: str
+    variable: Any
+    axes: tuple[int, ...]
+
+    def assign(self, value: Array) -> None:
+        self.assign_to(self.variable, value)
+
+    def assign_to(self, variable: Any, value: Array) -> None:
+        """`value`, in torch's layout, to a variable of the same shape."""
+        variable.assign(np.transpose(value, self.axes))
+
+    def value(self, variable: Any = None) -> Array:
+        """In torch's layout; of another variable of the same shape where one is given."""
+        array = (self.variable if variable is None else variable).numpy()
+        return np.ascontiguousarray(np.transpose(array, np.argsort(self.axes)))
+
+
+@dataclass
+class Network:
+    """A twin with weights.
+
+    Attributes:
+        model: from images (float32, NHWC) to logits, and then mean and variance of the batch of every batch norm.
+        trained: parameters; `running`: mean and variance of every batch norm, in the order of the model's outputs.
+        counted: how many batches each batch norm has seen, by name: kept by torch only.
+    """
+
+    model: Any
+    trained: list[Tensor]
+    running: list[Tensor]
+    counted: dict[str, Array] = field(default_factory=dict)
+
+    def run(self, images: Any, training: bool) -> tuple[Any, list[Any]]:
+        """Logits, and mean and variance of the batch of every batch norm."""
+        import tensorflow as tf
+
+        logits, *statistics = tf.nest.flatten(self.model(images, training=training))
+        return logits, statistics
+
+    def load(self, weights: Weights) -> None:
+        for tensor in (*self.trained, *self.running):
+            tensor.assign(weights[tensor.name])
+        self.counted = {name: np.array(weights[name]) for name in weights if name.endswith(COUNTED)}
+
+    def weights(self) -> dict[str, Array]:
+        """Under torch's names, in its layout and order of axes."""
+        return {**{t.name: t.value() for t in (*self.trained, *self.running)}, **self.counted}
+
+
+def build(twin: Twin, shape: Sequence[int], weights: Weights) -> Network:
+    """A twin for images of `shape` (channels, height, width). Call it within the strategy's scope.
+
+    Weights that no layer asks for, and layers without weights, are errors of the twin.
+    """
+    import keras
+
+    channels, height, width = shape
+    layers = _KerasLayers(weights)
+    images = keras.Input((height, width, channels), dtype="float32")
+    logits = twin(layers, images)
+    network = Network(keras.Model(images, [logits, *layers.statistics]), layers.trained, layers.running)
+    known = {t.name for t in (*network.trained, *network.running)}
+    left = {name for name in weights if name not in known and not name.endswith(COUNTED)}
+    assert not left, f"the twin leaves out {sorted(left)}"
+    network.load(weights)
+    return network
+
+
+@cache
+def _batch_norm() -> Any:
+    """A layer that gives its output, and mean and unbiased variance of the batch, by which others update `running`.
+
+    Keras's own averages its running statistics with the biased variance, and each replica for itself.
+    """
+    import keras
+    import tensorflow as tf
+
+    class BatchNorm(keras.layers.Layer):  # type: ignore[misc]
+        def build(self, shape: Sequence[int]) -> None:
+            size = (shape[-1],)
+            self.scale = self.add_weight(shape=size, initializer="ones", name="weight")
+            self.shift = self.add_weight(shape=size, initializer="zeros", name="bias")
+            self.mean = self.add_weight(shape=size, initializer="zeros", trainable=False, name="running_mean")
+            self.variance = self.add_weight(shape=size, initializer="ones", trainable=False, name="running_var")
+
+        def compute_output_shape(self, shape: Sequence[int]) -> list[tuple[Any, ...]]:
+            return [tuple(shape), (shape[-1],), (shape[-1],)]
+
+        def call(self, x: Any, training: bool = False) -> list[Any]:
+            nothing = tf.zeros(0)
+            y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
+                x=x,
+                scale=tf.convert_to_tensor(self.scale),
+                offset=tf.convert_to_tensor(self.shift),
+                mean=nothing if training else tf.convert_to_tensor(self.mean),
+                variance=nothing if training else tf.convert_to_tensor(self.variance),
+                epsilon=BATCH_NORM_EPSILON,
+                is_training=training,
+            )
+            return [y, mean, variance]
+
+    return BatchNorm
+
+
+class _KerasLayers:
+    """`twins.Layers` over Keras."""
+
+    def __init__(self, weights: Weights) -> None:
+        import keras
+
+        self._keras: Any = keras
+        self.trained: list[Tensor] = []
+        self.running: list[Tensor] = []
+        self.statistics: list[Any] = []
+        self._weights = weights
+
+    def conv(self, name: str, x: Any, stride: int = 1, padding: int = 0) -> Any:
+        channels, _, height, width = self._weights[f"{name}.weight"].shape
+        bias = f"{name}.bias" in self._weights
+        # TensorFlow's own padding is not that of torch where there is a stride.
+        y = self._keras.layers.ZeroPadding2D(padding)(x) if padding else x
+        layer = self._keras.layers.Conv2D(channels, (height, width), stride, use_bias=bias, name=_layer_name(name))
+        y = layer(y)
+        self._keep(name, layer, KERNEL_AXES)
+        return y
+
+    def batch_norm(self, name: str, x: Any) -> Any:
+        layer = _batch_norm()(name=_layer_name(name))
+        y, mean, variance = layer(x)
+        self.statistics += [mean, variance]
+        self.trained += [
+            Tensor(f"{name}.weight", layer.scale.value, (0,)),
+            Tensor(f"{name}.bias", layer.shift.value, (0,)),
+        ]
+        self.running += [
+            Tensor(f"{name}.running_mean", layer.mean.value, (0,)),
+            Tensor(f"{name}.running_var", layer.variance.value, (0,)),
+        ]
+        return y
+
+    def linear(self, name: str, x: Any) -> Any:
+        layer = self._keras.layers.Dense(len(self._weights[f"{name}.weight"]), name=_layer_name(name))
+        y = layer(x)
+        self._keep(name, layer, (1, 0))
+        return y
+
+    def relu(self, x: Any) -> Any:
+        return self._keras.ops.relu(x)
+
+    def add(self, x: Any, y: Any) -> Any:
+        return x + y
+
+    def max_pool(self, x: Any, size: int, stride: int, padding: int = 0) -> Any:
+        x = self._keras.layers.ZeroPadding2D(padding)(x) if padding else x
+        return self._keras.layers.MaxPooling2D(size, stride)(x)
+
+    def mean_pool(self, x: Any) -> Any:
+        return self._keras.layers.GlobalAveragePooling2D()(x)
+
+    def flatten(self, x: Any) -> Any:
+        return self._keras.layers.Flatten()(self._keras.layers.Permute((3, 1, 2))(x))
+
+    def subsample(self, x: Any, channels: int, stride: int) -> Any:
+        more = channels - x.shape[-1]
+        sides = (more // 2, more - more // 2)
+        return self._keras.ops.pad(x[:, ::stride, ::stride, :], [(0, 0), (0, 0), (0, 0), sides])
+
+    def _keep(self, name: str, layer: Any, axes: tuple[int, ...]) -> None:
+        self.trained.append(Tensor(f"{name}.weight", layer.kernel.value, axes))
+        if layer.use_bias:
+            self.trained.append(Tensor(f"{name}.bias", layer.bias.value, (0,)))
+
+
+def _layer_name(name: str) -> str:
+    """A graph of TensorFlow has names that begin with a letter."""
+    return f"module_{name}".replace(".", "_")

@@ -1,0 +1,29 @@
+"""TensorFlow's MirroredStrategy: one process, a replica of the network on each of its devices, gradients summed over them.
+
+Devices are GPUs where there are any, else logical devices that share the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from chronograd.backends.plan import RankPlan
+from chronograd.backends.tensorflow.checks import check, is_there, worker
+from chronograd.backends.tensorflow.prepared import prepare
+from chronograd.job import Job
+
+__all__ = ["available", "plan", "prepare"]
+
+# What a job's `communication.all_reduce` may be, and whether that needs GPUs.
+ALL_REDUCE = {"auto": False, "hierarchical_copy": False, "reduction_to_one_device": False, "nccl": True}
+
+
+def available() -> tuple[bool, str]:
+    return is_there()
+
+
+def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
+    """One process for all `cluster.count` replicas, the batch shared out among them. Raises JobError."""
+    check(job, ALL_REDUCE)
+    return RankPlan(*worker(run, arguments, world_size=1))

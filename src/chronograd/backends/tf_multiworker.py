@@ -1,0 +1,26 @@
+"""TensorFlow's MultiWorkerMirroredStrategy: one process per rank, gradients summed by TensorFlow's own collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from chronograd.backends.plan import RankPlan
+from chronograd.backends.tensorflow.checks import check, is_there, worker
+from chronograd.backends.tensorflow.prepared import prepare
+from chronograd.job import Job
+
+__all__ = ["available", "plan", "prepare"]
+
+# What a job's `communication.all_reduce` may be, and whether that needs GPUs.
+ALL_REDUCE = {"auto": False, "ring": False, "nccl": True}
+
+
+def available() -> tuple[bool, str]:
+    return is_there()
+
+
+def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
+    """`cluster.count` processes, which tell each other their addresses at MASTER_ADDR and MASTER_PORT. Raises JobError."""
+    check(job, ALL_REDUCE)
+    return RankPlan(*worker(run, arguments, world_size=job.cluster.count))

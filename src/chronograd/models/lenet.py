@@ -1,0 +1,35 @@
+"""LeNet-5: two convolutions and three dense layers for handwritten digits.
+
+LeCun, Bottou, Bengio, Haffner, "Gradient-based learning applied to document recognition", 1998, section II.B. As is
+usual today: ReLU for tanh, max pooling for trained subsampling, every map of C3 sees all of S2, and a linear layer
+for the radial basis functions of the output. No batch norm and no dropout, so that any number of ranks computes the same.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from chronograd.models.registry import register
+
+
+@register(
+    "lenet5",
+    input_shape=(1, 28, 28),
+    num_classes=10,
+    paper="LeCun et al. 1998, Proc. IEEE 86 (11)",
+    params=61_706,  # 156 + 2,416 + 48,120 + 10,164 + 850
+    macs=416_520,  # 784 * 6 * 25 + 100 * 16 * 150 + 400 * 120 + 120 * 84 + 84 * 10
+    source="computed from the layer shapes",
+)
+def lenet5(num_classes: int = 10, in_channels: int = 1, image_size: int = 28) -> nn.Module:
+    """Two pixels of padding make the paper's 32 x 32 of an image of 28 x 28."""
+    side = (image_size // 2 - 4) // 2
+    if side < 1:
+        raise ValueError(f"images of {image_size} x {image_size} are too small, 12 x 12 is the least")
+    return nn.Sequential(
+        *(nn.Conv2d(in_channels, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(16 * side * side, 120), nn.ReLU()),
+        *(nn.Linear(120, 84), nn.ReLU()),
+        nn.Linear(84, num_classes),
+    )

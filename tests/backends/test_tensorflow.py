@@ -1,0 +1,332 @@
+"""TensorFlow backends: twins and update rules beside torch's, jobs that are refused, and real runs whose ranks have no torch.
+
+That two replicas train as `single` does is in test_contract.py. TensorFlow is never imported into the process of the tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from chronograd import job as jobs
+from chronograd.backends import registry
+from chronograd.backends.tensorflow import meeting
+from chronograd.backends.tensorflow.prepared import folder as prepared_folder
+from chronograd.backends.tensorflow.twins import TWINS
+from chronograd.errors import JobError, RunError
+from chronograd.job import Job, Training
+from chronograd.launch import jobs as launch
+from chronograd.launch.local import free_port
+from chronograd.models.registry import build
+from chronograd.rundir import RunDir
+from chronograd.train.checkpoint import list_checkpoints
+from chronograd.train.optimizer import make_optimizer
+
+IS_THERE, WHY_NOT = registry.load("tf_mirrored").available()
+needs_tensorflow = pytest.mark.skipif(not IS_THERE, reason=WHY_NOT)
+
+
+def make_job(backend: str, *overrides: str, count: int = 2) -> Job:
+    """Four steps per epoch, two epochs."""
+    job = jobs.from_dict(
+        {
+            "network": {"name": "lenet5"},
+            "data": {"name": "synthetic", "shape": [1, 12, 12], "classes": 5, "samples": 66, "test_samples": 20},
+            "training": {"recipe": "sgd-momentum", "batch": 15, "epochs": 2, "learning_rate": 0.02},
+            "cluster": {"device": "cpu", "count": count, "threads": 1},
+            "backend": backend,
+        }
+    )
+    return jobs.changed(job, overrides)
+
+
+# -- twins and update rules beside torch's ---------------------------------------------------------------
+
+# Each architecture, and image sizes at which strides meet odd sides.
+NETWORKS = {
+    "lenet5": (1, 28, 28),
+    "small-cnn": (3, 15, 15),
+    "resnet8": (3, 17, 17),
+    "resnet20": (1, 8, 8),
+    "resnet18-cifar": (3, 16, 16),
+    "resnet50": (3, 32, 32),
+    "torchvision:resnet50": (3, 33, 33),
+}
+RULES: dict[str, dict[str, Any]] = {
+    "sgd": {"momentum": 0.0},
+    "momentum": {"momentum": 0.9, "weight_decay": 0.1},
+    "nesterov": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+    "adamw": {"optimizer": "adamw", "momentum": 0.9, "weight_decay": 0.1},
+    "adadelta": {"optimizer": "adadelta", "momentum": 0.9, "weight_decay": 0.1},
+}
+
+
+def what_torch_makes_of_images(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
+    network = build(name, input_shape=shape, num_classes=7)
+    for path, buffer in network.named_buffers():
+        if path.endswith("running_mean"):
+            buffer.normal_(0, 0.1)
+        if path.endswith("running_var"):
+            buffer.uniform_(0.5, 1.5)
+    weights = {f"weight {path}": tensor.numpy().copy() for path, tensor in network.state_dict().items()}
+    images = torch.randn(4, *shape)
+    with torch.no_grad():
+        evaluated = network.eval()(images)
+        network.train()(images)
+    assert evaluated.std(dim=0).min() > 1e-3, "logits that do not follow the image would prove nothing"
+    after = {f"after {path}": buffer.numpy() for path, buffer in network.named_buffers()}
+    return {"network": name, "images_NCHW": images.numpy(), "evaluated": evaluated.numpy(), **weights, **after}
+
+
+def what_torch_makes_of_gradients(fields: dict[str, Any]) -> dict[str, Any]:
+    module = torch.nn.Linear(5, 3, bias=False)
+    start = module.weight.detach().numpy().copy()
+    optimizer = make_optimizer(module, Training(learning_rate=0.3, **fields))
+    gradients, after = torch.randn(4, 3, 5), []
+    for gradient in gradients:
+        module.weight.grad = gradient.clone()
+        optimizer.step()
+        after.append(module.weight.detach().numpy().copy())
+    told = json.dumps({"learning_rate": 0.3, **fields})
+    return {"training": told, "start": start, "gradients": gradients.numpy(), "after": np.stack(after)}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
+    """What keras_checks.py says of all networks and rules."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("keras")
+    for name, shape in NETWORKS.items():
+        np.savez(folder / f"twin-{name.replace(':', '-')}.npz", **what_torch_makes_of_images(name, shape))
+    for name, fields in RULES.items():
+        np.savez(folder / f"update-{name}.npz", **what_torch_makes_of_gradients(fields))
+    script = Path(__file__).with_name("keras_checks.py")
+    environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    done = subprocess.run(
+        [sys.executable, script, folder], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(json.loads((folder / "found.json").read_text()))
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_twin_computes_what_the_torch_network_does(name: str, found: dict[str, dict[str, float]]) -> None:
+    differences = found[f"twin-{name.replace(':', '-')}"]
+    assert differences["evaluated"] < 1e-4
+    assert differences["kept"] == 0
+    assert differences.get("running", 0.0) < 1e-3
+    assert ("running" in differences) == ("resnet" in name)
+
+
+def test_every_kind_of_twin_is_compared() -> None:
+    deeper = {f"resnet{depth}" for depth in (14, 32, 44, 56, 110)}  # loops of the same blocks
+    assert set(NETWORKS) | deeper == set(TWINS)
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("name", RULES)
+def test_update_rules_are_those_of_torch(name: str, found: dict[str, dict[str, float]]) -> None:
+    assert found[f"update-{name}"]["worst"] < 1e-6
+
+
+# -- jobs that are refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("backend", "override", "match"),
+    [
+        ("tf_mirrored", "network.name=alexnet", "network alexnet has no Keras twin(.|\n)*lenet5.*torchvision:resnet50"),
+        ("tf_mirrored", "network.options={num_classes: 3}", "follows no options"),
+        ("tf_mirrored", "training.augmentation={flip: true, crop: 2}", "does not take training.augmentation=.*flip"),
+        ("tf_multiworker", "training.accumulation=2", "does not take training.accumulation=2"),
+        ("tf_multiworker", "training.ema_decay=0.9", "does not take training.ema_decay=0.9"),
+        ("tf_multiworker", "training.trainable=head", "does not take training.trainable='head'"),
+        ("tf_mirrored", "training.precision=bf16", "training.precision is bf16"),
+        ("tf_mirrored", "communication.all_reduce=ring", "all_reduce is ring, which backend tf_mirrored has not"),
+        ("tf_multiworker", "communication.all_reduce=hierarchical_copy", "which backend tf_multiworker has not"),
+        ("tf_mirrored", "communication.all_reduce=nccl", "nccl, which TensorFlow does on GPUs only"),
+        ("tf_multiworker", "communication.all_reduce=nccl", "nccl, which TensorFlow does on GPUs only"),
+        ("tf_mirrored", "communication.bucket_bytes=1000", "MirroredStrategy has no such size"),
+        ("tf_multiworker", "communication.compression=fp16", "compression is fp16"),
+        ("tf_multiworker", "communication.servers=2", "communication.servers is 2"),
+        ("tf_multiworker", "cluster.max_restarts=1", "max_restarts is 1"),
+    ],
+)
+def test_what_the_backends_do_not_do_is_refused_by_name(backend: str, override: str, match: str) -> None:
+    registry.load(backend).plan(make_job(backend), Path(), [])
+    with pytest.raises(JobError, match=match) as refused:
+        registry.load(backend).plan(make_job(backend, override), Path(), [])
+    assert refused.value.hint
+
+
+# -- ranks meet ------------------------------------------------------------------------------------------
+
+
+def meet(ranks: list[int], world_size: int, timeout_s: float) -> dict[int, Any]:
+    master = "127.0.0.1", free_port()
+    found: dict[int, Any] = {}
+
+    def one(rank: int) -> None:
+        try:
+            found[rank] = meeting.addresses(rank, world_size, master, timeout_s)
+        except RunError as error:
+            found[rank] = error
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in ranks]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.1)
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0]])
+def test_ranks_learn_each_others_addresses(order: list[int]) -> None:
+    told = meet(order, 3, timeout_s=20)
+    assert told[0] == told[1] == told[2]
+    assert len(set(told[0])) == 3
+    assert all(address.startswith("127.0.0.1:") for address in told[0])
+
+
+@pytest.mark.parametrize("alone", [0, 1])
+def test_a_rank_that_waits_in_vain_says_so(alone: int) -> None:
+    error = meet([alone], 2, timeout_s=0.3)[alone]
+    assert isinstance(error, RunError)
+    assert f"rank {alone} of 2 did not meet the others at 127.0.0.1:" in error.message
+
+
+# -- real runs -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks end with an error if anything in them imports torch; this process has it already."""
+    folder = tmp_path / "in-the-way"
+    folder.mkdir()
+    (folder / "torch.py").write_text("raise SystemError('torch was imported')")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
+def weights(run: RunDir) -> dict[str, torch.Tensor]:
+    return load_file(list_checkpoints(run.checkpoints)[-1] / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def one_replica(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDir, RunDir]:
+    """One job by `single` and by one replica: batch norm, nesterov, weight decay, label smoothing, a schedule."""
+    overrides = [
+        *("network.name=resnet8", "training.nesterov=true", "training.weight_decay=0.01"),
+        *("training.label_smoothing=0.1", "training.schedule=cosine", "training.warmup=0.2"),
+    ]
+    folder = tmp_path_factory.mktemp("one-replica")
+    first, second = (
+        launch.train(make_job(backend, *overrides, count=1), out=folder / backend)
+        for backend in ("single", "tf_mirrored")
+    )
+    return first, second
+
+
+@needs_tensorflow
+def test_one_replica_trains_batch_norm_as_single_does(one_replica: tuple[RunDir, RunDir]) -> None:
+    losses = [run.record().curves["loss"].columns["loss"] for run in one_replica]
+    assert losses[1][:2] == pytest.approx(losses[0][:2], abs=1e-5)
+    assert losses[1] == pytest.approx(losses[0], abs=1e-3)
+    ours, theirs = (weights(run) for run in one_replica)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.allclose(ours[name], theirs[name], atol=2e-3) for name in ours)
+    assert int(theirs["bn1.num_batches_tracked"]) == 8
+    trained = [run.record().value("trained_params") for run in one_replica]
+    assert trained[0] == trained[1]
+
+
+@needs_tensorflow
+def test_a_failing_rank_ends_the_run_with_its_error(one_replica: tuple[RunDir, RunDir], tmp_path: Path) -> None:
+    """A checkpoint of another job: the number of samples was changed by hand, and so the steps of an epoch."""
+    shutil.copytree(one_replica[1].path, tmp_path / "run")
+    run = RunDir.open(tmp_path / "run")
+    (run.path / "record.json").unlink()
+    text = (run.path / "job.yaml").read_text()
+    (run.path / "job.yaml").write_text(text.replace("samples: 66", "samples: 36"))
+    with pytest.raises(RunError, match="is not of this job: it is at step 8"):
+        launch.resume(run)
+
+
+@needs_tensorflow
+@pytest.mark.usefixtures("without_torch")
+def test_a_resumed_run_ends_where_it_would_have(tmp_path: Path) -> None:
+    """Two processes, ring, AdamW: the optimizer's state and its count of steps come back from the checkpoint."""
+    chosen = ["communication.all_reduce=ring", "communication.bucket_bytes=100000", "training.recipe=adamw"]
+    job = make_job("tf_multiworker", *chosen, "training.epochs=2")
+    run = launch.train(job, out=tmp_path / "run")
+    record, whole = run.record(), weights(run)
+    assert (record.provenance["all_reduce"], record.provenance["processes"]) == ("ring", 2)
+    assert "tensorflow" in record.versions
+    first, last = list_checkpoints(run.checkpoints)
+    for path in (*last.iterdir(), last):
+        path.unlink() if path.is_file() else path.rmdir()
+    (run.path / "record.json").unlink()
+    launch.resume(run)
+    assert run.read_steps(0).attempts == 2
+    assert [line["attempt"] for line in run.read_steps(1).steps] == [1] * 4 + [2] * 4
+    assert all(torch.allclose(whole[name], tensor, atol=1e-6) for name, tensor in weights(run).items())
+    assert not torch.equal(whole["0.weight"], load_file(first / "model.safetensors")["0.weight"])
+    assert not prepared_folder(run).exists()
+
+
+@needs_tensorflow
+@pytest.mark.usefixtures("without_torch")
+def test_measuring_tells_exchange_from_computation(tmp_path: Path) -> None:
+    job = make_job("tf_mirrored", "communication.all_reduce=hierarchical_copy")
+    run = launch.measure(job, num_steps=3, warmup=1, flops_per_step=1e6, out=tmp_path / "run")
+    record = run.record()
+    assert record.provenance["all_reduce"] == "hierarchical_copy"
+    assert run.ranks() == [0]
+    for name in ("step_time_s", "input_s", "forward_s", "backward_s", "update_s", "communication_exposed_s"):
+        assert record[name].n == 3, name
+    assert record.value("throughput_samples_per_s") == pytest.approx(15 / record.value("step_time_s"))
+    assert record.value("achieved_flops_per_s") == pytest.approx(1e6 / record.value("step_time_s"))
+    modes = [line["mode"] for line in run.read_steps(0).steps]
+    assert modes == ["parts", "no_exchange"] * 3
+    for line in run.read_steps(0).steps[::2]:
+        parts = (line[f"{part}_s"] for part in ("input", "transfer", "forward", "backward", "update"))
+        assert line["step_time_s"] == pytest.approx(sum(parts))
+
+
+@needs_tensorflow
+def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    job = tmp_path / "job.yaml"
+    job.write_text(jobs.to_yaml(make_job("tf_multiworker", "training.epochs=100000")))
+    code = f"from chronograd import job; from chronograd.launch import jobs; jobs.train(job.load({str(job)!r}), out={str(run)!r})"
+    launching = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    try:
+        wait_for(lambda: (run / "steps.1.jsonl").exists() and RunDir(run).read_steps(1).steps, 120)
+        ranks = psutil.Process(launching.pid).children(recursive=True)
+        assert len(ranks) == 2
+    finally:
+        launching.send_signal(signal.SIGKILL)
+        launching.wait()
+    wait_for(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in ranks), 20)
+
+
+def wait_for(is_so: Any, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.2)
