@@ -116,7 +116,7 @@ class Training(_Section):
     epochs: int = Field(10, ge=1)
     """Passes over the training samples, at most."""
     batch: int = Field(64, ge=1)
-    """Global batch: samples per step over all ranks."""
+    """Global batch: samples per step over all ranks; with parameter_server the minibatch of one learner."""
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
     """Stop when the test accuracy reaches this, as a fraction."""
     seed: int = Field(0, ge=0, lt=2**31)
@@ -220,8 +220,8 @@ class Cluster(_Section):
     """Link between devices of a node; the device's usual one by default."""
     input_samples_per_s: Annotated[float, Field(gt=0)] | None = None
     """What the input pipeline of a node delivers, loading in the background; never short by default. Predicted only."""
-    step_sigma_log: float = Field(0.0, ge=0, le=1)
-    """Spread of a rank's steps, as the standard deviation of their log; ranks then wait for the slowest. Predicted only."""
+    step_sigma_log: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Spread of a rank's steps, as the standard deviation of their log, for which ranks wait; as calibrated by default. Predicted only."""
     threads: Annotated[int, Field(ge=1)] | None = None
     """CPU threads of one rank; cores divided by ranks on this machine by default."""
     price_usd_per_hour: Annotated[float, Field(ge=0)] | None = None
@@ -256,7 +256,7 @@ class _Job(_Section):
 
     @model_validator(mode="after")
     def _ranks(self) -> Self:
-        if self.training.batch < self.cluster.count:
+        if self.backend != "parameter_server" and self.training.batch < self.cluster.count:
             raise ValueError(
                 f"training.batch is {self.training.batch}, fewer than cluster.count = {self.cluster.count}: "
                 "each rank needs at least one sample per step"

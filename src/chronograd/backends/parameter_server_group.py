@@ -1,0 +1,280 @@
+"""Servers and learners as Ray actors, and the Ray they live in."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import psutil
+import torch
+
+from chronograd.backends.parameter_server_actors import (
+    Learner,
+    Server,
+    Shard,
+    Update,
+    flattened,
+    group_fields,
+    load_buffers,
+    trained_parameters,
+)
+from chronograd.errors import ChronogradError, RunError
+from chronograd.job import Job
+from chronograd.train import leash
+from chronograd.train.place import Place, threads_per_rank
+from chronograd.train.step import TrainingStep
+
+if TYPE_CHECKING:
+    from chronograd.backends.parameter_server_run import LearnerLines
+
+ADDRESS_VARIABLE = "RAY_ADDRESS"
+FOLDER_VARIABLE = "CHRONOGRAD_RAY_FOLDER"
+# Minibatches that a learner has been handed: while it works on one the next is there, so it never waits for the driver.
+HANDED_OUT = 2
+# Shared memory for what is sent: of each learner the parameters and a gradient, each in use and on its way.
+COPIES_PER_LEARNER = 4
+LEAST_STORE_BYTES = 128 * 2**20
+# The path of a socket has at most 107 characters, of which Ray needs 70 behind its folder.
+LONGEST_FOLDER = 36
+
+
+class Group:
+    """The servers and learners of a job. Within `ray_session`; as a context it ends them."""
+
+    def __init__(
+        self, job: Job, place: Place, step: TrainingStep, parts: Sequence[Shard], initial_weights: Path | None
+    ) -> None:
+        """Starts all and waits until they are ready.
+
+        Args:
+            place: of the driver, where `step` has the network that they are to train.
+            parts: its parameters, shared out over the servers.
+        """
+        ray = _ray()
+
+        communication, num_learners = job.communication, job.cluster.count
+        self._shards = parts
+        threads = threads_per_rank(job.cluster, num_learners)
+        server = ray.remote(num_cpus=1)(Server)
+        self._servers = [
+            server.remote(
+                shard,
+                type(step.optimizer),
+                group_fields(step.optimizer, shard),
+                job.training,
+                step.num_steps,
+                communication.staleness_aware,
+            )
+            for shard in self._shards
+        ]
+        is_cuda = place.device.type == "cuda"
+        learner = ray.remote(num_cpus=threads, num_gpus=int(is_cuda))(Learner)
+        device = "cuda" if is_cuda else "cpu"  # Ray shows each learner its own GPU only
+        self._learners = [
+            learner.remote(number, job, initial_weights, device, threads, self._shards, self._servers, sys.path)
+            for number in range(num_learners)
+        ]
+        self.places = [self._of_learner(number, "describe") for number in range(num_learners)]
+        self._version = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Actors that are asked to end would finish what they were handed; these are ended at once."""
+        ray = _ray()
+
+        for actor in (*self._learners, *self._servers):
+            ray.kill(actor)
+
+    # -- what they hold ----------------------------------------------------------------------------------
+
+    def load(self, step: TrainingStep, version: int) -> None:
+        """Give all the state of a network and its optimizer after `version` updates."""
+        parameters = trained_parameters(step.optimizer)
+        state = step.optimizer.state_dict()["state"]
+        for number, shard in enumerate(self._shards):
+            own = {place: state[member] for place, member in enumerate(shard.members) if member in state}
+            self._of_server(number, "load", flattened([parameters[i] for i in shard.members]), own, version)
+        buffers = {name: buffer.cpu().numpy() for name, buffer in step.network.named_buffers()}
+        for number in range(len(self._learners)):
+            self._of_learner(number, "load_buffers", buffers)
+        self._version = version
+
+    def fetch(self, step: TrainingStep, learner: int) -> None:
+        """Bring a network and its optimizer to the state of the servers, and to the buffers of a learner."""
+        parameters = trained_parameters(step.optimizer)
+        state: dict[int, dict[str, Any]] = {}
+        for number, shard in enumerate(self._shards):
+            _, values = self._of_server(number, "pull")
+            own = self._of_server(number, "optimizer_state")
+            state |= {shard.members[place]: tensors for place, tensors in own.items()}
+            with torch.no_grad():
+                for member, piece in zip(shard.members, shard.pieces(torch.tensor(values)), strict=True):
+                    parameters[member].copy_(piece)
+        groups = step.optimizer.state_dict()["param_groups"]
+        step.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        load_buffers(step.network, self._of_learner(learner, "buffers"))
+
+    def _of_learner(self, number: int, method: str, *arguments: Any) -> Any:
+        return _answer(getattr(self._learners[number], method).remote(*arguments), f"learner {number}")
+
+    def _of_server(self, number: int, method: str, *arguments: Any) -> Any:
+        return _answer(getattr(self._servers[number], method).remote(*arguments), f"parameter server {number}")
+
+    # -- work --------------------------------------------------------------------------------------------
+
+    def updates(self, minibatches: Iterable[int]) -> Iterator[Update]:
+        """Have learners do minibatches; their updates in the order of server 0.
+
+        Raises RunError if an actor dies or raises.
+        """
+        ray = _ray()
+
+        left = iter(minibatches)
+        out: dict[Any, int] = {}
+        early: dict[int, Update] = {}
+
+        def hand_out(learner: int) -> None:
+            for minibatch in itertools.islice(left, 1):
+                out[self._learners[learner].learn.remote(minibatch)] = learner
+
+        for _ in range(HANDED_OUT):
+            for learner in range(len(self._learners)):
+                hand_out(learner)
+        while out:
+            done, _ = ray.wait(list(out), num_returns=1)
+            for call in done:
+                learner = out.pop(call)
+                hand_out(learner)
+                update: Update = _answer(call, f"learner {learner}")
+                early[update.number] = update
+            while self._version + 1 in early:
+                self._version += 1
+                yield early.pop(self._version)
+
+    # -- what they tell ----------------------------------------------------------------------------------
+
+    def write_starts(self, lines: LearnerLines) -> None:
+        """Where each learner runs."""
+        for number, place in enumerate(self.places):
+            lines.write_for(number, event="start", step=0, **place)
+
+    def write_memory(self, lines: LearnerLines, step: int) -> None:
+        """The peak of each learner."""
+        for number in range(len(self._learners)):
+            peak_bytes, source = self._of_learner(number, "memory")
+            lines.write_for(number, event="memory", step=step, memory_peak_bytes=peak_bytes, source=source)
+
+
+def hold_on() -> None:
+    """As chronograd.train.leash, and takes along what Ray has started: its agents would live a minute longer."""
+    if os.environ.get(leash.LEASH_VARIABLE):
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 4096):
+        pass
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    if folder := os.environ.get(FOLDER_VARIABLE):
+        shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def ray_session(job: Job, place: Place, parts: Sequence[Shard]) -> Iterator[None]:
+    """A Ray of this process's own, which ends with it and which only this process may use; or that of RAY_ADDRESS.
+
+    Raises RunError if there is no Ray, or it has not the CPUs and GPUs that the job's actors need.
+    """
+    num_learners = job.cluster.count
+    num_cpus = num_learners * threads_per_rank(job.cluster, num_learners) + job.communication.servers
+    num_gpus = num_learners if place.device.type == "cuda" else 0
+    address = os.environ.get(ADDRESS_VARIABLE)
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    folder = None
+    if not address:
+        # Read when Ray is imported. Without them Ray leaves a token in the user's home.
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    ray = _ray()
+    try:
+        if address:
+            ray.init(address=address, **quiet)
+        else:
+            folder = os.environ[FOLDER_VARIABLE] = _short_folder()
+            sent_bytes = num_learners * sum(4 * part.size for part in parts)
+            ray.init(
+                address="local",
+                num_cpus=num_cpus,  # as many as are asked for: learners may outnumber cores
+                include_dashboard=False,
+                object_store_memory=max(LEAST_STORE_BYTES, COPIES_PER_LEARNER * sent_bytes),
+                _node_ip_address="127.0.0.1",
+                _temp_dir=folder,
+                **quiet,
+            )
+        signal.signal(signal.SIGTERM, _leave)  # Ray's own handler would end the process before it is tidy
+        there = ray.cluster_resources()
+        if there.get("CPU", 0) < num_cpus or there.get("GPU", 0) < num_gpus:
+            raise RunError(
+                f"{num_learners} learners and {job.communication.servers} parameter servers need {num_cpus} CPUs and "
+                f"{num_gpus} GPUs of Ray, which has {there.get('CPU', 0):g} and {there.get('GPU', 0):g}",
+                "lower cluster.count or cluster.threads, or start Ray with more",
+            )
+        yield
+    except (ConnectionError, ray.exceptions.RaySystemError) as error:
+        where = f"{ADDRESS_VARIABLE}={address}" if address else "a Ray of its own"
+        raise RunError(f"cannot use {where}: {' '.join(str(error).split())[:300]}") from None
+    finally:
+        ray.shutdown()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _ray() -> Any:
+    """Ray, less its types, which cover a part of it."""
+    import ray
+
+    return ray
+
+
+def _leave(number: int, frame: Any) -> None:
+    raise SystemExit(128 + number)
+
+
+def _short_folder() -> str:
+    """A new folder for Ray's sockets and logs."""
+    folder = tempfile.mkdtemp(prefix="ray-")
+    if len(folder) <= LONGEST_FOLDER:
+        return folder
+    Path(folder).rmdir()
+    return tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+
+
+def _answer(call: Any, who: str) -> Any:
+    """What an actor returns. Raises RunError that names it if it died or raised."""
+    ray = _ray()
+
+    try:
+        return ray.get(call)
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, ChronogradError):
+            raise RunError(f"{who}: {cause.message}", cause.hint) from None
+        print(error, file=sys.stderr, flush=True)
+        raise RunError(f"{who} failed with {type(cause).__name__}: {cause}") from None
+    except ray.exceptions.RayActorError:
+        raise RunError(f"{who} died") from None

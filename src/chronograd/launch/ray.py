@@ -1,0 +1,143 @@
+"""A sweep of jobs on an existing Ray cluster: each run is one Ray task, which trains in a run directory.
+
+The folder is on a file system that all nodes share, and every node has Chronograd, the data and the networks.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from chronograd.errors import ChronogradError, JobError, MissingExtraError, RunError
+from chronograd.job import Job, changed, resolved, scaled
+from chronograd.launch import jobs as launch
+from chronograd.launch.jobs import PathLike
+from chronograd.rundir import RunDir, is_run_dir
+
+CONNECT_S = 10.0
+State = Literal["kept", "sent", "finished", "failed"]
+OnState = Callable[[str, State, str], None]
+
+
+def sweep(
+    jobs: Mapping[str, Job],
+    folder: PathLike,
+    address: str,
+    on_state: OnState = lambda name, state, text: None,
+) -> dict[str, RunDir]:
+    """Train jobs, by name, each in `folder/NAME`, as many at a time as the cluster has CPUs for.
+
+    A job takes `cluster.threads` (1 where it says nothing) times its ranks of a node's CPUs, and as many GPUs as ranks if
+    the cluster has GPUs and its device is not `cpu`. All are tried, whatever becomes of the others. Called again it
+    keeps finished runs and resumes the others.
+
+    Args:
+        address: of the cluster, such as 10.0.0.5:6379.
+        on_state: called with a name, its new state, and a text that says why it failed.
+    Raises: JobError before anything is sent if a job has the name of no folder or fits no node; RunError if there
+        is no cluster at the address, or at the end if runs failed, naming each.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtraError("ray", "ray", "a sweep on a Ray cluster") from None
+
+    folder = Path(folder).absolute()
+    given = {name: _with_threads(name, job) for name, job in jobs.items()}
+    _join(address)
+    try:
+        list_nodes: Any = ray.nodes  # it has no types
+        nodes = [node["Resources"] for node in list_nodes() if node["Alive"]]
+        needs = {name: _needs(name, job, nodes) for name, job in given.items()}
+        train = ray.remote(max_retries=0)(_train)
+        sent: dict[Any, str] = {}
+        for name, job in given.items():
+            if _is_done(folder / name, job):
+                on_state(name, "kept", "")
+                continue
+            call = train.options(name=name, **needs[name]).remote(job, folder / name, sys.path)
+            sent[call] = name
+            on_state(name, "sent", "")
+        failed: dict[str, str] = {}
+        while sent:
+            (call,), _ = ray.wait(list(sent), num_returns=1)
+            name = sent.pop(call)
+            if why := _why_failed(call):
+                failed[name] = why
+            on_state(name, "failed" if why else "finished", why)
+    finally:
+        ray.shutdown()  # ends the tasks that still run, and their processes
+    if failed:
+        told = "\n".join(f"{name}: {why}" for name, why in failed.items())
+        raise RunError(f"{len(failed)} of {len(given)} runs failed\n{told}", "the same sweep keeps the others")
+    return {name: RunDir.open(folder / name) for name in given}
+
+
+def _is_done(path: Path, job: Job) -> bool:
+    return is_run_dir(path) and (run := RunDir(path)).is_finished and resolved(run.job()) == resolved(job)
+
+
+def _train(job: Job, path: Path, modules: Sequence[str]) -> None:
+    """What a node does: from the newest checkpoint if there is one."""
+    sys.path += [place for place in modules if place not in sys.path]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, [*sys.path])))
+    os.environ.pop("RAY_ADDRESS", None)  # a job that wants a Ray of its own does not wait for the place that it holds
+    launch.resume(RunDir.open(path) if is_run_dir(path) else launch.create(job, out=path), job)
+
+
+def _join(address: str) -> None:
+    """Raises RunError if nobody listens there, of which Ray is sure only after minutes, or Ray does not let us in."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # silences a warning about what Ray is going to do
+    import ray
+
+    host, _, port = address.rpartition(":")
+    try:
+        if host and port.isdigit() and "//" not in host:
+            socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, ValueError, RuntimeError, OverflowError) as error:
+        raise RunError(
+            f"no Ray cluster at {address!r}: {' '.join(str(error).split())[:300]}",
+            "`ray start --head` starts one and prints its address; one with a token wants RAY_AUTH_MODE=token here too",
+        ) from None
+
+
+def _with_threads(name: str, job: Job) -> Job:
+    """The job as it is run: the threads of a rank are stated, as a node's cores are not all its own."""
+    if not name or Path(name).is_absolute() or ".." in Path(name).parts:
+        raise JobError(f"{name!r} does not name a folder within that of the sweep", "use letters, digits, - and /")
+    job = scaled(job)
+    return job if job.cluster.threads else changed(job, ["cluster.threads=1"])
+
+
+def _needs(name: str, job: Job, nodes: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """CPUs and GPUs. Raises JobError if no node has as many: Ray would wait for one for ever."""
+    assert job.cluster.threads is not None
+    num_gpus = job.cluster.count if job.cluster.device != "cpu" and any(n.get("GPU") for n in nodes) else 0
+    num_cpus = job.cluster.count * job.cluster.threads
+    if not any(node.get("CPU", 0) >= num_cpus and node.get("GPU", 0) >= num_gpus for node in nodes):
+        most = max((int(node.get("CPU", 0)) for node in nodes), default=0)
+        raise JobError(
+            f"{name} needs {num_cpus} CPUs and {num_gpus} GPUs on one node; the largest has {most} CPUs",
+            "lower cluster.count or cluster.threads",
+        )
+    return {"num_cpus": num_cpus, "num_gpus": num_gpus}
+
+
+def _why_failed(call: Any) -> str:
+    """Empty for a run that finished."""
+    import ray
+
+    try:
+        ray.get(call)
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause
+        return cause.message if isinstance(cause, ChronogradError) else f"{type(cause).__name__}: {cause}"
+    except ray.exceptions.RayError as error:
+        return f"the task was lost: {' '.join(str(error).split())[:300]}"
+    return ""

@@ -1,0 +1,348 @@
+"""Asynchronous SGD: what servers do, in closed form; and real runs on a Ray of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from chronograd import job as jobs
+from chronograd.backends import parameter_server, registry
+from chronograd.backends.parameter_server_actors import Server, Shard, group_fields, shards, trained_parameters
+from chronograd.errors import InputError, JobError, RunError
+from chronograd.job import Job, Training
+from chronograd.launch import jobs as launch
+from chronograd.rundir import RunDir
+from chronograd.train.checkpoint import list_checkpoints
+from chronograd.train.optimizer import make_optimizer, set_rate
+
+NETWORKS = Path(__file__).parent.parent / "train"
+MARK = "CHRONOGRAD_TEST_MARK"
+IS_THERE, WHY_NOT = parameter_server.available()
+needs_ray = pytest.mark.skipif(not IS_THERE, reason=WHY_NOT)
+
+
+def make_job(learners: int = 1, servers: int = 1, **training: Any) -> Job:
+    """24 updates in two epochs."""
+    return jobs.from_dict(
+        {
+            "network": {"name": "tiny_networks:plain"},
+            "data": {"name": "synthetic", "shape": [1, 8, 8], "classes": 10, "samples": 380},
+            "training": {"recipe": "sgd-momentum", "batch": 31, "epochs": 2, "learning_rate": 0.05, **training},
+            "cluster": {"device": "cpu", "count": learners, "threads": 1},
+            "communication": {"servers": servers},
+            "backend": "parameter_server",
+        }
+    )
+
+
+# -- what a server does ----------------------------------------------------------------------------------
+
+
+def make_server(is_staleness_aware: bool = False, **training: Any) -> Server:
+    """One parameter of two numbers, which starts at 1; plain SGD at rate 0.5 for 10 steps."""
+    given = Training(**{"optimizer": "sgd", "learning_rate": 0.5, "momentum": 0.0, "schedule": "constant", **training})
+    shard = Shard((0,), (torch.Size([2]),))
+    server = Server(shard, torch.optim.SGD, [{"params": [0], "factor": 1.0}], given, 10, is_staleness_aware)
+    server.load(np.ones(2, np.float32), {}, 0)
+    return server
+
+
+def push(server: Server, gradient: float, version: int) -> int:
+    """Returns the staleness."""
+    return server.push(np.full(2, gradient, np.float32), frozenset(), version).staleness
+
+
+def test_staleness_is_the_number_of_updates_in_between() -> None:
+    server = make_server()
+    assert [push(server, 0.0, version) for version in (0, 0, 1, 3, 0)] == [0, 1, 1, 0, 4]
+    version, values = server.pull()
+    assert (version, values.tolist()) == (5, [1.0, 1.0])
+
+
+@pytest.mark.parametrize(("is_aware", "expected"), [(False, 1 - 4 * 0.5), (True, 1 - 0.5 * (1 + 1 + 1 / 2 + 1 / 3))])
+def test_a_stale_gradient_counts_less_where_that_is_asked_for(is_aware: bool, expected: float) -> None:
+    """Four gradients of 1 on version 0 have staleness 0, 1, 2, 3: rates 0.5 / max(1, staleness)."""
+    server = make_server(is_aware)
+    assert [push(server, 1.0, 0) for _ in range(4)] == [0, 1, 2, 3]
+    assert server.pull()[1] == pytest.approx(expected)
+
+
+def test_the_schedule_follows_the_number_of_updates() -> None:
+    """one_cycle without momentum: rates 0.25, 0.5, 0.5, 0.4375 of a run of 10 steps, whoever makes them."""
+    server = make_server(schedule="one_cycle")
+    before, rates = 1.0, []
+    for _ in range(4):
+        push(server, 1.0, 0)
+        after = float(server.pull()[1][0])
+        rates.append(before - after)
+        before = after
+    assert rates == pytest.approx([0.25, 0.5, 0.5, 0.4375])
+
+
+def test_a_parameter_without_gradient_stays_even_under_weight_decay() -> None:
+    server = make_server(weight_decay=0.1)
+    server.push(np.ones(2, np.float32), frozenset({0}), 0)
+    assert server.pull()[1].tolist() == [1.0, 1.0]
+
+
+def test_parameters_are_shared_out_whole_and_evenly() -> None:
+    parameters = [torch.zeros(n) for n in (10, 60, 30, 20, 40)]
+    # The largest first, each to the emptier: 60 | 40, 30 → 60 | 70, 20 → 80 | 70, 10 → 80 | 80.
+    assert [shard.members for shard in shards(parameters, 2)] == [(1, 3), (0, 2, 4)]
+    assert [shard.size for shard in shards(parameters, 2)] == [80, 80]
+    with pytest.raises(InputError, match=r"servers is 6, and there are 5 parameters"):
+        shards(parameters, 6)
+    with pytest.raises(InputError, match=r"float32 parameters, not torch\.float64"):
+        shards([torch.zeros(1, dtype=torch.float64)], 1)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "adadelta"])
+def test_two_servers_do_what_one_optimizer_does(optimizer: str) -> None:
+    """With groups that have rates and decays of their own; and their states are that of the one."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
+    fields: dict[str, Any] = {
+        "optimizer": optimizer,
+        "learning_rate": 0.1,
+        "momentum": 0.9,
+        "weight_decay": 0.01,
+        "parameter_groups": [{"match": "*.bias", "learning_rate_factor": 0.5, "weight_decay": 0.0}],
+    }
+    training = Training(**fields)
+    whole = make_optimizer(network, training)
+    parameters = trained_parameters(whole)
+    parts = shards(parameters, 2)
+    servers = [Server(p, type(whole), group_fields(whole, p), training, 10, False) for p in parts]
+    for part, server in zip(parts, servers, strict=True):
+        server.load(np.concatenate([parameters[i].detach().numpy().ravel() for i in part.members]), {}, 0)
+    for step in range(3):
+        for parameter in parameters:
+            parameter.grad = torch.randn_like(parameter)
+        for part, server in zip(parts, servers, strict=True):
+            gradients = np.concatenate([parameters[i].grad.numpy().ravel() for i in part.members])
+            server.push(gradients, frozenset(), step)
+        set_rate(whole, training, step, 10)
+        whole.step()
+    for part, server in zip(parts, servers, strict=True):
+        values = part.pieces(torch.tensor(server.pull()[1]))
+        assert all(torch.equal(v, parameters[i]) for v, i in zip(values, part.members, strict=True))
+        for place, state in server.optimizer_state().items():
+            expected = whole.state_dict()["state"][part.members[place]]
+            assert all(torch.equal(torch.as_tensor(v), torch.as_tensor(expected[k])) for k, v in state.items())
+
+
+# -- what is refused -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.ema_decay=0.9", "has no training.ema_decay"),
+        ("training.precision=fp16", "has no training.precision fp16"),
+        ("communication.compression=fp16", "has no communication.compression"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_before_anything_runs(override: str, message: str) -> None:
+    with pytest.raises(JobError, match=message):
+        parameter_server.plan(jobs.changed(make_job(), [override]), Path("run"), ["train"])
+
+
+def test_one_process_drives_all_learners() -> None:
+    plan = parameter_server.plan(make_job(learners=3), Path("run"), ["train"])
+    assert (plan.world_size, plan.launcher) == (1, "local")
+    assert plan.command[-2:] == (str(Path("run").absolute()), "train")
+
+
+# -- real runs -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(NETWORKS))
+    monkeypatch.syspath_prepend(str(NETWORKS))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """Every process that the test starts, and what they start, has this in its environment. None outlives the test."""
+    monkeypatch.setenv(MARK, str(tmp_path))
+    yield str(tmp_path)
+    for pid in marked(str(tmp_path)):
+        os.kill(pid, signal.SIGKILL)
+
+
+def marked(mark: str, containing: str = "") -> list[int]:
+    """Processes that have the mark, but for this one and dead ones, whose title contains some words."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        try:
+            environment = (folder / "environ").read_bytes().split(b"\0")
+            title = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if f"{MARK}={mark}".encode() in environment and containing in title:
+            found.append(int(folder.name))
+    return found
+
+
+def wait_until(is_true: Any, seconds: float) -> float:
+    """Seconds that it took. Fails if it took more."""
+    start = time.monotonic()
+    while not is_true():
+        assert time.monotonic() - start < seconds, f"not within {seconds:g} s"
+        time.sleep(0.1)
+    return time.monotonic() - start
+
+
+@needs_ray
+def test_one_learner_is_single_and_leaves_nothing_behind(tmp_path: Path, mark: str) -> None:
+    """The contract of backends, over two servers; then one more epoch from the checkpoint."""
+    single = jobs.changed(make_job(), ["backend=single", "communication.servers=1"])
+    expected = launch.train(single, out=tmp_path / "single").record().curves
+    run = launch.train(make_job(servers=2), out=tmp_path / "asynchronous")
+    assert marked(mark) == []
+    record = run.record()
+    got = record.curves
+    losses = [curves["loss"].columns["loss"] for curves in (expected, got)]
+    assert len(losses[1]) == 24
+    assert losses[1][:2] == pytest.approx(losses[0][:2], abs=1e-5)
+    assert losses[1][20] == pytest.approx(losses[0][20], abs=1e-3)
+    for name in ("step", "test_accuracy", "test_loss"):
+        assert got["training"].columns[name] == pytest.approx(expected["training"].columns[name], abs=1e-3)
+    assert record.value("staleness") == 0
+    assert record.tables["staleness"] == [{"staleness": 0, "updates": 24, "share": 1.0}]
+    assert [path.name for path in list_checkpoints(run.checkpoints)] == ["step-00000012", "step-00000024"]
+    own = sum(record.value(name) for name in ("pull_s", "compute_s", "push_s"))
+    assert 0 < own < 2 * record.value("step_time_s")
+
+
+@needs_ray
+def test_several_learners_make_every_update_once_and_measure_their_staleness(tmp_path: Path, mark: str) -> None:
+    run = launch.train(make_job(learners=3, servers=2, epochs=4), out=tmp_path / "run")
+    assert marked(mark) == []
+    assert run.ranks() == [0, 1, 2]
+    lines = [line for rank in run.ranks() for line in run.read_steps(rank).steps]
+    assert sorted(line["step"] for line in lines) == list(range(1, 49))
+    assert all(line["learner"] == rank for rank in run.ranks() for line in run.read_steps(rank).steps)
+    record = run.record()
+    # A learner pushes on what it pulled after its own last push: each other one came in between about once.
+    assert 0.5 < record.value("staleness") < 3.5
+    assert sum(row["updates"] for row in record.tables["staleness"]) == record["staleness"].n == 48
+    assert all(is_timed(line) for line in lines)
+    assert record.curves["training"].columns["step"] == [12, 24, 36, 48]
+    assert record.value("test_accuracy") <= 1
+    assert any("3 learners and 2 parameter servers" in note for note in record.notes)
+
+
+def is_timed(line: dict[str, Any]) -> bool:
+    return min(line["pull_s"], line["compute_s"], line["push_s"]) > 0 and line["samples"] == 31
+
+
+@needs_ray
+def test_measuring_and_then_the_record(tmp_path: Path, mark: str) -> None:
+    run = launch.measure(make_job(learners=2), num_steps=12, warmup=2, flops_per_step=1e6, out=tmp_path / "run")
+    assert marked(mark) == []
+    record = run.record()
+    assert record["step_time_s"].n == 12
+    assert record.value("throughput_samples_per_s") == pytest.approx(31 / record.value("step_time_s"))
+    assert record.value("achieved_flops_per_s") == pytest.approx(1e6 / record.value("compute_s"))
+    times = sorted((line["step"], line["time_s"]) for rank in run.ranks() for line in run.read_steps(rank).steps)
+    elapsed = times[-1][1] - times[0][1]
+    assert record.value("step_time_s") * 12 == pytest.approx(elapsed, rel=0.5)
+    assert "staleness" in record.quantities
+    assert record["forward_s"].reason
+
+
+@needs_ray
+@pytest.mark.parametrize(("victim", "who"), [("ray::Learner", "learner 0 died"), ("ray::Server", "parameter server 0")])
+def test_an_actor_that_dies_is_named(victim: str, who: str, tmp_path: Path, mark: str) -> None:
+    job = jobs.changed(make_job(epochs=1000), ["network.name=tiny_networks:random", "network.options.sleep_s=0.02"])
+    killed: list[int] = []
+
+    def kill(line: dict[str, Any]) -> None:
+        if not killed:
+            killed.extend(marked(mark, victim))
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+
+    with pytest.raises(RunError, match=who) as raised:
+        launch.train(job, out=tmp_path / "run", on_line=kill)
+    assert len(killed) == 1
+    assert "--resume" in raised.value.hint
+    wait_until(lambda: not marked(mark), 10)
+
+
+FAILING = """
+from torch import nn
+
+class Failing(nn.Linear):
+    calls = 0
+    def forward(self, images):
+        self.calls += self.training
+        if self.calls == 3:
+            raise ValueError("no good the third time")
+        return super().forward(images.flatten(1))
+
+def failing(num_classes):
+    return Failing(64, num_classes)
+"""
+
+
+@needs_ray
+def test_an_error_in_a_learner_is_told(tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "networks_that_fail.py").write_text(FAILING)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    job = jobs.changed(make_job(), ["network.name=networks_that_fail:failing"])
+    with pytest.raises(RunError, match="learner 0 failed with ValueError: no good the third time"):
+        launch.train(job, out=tmp_path / "run")
+    assert marked(mark) == []
+
+
+@needs_ray
+def test_more_servers_than_parameters_are_refused(tmp_path: Path, mark: str) -> None:
+    with pytest.raises(RunError, match=r"servers is 9, and there are 4 parameters"):
+        launch.train(make_job(servers=9), out=tmp_path / "nine")
+    assert marked(mark) == []
+
+
+@needs_ray
+def test_ray_and_all_actors_go_with_the_process_that_launched_them(tmp_path: Path, mark: str) -> None:
+    job = jobs.changed(make_job(epochs=1000), ["network.name=tiny_networks:random", "network.options.sleep_s=0.02"])
+    path = tmp_path / "job.yaml"
+    path.write_text(jobs.to_yaml(job))
+    out = tmp_path / "run"
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "chronograd", "train", str(path), "--out", str(out)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    steps = RunDir(out).steps_path(0)
+    wait_until(lambda: steps.exists() and b'"loss"' in steps.read_bytes(), 300)
+    assert len(marked(mark, "ray::")) >= 2
+    launcher.kill()
+    launcher.wait()
+    wait_until(lambda: not marked(mark), 15)
+    # What was begun goes on from its last checkpoint.
+    run = RunDir.open(out)
+    assert json.loads((out / "environment.json").read_bytes())
+    assert not run.is_finished
+
+
+def test_it_is_a_backend() -> None:
+    assert "parameter_server" in registry.names()
