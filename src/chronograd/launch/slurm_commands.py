@@ -1,0 +1,77 @@
+"""SLURM's own commands, and what they print."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from chronograd.errors import RunError
+from chronograd.train.leash import LEASH_VARIABLE
+
+COMMAND_TIMEOUT_S = 60.0
+
+
+def num_nodes() -> int:
+    """Nodes of the SLURM that this machine can submit jobs to; 0 without one that answers."""
+    try:
+        return len(set(_call("sinfo", "--noheader", "--Node", "--format=%N").split()))
+    except RunError:
+        return 0
+
+
+def sbatch(script: Path) -> str:
+    """The id of the job that a script became."""
+    return _call("sbatch", "--parsable", str(script)).strip().split(";")[0]
+
+
+def squeue(job_id: str) -> tuple[str, str] | None:
+    """State and reason; None for a job that SLURM has forgotten, some minutes after its end."""
+    arguments = ("--jobs", job_id, "--states=all", "--noheader", "--format=%T|%R")
+    try:
+        text = _call("squeue", *arguments).strip()
+    except RunError as error:
+        if "Invalid job id" in error.message:
+            return None
+        raise
+    if not text:
+        return None
+    name, _, reason = text.splitlines()[-1].partition("|")
+    return name, reason.strip("()").replace("None", "")
+
+
+def sacct(job_id: str) -> tuple[str, str] | None:
+    """State and reason from the accounting; None where there is none, or it has not heard of the job."""
+    try:
+        text = _call("sacct", "--jobs", job_id, "-X", "--noheader", "--parsable2", "--format=State,Reason").strip()
+    except RunError:
+        return None
+    if not text:
+        return None
+    name, _, reason = text.splitlines()[-1].partition("|")
+    return name.split()[0], reason.replace("None", "")
+
+
+def _call(*command: str) -> str:
+    """What a command of SLURM prints. Raises RunError with its message."""
+    # A leash is of processes that we watch ourselves; SLURM ends its own.
+    kept = {name: value for name, value in os.environ.items() if name != LEASH_VARIABLE}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False, env=kept)
+    except FileNotFoundError:
+        raise RunError(
+            f"there is no {command[0]} on this machine",
+            "run this on a login node of the cluster; --dry-run prints the script anywhere",
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise RunError(
+            f"{command[0]} did not answer in {COMMAND_TIMEOUT_S:g} s", "see whether slurmctld is up"
+        ) from None
+    if done.returncode:
+        said = [re.sub(rf"^{command[0]}: (error: )?", "", line) for line in done.stderr.splitlines() if line.strip()]
+        raise RunError(
+            f"{command[0]} says: {'; '.join(said) or f'exit status {done.returncode}'}",
+            "`sinfo` lists partitions, nodes and limits" if command[0] == "sbatch" else "",
+        )
+    return done.stdout

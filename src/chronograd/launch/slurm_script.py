@@ -1,0 +1,209 @@
+"""The sbatch script of a run, as text that a user can read and edit. Starts nothing, writes nothing."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chronograd.backends import registry
+from chronograd.backends.plan import RankPlan
+from chronograd.errors import InputError, JobError
+from chronograd.hardware import catalog
+from chronograd.job import Job, changed
+
+# Seconds before the time limit at which SLURM tells the script, so that it can be queued again.
+WARNING_S = 60
+EXIT_FILE = "slurm.exit"
+# What the script exits with when the time limit is near and no checkpoint was written, as timeout(1) does.
+TIMED_OUT = 124
+_ELSEWHERE = {
+    "horovod": "its ranks find each other through a server that horovodrun starts",
+    "parameter_server": "its servers and workers are actors of Ray",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What SLURM is asked for beside what the job says. `None` leaves it to the cluster.
+
+    Attributes:
+        time: limit of one allocation, such as `01:00:00`; a run may take several.
+        cpus_per_task: of one rank; the job's `cluster.threads` by default, else 1.
+        interface: network interface of gloo and NCCL, such as `ib0`; they choose by default.
+        python: of the environment on the compute nodes; the one that runs this by default.
+        extra: further options of sbatch, such as `--constraint=rome`.
+    """
+
+    time: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    cpus_per_task: int | None = None
+    interface: str | None = None
+    python: str | None = None
+    extra: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the ranks of a job lie on nodes. `gpus` are those of a node, 0 on CPUs."""
+
+    ranks: int
+    per_node: int
+    gpus: int
+
+    @property
+    def nodes(self) -> int:
+        return -(-self.ranks // self.per_node)
+
+
+def for_nodes(job: Job, options: Options) -> Job:
+    """The job with the threads that a rank gets, so that the run directory tells them."""
+    return changed(job, [f"cluster.threads={options.cpus_per_task or job.cluster.threads or 1}"])
+
+
+def plan_of(job: Job, run: Path, arguments: Sequence[str] = ("train",)) -> RankPlan:
+    """The ranks of a job. Raises JobError for a backend that SLURM cannot start."""
+    if job.backend in _ELSEWHERE:
+        raise JobError(
+            f"backend {job.backend} cannot be launched on SLURM: {_ELSEWHERE[job.backend]}",
+            "write backend=ddp, or train it on one machine with `chronograd train`",
+        )
+    return registry.load(job.backend).plan(job, run, arguments)
+
+
+def shape_of(job: Job, plan: RankPlan) -> Shape:
+    """Ranks fill one node after the other: `cluster.per_node`, else as many as the device's node has; one on a CPU."""
+    name = job.cluster.device
+    device = None if name in ("local", "cpu") else catalog.device(name)
+    is_gpu = device is not None and device.kind == "gpu"
+    usual = device.node.devices_per_node if device is not None else 1
+    per_node = min(job.cluster.per_node or usual, plan.world_size)
+    devices_per_rank = job.cluster.count // plan.world_size  # data_parallel has one rank for all
+    return Shape(plan.world_size, per_node, per_node * devices_per_rank if is_gpu else 0)
+
+
+def render(job: Job, run: Path, options: Options = Options(), elements: int | None = None) -> str:
+    """The script that trains a run directory's job: `sbatch FILE`.
+
+    Args:
+        job: its `training.scale_by_ranks` is applied already.
+        run: the run directory; with `elements`, the folder of that many, `run-0` and so on, that an array trains.
+
+    Raises: JobError for a job that SLURM cannot start, InputError for options that cannot be right.
+    """
+    job, run = for_nodes(job, options), run.absolute()
+    if bad := re.search(r"[\s\"'`$\\%]", str(run)):
+        raise InputError(f"the run directory {run} has {bad[0]!r} in its name", "choose another with --out")
+    plan = plan_of(job, run)
+    shape = shape_of(job, plan)
+    folder = f"{run}/run-" if elements else str(run)
+    head = _head(job, shape, options, f"{folder}%a" if elements else folder, elements)
+    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in head), ""]
+    what = f"{elements} runs such as {_what(job, shape)}" if elements else _what(job, shape)
+    lines += [_ABOUT.format(what=what, run=folder + ("$SLURM_ARRAY_TASK_ID" if elements else ""))]
+    lines += [_meeting(shape, options), *_exports(plan, shape, job.cluster.threads or 1)]
+    lines += [_TIME_LIMIT, _ranks(plan, run, options, job.cluster.threads or 1, job.cluster.max_restarts)]
+    return "\n".join(lines)
+
+
+def _head(job: Job, shape: Shape, options: Options, output: str, elements: int | None) -> list[str]:
+    for text in options.extra:
+        if not re.fullmatch(r"--?[a-zA-Z][^\n]*", text):
+            raise InputError(f"{text!r} is no option of sbatch", "write it as in a script, such as --constraint=rome")
+    named = {"time": options.time, "partition": options.partition, "account": options.account}
+    for name, value in named.items():
+        if value is not None and not re.fullmatch(r"[^\s]+", value):
+            raise InputError(f"--{name} is {value!r}", "give one word, such as --time 01:00:00")
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{job.data.name}-{Path(job.network.name).name}").strip("-.")
+    return [
+        f"--job-name={name[:60]}",
+        f"--output={output}/output.slurm.txt",
+        "--open-mode=append",
+        f"--nodes={shape.nodes}",
+        f"--ntasks={shape.ranks}",
+        f"--ntasks-per-node={shape.per_node}",
+        f"--cpus-per-task={job.cluster.threads}",
+        *([f"--gres=gpu:{shape.gpus}"] if shape.gpus else []),
+        *(f"--{name}={value}" for name, value in named.items() if value is not None),
+        "--requeue",
+        f"--signal=B:USR1@{WARNING_S}",
+        *([f"--array=0-{elements - 1}"] if elements else []),
+        *options.extra,
+    ]
+
+
+def _what(job: Job, shape: Shape) -> str:
+    ranks = f"{shape.ranks} rank" + ("s" if shape.ranks > 1 else "")
+    nodes = f"{shape.nodes} node" + ("s" if shape.nodes > 1 else "")
+    return f"{job.network.name} on {job.data.name}: {ranks} of backend {job.backend} on {nodes}"
+
+
+# NodeAddr is what SLURM itself reaches a node by; its name need not resolve.
+_FIRST_NODE = r"""# The ranks meet at the first node.
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export MASTER_ADDR=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')"""
+_ABOUT = """\
+# {what}.
+# A rank goes on from the newest checkpoint, so this may be edited and submitted again until there is a record.json.
+run={run}
+rm -f "$run/slurm.exit"
+"""
+_TIME_LIMIT = f"""
+newest() {{ ls "$run/checkpoints" | tail -n 1; }}
+finish() {{ echo "$SLURM_JOB_ID $1" > "$run/{EXIT_FILE}"; exit "$1"; }}
+at_start=$(newest)
+
+# Sent {WARNING_S} s before the time limit. Not TERM, which scancel and scontrol requeue send too.
+near_the_limit() {{
+  if [[ $(newest) != "$at_start" ]] && scontrol requeue "$SLURM_JOB_ID"; then
+    wait
+    exit 0
+  fi
+  echo "the time limit is near, and no checkpoint was written since the start"
+  finish {TIMED_OUT}
+}}
+trap near_the_limit USR1
+"""
+
+
+def _meeting(shape: Shape, options: Options) -> str:
+    if shape.nodes == 1:
+        return "export MASTER_ADDR=127.0.0.1 GLOO_SOCKET_IFNAME=lo  # all ranks are on one node"
+    if options.interface:
+        name = shlex.quote(options.interface)
+        return f"{_FIRST_NODE}\nexport GLOO_SOCKET_IFNAME={name} NCCL_SOCKET_IFNAME={name}"
+    return f"{_FIRST_NODE}\n[[ $MASTER_ADDR == 127.* ]] && export GLOO_SOCKET_IFNAME=lo  # all nodes are one machine"
+
+
+def _exports(plan: RankPlan, shape: Shape, threads: int) -> list[str]:
+    environment = {**plan.environment, "OMP_NUM_THREADS": str(threads), "LOCAL_WORLD_SIZE": str(shape.per_node)}
+    return [f"export {name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
+
+
+def _ranks(plan: RankPlan, run: Path, options: Options, threads: int, max_restarts: int) -> str:
+    first, *rest = plan.command
+    words = [options.python or first, *rest]
+    command = " ".join('"$run"' if word == str(run) else shlex.quote(word) for word in words)
+    return _RANKS.format(command=command, threads=threads, max_restarts=max_restarts)
+
+
+# `time` is bash's own: what a rank used, with its children, one line per attempt. srun has --cpus-per-task again because
+# it no longer takes it from sbatch since SLURM 22.05.
+_RANKS = """\
+for ((restart = 0; ; restart++)); do
+  # Another port each time: that of a rank that was killed may still be taken.
+  export MASTER_PORT=$((20000 + (SLURM_JOB_ID * 16 + ${{SLURM_RESTART_COUNT:-0}} + restart) % 10000))
+  srun --kill-on-bad-exit=1 --cpus-per-task={threads} --open-mode=append --output="$run/output.%t.txt" bash -c '
+    export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS run=$1
+    TIMEFORMAT="{{\\"real_s\\": %R, \\"user_s\\": %U, \\"system_s\\": %S}}"
+    {{ time "${{@:2}}" 2>&3; }} 3>&2 2>>"$run/usage.$RANK.jsonl"
+  ' rank "$run" \\
+    {command} &
+  wait $!
+  status=$?
+  [[ $status == 0 || $restart -ge {max_restarts} ]] && finish $status
+done
+"""

@@ -1,0 +1,326 @@
+"""Runs on SLURM: the script as text everywhere; where slurmctld is installed, a real cluster of three nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tools.slurm_cluster import cluster, why_not
+
+from chronograd import job as jobs
+from chronograd.backends import registry
+from chronograd.cli.main import main
+from chronograd.errors import InputError, JobError, RunError
+from chronograd.job import Job
+from chronograd.launch import jobs as local
+from chronograd.launch import slurm, slurm_array
+from chronograd.launch.slurm_script import Options, render
+from chronograd.rundir import RunDir
+from chronograd.train.checkpoint import MODEL, OPTIMIZER, list_checkpoints
+
+ROOT = Path(__file__).parent.parent.parent
+NETWORKS = Path(__file__).parent.parent / "train"
+GOLDEN = Path(__file__).parent / "golden"
+needs_slurm = pytest.mark.skipif(bool(why_not()), reason=f"no SLURM here: {why_not()}")
+
+
+@pytest.fixture(scope="module")
+def three_nodes() -> Iterator[None]:
+    with cluster(3) as variables, pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(NETWORKS))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.syspath_prepend(str(NETWORKS))
+
+
+def make_job(*overrides: str) -> Job:
+    """Three epochs of 8 steps on batch norm and dropout."""
+    job = jobs.from_dict(
+        {
+            "network": {"name": "tiny_networks:random"},
+            "data": {"name": "synthetic", "shape": [1, 8, 8], "classes": 10, "samples": 131},
+            "training": {"recipe": "sgd-one-cycle", "batch": 16, "epochs": 3},
+            "cluster": {"device": "cpu", "threads": 1},
+        }
+    )
+    return jobs.changed(job, list(overrides))
+
+
+def final_bytes(run: RunDir) -> list[bytes]:
+    newest = list_checkpoints(run.checkpoints)[-1]
+    assert newest.name == "step-00000024"
+    return [(newest / name).read_bytes() for name in (MODEL, OPTIMIZER)]
+
+
+def losses(run: RunDir) -> list[float | None]:
+    return run.record().curves["loss"].columns["loss"]
+
+
+# -- as text -------------------------------------------------------------------------------------------
+
+SCRIPTS = {
+    "two-cpu-nodes": (["cluster.count=2", "backend=ddp", "cluster.max_restarts=1"], Options(), None),
+    "sixteen-gpus": (
+        ["cluster.device=v100", "cluster.count=16", "cluster.per_node=8", "backend=ddp"],
+        Options("12:00:00", "gpu", "lab", 6, "ib0", "/opt/venv/bin/python", ("--constraint=volta", "--mem=0")),
+        None,
+    ),
+    "array": ([], Options(time="01:00:00"), 3),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_script_is_the_golden_one(name: str) -> None:
+    """Written anew, to be looked at, where CHRONOGRAD_GOLDEN is set."""
+    overrides, options, elements = SCRIPTS[name]
+    options = Options(**{**vars(options), "python": options.python or "/opt/venv/bin/python"})
+    text = render(make_job(*overrides), Path("/runs/mine"), options, elements)
+    if os.environ.get("CHRONOGRAD_GOLDEN"):
+        (GOLDEN / f"{name}.sbatch").write_text(text)
+    assert text == (GOLDEN / f"{name}.sbatch").read_text()
+    assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+
+
+def test_a_dry_run_prints_the_script_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(jobs.to_yaml(make_job()))
+    arguments = ["launch", "job.yaml", "--on", "slurm", "--dry-run", "backend=ddp", "cluster.count=4", "--time", "9:00"]
+    assert main([*arguments, "cluster.per_node=2", "--sbatch=--exclusive", "--out", "runs/mine"]) == 0
+    printed = capsys.readouterr().out
+    assert [line for line in printed.splitlines() if line.startswith("#SBATCH")] == [
+        "#SBATCH --job-name=synthetic-tiny-networks-random",
+        f"#SBATCH --output={tmp_path}/runs/mine/output.slurm.txt",
+        "#SBATCH --open-mode=append",
+        "#SBATCH --nodes=2",
+        "#SBATCH --ntasks=4",
+        "#SBATCH --ntasks-per-node=2",
+        "#SBATCH --cpus-per-task=1",
+        "#SBATCH --time=9:00",
+        "#SBATCH --requeue",
+        "#SBATCH --signal=B:USR1@60",
+        "#SBATCH --exclusive",
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["job.yaml"]
+
+
+def test_the_page_shows_what_its_command_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    page = (ROOT / "docs" / "slurm.md").read_text()
+    (line,) = re.findall(r"^chronograd (launch .* --dry-run .*)$", page, re.M)
+    assert main(line.split()) == 0
+    assert re.findall(r"^```bash\n(.*?)^```", page, re.M | re.S) == [capsys.readouterr().out]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "options", "message"),
+    [
+        (["backend=parameter_server"], Options(), "actors of Ray"),
+        (["cluster.count=2"], Options(), "which has one rank"),
+        (["network.name=nosuch"], Options(), "unknown network"),
+        (["cluster.device=nosuch"], Options(), "unknown device"),
+        ([], Options(time="1 hour"), "give one word"),
+        ([], Options(extra=("exclusive",)), "is no option of sbatch"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_is_written(
+    tmp_path: Path, overrides: list[str], options: Options, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        slurm.launch(make_job(*overrides), options, parent=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "Name a JOB"),
+        (["job.yaml"], "Say where: --on slurm or --on ray"),
+        (["--status", "runs/mine", "--dry-run"], "leave --on, --dry-run"),
+        (["--status", "runs/mine"], "no run directory at runs/mine"),
+        (["nosuch.yaml", "--on", "slurm"], "no job file at nosuch.yaml"),
+    ],
+)
+def test_what_is_missing_is_asked_for(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["launch", *words]) != 0
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_sweep_is_a_grid_of_equal_shapes(tmp_path: Path) -> None:
+    found = slurm_array.grid(make_job(), ["training.batch=8,16", "training.augmentation={crop: 1},{flip: true}"])
+    assert [(job.training.batch, job.training.augmentation.crop) for _, job in found] == [
+        (8, 1),
+        (8, 0),
+        (16, 1),
+        (16, 0),
+    ]
+    with pytest.raises(JobError, match=r"cannot read the sweep 'training.batch'"):
+        slurm_array.grid(make_job(), ["training.batch"])
+    with pytest.raises(JobError, match="different nodes"):
+        slurm_array.launch_array(
+            slurm_array.grid(make_job("backend=ddp"), ["cluster.count=1,2"]), Options(), tmp_path / "sweep"
+        )
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_a_machine_without_slurm_says_so_and_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RunError, match="there is no sbatch on this machine"):
+        slurm.launch(make_job(), parent=tmp_path / "runs")
+    assert not list((tmp_path / "runs").iterdir())
+    run = RunDir.create(make_job(), parent=tmp_path / "runs")
+    with pytest.raises(RunError, match="was not submitted to SLURM"):
+        slurm.state(run)
+
+
+# -- on a cluster --------------------------------------------------------------------------------------
+
+
+@needs_slurm
+@pytest.mark.usefixtures("three_nodes")
+class TestCluster:
+    def test_two_nodes_train_as_this_machine_does(self, tmp_path: Path) -> None:
+        job = make_job("backend=ddp", "cluster.count=2")
+        lines: list[dict[str, object]] = []
+        run = slurm.wait(slurm.launch(job, out=tmp_path / "slurm"), lines.append)
+        here = local.train(job, out=tmp_path / "here", launcher="local")
+        ours, theirs = run.record(), here.record()
+        assert losses(run) == pytest.approx(losses(here), abs=1e-6)
+        assert final_bytes(run) == final_bytes(here)
+        assert ours.value("test_accuracy") == theirs.value("test_accuracy")
+        assert ours.job == theirs.job
+        assert [line["step"] for line in lines if "event" not in line] == list(range(1, 25))
+        assert slurm.state(run).state == "COMPLETED"
+        used = slurm.usage(run)
+        assert len(used) == 2
+        assert all(one["user_s"] > 0 and one["real_s"] > run.record().value("training_time_s") for one in used)
+        with pytest.raises(RunError, match="is finished"):
+            slurm.submit(run)
+
+    def test_a_requeued_run_of_three_nodes_goes_on_from_its_checkpoint(self, tmp_path: Path) -> None:
+        job = make_job("backend=ddp", "cluster.count=3", "network.options.sleep_s=0.2")
+        run = slurm.launch(job, out=tmp_path / "slurm")
+        wait_for_step(run, 12)
+        # What SLURM sends before the time limit; the script then requeues itself.
+        _output("scancel", "--batch", "--signal=USR1", slurm.state(run).job_id)
+        begin_at_once(run)
+        slurm.wait(run)
+        log = run.read_steps()
+        assert (log.attempts, [line["step"] for line in log.steps]) == (2, list(range(1, 25)))
+        assert 0 < log.redone < 16
+        assert run.record().provenance["attempts"] == 2
+        here = local.train(jobs.changed(job, ["network.options.sleep_s=0"]), out=tmp_path / "here", launcher="local")
+        # To rounding: three gradients are added up in an order that hangs on DDP's buckets, which a restart fills anew.
+        assert losses(run) == pytest.approx(losses(here), abs=1e-5)
+        assert list_checkpoints(run.checkpoints)[-1].name == "step-00000024"
+
+    def test_scontrol_requeue_in_the_middle(self, tmp_path: Path) -> None:
+        run = slurm.launch(make_job("network.options.sleep_s=0.2"), out=tmp_path / "slurm")
+        wait_for_step(run, 9)
+        _output("scontrol", "requeue", slurm.state(run).job_id)
+        begin_at_once(run)
+        assert slurm.wait(run).read_steps().attempts == 2
+        assert len(run.read_steps().steps) == 24
+
+    def test_an_array_trains_three_runs(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (tmp_path / "job.yaml").write_text(jobs.to_yaml(make_job("training.epochs=1")))
+        arguments = ["--sweep", "training.learning_rate=0.05,0.1,0.2", "--out", str(tmp_path / "sweep"), "--wait"]
+        assert main(["launch", str(tmp_path / "job.yaml"), "--on", "slurm", *arguments, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert [one["job"]["training"]["learning_rate"] for one in found] == [0.05, 0.1, 0.2]
+        assert len({one["curves"]["loss"]["columns"]["loss"][-1] for one in found}) == 3
+        said = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
+        assert said["run-2"] == ["training.learning_rate=0.2"]
+        assert (tmp_path / "sweep" / "run-1" / "output.slurm.txt").exists()
+
+    @pytest.mark.skipif(not registry.load("tf_multiworker").available()[0], reason="TensorFlow is not installed")
+    def test_tensorflow_ranks_on_two_nodes(self, tmp_path: Path) -> None:
+        job = make_job("network.name=small-cnn", "training.epochs=1", "training.recipe=sgd-momentum")
+        two = jobs.changed(job, ["backend=tf_multiworker", "cluster.count=2"])
+        run = slurm.wait(slurm.launch(two, out=tmp_path / "slurm"))
+        here = local.train(job, out=tmp_path / "here")
+        assert losses(run) == pytest.approx(losses(here), abs=1e-3)
+
+    def test_the_rank_that_failed_is_blamed(self, tmp_path: Path) -> None:
+        job = make_job("network.name=tiny_networks:raising", "backend=ddp", "cluster.count=2", "cluster.max_restarts=1")
+        run = slurm.launch(job, out=tmp_path / "slurm")
+        with pytest.raises(RunError, match=r"failed.*rank 1 failed with ValueError: no good on rank 1") as caught:
+            slurm.wait(run)
+        assert "--resume" in str(caught.value)
+        assert slurm.state(run).state == "FAILED"
+        assert run.read_steps(1).attempts == 2
+
+    def test_out_of_time_without_a_checkpoint_then_cancelled_then_resumed(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        job = make_job("network.options.sleep_s=0.5", "training.epochs=1")
+        run = slurm.launch(job, out=tmp_path / "slurm")
+        with pytest.raises(RunError, match=r"is PENDING|is RUNNING|is CONFIGURING"):
+            slurm.submit(run)
+        wait_for_step(run, 1)
+        _output("scancel", "--batch", "--signal=USR1", slurm.state(run).job_id)
+        with pytest.raises(RunError, match="reached its time limit"):
+            slurm.wait(run)
+        slurm.submit(run)
+        _output("scancel", slurm.state(run).job_id)
+        with pytest.raises(RunError, match="was cancelled"):
+            slurm.wait(run)
+        assert main(["launch", "--status", str(run.path)]) == 0
+        assert "CANCELLED" in capsys.readouterr().out
+        assert main(["launch", "--collect", str(run.path)]) == 1
+        assert "was cancelled" in capsys.readouterr().err
+        assert main(["launch", "--resume", str(run.path), "--wait"]) == 0
+        assert "accuracy on the test split" in capsys.readouterr().out
+
+    def test_a_script_that_slurm_refuses_leaves_no_run(self, tmp_path: Path) -> None:
+        with pytest.raises(RunError, match=r"sbatch says: .*[Ii]nvalid partition"):
+            slurm.launch(make_job(), Options(partition="nosuch"), out=tmp_path / "run")
+        with pytest.raises(RunError, match=r"sbatch says: .*Invalid generic resource"):
+            slurm.launch(make_job(), Options(extra=("--gres=gpu:1",)), out=tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+    def test_a_job_that_can_never_start_is_not_waited_for(self, tmp_path: Path) -> None:
+        run = slurm.launch(make_job("backend=ddp", "cluster.count=4"), out=tmp_path / "run")
+        with pytest.raises(RunError, match=r"cannot start: Partition(NodeLimit|Config)"):
+            slurm.wait(run)
+        _output("scancel", slurm.state(run).job_id)
+
+
+def wait_for_step(run: RunDir, step: int) -> None:
+    deadline = time.monotonic() + 120
+    while slurm.state(run).step < step:
+        assert time.monotonic() < deadline, run.output_path("slurm").read_text()
+        time.sleep(0.1)
+
+
+def begin_at_once(run: RunDir) -> None:
+    """SLURM holds a requeued job back for two minutes, longer than the end of its last attempt takes to come in."""
+    job_id = slurm.state(run).job_id
+    deadline = time.monotonic() + 60
+    while slurm.state(run).state != "PENDING" or set(_output("sinfo", "-hNo%T").split()) != {"idle"}:
+        assert time.monotonic() < deadline, slurm.state(run)
+        time.sleep(0.2)
+    time.sleep(3)
+    _output("scontrol", "update", f"JobId={job_id}", "StartTime=now")
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
