@@ -1,10 +1,11 @@
 # make run    the main job: one job file through the whole loop, ending in report.html
 # make test   the tests
 # make check  format, lint, types, layers, docs
+# make backends  TensorFlow and Ray into .venv, and Horovod built once: their tests run then, too
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test check format install clean
+.PHONY: run test check format install backends clean
 .DEFAULT_GOAL := run
 
 install:
@@ -21,6 +22,10 @@ check: install
 	$(BIN)/ruff check src tests benchmarks tools
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_layers.py tests/test_docs.py
+
+backends: install
+	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable ".[backends]"
+	$(BIN)/python -m chronograd.backends.horovod_build
 
 format: install
 	$(BIN)/ruff format src tests benchmarks tools

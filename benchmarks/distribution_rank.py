@@ -87,7 +87,7 @@ def by_hand(job: Job, warmup: int, steps: int) -> float:
     def step(index: int) -> None:
         mine = order[index * batch : (index + 1) * batch][part]
         optimizer.zero_grad()
-        functional.cross_entropy(model(images[mine]), labels[mine]).backward()
+        functional.cross_entropy(model(images[mine]), labels[mine]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     for index in range(warmup):

@@ -30,6 +30,14 @@ CONFINED = {
     "jinja2": {"report/html.py"},
     "nbformat": {"report/notebook.py"},
     "nbclient": {"report/notebook.py"},
+    "ray": {
+        "backends/parameter_server_group.py",
+        "backends/parameter_server_actors.py",
+        "launch/ray.py",
+    },
+    "tensorflow": {f"backends/tensorflow/{name}.py" for name in ("layers", "step", "strategies", "update", "worker")},
+    "keras": {"backends/tensorflow/layers.py", "backends/tensorflow/worker.py"},
+    "horovod": {"backends/horovod_rank.py", "launch/horovodrun.py"},
 }
 
 

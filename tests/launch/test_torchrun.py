@@ -1,9 +1,21 @@
-"""The command line of torchrun; that it runs is tested in tests/backends/test_contract.py."""
+"""The command line of torchrun, and its restarts; that it runs is tested in tests/backends/test_contract.py."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from chronograd import job as jobs
 from chronograd.backends.plan import RankPlan
+from chronograd.errors import RunError
+from chronograd.launch import jobs as launch
 from chronograd.launch import torchrun
+from chronograd.train.checkpoint import list_checkpoints
+
+NETWORKS = Path(__file__).parent.parent / "train"
 
 
 def test_the_command_line_meets_on_the_loopback_interface() -> None:
@@ -12,3 +24,33 @@ def test_the_command_line_meets_on_the_loopback_interface() -> None:
         *("-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"),
         *("--nproc-per-node=3", "--no-python", "python", "-m", "worker"),
     )
+
+
+def test_a_killed_rank_is_started_again_and_the_job_ends_as_if_nothing_had_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twelve steps in three epochs; rank 1 is killed in the tenth, so the ninth is done again."""
+    monkeypatch.setenv("PYTHONPATH", str(NETWORKS))
+    monkeypatch.syspath_prepend(str(NETWORKS))
+    job = jobs.from_dict(
+        {
+            "network": {"name": "tiny_networks:killed_once"},
+            "data": {"name": "synthetic", "shape": [1, 8, 8], "classes": 10, "samples": 128},
+            "training": {"batch": 32, "epochs": 3},
+            "cluster": {"device": "cpu", "count": 2, "threads": 1},
+            "backend": "ddp",
+        }
+    )
+    with pytest.raises(RunError):
+        launch.train(job, out=tmp_path / "killed", launcher="torchrun")
+    again = launch.resume(launch.RunDir.open(tmp_path / "killed"), launcher="local")
+    restarted = launch.train(jobs.changed(job, ["cluster.max_restarts=1"]), out=tmp_path / "restarted")
+    log = restarted.read_steps(0)
+    assert [line["step"] for line in log.steps] == list(range(1, 13))
+    assert log.attempts == 2
+    assert log.redone >= 1
+    assert any("2 times" in note for note in restarted.record().notes)
+    first, second = (
+        load_file(list_checkpoints(run.checkpoints)[-1] / "model.safetensors") for run in (again, restarted)
+    )
+    assert all(torch.equal(first[name], second[name]) for name in first)

@@ -46,6 +46,29 @@ def test_the_exchange_is_that_of_all_buckets_over_the_tiers() -> None:
     assert step.communication.total_s == pytest.approx(expected, rel=1e-12)
 
 
+def test_backends_exchange_in_their_own_way() -> None:
+    """Horovod fuses up to 64 MiB; DataParallel sends everything through one GPU and hides nothing."""
+
+    def step(backend: str, **communication: Any) -> Any:
+        asked = jobs.from_dict({**jobs.resolved(job(count=4)), "backend": backend, "communication": communication})
+        return predict_step(TRACE, setting_of(asked))
+
+    ddp, horovod, data_parallel = (step(name) for name in ("ddp", "horovod", "data_parallel"))
+    assert horovod.communication.num_buckets < ddp.communication.num_buckets
+    assert step("horovod", bucket_bytes=1).communication.num_buckets > ddp.communication.num_buckets
+    half = step("ddp", compression="fp16").communication.total_s
+    link, n = catalog.link("nvlink2"), 4
+    latency_s = ddp.communication.num_buckets * 2 * (n - 1) * link.latency_s
+    assert half - latency_s == pytest.approx((ddp.communication.total_s - latency_s) / 2, rel=1e-9)
+    assert data_parallel.communication.exposed_s == pytest.approx(data_parallel.communication.total_s)
+    assert data_parallel.communication.total_s > 3 * ddp.communication.total_s
+
+
+def test_rate_and_epochs_scale_with_the_ranks_where_the_job_asks() -> None:
+    one = jobs.changed(job(count=4), ["training.epochs=8", "training.scale_by_ranks=[learning_rate, epochs]"])
+    assert predict(TRACE, one, samples=8192).value("epochs") == 2
+
+
 def test_a_hierarchy_beats_a_ring_across_nodes_and_is_one_inside() -> None:
     assert exchange_s("hierarchical", count=16) < 0.6 * exchange_s("ring", count=16)
     assert exchange_s("hierarchical", count=8) == pytest.approx(exchange_s("ring", count=8))

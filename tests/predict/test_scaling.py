@@ -48,6 +48,16 @@ def test_a_bucket_waits_for_the_one_before_it() -> None:
     assert found.exposed_s == 49.0
 
 
+def test_buckets_of_another_size_and_compressed_gradients() -> None:
+    """One bucket of 26 MiB, 26 s on two ranks; half of the bytes, half of the time."""
+    trace, times = many_gradients([MIB, 25 * MIB]), np.array([10.0, 20.0])
+    assert buckets(trace, 64 * MIB) == [(26 * MIB, 1)]
+    assert buckets(trace, 1) == [(MIB, 0), (25 * MIB, 1)]
+    two = Topology(2, 8, WIRE, WIRE)
+    assert exchange(trace, times, 30.0, two, "ring", bucket_bytes=64 * MIB).exposed_s == 26.0
+    assert exchange(trace, times, 30.0, two, "ring", bucket_bytes=64 * MIB, sent_share=0.5).exposed_s == 13.0
+
+
 def test_counts_may_be_an_array() -> None:
     trace, times = many_gradients([MIB, 25 * MIB, MIB]), np.array([1.0, 2.0, 3.0])
     counts = np.array([1, 2, 8, 64])

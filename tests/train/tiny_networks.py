@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 import torch
@@ -29,6 +30,11 @@ def raising(num_classes: int = 10) -> nn.Module:
     return nn.Sequential(_RaiseOnRank1(), nn.Flatten(), nn.Linear(64, num_classes))
 
 
+def killed_once(num_classes: int = 10) -> nn.Module:
+    """Rank 1 kills itself in its tenth step, unless torchrun has started it again."""
+    return nn.Sequential(_KillOnce(), nn.Flatten(), nn.Linear(64, num_classes))
+
+
 class _Sleep(nn.Module):
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -47,4 +53,15 @@ class _RaiseOnRank1(nn.Module):
         self.calls += 1
         if self.calls == 3 and os.environ.get("RANK") == "1":
             raise ValueError("no good on rank 1")
+        return images_NCHW
+
+
+class _KillOnce(nn.Module):
+    calls = 0
+
+    def forward(self, images_NCHW: torch.Tensor) -> torch.Tensor:
+        self.calls += self.training
+        is_first_start = os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
+        if self.training and self.calls == 10 and os.environ.get("RANK") == "1" and is_first_start:
+            os.kill(os.getpid(), signal.SIGKILL)
         return images_NCHW

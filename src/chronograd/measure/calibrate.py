@@ -88,6 +88,8 @@ def calibrate(
         for mode in ("training", "inference")
     ]
     calibration: dict[str, Any] = {"settings": [c.to_table() for c in settings]}
+    if place == "cpu" and max(setup.processes for setup in setups) > 1:
+        calibration["step_sigma_log"] = links.measure_step_sigma_log(seconds=min(8.0, 50 * seconds_per_block))
     progress(1.0, "done")
     provenance = {"how": "measured by chronograd calibrate", **_plain(environment.environment())}
     return device.model_copy(update={"calibration": calibration, "provenance": provenance})
@@ -129,7 +131,7 @@ def save_local(device: Device) -> Device:
 def machine_key() -> str:
     """Changes with what a calibration holds for: processor, cores, GPU, torch, and the form it is kept in."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}, form 3"
+    return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}, form 4"
 
 
 # -- what workers measured --------------------------------------------------------------------------

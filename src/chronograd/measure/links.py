@@ -6,13 +6,17 @@ the user's own, which `predict` reads in place of the catalogue's.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from scipy.optimize import nnls
+from scipy.special import ndtri
 
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
@@ -47,6 +51,18 @@ class Timed:
 
     def row(self) -> dict[str, str | int | float]:
         return asdict(self)
+
+
+def measure_step_sigma_log(world: int = 2, seconds: float = 8.0) -> float:
+    """Spread of the same work on ranks that begin together, as the standard deviation of its log.
+
+    From how much longer the slowest rank takes: of n normals the largest has its median at z = Φ⁻¹(½^(1/n)), so
+    σ = log(median of the largest / median of all) / z.
+    """
+    results = _run(world, ("nothing",), [4 * world], seconds, lambda share, name: None)
+    seconds_RN = np.array([result["rows"][0]["seconds"] for result in results])
+    excess = float(np.median(seconds_RN.max(axis=0)) / np.median(seconds_RN))
+    return max(0.0, math.log(excess) / float(ndtri(0.5 ** (1 / world))))
 
 
 @dataclass(frozen=True)
@@ -97,11 +113,7 @@ def _of_world(
     report: Callable[[float, str], None],
 ) -> list[Timed]:
     sizes = [size // (4 * world) * 4 * world for size in message_bytes]
-    with tempfile.TemporaryDirectory() as folder:
-        common = [str(world), str(Path(folder) / "store"), str(seconds_each)]
-        asked = [",".join(collectives), ",".join(map(str, sizes))]
-        ranks = [[str(rank), *common, *asked] for rank in range(world)]
-        results = run_workers("chronograd.measure.links_worker", ranks, report, len(collectives) * len(sizes))
+    results = _run(world, collectives, sizes, seconds_each, report)
     found = []
     for rows in zip(*(result["rows"] for result in results), strict=True):
         slowest = np.max([row["seconds"] for row in rows], axis=0)
@@ -115,6 +127,21 @@ def _of_world(
     return found
 
 
+def _run(
+    world: int,
+    collectives: Sequence[str],
+    sizes: Sequence[int],
+    seconds_each: float,
+    report: Callable[[float, str], None],
+) -> list[dict[str, Any]]:
+    """What each rank timed."""
+    with tempfile.TemporaryDirectory() as folder:
+        common = [str(world), str(Path(folder) / "store"), str(seconds_each)]
+        asked = [",".join(collectives), ",".join(map(str, sizes))]
+        ranks = [[str(rank), *common, *asked] for rank in range(world)]
+        return run_workers("chronograd.measure.links_worker", ranks, report, len(collectives) * len(sizes))
+
+
 def fit(rows: Sequence[Timed], collective: str = "all_reduce") -> Fit:
     """α (s) and B (bytes/s) of one collective by relative least squares over sizes and worlds, neither below zero.
 
@@ -125,8 +152,6 @@ def fit(rows: Sequence[Timed], collective: str = "all_reduce") -> Fit:
         raise InputError(f"no {collective} was timed", f"time it: --collective {collective}")
     seconds = np.array([row.seconds for row in own])
     matrix = np.array([ALPHA_BETA[collective](row.bytes, row.world) for row in own], dtype=float) / seconds[:, None]
-    from scipy.optimize import nnls
-
     (alpha, per_byte), _ = nnls(matrix, np.ones(len(own)))
     error = float(np.median(np.abs(matrix @ (alpha, per_byte) - 1)))
     return Fit(collective, float(alpha), 1 / max(float(per_byte), 1e-15), error, len(own))

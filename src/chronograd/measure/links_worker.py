@@ -16,13 +16,21 @@ _MIN_REPEATS, _MAX_REPEATS, _WARMUP = 8, 200, 3
 
 
 def calls(message: torch.Tensor, world: int) -> dict[str, Callable[[], Any]]:
-    """Each collective on a message of S bytes; see `chronograd.measure.links.Timed.bytes`."""
+    """Each collective on a message of S bytes; see `chronograd.measure.links.Timed.bytes`. `nothing` computes instead."""
     part = message[: len(message) // world].clone()
+    block = torch.nn.Conv2d(64, 64, 3, padding=1, device=message.device)
+    images = torch.ones(16, 64, 32, 32, device=message.device)
+
+    def compute() -> None:
+        block.zero_grad()
+        block(images).sum().backward()
+
     return {
         "all_reduce": lambda: dist.all_reduce(message),
         "all_gather": lambda: dist.all_gather_into_tensor(message, part),
         "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, message),
         "broadcast": lambda: dist.broadcast(message, src=0),
+        "nothing": compute,
     }
 
 

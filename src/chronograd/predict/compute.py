@@ -230,7 +230,7 @@ def sigma_log(trace: Trace, times: np.ndarray, calibration: Calibration) -> floa
 
 # Per parameter element, fp32: arrays read and written by one fused pass of the optimizer, and how many elementary
 # operators it takes unfused: weight decay, moments, step.
-UPDATE_PASSES = {"sgd": (3, 2), "sgd-momentum": (5, 4), "adamw": (7, 9)}
+UPDATE_PASSES = {"sgd": (3, 2), "sgd-momentum": (5, 4), "adamw": (7, 9), "adadelta": (7, 9)}
 
 
 def update_launches(num_parameters: int, calibration: Calibration) -> int:

@@ -18,7 +18,7 @@ from chronograd.predict.traffic import traffic
 from chronograd.trace import MATRIX_KINDS, Affine, Storage, Trace
 
 # Tensors of the size of the parameters that an optimizer keeps: the momentum of SGD, both moments of Adam.
-OPTIMIZER_STATES = {"sgd": 0, "sgd-momentum": 1, "adamw": 2}
+OPTIMIZER_STATES = {"sgd": 0, "sgd-momentum": 1, "adamw": 2, "adadelta": 2}
 # Rows of a footprint. Activations include their gradients and the input.
 _HALF = ("bf16", "fp16")
 PARTS = ("parameters", "buffers", "gradients", "optimizer_state", "activations")

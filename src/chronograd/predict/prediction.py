@@ -126,12 +126,17 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
         optimizer_kind(job.training.optimizer, job.training.momentum),
         job.training.activation_checkpointing,
         job.training.zero_stage,
-        cluster.step_sigma_log,
+        _spread_of(device) if cluster.step_sigma_log is None else cluster.step_sigma_log,
         cluster.input_samples_per_s,
         job.training.accumulation,
         job.communication.bucket_bytes or (HOROVOD_BUCKET_BYTES if job.backend == "horovod" else None),
         0.5 if job.communication.compression == "fp16" else 1.0,
     )
+
+
+def _spread_of(device: Device) -> float:
+    """Spread of a rank's steps as it was measured, 0 for a device of which it was not."""
+    return float((device.calibration or {}).get("step_sigma_log", 0.0))
 
 
 def predict_step(trace: Trace, setting: Setting) -> Step:

@@ -38,8 +38,8 @@ def calibration_for(
 ) -> Calibration:
     """The calibration of a device that fits best, else its nearest relative's, else what its data sheet allows to assume.
 
-    Of its own, precision must match; then whether it was compiled, then the mode, the layout, the nearest number of
-    ranks at once and of threads.
+    Of its own, precision must match; then whether it was compiled, then the mode, the layout, the threads of a rank where
+    they are given, and the nearest number of ranks at once.
     """
     fitting = [c for c in calibrations(device) if c.precision == precision]
     if not fitting:
@@ -50,8 +50,8 @@ def calibration_for(
             c.is_compiled != is_compiled,
             c.mode not in (None, mode),
             c.channels_last not in (None, channels_last),
+            abs((c.threads or 1) - threads) if threads else 0,
             abs((c.processes or 1) - (processes or 1)),
-            abs((c.threads or 1) - (threads or 1)),
         )
 
     return min(fitting, key=distance)

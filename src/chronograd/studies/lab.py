@@ -34,7 +34,7 @@ class Lab:
         self.folder, self.study, self.size = folder, study, size
         self.parallel = parallel or environment.cores()
         self.threads = max(1, environment.cores() // self.parallel)
-        self._say, self._lock, self._is_stopped = say, threading.Lock(), threading.Event()
+        self.say, self._lock, self._is_stopped = say, threading.Lock(), threading.Event()
 
     def train(self, experiments: Mapping[str, Job]) -> dict[str, RunDir]:
         """Run jobs, by name, to their end. Returns their run directories.
@@ -69,13 +69,17 @@ class Lab:
             accuracy = run.record()["test_accuracy"].value
             shown = "–" if accuracy is None else f"{100 * accuracy:.2f} %"
             with self._lock:
-                self._say(f"{name:<40} {shown:>9}  {time.monotonic() - start:6.1f} s")
+                self.say(f"{name:<40} {shown:>9}  {time.monotonic() - start:6.1f} s")
         return run
 
     def _watch(self, line: dict[str, Any]) -> None:
         """Called with every step of a run: an error here ends its processes."""
         if self._is_stopped.is_set():
             raise RunError("stopped", "the same command goes on from here")
+
+    def threads_alone(self, worlds: Sequence[int]) -> int:
+        """Threads of a rank when nothing else runs and the cores are shared out over the largest of these worlds."""
+        return max(1, environment.cores() // max(worlds))
 
     def path(self, name: str) -> Path:
         """The run directory of an experiment, done or not."""

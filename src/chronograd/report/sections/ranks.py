@@ -8,24 +8,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chronograd.report.figure import Figure, Lines, Role, Series
+from chronograd.report.figure import Bar, Bars, Figure, Lines, Role, Series
 from chronograd.report.page import Section, Table
 from chronograd.report.words import off, signed_percent, time_unit
 from chronograd.units import dollars, percent, quantity, seconds
 
 Row = Mapping[str, Any]
 UTILISATION = "bandwidth utilisation: 2(n − 1)/n · gradient bytes / exposed communication / link bandwidth"
+COMPUTATION, EXPOSED = "computation", "exposed communication"
 EFFICIENCY = "efficiency: throughput over n times that of one rank; growth: step time over that of one rank"
 _COLORS = ("accent", "vermilion", "green", "purple", "orange", "grey")
 
 
-def table_of(rows: Sequence[Row]) -> Table:
-    """Every row: step, throughput, time and cost of the training, speed-up, efficiency, communication."""
-    columns = ("ranks", "", "effective batch", "per rank", "step", "throughput", "training", "cost", "speed-up",
-               "efficiency", "growth", "computation", "communication by difference", "exposed", "bandwidth used")  # fmt: skip
-    body = [_cells(row) for row in rows]
+def table_of(rows: Sequence[Row], with_communication: bool = True) -> Table:
+    """Every row: step, throughput, time and cost of the training, speed-up, efficiency, and communication."""
+    columns = ["ranks", "", "effective batch", "per rank", "step", "throughput", "training", "cost", "speed-up",
+               "efficiency", "growth", "computation", "communication by difference", "exposed", "bandwidth used"]  # fmt: skip
+    kept = len(columns) if with_communication else columns.index("computation")
+    columns, body = columns[:kept], [_cells(row)[:kept] for row in rows]
     reasons = {row["reason"] for row in rows if row["kind"] == "missing"}
-    notes = [EFFICIENCY, UTILISATION, *(f"missing: {reason}" for reason in sorted(reasons))]
+    notes = [
+        EFFICIENCY,
+        *([UTILISATION] if with_communication else []),
+        *(f"missing: {reason}" for reason in sorted(reasons)),
+    ]
     return Table(columns, body, set(range(2, len(columns))) | {0}, notes).without_empty_columns()
 
 
@@ -71,30 +77,36 @@ def throughput_section(title: str, rows: Sequence[Row], intro: str = "") -> Sect
         intro,
         figure=Figure(panels) if known else None,
         caption="Lines: predicted, with the middle 80 %. Points: measured, with the middle 80 % of steps. Dashed: ideal.",
-        table=table_of(rows),
+        table=table_of(rows, with_communication=False),
     )
 
 
 def communication_section(title: str, rows: Sequence[Row], intro: str = "") -> Section:
     """Computation and communication of a step, by two methods."""
     many = [row for row in rows if row["world"] > 1 and row["step_time_s"] is not None]
-    worlds = sorted({row["world"] for row in many})
-    values = [row[name] or 0.0 for row in many for name in ("compute_s", "communication_exposed_s")]
-    unit, length = time_unit(values)
-    series = []
-    for (role, label), color in zip(_groups(many), _COLORS * 9, strict=False):
-        own = [row for row in many if (row["kind"], row.get("series", "")) == (role, label)]
-        for name, text in (("compute_s", "computation"), ("communication_exposed_s", "exposed communication")):
-            series.append(_series(own, name, length, _labelled(label, role, text), role, color))
+    split = [row for row in many if row["compute_s"] is not None and row["communication_exposed_s"] is not None]
+    unit, length = time_unit(row["step_time_s"] for row in split)
+    bars = [
+        Bar(
+            ", ".join(filter(None, (row.get("series", ""), row["scaling"], f"{row['world']} ranks", row["kind"]))),
+            row["kind"],
+            {
+                COMPUTATION: float(f"{row['compute_s'] / length:.6g}"),
+                EXPOSED: float(f"{row['communication_exposed_s'] / length:.6g}"),
+            },
+            note=_seconds(row["step_time_s"]),
+        )
+        for row in split
+    ]
+    colors = {COMPUTATION: "accent", EXPOSED: "vermilion"}
     return Section(
         title,
         _communication_takeaway(many),
         intro
         or "Computation is the step of one rank alone with the same batch of a rank. Communication is told in two "
         "ways: by the difference from it, and as exposed time, measured by steps with and without exchange.",
-        figure=Figure([Lines("ranks", f"time per step, {unit}", series, x_ticks=worlds, from_zero=True)])
-        if many
-        else None,
+        figure=Figure([Bars(f"time per step, {unit}", "ranks", bars, colors)]) if bars else None,
+        caption="Solid bars are measured, light ones predicted; at their ends the whole step.",
         table=_communication_table(many),
     )
 
