@@ -129,7 +129,6 @@ def test_the_rank_that_failed_first_is_blamed(tmp_path: Path) -> None:
         (["training.batch=200"], "there is no whole batch"),
         (["cluster.count=2"], "which has one rank"),
         (["cluster.device=k80"], "cluster.device is k80"),
-        (["backend=horovod"], "not there yet"),
         (["training.precision=fp16"], "which needs an NVIDIA GPU"),
         (["data.name=nosuch"], "unknown data set"),
     ],
