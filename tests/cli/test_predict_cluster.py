@@ -55,7 +55,7 @@ def test_paleo_gives_a_record(arguments: list[str], capsys: pytest.CaptureFixtur
     [
         (["--model", "paleo", "--ppp", "1.5"], "ppp is 1.5"),
         (["--scaling", "strong", "--counts", "1,two"], "write whole numbers"),
-        (["--scaling", "weak", "--counts", "0"], "one or more counts"),
+        (["--scaling", "weak", "--counts", "0"], "write whole numbers"),
         (["--algorithm", "buterfly", "--on", "2xk80"], "did you mean butterfly"),
         (["--timeline", "no/such/folder/step.json"], "cannot write"),
         (["--timeline", "step.json", "--on", "k80", "--on", "v100"], "--timeline takes one setting"),

@@ -10,10 +10,14 @@ from chronograd.launch.local import LOOPBACK, loopback_only
 from chronograd.launch.processes import Process, run_together
 from chronograd.rundir import RunDir
 
+# Each start of the ranks is to meet at a store of its own: in one shared by all starts, a rank that was started again
+# can read the address of one that is dead (seen with torch 2.14).
+OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
 
 def launch(plan: RankPlan, run: RunDir, watch: Callable[[], None] = lambda: None) -> None:
     """Run all ranks to their end. Raises RunError with the last lines that a rank printed."""
-    environment = {**plan.environment, **loopback_only()}
+    environment = {**plan.environment, **loopback_only(), **OWN_STORE}
     process = Process("torchrun", command(plan), environment, run.output_path("torchrun"))
     run_together([process], watch)
 

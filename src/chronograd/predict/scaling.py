@@ -58,15 +58,14 @@ def buckets(trace: Trace, bucket_bytes: int | None = None) -> list[tuple[int, in
     kept: dict[int | None, list[tuple[int, int]]] = trace.__dict__.setdefault("_buckets", {})
     if bucket_bytes in kept:
         return kept[bucket_bytes]
-    next_cap = bucket_bytes or BUCKET_BYTES
     ready = sorted((s.birth, s.bytes.const) for s in trace.storages if s.role == "gradient")
     found: list[tuple[int, int]] = []
-    size, cap = 0, min(FIRST_BUCKET_BYTES, next_cap)
+    size, cap = 0, bucket_bytes or FIRST_BUCKET_BYTES
     for birth, gradient_bytes in ready:
         size += gradient_bytes
         if size >= cap:
             found.append((size, birth))
-            size, cap = 0, next_cap
+            size, cap = 0, bucket_bytes or BUCKET_BYTES
     if size:
         found.append((size, ready[-1][0]))
     kept[bucket_bytes] = found
