@@ -38,7 +38,8 @@ from chronograd.data.datasets import Dataset
 from chronograd.errors import RunError
 from chronograd.job import Augmentation
 from chronograd.measure import environment
-from chronograd.measure.steps import Timing, time_steps
+from chronograd.measure.steps import time_steps
+from chronograd.measure.timing import Timing
 from chronograd.train.inputs import ImageInput
 from chronograd.train.order import SampleOrder
 from chronograd.train.place import Place

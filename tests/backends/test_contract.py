@@ -20,7 +20,7 @@ from chronograd.job import Job
 from chronograd.launch import jobs as launch
 from chronograd.models.registry import build
 from chronograd.rundir import RunDir
-from chronograd.train.checkpoint import list_checkpoints
+from chronograd.train.checkpoint_folder import list_checkpoints
 
 HERE = [name for name in registry.names() if registry.load(name).available()[0]]
 # Asynchronous training does what `single` does with one worker only.

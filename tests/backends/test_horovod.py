@@ -19,7 +19,7 @@ from chronograd.job import Job
 from chronograd.launch import horovodrun
 from chronograd.launch import jobs as launch
 from chronograd.rundir import RunDir
-from chronograd.train.checkpoint import MODEL, OPTIMIZER, list_checkpoints
+from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, list_checkpoints
 
 NETWORKS = Path(__file__).parent.parent / "train"
 IS_BUILT, WHY_NOT = horovod.available()

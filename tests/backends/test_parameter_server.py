@@ -24,7 +24,7 @@ from chronograd.errors import InputError, JobError, RunError
 from chronograd.job import Job, Training
 from chronograd.launch import jobs as launch
 from chronograd.rundir import RunDir
-from chronograd.train.checkpoint import list_checkpoints
+from chronograd.train.checkpoint_folder import list_checkpoints
 from chronograd.train.optimizer import make_optimizer, set_rate
 
 NETWORKS = Path(__file__).parent.parent / "train"

@@ -33,7 +33,7 @@ from chronograd.launch import jobs as launch
 from chronograd.launch.local import free_port
 from chronograd.models.registry import build
 from chronograd.rundir import RunDir
-from chronograd.train.checkpoint import list_checkpoints
+from chronograd.train.checkpoint_folder import list_checkpoints
 from chronograd.train.optimizer import make_optimizer
 
 IS_THERE, WHY_NOT = registry.load("tf_mirrored").available()

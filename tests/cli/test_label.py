@@ -15,6 +15,7 @@ from chronograd.data import datasets
 from chronograd.job import Data
 from chronograd.rundir import RunDir
 from chronograd.train import checkpoint
+from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.place import Place
 from chronograd.train.step import TrainingStep
 
@@ -31,7 +32,7 @@ def teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for index in range(step.num_steps):
         step.run(index)
     run = RunDir.create(job, out=tmp_path / "teacher")
-    checkpoint.save(run.checkpoints, step, checkpoint.Progress(step=step.num_steps, epoch=5))
+    checkpoint.save(run.checkpoints, step, Progress(step=step.num_steps, epoch=5))
     return run.path
 
 

@@ -22,7 +22,7 @@ from chronograd.launch import jobs as local
 from chronograd.launch import slurm, slurm_array
 from chronograd.launch.slurm_script import Options, render
 from chronograd.rundir import RunDir
-from chronograd.train.checkpoint import MODEL, OPTIMIZER, list_checkpoints
+from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, list_checkpoints
 
 ROOT = Path(__file__).parent.parent.parent
 NETWORKS = Path(__file__).parent.parent / "train"

@@ -13,7 +13,7 @@ from chronograd.backends.plan import RankPlan
 from chronograd.errors import RunError
 from chronograd.launch import jobs as launch
 from chronograd.launch import torchrun
-from chronograd.train.checkpoint import list_checkpoints
+from chronograd.train.checkpoint_folder import list_checkpoints
 
 NETWORKS = Path(__file__).parent.parent / "train"
 

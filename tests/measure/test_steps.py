@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from chronograd.measure.result import Method, achieved_flops, step_quantities
-from chronograd.measure.steps import Timing, time_steps
+from chronograd.measure.steps import time_steps
+from chronograd.measure.timing import Timing
 
 METHOD = Method("step clock", "part clock")
 

@@ -15,8 +15,8 @@ from chronograd import job as jobs
 from chronograd.data import datasets
 from chronograd.errors import FileFormatError
 from chronograd.job import Job
-from chronograd.train import checkpoint
-from chronograd.train.checkpoint import Progress
+from chronograd.train import checkpoint, checkpoint_folder
+from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.place import Place
 from chronograd.train.step import TrainingStep
 
@@ -81,7 +81,7 @@ def test_the_last_two_are_kept(tmp_path: Path) -> None:
     step = make_step(make_job())
     for number in (4, 8, 12):
         checkpoint.save(tmp_path, step, Progress(step=number))
-    assert [p.name for p in checkpoint.list_checkpoints(tmp_path)] == ["step-00000008", "step-00000012"]
+    assert [p.name for p in checkpoint_folder.list_checkpoints(tmp_path)] == ["step-00000008", "step-00000012"]
     assert not list(tmp_path.glob(".*"))
 
 
@@ -93,13 +93,13 @@ def test_a_damaged_one_falls_back_to_the_one_before(tmp_path: Path, name: str, h
     older = checkpoint.save(tmp_path, step, Progress(step=4, epoch=1))
     newer = checkpoint.save(tmp_path, step, Progress(step=8, epoch=2))
     damage(newer / name, harm)
-    chosen, notes = checkpoint.newest_sound(tmp_path)
+    chosen, notes = checkpoint_folder.newest_sound(tmp_path)
     assert chosen == older
     assert len(notes) == 1
     assert str(newer) in notes[0]
     damage(older / name, harm)
     with pytest.raises(FileFormatError, match="every checkpoint"):
-        checkpoint.newest_sound(tmp_path)
+        checkpoint_folder.newest_sound(tmp_path)
 
 
 def damage(path: Path, harm: str) -> None:
@@ -125,7 +125,7 @@ def test_a_crafted_checkpoint_is_not_executed(tmp_path: Path) -> None:
 
     (path / "model.safetensors").write_bytes(pickle.dumps(Harm()))
     state = json.loads((path / "state.json").read_text())
-    state["sha256"]["model.safetensors"] = checkpoint._sha256(path / "model.safetensors")
+    state["sha256"]["model.safetensors"] = checkpoint_folder._sha256(path / "model.safetensors")
     (path / "state.json").write_text(json.dumps(state))
     with pytest.raises(FileFormatError):
         checkpoint.restore(path, step)

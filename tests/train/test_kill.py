@@ -15,7 +15,7 @@ import pytest
 from chronograd import job as jobs
 from chronograd.job import Job
 from chronograd.rundir import RunDir
-from chronograd.train.checkpoint import list_checkpoints
+from chronograd.train.checkpoint_folder import list_checkpoints
 
 NETWORKS = Path(__file__).parent
 EPOCHS, STEPS_PER_EPOCH = 4, 8

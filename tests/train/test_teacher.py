@@ -18,6 +18,7 @@ from chronograd.errors import InputError
 from chronograd.job import Data
 from chronograd.rundir import RunDir
 from chronograd.train import checkpoint
+from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.evaluation import evaluate
 from chronograd.train.methods.teacher import network_of, probabilities, select
 from chronograd.train.place import Place
@@ -44,7 +45,7 @@ def trained(path: Path, *overrides: str) -> tuple[RunDir, TrainingStep, datasets
     for index in range(step.num_steps):
         step.run(index)
     run = RunDir.create(job, out=path)
-    checkpoint.save(run.checkpoints, step, checkpoint.Progress(step=step.num_steps, epoch=5))
+    checkpoint.save(run.checkpoints, step, Progress(step=step.num_steps, epoch=5))
     return run, step, dataset
 
 

@@ -11,7 +11,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -31,7 +30,6 @@ from chronograd.backends.parameter_server_actors import (
 )
 from chronograd.errors import ChronogradError, RunError
 from chronograd.job import Job
-from chronograd.train import leash
 from chronograd.train.place import Place, threads_per_rank
 from chronograd.train.step import TrainingStep
 
@@ -178,21 +176,13 @@ class Group:
             lines.write_for(number, event="memory", step=step, memory_peak_bytes=peak_bytes, source=source)
 
 
-def hold_on() -> None:
-    """As chronograd.train.leash, and takes along what Ray has started: its agents would live a minute longer."""
-    if os.environ.get(leash.LEASH_VARIABLE):
-        threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    while os.read(0, 4096):
-        pass
+def take_along() -> None:
+    """End what Ray has started: its agents would live a minute longer than this process."""
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             process.kill()
     if folder := os.environ.get(FOLDER_VARIABLE):
         shutil.rmtree(folder, ignore_errors=True)
-    os._exit(1)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ parameters of the servers and the buffers of the learner that made the last upda
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,44 +18,25 @@ import torch
 
 from chronograd.backends import parameter_server_record as results
 from chronograd.backends.parameter_server_actors import Update, shards, trained_parameters
-from chronograd.backends.parameter_server_group import Group, hold_on, ray_session
+from chronograd.backends.parameter_server_group import Group, ray_session, take_along
 from chronograd.data import datasets
 from chronograd.data.datasets import Dataset
-from chronograd.errors import ChronogradError, JobError
+from chronograd.errors import JobError
 from chronograd.job import Job
-from chronograd.measure.steps import Timing
 from chronograd.rundir import RunDir, StepWriter
 from chronograd.train.loop import train
 from chronograd.train.place import Place, place_from_environment
+from chronograd.train.rank_command import Measuring, run_rank
 from chronograd.train.step import TrainingStep
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the driver. Returns its exit status; errors of the user's input are one message, no traceback."""
-    arguments = _parser().parse_args(argv)
-    hold_on()
-    try:
-        run = RunDir.open(arguments.run)
-        job = run.job()
-        if job.task != "classification":
-            raise JobError(f"task {job.task} is not trained yet; classification is")
-        if arguments.epochs:
-            raise JobError("backend parameter_server times updates, not epochs without input", "leave out --epochs")
-        place = place_from_environment(job)
-        if arguments.verb == "train":
-            _train(run, job, place)
-        else:
-            timing = Timing(arguments.warmup, arguments.steps, arguments.seconds)
-            _measure(run, job, place, timing, arguments.flops_per_step)
-    except ChronogradError as error:
-        print(f"Error: {error}", file=sys.stderr, flush=True)
-        return error.exit_status
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    """Run the driver. Returns its exit status."""
+    return run_rank(argv, _train, _measure, at_end=take_along)
 
 
-def _train(run: RunDir, job: Job, place: Place) -> None:
+def _train(run: RunDir, job: Job) -> None:
+    place = place_from_environment(job)
     with LearnerLines(run, job.cluster.count) as lines:
         dataset = datasets.load(job.data, job.training.seed)
         step = AsynchronousStep(job, dataset, place, _weights(run), lines)
@@ -71,8 +51,11 @@ def _train(run: RunDir, job: Job, place: Place) -> None:
     run.save_record(results.of_training(run, job, dataset, progress.stopped, trained, whole))
 
 
-def _measure(run: RunDir, job: Job, place: Place, timing: Timing, flops_per_step: float | None) -> None:
-    """Time updates after `timing.warmup` of every learner. The clock is that of server 0 throughout."""
+def _measure(run: RunDir, job: Job, asked: Measuring) -> None:
+    """Time updates after some of every learner for warm-up. The clock is that of server 0 throughout."""
+    if asked.with_epochs:
+        raise JobError("backend parameter_server times updates, not epochs without input", "leave out --epochs")
+    timing, place = asked.timing, place_from_environment(job)
     with LearnerLines(run, job.cluster.count) as lines:
         dataset = datasets.load(job.data, job.training.seed)
         step = TrainingStep(job, dataset, place, _weights(run))
@@ -90,7 +73,7 @@ def _measure(run: RunDir, job: Job, place: Place, timing: Timing, flops_per_step
                 if update.time_s > end_s:
                     break
             group.write_memory(lines, 0)
-    run.save_record(results.of_measurement(run, job, timing, flops_per_step))
+    run.save_record(results.of_measurement(run, job, timing, asked.flops_per_step))
 
 
 def _weights(run: RunDir) -> Path | None:
@@ -170,23 +153,6 @@ class AsynchronousStep(TrainingStep):
     @property
     def rank_samples(self) -> int:
         return self.training.batch
-
-
-def _parser() -> argparse.ArgumentParser:
-    """As that of chronograd.train.worker."""
-    parser = argparse.ArgumentParser(
-        prog="python -m chronograd.backends.parameter_server_run", description="Train or measure by asynchronous SGD."
-    )
-    parser.add_argument("run", help="run directory with a job.yaml")
-    parser.add_argument("verb", choices=("train", "measure"))
-    parser.add_argument(
-        "--warmup", type=int, default=Timing.warmup, help="updates of each learner before the clock starts"
-    )
-    parser.add_argument("--steps", type=int, default=Timing.num_steps, help="updates to time, at most")
-    parser.add_argument("--seconds", type=float, default=Timing.seconds, help="seconds to time, at most")
-    parser.add_argument("--flops-per-step", type=float, help="matrix FLOPs of one learner's minibatch")
-    parser.add_argument("--epochs", action="store_true", help="refused: updates are timed")
-    return parser
 
 
 if __name__ == "__main__":

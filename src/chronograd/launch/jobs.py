@@ -56,6 +56,11 @@ def create(
     """The run directory of a job that can run here, with nothing run yet; see `train`."""
     job = jobs.scaled(job)
     check(job)
+    return new_run(job, out, parent, initial_weights)
+
+
+def new_run(job: Job, out: PathLike | None, parent: PathLike, initial_weights: PathLike | None) -> RunDir:
+    """The run directory of a job that was checked."""
     if initial_weights is not None and not Path(initial_weights).is_file():
         raise InputError(f"no file of initial weights at {initial_weights}")
     run = RunDir.create(job, environment.environment(), out, parent)
@@ -126,21 +131,25 @@ def measure(
 def check(job: Job) -> None:
     """Refuse a job that cannot run here, before anything is written; fetch its data if it is not on disk.
 
-    Builds the network without memory and runs it once on shapes. Raises InputError, RunError, MissingExtraError.
+    Raises InputError, RunError, MissingExtraError.
     """
-    backend = registry.find(job.backend)
-    backend.plan(job, Path(), [])
+    registry.find(job.backend).plan(job, Path(), [])
+    check_machine(job, job.cluster.count, [gpu["name"] for gpu in environment.gpus()])
+    check_anywhere(job)
+    datasets.fetch(job.data)
+
+
+def check_anywhere(job: Job) -> None:
+    """Refuse a job that could run on no machine. Builds the network without memory and runs it once on shapes."""
     if job.task != "classification":
         raise JobError(f"task {job.task} is not trained or measured yet", "write task: classification")
     if job.training.zero_stage:
         raise JobError("training.zero_stage is predicted, not run", "write training.zero_stage=0 to measure or train")
-    check_machine(job, job.cluster.count, [gpu["name"] for gpu in environment.gpus()])
     card = datasets.card(job.data)
     order.steps_per_epoch(card.train_size, job.training.batch)
     from chronograd.train.check import check_network  # imports torch
 
     check_network(job, card)
-    datasets.fetch(job.data)
 
 
 def _launch(job: Job, run: RunDir, arguments: Sequence[str], launcher: str | None, on_line: OnLine) -> None:

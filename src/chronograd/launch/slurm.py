@@ -23,15 +23,14 @@ from typing import Any
 from chronograd import job as jobs
 from chronograd.backends import registry
 from chronograd.data import datasets
-from chronograd.errors import FileFormatError, InputError, JobError, RunError
+from chronograd.errors import FileFormatError, RunError
 from chronograd.job import Job
 from chronograd.launch import slurm_commands
+from chronograd.launch.jobs import check_anywhere, new_run
 from chronograd.launch.processes import tail
 from chronograd.launch.slurm_script import EXIT_FILE, TIMED_OUT, Options, for_nodes, plan_of, render, shape_of
-from chronograd.measure import environment
 from chronograd.record import write_aside, write_json
 from chronograd.rundir import DEFAULT_PARENT, RunDir, StepFollower
-from chronograd.train import order
 
 PathLike = str | os.PathLike[str]
 SCRIPT, NOTE = "job.sbatch", "slurm.json"
@@ -80,28 +79,16 @@ def create(
     job = for_nodes(jobs.scaled(job), options)
     check(job)
     render(job, Path(out or parent), options)
-    if initial_weights is not None and not Path(initial_weights).is_file():
-        raise InputError(f"no file of initial weights at {initial_weights}")
     datasets.fetch(job.data)
-    run = RunDir.create(job, environment.environment(), out, parent)
-    if initial_weights is not None:
-        shutil.copyfile(initial_weights, run.initial_weights)
+    run = new_run(job, out, parent, initial_weights)
     registry.load(job.backend).prepare(job, run)
     return run
 
 
 def check(job: Job) -> None:
     """Refuse a job that no node could run. Devices are those of the nodes, so this machine is not asked for them."""
-    if job.task != "classification":
-        raise JobError(f"task {job.task} is not trained yet", "write task: classification")
-    if job.training.zero_stage:
-        raise JobError("training.zero_stage is predicted, not run", "write training.zero_stage=0 to train")
     shape_of(job, plan_of(job, Path()))
-    card = datasets.card(job.data)
-    order.steps_per_epoch(card.train_size, job.training.batch)
-    from chronograd.train.check import check_network  # imports torch
-
-    check_network(job, card)
+    check_anywhere(job)
 
 
 def submit(run: RunDir, options: Options | None = None) -> str:

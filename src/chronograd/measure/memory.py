@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
-import psutil
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-_STATUS = Path("/proc/self/status")
+from chronograd.measure.resident import PeakResident
 
 
 class PeakMemory:
     """Peak of what is allocated after `__init__`.
 
-    On CUDA: the allocator's own peak; the CUDA context, about half a GiB, is left out. On the CPU: peak
-    resident memory less what was resident at the start, so it also holds what libraries load on first use.
+    On CUDA: the allocator's own peak; the CUDA context, about half a GiB, is left out. On the CPU: resident memory.
     `source` says how it was read.
     """
 
@@ -28,14 +23,13 @@ class PeakMemory:
             torch.cuda.reset_peak_memory_stats(device)
             self.source = "torch.cuda.max_memory_allocated"
             return
-        self._start_bytes: int = psutil.Process().memory_info().rss
-        what = "peak resident memory" if _forget_peak() else "peak resident memory of the process's life"
-        self.source = f"{what} less what was resident at the start"
+        self._resident = PeakResident()
+        self.source = self._resident.source
 
     def peak_bytes(self) -> int:
         if self._device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self._device))
-        return max(0, _peak_resident_bytes() - self._start_bytes)
+        return self._resident.peak_bytes()
 
 
 def cpu_tensor_peak_bytes(run: Callable[[], None], held: Iterable[torch.Tensor]) -> int:
@@ -54,25 +48,3 @@ def cpu_tensor_peak_bytes(run: Callable[[], None], held: Iterable[torch.Tensor])
         peak = max(peak, now)
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
     return peak + sum(storages.values())
-
-
-def _forget_peak() -> bool:
-    """Ask Linux to forget the peak so far. Other systems remember it for the life of the process."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
-
-
-def _peak_resident_bytes() -> int:
-    try:
-        found = re.search(r"VmHWM:\s*(\d+) kB", _STATUS.read_text())
-    except OSError:
-        found = None
-    if found:
-        return int(found[1]) * 1024
-    import resource  # not on Windows
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit

@@ -16,10 +16,11 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+
+from chronograd.measure.timing import Timing
 
 
 class Step(Protocol):
@@ -35,19 +36,6 @@ class Step(Protocol):
 
     def without_exchange(self) -> AbstractContextManager[None] | None:
         """A context in which ranks exchange nothing; None if they never do."""
-
-
-@dataclass(frozen=True)
-class Timing:
-    """How long to time: after `warmup` steps, `num_steps`, or as many as fit in `seconds`."""
-
-    warmup: int = 5
-    num_steps: int = 30
-    seconds: float = 60.0
-
-    def __post_init__(self) -> None:
-        if self.warmup < 1 or self.num_steps < 1 or not self.seconds > 0:
-            raise ValueError(f"at least one step of warm-up and one timed step, and some seconds; got {self}")
 
 
 PARTS = ("input", "transfer", "forward", "backward", "update")

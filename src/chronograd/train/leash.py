@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 
 # Set by a launcher that holds the other end of the rank's standard input open for as long as it lives.
 LEASH_VARIABLE = "CHRONOGRAD_LEASH"
 
 
-def hold_on() -> None:
-    """If this process is on a leash, watch it from now on."""
+def hold_on(at_end: Callable[[], None] = lambda: None) -> None:
+    """If this process is on a leash, watch it from now on; `at_end` is called before it ends for want of its parent."""
+
+    def end_with_parent() -> None:
+        while os.read(0, 4096):
+            pass
+        at_end()
+        os._exit(1)
+
     if os.environ.get(LEASH_VARIABLE):
-        threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    while os.read(0, 4096):
-        pass
-    os._exit(1)
+        threading.Thread(target=end_with_parent, daemon=True).start()

@@ -1,13 +1,11 @@
-"""The training loop: epochs of steps, then evaluation, then a checkpoint.
+"""The training loop of PyTorch: the steps of an epoch, within chronograd.train.epochs.
 
-Written for one rank; `place.exchange` does nothing there. The training clock covers input,
-transfer, forward, backward and update, and the one pass of a frozen trunk whose features are kept; evaluation and
-checkpoints are apart from it.
+Written for one rank; `place.exchange` does nothing there. The training clock also covers the one pass of a frozen trunk
+whose features are kept.
 """
 
 from __future__ import annotations
 
-import math
 import random
 import time
 
@@ -17,8 +15,9 @@ import torch
 from chronograd.data.datasets import Dataset
 from chronograd.errors import FileFormatError
 from chronograd.rundir import RunDir, StepWriter
-from chronograd.train import checkpoint, order
-from chronograd.train.checkpoint import Progress
+from chronograd.train import checkpoint, checkpoint_folder, order
+from chronograd.train.checkpoint_folder import Progress
+from chronograd.train.epochs import train_epochs
 from chronograd.train.evaluation import evaluate
 from chronograd.train.exchange import number_of_first
 from chronograd.train.place import Place
@@ -31,46 +30,27 @@ WRITE_EVERY_S = 0.5
 def train(step: TrainingStep, dataset: Dataset, place: Place, run: RunDir, lines: StepWriter) -> Progress:
     """Train to the job's epochs or target accuracy, from the newest sound checkpoint if there is one."""
     progress = _resume(step, place, run, lines)
-    training = step.training
     if step.loaded and place.is_first and progress.step == 0:
         lines.write(event="weights", step=0, text=step.loaded)
     if step.has_features and place.is_first:
         lines.write(event="features", step=progress.step, seconds=step.setup_s)
     if progress.step == 0:
         progress.training_time_s = step.setup_s
-    while not progress.stopped:
-        train_loss, epoch_time_s = _epoch(step, place, lines, progress)
-        progress.step += step.steps_per_epoch
-        progress.epoch += 1
-        progress.training_time_s += epoch_time_s
-        test_loss, test_accuracy = None, None
-        is_last = progress.epoch >= training.epochs or not math.isfinite(train_loss)
-        if is_last or progress.epoch % training.evaluate_every == 0:
-            test_loss, test_accuracy = evaluate(step, dataset, place)
-        if test_accuracy is not None and test_accuracy > (progress.best_accuracy or -1.0):
-            progress.best_accuracy, progress.best_epoch = test_accuracy, progress.epoch
-        progress.stopped = _why_stop(progress, training.epochs, training.target_accuracy, train_loss, test_accuracy)
-        if not place.is_first:
-            continue
-        lines.write(
-            event="epoch",
-            step=progress.step,
-            epoch=progress.epoch,
-            seconds=progress.training_time_s,
-            epoch_time_s=epoch_time_s,
-            train_loss=train_loss,
-            test_loss=test_loss,
-            test_accuracy=test_accuracy,
-        )
-        if progress.stopped or progress.epoch % training.checkpoint_every == 0:
-            lines.sync()
-            checkpoint.save(run.checkpoints, step, progress)
+    train_epochs(
+        progress,
+        step.training,
+        step.steps_per_epoch,
+        lines if place.is_first else None,
+        epoch=lambda: _epoch(step, place, lines, progress),
+        evaluate=lambda: evaluate(step, dataset, place),
+        save=lambda: checkpoint.save(run.checkpoints, step, progress),
+    )
     return progress
 
 
 def _resume(step: TrainingStep, place: Place, run: RunDir, lines: StepWriter) -> Progress:
     """Rank 0 chooses the checkpoint, all ranks read it. Only what rank 0 notes is kept."""
-    newest, notes = checkpoint.newest_sound(run.checkpoints) if place.is_first else (None, [])
+    newest, notes = checkpoint_folder.newest_sound(run.checkpoints) if place.is_first else (None, [])
     number = int(newest.name.removeprefix("step-")) if newest is not None else 0
     number = number_of_first(number, place)
     if number == 0:
@@ -139,13 +119,3 @@ class _LossLog:
             )
             self._last_s = self._written_s = seconds
         self._pending.clear()
-
-
-def _why_stop(
-    progress: Progress, epochs: int, target_accuracy: float | None, train_loss: float, test_accuracy: float | None
-) -> str:
-    if target_accuracy is not None and test_accuracy is not None and test_accuracy >= target_accuracy:
-        return "the target accuracy was reached"
-    if not math.isfinite(train_loss):
-        return f"the loss of epoch {progress.epoch} is not finite; a lower training.learning_rate may help"
-    return "all epochs were trained" if progress.epoch >= epochs else ""

@@ -62,7 +62,7 @@ class TrainingStep:
             torch.set_float32_matmul_precision("high" if is_tf32 else "highest")
             torch.backends.cudnn.allow_tf32 = is_tf32
         self.training, self.place, self.device = training, place, place.device
-        self.network, self.loaded = _network(job, dataset, place, initial_weights)
+        self.network, self.loaded = initial_network(job, dataset, place, initial_weights)
         self._labels = dataset.train_labels.to(place.device)
         classes_N = dataset.train_labels if dataset.train_labels.ndim == 1 else dataset.train_labels.argmax(1)
         self.order = SampleOrder(training.seed, len(classes_N), training.batch, classes_N.numpy(), job.data.resampling)
@@ -245,7 +245,7 @@ class TrainingStep:
         return functional.cross_entropy(logits_NK.float(), targets, label_smoothing=smoothing)
 
 
-def _network(job: Job, dataset: Dataset, place: Place, initial_weights: Path | None) -> tuple[nn.Module, str]:
+def initial_network(job: Job, dataset: Dataset, place: Place, initial_weights: Path | None) -> tuple[nn.Module, str]:
     """The network with its initial weights, on the device; and what was loaded, in words."""
     torch.manual_seed(job.training.seed)
     network = registry.build(

@@ -6,53 +6,40 @@ finds out goes into the run directory; rank 0 writes the record once all ranks h
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
 from chronograd.data import datasets
-from chronograd.errors import ChronogradError, JobError
 from chronograd.job import Job
 from chronograd.measure import environment, result
 from chronograd.measure.memory import PeakMemory, cpu_tensor_peak_bytes
-from chronograd.measure.steps import Timing, time_epochs, time_steps
+from chronograd.measure.steps import time_epochs, time_steps
 from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir, StepWriter
-from chronograd.train import leash, order
+from chronograd.train import order
 from chronograd.train.exchange import Alone, exchange_of, number_of_first
 from chronograd.train.loop import seed_everything, train
 from chronograd.train.place import Place, place_from_environment
+from chronograd.train.rank_command import Measuring, run_rank
 from chronograd.train.result import header, training_record
 from chronograd.train.step import TrainingStep
 
 
 def main(argv: Sequence[str] | None = None, exchange_of: Callable[[Job, int], Alone] = exchange_of) -> int:
-    """Run one rank. Returns its exit status; errors of the user's input are one message, no traceback.
+    """Run one rank. Returns its exit status.
 
     `exchange_of` gives what a job's ranks average their gradients by.
     """
-    arguments = _parser().parse_args(argv)
-    leash.hold_on()
-    try:
-        run = RunDir.open(arguments.run)
-        job = run.job()
-        if job.task != "classification":
-            raise JobError(f"task {job.task} is not trained yet; classification is")
+
+    def joined(work: Callable[..., None], run: RunDir, job: Job, *asked: Measuring) -> None:
         place = place_from_environment(job, exchange_of)
         with place.exchange.joined(place):
-            if arguments.verb == "train":
-                _train(run, job, place)
-            else:
-                timing = Timing(arguments.warmup, arguments.steps, arguments.seconds)
-                _measure(run, job, place, timing, arguments.flops_per_step, arguments.epochs)
-    except ChronogradError as error:
-        print(f"Error: {error}", file=sys.stderr, flush=True)
-        return error.exit_status
-    except KeyboardInterrupt:
-        return 130
-    return 0
+            work(run, job, place, *asked)
+
+    return run_rank(argv, partial(joined, _train), partial(joined, _measure))
 
 
 def _train(run: RunDir, job: Job, place: Place) -> None:
@@ -70,15 +57,13 @@ def _train(run: RunDir, job: Job, place: Place) -> None:
         run.save_record(record)
 
 
-def _measure(
-    run: RunDir, job: Job, place: Place, timing: Timing, flops_per_step: float | None, with_epochs: bool
-) -> None:
+def _measure(run: RunDir, job: Job, place: Place, asked: Measuring) -> None:
     with run.step_writer(place.rank) as lines:
         dataset = datasets.load(job.data, job.training.seed)
         memory = PeakMemory(place.device)
         step = _start(run, job, place, dataset, lines)
-        time_steps(step, timing, lines.write, lambda number: number_of_first(number, place))
-        if with_epochs:
+        time_steps(step, asked.timing, lines.write, lambda number: number_of_first(number, place))
+        if asked.with_epochs:
             time_epochs(step, step.steps_per_epoch, lines.write)
         if place.device.type == "cpu":
             _write_tensor_memory(lines, step)
@@ -86,7 +71,7 @@ def _measure(
             _write_memory(lines, memory, 0)
     place.exchange.wait(place)
     if place.is_first:
-        run.save_record(_measured_record(run, job, place, timing, flops_per_step))
+        run.save_record(_measured_record(run, job, place, asked))
 
 
 def _start(run: RunDir, job: Job, place: Place, dataset: datasets.Dataset, lines: StepWriter) -> TrainingStep:
@@ -120,7 +105,7 @@ def _write_tensor_memory(lines: StepWriter, step: TrainingStep) -> None:
     lines.write(event="memory", step=0, memory_peak_bytes=peak, source=source)
 
 
-def _measured_record(run: RunDir, job: Job, place: Place, timing: Timing, flops_per_step: float | None) -> Record:
+def _measured_record(run: RunDir, job: Job, place: Place, asked: Measuring) -> Record:
     is_cuda = place.device.type == "cuda"
     method = result.Method(
         step_time=(
@@ -137,21 +122,9 @@ def _measured_record(run: RunDir, job: Job, place: Place, timing: Timing, flops_
     record.put("memory_peak_bytes", result.memory_quantity(run))
     for name, quantity in result.epoch_quantities(run).items():
         record.put(name, quantity)
-    record.put("achieved_flops_per_s", result.achieved_flops(record["step_time_s"], flops_per_step))
-    record.provenance |= {"method": f"{timing.warmup} steps of warm-up outside the clock; {method.step_time}"}
+    record.put("achieved_flops_per_s", result.achieved_flops(record["step_time_s"], asked.flops_per_step))
+    record.provenance |= {"method": f"{asked.timing.warmup} steps of warm-up outside the clock; {method.step_time}"}
     return record
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m chronograd.train.worker", description="Run one rank of a job.")
-    parser.add_argument("run", help="run directory with a job.yaml")
-    parser.add_argument("verb", choices=("train", "measure"))
-    parser.add_argument("--warmup", type=int, default=Timing.warmup, help="steps before the clock starts")
-    parser.add_argument("--steps", type=int, default=Timing.num_steps, help="steps to time, at most")
-    parser.add_argument("--seconds", type=float, default=Timing.seconds, help="seconds to time, at most")
-    parser.add_argument("--flops-per-step", type=float, help="matrix FLOPs of one rank's step")
-    parser.add_argument("--epochs", action="store_true", help="then time a second epoch, with and without its input")
-    return parser
 
 
 if __name__ == "__main__":

@@ -1,75 +1,29 @@
-"""Checkpoints of a TensorFlow run: the files of chronograd.train.checkpoint, written and read without torch.
+"""The state of a TensorFlow training step, into and out of a checkpoint (chronograd.train.checkpoint_folder).
 
 model.safetensors has the torch network's names and layout, so whatever reads a checkpoint of a PyTorch run reads
-these. optimizer.safetensors has `<parameter>.<slot>` in that layout too.
+these. optimizer.safetensors has `<parameter>.<slot>` in that layout too. Never imports torch.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import shutil
-from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from chronograd.backends.tensorflow.step import TensorFlowStep
-from chronograd.errors import FileFormatError, RunError
-
-# As in chronograd.train.checkpoint, which imports torch.
-FORMAT = "chronograd-checkpoint"
-VERSION = 1
-KEEP = 2
-MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
-
-
-@dataclass
-class Progress:
-    """Where a run is: as chronograd.train.checkpoint has it."""
-
-    step: int = 0
-    epoch: int = 0
-    training_time_s: float = 0.0
-    best_accuracy: float | None = None
-    best_epoch: int | None = None
-    stopped: str = ""
+from chronograd.errors import FileFormatError
+from chronograd.train import checkpoint_folder
+from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, Progress
 
 
 def save(folder: Path, step: TensorFlowStep, progress: Progress) -> Path:
-    """Write a checkpoint aside, sync and rename it; forget all but the last two. Raises RunError if it cannot be written."""
+    """Write a checkpoint and forget all but the last two. Raises RunError if it cannot be written."""
     from safetensors.numpy import save_file
 
-    target = folder / f"step-{progress.step:08d}"
-    aside = folder / f".{target.name}.{os.getpid()}"
     files = {MODEL: step.network.weights(), OPTIMIZER: _slots(step)}
-    try:
-        aside.mkdir()
-        for name, tensors in files.items():
-            save_file(tensors, aside / name)
-        state = {
-            "format": FORMAT,
-            "version": VERSION,
-            "progress": asdict(progress),
-            "seed": step.training.seed,
-            "place": _place(step),
-            "optimizer_numbers": {},
-            "scaler": {},
-            "sha256": {name: hashlib.sha256((aside / name).read_bytes()).hexdigest() for name in files},
-        }
-        (aside / "state.json").write_text(json.dumps(state, indent=1))
-        for path in (*aside.iterdir(), aside):
-            _sync(path)
-        if target.exists():  # a damaged one that this run fell back from
-            shutil.rmtree(target)
-        aside.rename(target)
-        _sync(folder)
-        for old in sorted(folder.glob("step-*"))[:-KEEP]:
-            shutil.rmtree(old)
-    except OSError as error:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise RunError(f"cannot write checkpoint {target}: {error}", "free some space, then resume the run") from error
-    return target
+    state = {"seed": step.training.seed, "place": _place(step), "optimizer_numbers": {}, "scaler": {}}
+    return checkpoint_folder.write(folder, progress, {n: partial(save_file, t) for n, t in files.items()}, state)
 
 
 def restore(path: Path, step: TensorFlowStep) -> tuple[Progress, list[str]]:
@@ -87,8 +41,7 @@ def restore(path: Path, step: TensorFlowStep) -> tuple[Progress, list[str]]:
         for tensor in step.network.trained:
             for name in _own_slots(step, tensor.name):
                 tensor.assign_to(step.slots[name], slots[name])
-        then, now = state["place"], _place(step)
-        notes = [f"resumed with {k} {now[k]} after {then[k]}: not bit-identical" for k in now if now[k] != then[k]]
+        notes = checkpoint_folder.differences(state["place"], _place(step))
         progress = Progress(**state["progress"])
     except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
         raise FileFormatError(f"checkpoint {path} is not of this job: {error}") from None
@@ -111,11 +64,3 @@ def _own_slots(step: TensorFlowStep, parameter: str) -> list[str]:
 
 def _place(step: TensorFlowStep) -> dict[str, Any]:
     return {"ranks": step.ranks.num_replicas, "threads": step.ranks.threads, "device": step.ranks.device}
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -26,6 +26,7 @@ from chronograd.errors import RunError
 from chronograd.job import Job
 from chronograd.record import write_json
 from chronograd.rundir import RunDir
+from chronograd.train import checkpoint_folder
 
 if TYPE_CHECKING:
     from chronograd.data.datasets import Dataset
@@ -71,11 +72,9 @@ def folder(run: RunDir) -> Path:
 def prepare(job: Job, run: RunDir) -> None:
     """Write what the ranks will read, and where they start: from the newest sound checkpoint if there is one.
 
-    Raises RunError where it cannot be written; as datasets.load, models.registry.build and checkpoint.newest_sound.
+    Raises RunError where it cannot be written; as datasets.load, models.registry.build and newest_sound.
     """
-    from chronograd.train import checkpoint
-
-    newest, notes = checkpoint.newest_sound(run.checkpoints)
+    newest, notes = checkpoint_folder.newest_sound(run.checkpoints)
     target = folder(run)
     try:
         if not (target / START).exists():  # written last: without it the rest may be cut off
@@ -145,10 +144,12 @@ def _write_weights(job: Job, run: RunDir, dataset: Dataset, path: Path) -> str:
     from safetensors.torch import save_file
 
     from chronograd.train.place import Place
-    from chronograd.train.step import _network  # the same generator, seeded in the same place
+    from chronograd.train.step import initial_network
 
     place = Place(0, 1, 0, torch.device("cpu"), 1)
-    network, loaded = _network(job, dataset, place, run.initial_weights if run.initial_weights.exists() else None)
+    network, loaded = initial_network(
+        job, dataset, place, run.initial_weights if run.initial_weights.exists() else None
+    )
     state = network.state_dict()
     save_file({n: t.detach().contiguous(memory_format=torch.contiguous_format) for n, t in state.items()}, path)
     return loaded

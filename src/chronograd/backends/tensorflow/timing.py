@@ -10,24 +10,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from chronograd.backends.tensorflow.step import TensorFlowStep
+from chronograd.measure.timing import Timing
 
 T = TypeVar("T")
 METHOD = (
     "host clock; graphs of forward alone and of the update alone, run after each step; backward is the rest of a step"
 )
-
-
-@dataclass(frozen=True)
-class Timing:
-    """How long to time: after `warmup` steps, `num_steps`, or as many as fit in `seconds`."""
-
-    warmup: int
-    num_steps: int
-    seconds: float
 
 
 def time_steps(step: TensorFlowStep, timing: Timing, write: Callable[..., None]) -> None:

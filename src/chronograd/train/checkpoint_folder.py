@@ -1,0 +1,145 @@
+"""A run's folder of checkpoints, whatever framework trains: safetensors and JSON, no pickle. Never imports torch.
+
+    checkpoints/step-00000046/
+        model.safetensors        parameters and buffers under the PyTorch network's own names
+        optimizer.safetensors    state tensors
+        ema.safetensors          the running mean of parameters and buffers, where the job keeps one
+        state.json               where the run is, and the sha256 of the files above
+
+Nothing in a checkpoint is ever executed. It is written into a hidden folder, synced, and renamed. The last two are kept,
+so a damaged one leaves another. The state of random generators, of the order of samples and of augmentation is not stored:
+it is a function of seed, epoch, step and rank (chronograd.train.order), all of which are here or in the job. So is the
+schedule.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from chronograd.errors import FileFormatError, RunError
+
+FORMAT = "chronograd-checkpoint"
+VERSION = 1
+KEEP = 2
+MODEL, OPTIMIZER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
+
+
+@dataclass
+class Progress:
+    """Where a run is.
+
+    Attributes:
+        step: steps done. `epoch`: epochs done.
+        training_time_s: time spent in steps; evaluation and checkpoints left out.
+        best_accuracy: on the test split, and after which epoch; None before the first evaluation.
+        stopped: why no further epoch is to be trained; empty while it goes on.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    training_time_s: float = 0.0
+    best_accuracy: float | None = None
+    best_epoch: int | None = None
+    stopped: str = ""
+
+
+def write(folder: Path, progress: Progress, files: Mapping[str, Callable[[Path], None]], state: dict[str, Any]) -> Path:
+    """Write a checkpoint and forget all but the last two. Raises RunError if it cannot be written.
+
+    Args:
+        files: what writes each file of tensors. `state`: what else is to be in state.json.
+    """
+    target = folder / f"step-{progress.step:08d}"
+    aside = folder / f".{target.name}.{os.getpid()}"
+    try:
+        aside.mkdir()
+        for name, write_file in files.items():
+            write_file(aside / name)
+        state = {
+            "format": FORMAT,
+            "version": VERSION,
+            "progress": asdict(progress),
+            **state,
+            "sha256": {name: _sha256(aside / name) for name in files},
+        }
+        (aside / "state.json").write_text(json.dumps(state, indent=1))
+        for path in (*aside.iterdir(), aside):
+            _sync(path)
+        if target.exists():  # a damaged one that this run fell back from
+            shutil.rmtree(target)
+        aside.rename(target)
+        _sync(folder)
+        for old in list_checkpoints(folder)[:-KEEP]:
+            shutil.rmtree(old)
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise RunError(f"cannot write checkpoint {target}: {error}", "free some space, then resume the run") from error
+    return target
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Checkpoints, oldest first; whether they are sound is not looked at."""
+    return sorted(p for p in folder.glob("step-*") if re.fullmatch(r"step-\d{8,}", p.name) and p.is_dir())
+
+
+def newest_sound(folder: Path) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint that is whole, and a note for each newer one that is not.
+
+    None if there is no checkpoint at all. Raises FileFormatError if there are some and all are damaged.
+    """
+    notes: list[str] = []
+    for path in reversed(list_checkpoints(folder)):
+        try:
+            read_state(path)
+            return path, notes
+        except FileFormatError as error:
+            notes.append(f"fell back to an earlier checkpoint: {error.message}")
+    if notes:
+        raise FileFormatError(
+            f"every checkpoint in {folder} is damaged; the last one: {notes[0]}",
+            f"remove {folder} to train from the start, with the same job",
+        )
+    return None, []
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """state.json, after checking that the tensor files are those it was written with. Raises FileFormatError."""
+    try:
+        state = json.loads((path / "state.json").read_bytes())
+        if not isinstance(state, dict) or (state.get("format"), state.get("version")) != (FORMAT, VERSION):
+            raise FileFormatError(f"{path}/state.json is not that of a checkpoint of version {VERSION}")
+        expected = state.get("sha256")
+        if not isinstance(expected, dict) or not {MODEL, OPTIMIZER} <= expected.keys() <= {MODEL, OPTIMIZER, EMA}:
+            raise FileFormatError(f"{path}/state.json does not name the files of a checkpoint")
+        for name in expected:
+            if expected[name] != _sha256(path / name):
+                raise FileFormatError(f"{path / name} is damaged: its sha256 is not the one it was written with")
+    except (OSError, ValueError, RecursionError) as error:
+        raise FileFormatError(f"{path} is damaged: {error}") from None
+    return state
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Notes of what is different where a run goes on; then weights end up equal only nearly."""
+    return [f"resumed with {k} {now[k]} after {then[k]}: not bit-identical" for k in now if now[k] != then[k]]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,68 @@
+"""The epochs of a run, whatever framework trains: steps, then evaluation, then a checkpoint. Never imports torch.
+
+The training clock covers input, transfer, forward, backward and update; evaluation and checkpoints are apart from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from chronograd.job import Training
+from chronograd.rundir import StepWriter
+from chronograd.train.checkpoint_folder import Progress
+
+
+def train_epochs(
+    progress: Progress,
+    training: Training,
+    steps_per_epoch: int,
+    lines: StepWriter | None,
+    *,
+    epoch: Callable[[], tuple[float, float]],
+    evaluate: Callable[[], tuple[float, float]],
+    save: Callable[[], object],
+) -> None:
+    """Train to the job's epochs or target accuracy, moving `progress` on.
+
+    Args:
+        lines: where rank 0 writes what comes of each epoch; None on other ranks, which keep no checkpoints either.
+        epoch: the steps of one epoch; returns the mean training loss over ranks and steps, and seconds.
+        evaluate: returns loss and accuracy on the test split. `save`: writes a checkpoint.
+    """
+    while not progress.stopped:
+        train_loss, epoch_time_s = epoch()
+        progress.step += steps_per_epoch
+        progress.epoch += 1
+        progress.training_time_s += epoch_time_s
+        test_loss, test_accuracy = None, None
+        is_last = progress.epoch >= training.epochs or not math.isfinite(train_loss)
+        if is_last or progress.epoch % training.evaluate_every == 0:
+            test_loss, test_accuracy = evaluate()
+        if test_accuracy is not None and test_accuracy > (progress.best_accuracy or -1.0):
+            progress.best_accuracy, progress.best_epoch = test_accuracy, progress.epoch
+        progress.stopped = _why_stop(progress, training, train_loss, test_accuracy)
+        if lines is None:
+            continue
+        lines.write(
+            event="epoch",
+            step=progress.step,
+            epoch=progress.epoch,
+            seconds=progress.training_time_s,
+            epoch_time_s=epoch_time_s,
+            train_loss=train_loss,
+            test_loss=test_loss,
+            test_accuracy=test_accuracy,
+        )
+        if progress.stopped or progress.epoch % training.checkpoint_every == 0:
+            lines.sync()
+            save()
+
+
+def _why_stop(progress: Progress, training: Training, train_loss: float, test_accuracy: float | None) -> str:
+    target = training.target_accuracy
+    if target is not None and test_accuracy is not None and test_accuracy >= target:
+        return "the target accuracy was reached"
+    if not math.isfinite(train_loss):
+        return f"the loss of epoch {progress.epoch} is not finite; a lower training.learning_rate may help"
+    return "all epochs were trained" if progress.epoch >= training.epochs else ""

@@ -1,0 +1,65 @@
+"""The command line of a rank, whatever framework trains: `python -m WORKER RUN_DIR train|measure`. Never imports torch."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from chronograd.errors import ChronogradError, JobError
+from chronograd.job import Job
+from chronograd.measure.timing import Timing
+from chronograd.rundir import RunDir
+from chronograd.train import leash
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """What to measure: steps, and whether epochs too; `flops_per_step`, of one rank, gives the achieved rate."""
+
+    timing: Timing
+    flops_per_step: float | None
+    with_epochs: bool
+
+
+def run_rank(
+    argv: Sequence[str] | None,
+    train: Callable[[RunDir, Job], None],
+    measure: Callable[[RunDir, Job, Measuring], None],
+    at_end: Callable[[], None] = lambda: None,
+) -> int:
+    """Run one rank. Returns its exit status; errors of the user's input are one message, no traceback.
+
+    `at_end` is called should the process that started this one be gone; see chronograd.train.leash.
+    """
+    arguments = _parser().parse_args(argv)
+    leash.hold_on(at_end)
+    try:
+        run = RunDir.open(arguments.run)
+        job = run.job()
+        if job.task != "classification":
+            raise JobError(f"task {job.task} is not trained yet; classification is")
+        if arguments.verb == "train":
+            train(run, job)
+        else:
+            timing = Timing(arguments.warmup, arguments.steps, arguments.seconds)
+            measure(run, job, Measuring(timing, arguments.flops_per_step, arguments.epochs))
+    except ChronogradError as error:
+        print(f"Error: {error}", file=sys.stderr, flush=True)
+        return error.exit_status
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Run one rank of a job.")
+    parser.add_argument("run", help="run directory with a job.yaml")
+    parser.add_argument("verb", choices=("train", "measure"))
+    parser.add_argument("--warmup", type=int, default=Timing.warmup, help="steps before the clock starts")
+    parser.add_argument("--steps", type=int, default=Timing.num_steps, help="steps to time, at most")
+    parser.add_argument("--seconds", type=float, default=Timing.seconds, help="seconds to time, at most")
+    parser.add_argument("--flops-per-step", type=float, help="matrix FLOPs of one rank's step")
+    parser.add_argument("--epochs", action="store_true", help="then time a second epoch, with and without its input")
+    return parser
