@@ -9,6 +9,7 @@ import pytest
 from chronograd.errors import InputError
 from chronograd.report.html import render_html
 from chronograd.studies.lab import Lab, Spread
+from chronograd.studies.sources import weights_file
 from chronograd.studies.study import Results, find
 from chronograd.studies.transfer import (
     FINE,
@@ -25,7 +26,6 @@ from chronograd.studies.transfer import (
     reason,
     signed,
     speed,
-    weights_file,
     winner,
 )
 

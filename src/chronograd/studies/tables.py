@@ -8,7 +8,7 @@ import numpy as np
 
 from chronograd.report.figure import Lines, Mark, Series
 from chronograd.report.page import Highlight, Page, Section, Table
-from chronograd.studies.lab import Spread, split_seed, spread
+from chronograd.studies.lab import Spread, is_apart, split_seed, spread
 from chronograd.studies.study import Results, Row, Study
 
 Curves = Mapping[str, Mapping[str, Sequence[float | None]]]
@@ -111,11 +111,21 @@ def points_apart(a: Spread, b: Spread) -> str:
     >>> points_apart(Spread(0.82, 0.005, 3), Spread(0.80, 0.005, 3))
     '+2.0 points, more than the seeds differ'
     """
-    from chronograd.studies.lab import is_apart
-
     points = 100 * (a.mean - b.mean)
     sign = "+" if points >= 0 else "−"
     if a.std is None or b.std is None:
         return f"{sign}{abs(points):.1f} points, from one seed"
     verdict = "more than the seeds differ" if is_apart(a, b) else "no more than the seeds differ"
     return f"{sign}{abs(points):.1f} points, {verdict}"
+
+
+def signed(points: float) -> str:
+    """
+    >>> signed(1.24), signed(-0.04)
+    ('+1.2', '+0.0')
+    """
+    return f"{round(points, 1) + 0.0:+.1f}"
+
+
+def seeds(n: int) -> str:
+    return f"{n} seeds" if n > 1 else "one seed"

@@ -7,10 +7,8 @@ is that of the recipes `fine-tuning` and `feature-extraction`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from chronograd.data import datasets
@@ -19,12 +17,11 @@ from chronograd.job import Data, Job, from_dict
 from chronograd.report.figure import Figure, Lines, Mark, Series
 from chronograd.report.page import Highlight, Page, Section, Table
 from chronograd.studies.lab import Lab, Spread, curve, outcome, over_seeds, split_seed, spread
+from chronograd.studies.sources import PRETRAINING, source_weights
 from chronograd.studies.study import Results, Row, Settings, Study
-from chronograd.studies.tables import distinct, mean_curve, points, points_apart, study_page
+from chronograd.studies.tables import distinct, mean_curve, points, points_apart, seeds, signed, study_page
 from chronograd.units import seconds
 
-WEIGHTS_VARIABLE = "CHRONOGRAD_WEIGHTS"
-PRETRAINING = "pretraining"
 FINE, HEAD, SCRATCH = "fine-tuned", "last layer only", "from scratch"
 MODES = (FINE, HEAD, SCRATCH)
 COLORS = {FINE: "accent", HEAD: "vermilion", SCRATCH: "grey"}
@@ -41,23 +38,6 @@ KNOWN = {
     "ants and bees": "ImageNet has the classes ant and bee, and the tutorial that published these photographs calls them "
     "a small subset of it; CIFAR-10 has no insects."
 }
-
-
-def weights_file(name: str) -> str:
-    """Path of a file of weights in the folder that CHRONOGRAD_WEIGHTS names. Raises InputError if it is not there."""
-    folder = os.environ.get(WEIGHTS_VARIABLE)
-    if not folder:
-        raise InputError(
-            f"this study starts from weights {name}, and {WEIGHTS_VARIABLE} names no folder",
-            f"put {name} in a folder and name it in {WEIGHTS_VARIABLE}, or run --size smoke, which needs no files",
-        )
-    path = Path(folder).expanduser() / name
-    if not path.is_file():
-        raise InputError(
-            f"there are no weights {name} in {folder}, which {WEIGHTS_VARIABLE} names",
-            "put the file there, or run --size smoke, which needs no files",
-        )
-    return str(path)
 
 
 @dataclass(frozen=True)
@@ -133,11 +113,6 @@ def conduct(lab: Lab, settings: Settings) -> Results:
         curves[name] = curve(run.record())
     targets = [target_row(name, Data(**target)) for name, target in settings["targets"].items()]
     return lab.results(settings, rows={"runs": rows, "targets": targets}, curves=curves)
-
-
-def source_weights(given: str) -> str:
-    """What `network.weights` is for a source: a library's name, a file, or a run of this study that is yet to come."""
-    return given if given in ("torchvision", "timm", PRETRAINING) else weights_file(given)
 
 
 def pretraining_job(settings: Settings) -> Job:
@@ -308,18 +283,6 @@ def speed(case: Case) -> str:
         f"{_upper(case.name)}: an epoch on kept features is {epoch:,.0f} times as fast, the whole training with its one "
         f"pass of the trunk {whole:,.1f} times; that {cost}."
     )
-
-
-def signed(points: float) -> str:
-    """
-    >>> signed(1.24), signed(-0.04)
-    ('+1.2', '+0.0')
-    """
-    return f"{round(points, 1) + 0.0:+.1f}"
-
-
-def seeds(n: int) -> str:
-    return f"{n} seeds" if n > 1 else "one seed"
 
 
 def _upper(text: str) -> str:
