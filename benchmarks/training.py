@@ -216,7 +216,7 @@ def with_lightning(work: Workload, losses: Losses) -> list[float]:
         logging.getLogger(name).setLevel(logging.ERROR)
     ends = []
 
-    class Module(lightning.LightningModule):  # type: ignore[misc]
+    class Module(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.network = work.network()
@@ -228,7 +228,7 @@ def with_lightning(work: Workload, losses: Losses) -> list[float]:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return work.optimizer(self.network)
 
-    class Clock(lightning.Callback):  # type: ignore[misc]
+    class Clock(lightning.Callback):
         def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
             if losses is not None:
                 losses.append(outputs["loss"].item())
@@ -274,7 +274,7 @@ def with_keras(work: Workload, losses: Losses) -> list[float]:
     ends: list[float] = []
     means: list[float] = []
 
-    class Clock(keras.callbacks.Callback):  # type: ignore[misc]
+    class Clock(keras.callbacks.Callback):
         def on_train_batch_end(self, index: int, logs: Any = None) -> None:
             if losses is not None:
                 means.append(float(logs["loss"]))
