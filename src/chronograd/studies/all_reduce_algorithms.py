@@ -27,6 +27,10 @@ ALGORITHMS = {"auto": "ring", "ring": "ring", "nccl": "ring", "hierarchical_copy
               "reduction_to_one_device": "reduce_to_one"}  # fmt: skip
 
 
+# Ends of the names of rounds that repeat what the first has.
+LATER = tuple(f", round {number}" for number in range(1, 10))
+
+
 def job(settings: Settings, backend: str, choice: str, **cluster: Any) -> Job:
     return from_dict(
         {
@@ -71,7 +75,8 @@ def conduct(lab: Lab, settings: Settings) -> Results:
 
 
 def page(results: Results) -> Page:
-    rows = results.rows["points"]
+    # What was not measured is the same in every round.
+    rows = [row for row in results.rows["points"] if row["kind"] == "measured" or not row["series"].endswith(LATER)]
     sections, highlights = [], []
     for backend in CHOICES:
         section, best = _measured_section(backend, of(rows, set=backend, place="here"))
@@ -100,19 +105,7 @@ def _measured_section(backend: str, rows: list[Row]) -> tuple[Section, str | Non
     spread = max(max(values) / min(values) - 1 for values in steps.values())
     bars = [Bar(choice, "measured", {"step": 1000 * mean}, 1000 * min(steps[choice]), 1000 * max(steps[choice]),
                 seconds(mean)) for choice, mean in means.items()]  # fmt: skip
-    behind = means["auto"] / means[best] - 1 if "auto" in means else None
-    verdict = (
-        ""
-        if behind is None
-        else " AUTO is the best."
-        if best == "auto"
-        else f" AUTO takes {percent(behind, 1)} longer, "
-        + (
-            "no more than rounds of one choice differ."
-            if behind <= spread
-            else "more than rounds of one choice differ."
-        )
-    )
+    verdict = _verdict(means, spread)
     takeaway = (
         f"With {world} ranks {best} has the shortest step, {seconds(means[best])}; rounds of one choice differ by up to "
         f"{percent(spread, 0)}.{verdict}{lacks}"
@@ -120,7 +113,39 @@ def _measured_section(backend: str, rows: list[Row]) -> tuple[Section, str | Non
     table = table_of(rows)
     named = Table(("choice", *table.columns), [[r["choice"], *cells] for r, cells in zip(rows, table.rows, strict=True)],
                   {i + 1 for i in table.right}, table.notes)  # fmt: skip
-    return Section(title, takeaway, figure=Figure([Bars("time per step, ms", "choice", bars)]), table=named), best
+    return Section(
+        title,
+        takeaway,
+        _against_predicted(rows),
+        figure=Figure([Bars("time per step, ms", "choice", bars)]),
+        table=named,
+    ), best
+
+
+def _verdict(means: dict[str, float], spread: float) -> str:
+    """AUTO beside the best of the others, in words; `spread` is the share by which rounds of one choice differ."""
+    others = [mean for choice, mean in means.items() if choice != "auto"]
+    if "auto" not in means or not others:
+        return ""
+    behind = means["auto"] / min(others) - 1
+    told = "more" if abs(behind) > spread else "no more"
+    how = "slower" if behind > 0 else "faster"
+    return f" AUTO is {percent(abs(behind), 1)} {how} than the best of the others, {told} than rounds of one choice differ."
+
+
+def _against_predicted(rows: list[Row]) -> str:
+    """How long one rank takes, beside its prediction from rates that were measured with PyTorch."""
+    alone = {
+        kind: [row["step_time_s"] for row in rows if row["world"] == 1 and row["kind"] == kind and row["step_time_s"]]
+        for kind in ("measured", "predicted")
+    }
+    if not all(alone.values()):
+        return ""
+    measured, predicted = (sum(values) / len(values) for values in alone.values())
+    return (
+        f"One rank takes {measured / predicted:.1f} times its prediction, which rests on what PyTorch's operators were "
+        "measured to take on this machine: the rest is TensorFlow."
+    )
 
 
 def _predicted_section(backend: str, rows: list[Row], results: Results) -> Section:
@@ -134,11 +159,16 @@ def _predicted_section(backend: str, rows: list[Row], results: Results) -> Secti
     largest = of(rows, world=worlds[-1])
     best = min(largest, key=lambda row: row["step_time_s"])
     worst = max(largest, key=lambda row: row["step_time_s"])
+    where = f"{'inside one node where they fit, else ' if backend == 'tf_mirrored' else ''}over {link}"
+    ranked = (
+        f"{best['choice']} is predicted best ({seconds(best['step_time_s'])}) and {worst['choice']} worst "
+        f"({seconds(worst['step_time_s'])})"
+        if worst["step_time_s"] > best["step_time_s"]
+        else f"every choice is predicted to take {seconds(best['step_time_s'])}"
+    )
     return Section(
         f"{WHERE[backend]}, {device}: predicted",
-        f"With {worlds[-1]} × {device}, {'inside one node where they fit, else ' if backend == 'tf_mirrored' else ''}over "
-        f"{link}, {best['choice']} is predicted best ({seconds(best['step_time_s'])}) and {worst['choice']} worst "
-        f"({seconds(worst['step_time_s'])}). AUTO is predicted as the ring that it chooses.",
+        f"With {worlds[-1]} × {device}, {where}, {ranked}. AUTO is predicted as the ring that it chooses.",
         table=Table(
             ("choice", "predicted as", "ranks", "step", "exposed communication", "efficiency"), body, {2, 3, 4, 5}
         ),

@@ -86,7 +86,14 @@ def study_page(
     )
     if results.notes:
         notes = Table(["note"], [[note] for note in results.notes])
-        sections = [*sections, Section("What fell short", f"{len(results.notes)} notes.", table=notes)]
+        sections = [
+            *sections,
+            Section(
+                "What fell short",
+                "One note." if len(results.notes) == 1 else f"{len(results.notes)} notes.",
+                table=notes,
+            ),
+        ]
     return Page(
         title=study.name.replace("-", " ").capitalize(),
         subtitle=study.question,

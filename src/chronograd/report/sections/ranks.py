@@ -14,7 +14,10 @@ from chronograd.report.words import off, signed_percent, time_unit
 from chronograd.units import dollars, percent, quantity, seconds
 
 Row = Mapping[str, Any]
-UTILISATION = "bandwidth utilisation: 2(n − 1)/n · gradient bytes / exposed communication / link bandwidth"
+UTILISATION = (
+    "bandwidth utilisation: 2(n − 1)/n · gradient bytes / exposed communication / link bandwidth; above 100 % where most "
+    "of the exchange is hidden behind backward"
+)
 COMPUTATION, EXPOSED = "computation", "exposed communication"
 EFFICIENCY = "efficiency: throughput over n times that of one rank; growth: step time over that of one rank"
 _COLORS = ("accent", "vermilion", "green", "purple", "orange", "grey")
@@ -214,10 +217,7 @@ def _communication_takeaway(rows: Sequence[Row]) -> str:
     difference = largest["communication_by_difference_s"]
     if difference is not None and measured:
         text += f"; the difference from one rank says {_seconds(difference)}"
-    pairs = [(m, p) for m, p in _pairs(rows) if m["communication_exposed_s"] and p["communication_exposed_s"]]
-    if pairs:
-        m, p = pairs[0]
-        text += (
-            f"; predicted with {m['world']} ranks: {off(p['communication_exposed_s'], m['communication_exposed_s'])}"
-        )
+    told = next((p["communication_exposed_s"] for m, p in _pairs(rows) if m is largest), None)
+    if told:
+        text += f"; predicted: {off(told, largest['communication_exposed_s'])}"
     return text + "."
