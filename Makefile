@@ -15,7 +15,7 @@ run: install
 	@$(BIN)/chronograd run examples/digits.yaml
 
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 check: install
 	$(BIN)/ruff format --check src tests benchmarks tools
