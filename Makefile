@@ -4,6 +4,8 @@
 # make backends  TensorFlow and Ray into .venv, and Horovod built once: their tests run then, too
 PYTHON ?= python3
 BIN := .venv/bin
+# Test processes; 0 tests in one.
+WORKERS ?= auto
 
 .PHONY: run test check format install backends clean
 .DEFAULT_GOAL := run
@@ -15,7 +17,7 @@ run: install
 	@$(BIN)/chronograd run examples/digits.yaml
 
 test: install
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 4 --dist loadfile
 
 check: install
 	$(BIN)/ruff format --check src tests benchmarks tools
