@@ -27,10 +27,6 @@ ALGORITHMS = {"auto": "ring", "ring": "ring", "nccl": "ring", "hierarchical_copy
               "reduction_to_one_device": "reduce_to_one"}  # fmt: skip
 
 
-# Ends of the names of rounds that repeat what the first has.
-LATER = tuple(f", round {number}" for number in range(1, 10))
-
-
 def job(settings: Settings, backend: str, choice: str, **cluster: Any) -> Job:
     return from_dict(
         {
@@ -76,7 +72,11 @@ def conduct(lab: Lab, settings: Settings) -> Results:
 
 def page(results: Results) -> Page:
     # What was not measured is the same in every round.
-    rows = [row for row in results.rows["points"] if row["kind"] == "measured" or not row["series"].endswith(LATER)]
+    rows = [
+        row
+        for row in results.rows["points"]
+        if row["kind"] == "measured" or row["place"] != "here" or row["series"].endswith(", round 0")
+    ]
     sections, highlights = [], []
     for backend in CHOICES:
         section, best = _measured_section(backend, of(rows, set=backend, place="here"))

@@ -15,6 +15,7 @@ from chronograd.backends.tensorflow.prepared import Prepared
 from chronograd.backends.tensorflow.step import TensorFlowStep
 from chronograd.backends.tensorflow.strategies import Ranks, join
 from chronograd.backends.tensorflow.timing import METHOD, time_steps
+from chronograd.errors import JobError
 from chronograd.job import Job
 from chronograd.measure import result
 from chronograd.measure.resident import PeakResident
@@ -32,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _work(run: RunDir, job: Job, asked: Measuring | None = None) -> None:
     """Train, or measure what was asked for."""
+    if asked is not None and asked.with_epochs:
+        raise JobError(f"backend {job.backend} times steps, not epochs without input", "leave out --epochs")
     with run.step_writer(int(os.environ.get("RANK", "0"))) as lines:  # it also writes the error of a rank that fails
         prepared = prepared_data.read(run)
         ranks = join(job)
