@@ -64,8 +64,11 @@ def test_steps_are_read_back_with_their_attempt(tmp_path: Path) -> None:
         lines.write(step=2, loss=float("nan"))
         lines.write(event="epoch", step=2, epoch=1)
     log = run.read_steps()
-    assert log.steps == [{"attempt": 1, "step": 1, "loss": 2.5}, {"attempt": 1, "step": 2, "loss": None}]
-    assert log.events == [{"attempt": 1, "event": "epoch", "step": 2, "epoch": 1}]
+    assert [(line["attempt"], line["step"], line["loss"]) for line in log.steps] == [(1, 1, 2.5), (1, 2, None)]
+    assert log.starts[1] <= log.steps[0]["time"] <= log.steps[1]["time"] <= log.ended
+    assert [{k: v for k, v in event.items() if k != "time"} for event in log.events] == [
+        {"attempt": 1, "event": "epoch", "step": 2, "epoch": 1}
+    ]
     assert run.read_steps(rank=1).steps == []
     assert run.ranks() == [0]
 

@@ -33,9 +33,12 @@ class ChronogradError(Exception):
 
 
 class InputError(ChronogradError):
-    """What the user gave cannot be right."""
+    """What the user gave cannot be right. However much of it a message shows, it stays readable."""
 
     exit_status = 2
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(_readable(message), _readable(hint))
 
 
 class JobError(InputError):
@@ -79,6 +82,20 @@ class TraceError(ChronogradError):
 
 class RunError(ChronogradError):
     """A run failed, or its directory cannot be read or written."""
+
+
+_MOST_LETTERS, _MOST_LINES = 400, 24
+
+
+def _readable(text: str) -> str:
+    """Without control characters, which could steer a terminal, and cut where lines or their number are too long."""
+    if text.isascii() and text.isprintable() and len(text) <= _MOST_LETTERS:
+        return text
+    lines = text.split("\n")
+    shown = [line if len(line) <= _MOST_LETTERS else f"{line[:_MOST_LETTERS]} …" for line in lines[:_MOST_LINES]]
+    if len(lines) > _MOST_LINES:
+        shown.append(f"  … and {len(lines) - _MOST_LINES:,} lines more")
+    return "\n".join("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in shown)
 
 
 def near_names(name: str, known: Iterable[str], most: int = 3) -> list[str]:

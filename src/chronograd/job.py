@@ -14,12 +14,15 @@ from typing import Annotated, Any, Literal, Self, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
+from chronograd import files
 from chronograd.errors import InputError, JobError, NotFoundError, near_names
 from chronograd.recipes import RECIPES, recipe
 
 BackendName = Literal["single", "ddp", "data_parallel", "parameter_server", "horovod", "tf_mirrored", "tf_multiworker"]
 BACKENDS: tuple[str, ...] = get_args(BackendName)
-MAX_JOB_BYTES = 1_000_000
+# A job file has a few hundred.
+MAX_JOB_BYTES = 32_000
+MOST_PROBLEMS = 20
 
 
 class _Section(BaseModel):
@@ -227,7 +230,9 @@ class Cluster(_Section):
     price_usd_per_hour: Annotated[float, Field(ge=0)] | None = None
     """Price of one device for an hour; the price table's by default."""
     max_restarts: int = Field(0, ge=0, le=1000)
-    """Times that all ranks are started again after one has failed, from the newest checkpoint; by torchrun and SLURM."""
+    """Times that all ranks are started again after one has failed, was killed or hung, from the newest checkpoint."""
+    timeout_s: float = Field(1800.0, ge=1, le=1e6)
+    """Seconds that ranks wait for one another in a collective; then the run is ended, and whoever is missing is named."""
 
 
 class Communication(_Section):
@@ -296,12 +301,19 @@ def from_dict(data: Any, where: str = "job") -> Job:
     """A validated job. Raises JobError that lists each field that is wrong, the value seen and near names."""
     if not isinstance(data, dict):
         raise JobError(f"{where} must be a mapping of keys to values, got {_shown(data)}", _EXAMPLE)
+    try:
+        files.check_plain(data)
+    except ValueError as error:
+        raise JobError(f"{where} is not valid: {error}", _EXAMPLE) from None
     data = {"task": "classification", **data}
     try:
         job: Job = _ADAPTER.validate_python(data)
         return job
     except ValidationError as error:
-        problems = [_explain(e) for e in error.errors()]
+        found = error.errors(include_url=False)
+        problems = [_explain(e) for e in found[:MOST_PROBLEMS]]
+        if len(found) > MOST_PROBLEMS:
+            problems.append(f"and {len(found) - MOST_PROBLEMS:,} problems more")
         raise JobError(f"{where} is not valid\n  " + "\n  ".join(problems), _EXAMPLE) from None
 
 
@@ -312,16 +324,13 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Job:
     """
     path = Path(path)
     try:
-        if path.stat().st_size > MAX_JOB_BYTES:
-            raise JobError(f"{path} has {path.stat().st_size:,} bytes; a job file has a few hundred", _EXAMPLE)
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = files.parse_yaml(files.read_bytes(path, MAX_JOB_BYTES).decode())
     except FileNotFoundError:
         raise JobError(f"no job file at {path}", _EXAMPLE) from None
     except (OSError, UnicodeDecodeError) as error:
         raise JobError(f"cannot read {path}: {error}", _EXAMPLE) from None
-    except (yaml.YAMLError, RecursionError) as error:
-        first = " ".join(str(error).split())
-        raise JobError(f"{path} is not valid YAML: {first}", _EXAMPLE) from None
+    except ValueError as error:
+        raise JobError(f"{path} is not valid YAML: {error}", _EXAMPLE) from None
     data = {} if data is None else data
     if not isinstance(data, dict):
         raise JobError(f"{path} must be a mapping of keys to values, got {_shown(data)}", _EXAMPLE)
@@ -382,7 +391,7 @@ def parse_on(text: str) -> tuple[int, str]:
     >>> parse_on("8xV100"), parse_on("local")
     ((8, 'v100'), (1, 'local'))
     """
-    match = re.fullmatch(r"\s*(?:(\d+)\s*[x×]\s*)?(\S+)\s*", text)
+    match = re.fullmatch(r"\s*(?:(\d{1,9})\s*[x×]\s*)?(\S+)\s*", text)
     if match is None or (match[1] is not None and int(match[1]) < 1):
         raise InputError(f"cannot read device {text!r}", "write COUNTxDEVICE, such as 8xV100 or local")
     name = match[2]
@@ -399,9 +408,9 @@ def _override(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
         if not sign or not key.strip():
             raise JobError(f"cannot read override {text!r}", "write field=value, such as training.batch=128")
         try:
-            parsed = yaml.safe_load(value) if value.strip() else None
-        except yaml.YAMLError:
-            raise JobError(f"override {text!r}: the value is not valid YAML", "quote it") from None
+            parsed = files.parse_yaml(value) if value.strip() else None
+        except ValueError as error:
+            raise JobError(f"override {text!r}: the value is not valid YAML: {error}", "quote it") from None
         *parents, last = key.strip().split(".")
         node: dict[str, Any] = data
         for parent in parents:

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from chronograd import files
 from chronograd.errors import FileFormatError
 
 FORMAT = "chronograd-record"
@@ -49,6 +50,10 @@ QUANTITIES = {
     "epoch_time_s": ("time per epoch", "s"),
     "epoch_compute_time_s": ("time per epoch without loading data", "s"),
     "training_time_s": ("training time", "s"),
+    "wall_time_s": ("time from the first start to the record, all included", "s"),
+    "redone_steps": ("steps done again after an interruption", "count"),
+    "redone_s": ("time of the steps that were thrown away", "s"),
+    "lost_s": ("wall time lost by interruptions, thrown away steps included", "s"),
     "cost_usd": ("cost of the run", "usd"),
     "cost_usd_per_hour": ("price of the cluster per hour", "usd"),
     "test_accuracy": ("accuracy on the test split", "1"),
@@ -103,7 +108,7 @@ class Quantity(BaseModel):
 class Curve(BaseModel):
     """Columns of equal length against the first, such as epoch, seconds, loss, accuracy.
 
-    `units` has one entry per column.
+    `units` has one entry per column. What is not finite, as the loss of a run that diverged, is None.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -111,6 +116,14 @@ class Curve(BaseModel):
     columns: dict[str, list[float | None]]
     units: dict[str, str] = Field(default_factory=dict)
     source: str = ""
+
+    @field_validator("columns")
+    @classmethod
+    def _finite(cls, columns: dict[str, list[float | None]]) -> dict[str, list[float | None]]:
+        return {
+            name: [v if v is not None and math.isfinite(v) else None for v in values]
+            for name, values in columns.items()
+        }
 
 
 class Record(BaseModel):
@@ -143,6 +156,14 @@ class Record(BaseModel):
     tables: dict[str, list[dict[str, Any]]] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
 
+    @field_validator("job")
+    @classmethod
+    def _has_sections(cls, job: dict[str, Any]) -> dict[str, Any]:
+        for name in ("network", "data", "training", "cluster", "communication"):
+            if not isinstance(job.get(name, {}), dict):
+                raise ValueError(f"its section {name} is no mapping")
+        return job
+
     def __getitem__(self, name: str) -> Quantity:
         """The quantity, or a missing one that says so."""
         if name in self.quantities:
@@ -171,18 +192,20 @@ class Record(BaseModel):
         Raises FileFormatError with the first thing that is wrong.
         """
         path = Path(path)
-        if path.is_dir():
+        if os.path.isdir(path):
             path = path / "record.json"
         try:
-            return cls.model_validate_json(path.read_bytes())
+            return cls.model_validate(files.read_json(path))
         except FileNotFoundError:
             raise FileFormatError(f"no record at {path}", "`chronograd records` lists what there is") from None
         except OSError as error:
             raise FileFormatError(f"cannot read {path}: {error.strerror}") from None
         except ValidationError as error:
-            first = error.errors()[0]
+            first = error.errors(include_url=False)[0]
             where = ".".join(str(p) for p in first["loc"]) or "the file"
             raise FileFormatError(f"{path} is not a Chronograd record: {where}: {first['msg']}") from None
+        except ValueError as error:
+            raise FileFormatError(f"{path} is not a Chronograd record: {error}") from None
 
 
 @dataclass

@@ -4,6 +4,7 @@
     environment.json      versions, processor, devices
     initial.safetensors   if there: weights to start from, in place of those of the seed
     steps.<rank>.jsonl    one line per step; one writer per file; each line with its attempt
+    where.<rank>          where a rank is, as long as it runs (chronograd.train.where)
     output.<rank>.txt     what a rank printed
     record.json           what was measured, once it is
     checkpoints/          see chronograd.train.checkpoint
@@ -20,15 +21,18 @@ import os
 import re
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from chronograd import files
 from chronograd import job as jobs
 from chronograd.errors import ChronogradError, FileFormatError, RunError
 from chronograd.record import Record, write_aside, write_json
+from chronograd.stepline import parse_line
 
 DEFAULT_PARENT = Path("runs")
 MARKS = ("job.yaml", "environment.json", "record.json")
@@ -71,7 +75,7 @@ class RunDir:
     def open(cls, path: str | os.PathLike[str]) -> RunDir:
         """An existing run. Raises RunError if there is no such directory, FileFormatError if it is no run."""
         path = Path(path)
-        if not path.exists():
+        if not os.path.exists(path):  # unlike Path's, False for a name that no file can have
             raise RunError(f"no run directory at {path}", "`chronograd records` lists what there is")
         if not is_run_dir(path):
             raise FileFormatError(
@@ -91,12 +95,14 @@ class RunDir:
     def environment(self) -> dict[str, Any]:
         path = self.path / "environment.json"
         try:
-            data = json.loads(path.read_bytes())
+            data = files.read_json(path)
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
             raise FileFormatError(f"{path} is damaged: {error}") from None
-        return data if isinstance(data, dict) else {}
+        if not isinstance(data, dict) or not _are_texts(data.get("versions", {})):
+            raise FileFormatError(f"{path} is damaged: it is no mapping, or its versions are none", "remove it")
+        return data
 
     @property
     def is_finished(self) -> bool:
@@ -134,18 +140,28 @@ class RunDir:
         """The steps of one rank; an empty log if the rank has written none. Raises FileFormatError."""
         return read_steps(self.steps_path(rank))
 
+    def read_updates(self) -> StepLog:
+        """The steps of all ranks as one log, where each step is done by one rank, whichever it is."""
+        parsed = [_parse(self.steps_path(rank)) for rank in self.ranks()]
+        lines = sorted((line for own, _ in parsed for line in own), key=lambda line: line["attempt"])
+        return _log(lines, sum(torn for _, torn in parsed))
+
     def first_error(self, since: float = 0.0) -> tuple[int, str] | None:
-        """The rank that failed first since a time, and its error; others then fail for want of it."""
+        """The rank that failed first since a time, in its last attempt, and its error; others then fail for want of it.
+
+        A rank that did not come to where another waited is the one that failed.
+        """
         errors = []
         for rank in self.ranks():
-            events = self.read_steps(rank).events
-            errors += [(float(e["time"]), rank, str(e["text"])) for e in events if e["event"] == "error"]
+            log = self.read_steps(rank)
+            own = [e for e in log.events if e["event"] == "error" and e["attempt"] == log.attempts]
+            errors += [(time_of(e), int(e.get("rank", rank)), str(e["text"])) for e in own]
         recent = [error for error in errors if error[0] >= since]
         return min(recent)[1:] if recent else None
 
     def ranks(self) -> list[int]:
         """Ranks that have a steps file."""
-        found = (re.fullmatch(r"steps\.(\d+)\.jsonl", p.name) for p in self.path.iterdir())
+        found = (re.fullmatch(r"steps\.(0|[1-9][0-9]{0,8})\.jsonl", p.name) for p in self.path.iterdir())
         return sorted(int(m[1]) for m in found if m)
 
 
@@ -161,15 +177,24 @@ class StepLog:
         steps: one line per step, in order, each from the last attempt that did it.
         events: the other lines (they have `event`), such as the end of an epoch, one per kind and step.
         attempts: how many times the rank was started.
-        redone: steps that were done again by a later attempt.
+        discarded: lines of steps that were done again by a later attempt.
+        starts: when each attempt wrote its first line, in seconds since 1970; `ended`: when the last line was written.
+            NaN where lines do not say.
         torn: lines that were cut off when the rank was killed, and dropped.
     """
 
     steps: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     attempts: int = 0
-    redone: int = 0
+    discarded: list[dict[str, Any]] = field(default_factory=list)
+    starts: dict[int, float] = field(default_factory=dict)
+    ended: float = math.nan
     torn: int = 0
+
+    @property
+    def redone(self) -> int:
+        """Steps that were done again by a later attempt."""
+        return len(self.discarded)
 
     def last_attempt(self) -> list[dict[str, Any]]:
         """The steps that the last attempt did."""
@@ -184,7 +209,11 @@ class StepWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        self._stream: IO[bytes] = path.open("ab")
+        try:
+            self._stream: IO[bytes] = files.open_to_append(path)
+        except OSError as error:
+            hint = "move it away; a run writes into files of its own, never through a link"
+            raise RunError(f"cannot write {path}: {error.strerror}", hint) from None
         try:
             _lock(self._stream, path)
             lines, _ = _parse(path)
@@ -196,8 +225,8 @@ class StepWriter:
             raise
 
     def write(self, **values: Any) -> None:
-        """One line. `step` is required; `event` marks a line that is not a step."""
-        line = {"attempt": self.attempt, **{k: _finite(v) for k, v in values.items()}}
+        """One line. `step` is required; `event` marks a line that is not a step; `time` is now, in seconds since 1970."""
+        line = {"attempt": self.attempt, "time": time.time(), **{k: _finite(v) for k, v in values.items()}}
         self._stream.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         self._stream.flush()
 
@@ -217,27 +246,28 @@ class StepWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            self.write(event="error", step=0, time=time.time(), text=f"{type(error).__name__}: {error}")
+        if error is not None and not self._stream.closed:
+            self.write(event="error", step=0, text=f"{type(error).__name__}: {error}")
         self.close()
 
 
 class StepFollower:
-    """Reads the whole new lines of a steps file that is being written; what was there before is skipped."""
+    """Reads the whole new lines of a steps file that is being written, once; what was there before only if asked for."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, is_from_start: bool = False) -> None:
         self._path = path
-        self._offset = path.stat().st_size if path.exists() else 0
+        self._offset = path.stat().st_size if path.exists() and not is_from_start else 0
 
     def new_lines(self) -> list[dict[str, Any]]:
-        if not self._path.exists():
+        try:
+            with files.open_plain(self._path) as stream:
+                stream.seek(self._offset)
+                data = stream.read()
+        except OSError:
             return []
-        with self._path.open("rb") as stream:
-            stream.seek(self._offset)
-            data = stream.read()
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
-        return [line for line in map(_parse_line, whole.splitlines()) if line is not None]
+        return [line for line in map(_line_or_none, whole.split(b"\n")) if line is not None]
 
 
 def read_steps(path: Path) -> StepLog:
@@ -245,21 +275,30 @@ def read_steps(path: Path) -> StepLog:
 
     Raises FileFormatError for a line that is damaged and not at the end of an attempt.
     """
-    lines, torn = _parse(path)
+    return _log(*_parse(path))
+
+
+def _log(lines: Sequence[dict[str, Any]], torn: int) -> StepLog:
+    """From lines, those of a later attempt after those of an earlier one."""
     steps: dict[int, dict[str, Any]] = {}
     events: dict[tuple[str, int], dict[str, Any]] = {}
-    redone = 0
+    discarded: list[dict[str, Any]] = []
+    starts: dict[int, float] = {}
     for line in lines:
+        starts.setdefault(line["attempt"], time_of(line))
         if "event" in line:
             events[str(line["event"]), line["step"]] = line
-        else:
-            redone += line["step"] in steps
-            steps[line["step"]] = line
+            continue
+        if line["step"] in steps:
+            discarded.append(steps[line["step"]])
+        steps[line["step"]] = line
     return StepLog(
         steps=[steps[s] for s in sorted(steps)],
         events=sorted(events.values(), key=lambda line: line["step"]),
-        attempts=max((line["attempt"] for line in lines), default=0),
-        redone=redone,
+        attempts=max(starts, default=0),
+        discarded=discarded,
+        starts=starts,
+        ended=max(map(time_of, lines), default=math.nan),
         torn=torn,
     )
 
@@ -302,6 +341,12 @@ def _summary(path: Path) -> RunSummary | None:
         return RunSummary(path, None, jobs.resolved(run.job()) if has_job else {})
     except ChronogradError as error:
         return None if path.suffix == ".json" else RunSummary(path, problem=error.message)
+
+
+def time_of(line: dict[str, Any]) -> float:
+    """When a line was written, in seconds since 1970; NaN where it does not say."""
+    time_s = line.get("time")
+    return float(time_s) if isinstance(time_s, int | float) else math.nan
 
 
 def _label(job: jobs.Job | None) -> str:
@@ -358,7 +403,8 @@ def _lock(stream: IO[bytes], path: Path) -> None:
 def _parse(path: Path) -> tuple[list[dict[str, Any]], int]:
     """The lines of a steps file, and how many were torn."""
     try:
-        data = path.read_bytes()
+        with files.open_plain(path) as stream:
+            data = stream.read()
     except FileNotFoundError:
         return [], 0
     except OSError as error:
@@ -369,7 +415,10 @@ def _parse(path: Path) -> tuple[list[dict[str, Any]], int]:
     for number, raw in enumerate(data.split(b"\n"), start=1):
         if not raw:
             continue
-        line = _parse_line(raw)
+        try:
+            line = parse_line(raw)
+        except ValueError as error:
+            raise FileFormatError(f"{path}, line {number}: {error}", "copy the file again, or remove it") from None
         if line is None:
             torn += 1
             torn_at = torn_at or number
@@ -381,14 +430,15 @@ def _parse(path: Path) -> tuple[list[dict[str, Any]], int]:
     return lines, torn
 
 
-def _parse_line(raw: bytes) -> dict[str, Any] | None:
+def _line_or_none(raw: bytes) -> dict[str, Any] | None:
     try:
-        line = json.loads(raw)
+        return parse_line(raw)
     except ValueError:
         return None
-    if not isinstance(line, dict) or not all(isinstance(line.get(k), int) for k in ("attempt", "step")):
-        return None
-    return line
+
+
+def _are_texts(data: Any) -> bool:
+    return isinstance(data, dict) and all(isinstance(value, str) for value in data.values())
 
 
 def _is_cut_off(path: Path) -> bool:

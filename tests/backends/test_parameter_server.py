@@ -287,6 +287,49 @@ def test_an_actor_that_dies_is_named(victim: str, who: str, tmp_path: Path, mark
     wait_until(lambda: not marked(mark), 10)
 
 
+@needs_ray
+@pytest.mark.parametrize("victim", ["ray::Server", "parameter_server_run"])
+def test_a_run_whose_server_or_driver_is_killed_is_started_again(victim: str, tmp_path: Path, mark: str) -> None:
+    job = jobs.changed(make_job(learners=2, servers=2, epochs=4), ["cluster.max_restarts=1"])
+    job = jobs.changed(job, ["network.name=tiny_networks:random", "network.options.sleep_s=0.02"])
+    killed: list[int] = []
+
+    def kill(line: dict[str, Any]) -> None:
+        if not killed and line["step"] >= 27:
+            killed.append(marked(mark, victim)[0])
+            os.kill(killed[0], signal.SIGKILL)
+
+    run = launch.train(job, out=tmp_path / "run", on_line=kill)
+    assert len(killed) == 1
+    assert marked(mark) == []
+    log, record = run.read_updates(), run.record()
+    assert [line["step"] for line in log.steps] == list(range(1, 49))
+    assert (log.attempts, record.provenance["attempts"]) == (2, 2)
+    assert record.value("redone_steps") == len(log.discarded) >= 3
+    assert record.value("lost_s") > record.value("redone_s") > 0
+    assert record["staleness"].n == len(record.curves["loss"].columns["loss"]) == 48
+    assert record["step_time_s"].n == 48 - 2 * 5
+    assert record.value("training_time_s") + record.value("lost_s") < record.value("wall_time_s")
+
+
+@needs_ray
+@pytest.mark.parametrize(
+    ("victim", "who"), [("ray::Learner", "learner 0 hung: it"), ("ray::Server", "server 0 hung: it")]
+)
+def test_an_actor_that_hangs_is_named(victim: str, who: str, tmp_path: Path, mark: str) -> None:
+    job = jobs.changed(make_job(epochs=1000), ["network.name=tiny_networks:random", "cluster.timeout_s=6"])
+    stopped: list[int] = []
+
+    def stop(line: dict[str, Any]) -> None:
+        if not stopped and "loss" in line:  # lines of the driver come before there are actors
+            stopped.extend(marked(mark, victim))
+            os.kill(stopped[0], signal.SIGSTOP)
+
+    with pytest.raises(RunError, match=who):
+        launch.train(job, out=tmp_path / "run", on_line=stop)
+    wait_until(lambda: not marked(mark), 15)
+
+
 FAILING = """
 from torch import nn
 

@@ -35,6 +35,7 @@ from chronograd.models.registry import build
 from chronograd.rundir import RunDir
 from chronograd.train.checkpoint_folder import list_checkpoints
 from chronograd.train.optimizer import make_optimizer
+from chronograd.train.where import note_path, read_note
 
 IS_THERE, WHY_NOT = registry.load("tf_mirrored").available()
 needs_tensorflow = pytest.mark.skipif(not IS_THERE, reason=WHY_NOT)
@@ -323,6 +324,27 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
         launching.send_signal(signal.SIGKILL)
         launching.wait()
     wait_for(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in ranks), 20)
+
+
+@needs_tensorflow
+def test_a_rank_that_hangs_is_named(tmp_path: Path) -> None:
+    run, stopped = RunDir(tmp_path / "run"), list[int]()
+
+    def stop(line: dict[str, Any]) -> None:
+        note = read_note(note_path(run, 1))
+        if line["step"] == 3 and note is not None:
+            stopped.append(note.process)
+            os.kill(note.process, signal.SIGSTOP)
+
+    job = make_job("tf_multiworker", "training.epochs=100000", "cluster.timeout_s=5")
+    # TensorFlow's own heartbeats may be first, which know the task, not where it is.
+    place = r"the (all-reduce of gradients|sum \((step|evaluation)\)) of step \d+ within 5 s"
+    ours = f"rank 1 failed with a time-out: it (did not come to|stopped in) {place}"
+    told = rf"{ours}|task:1(.|\n)*stopped sending heartbeats"
+    with pytest.raises(RunError, match=told):
+        launch.train(job, out=run.path, on_line=stop)
+    assert len(stopped) == 1
+    assert not psutil.pid_exists(stopped[0])
 
 
 def wait_for(is_so: Any, seconds: float) -> None:

@@ -1,20 +1,38 @@
-"""What `doctor` says of backends is what `registry.find` does."""
+"""What `doctor` says of backends is what `registry.find` does; obstacles make its exit status."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chronograd.backends import registry
 from chronograd.cli.main import main
 from chronograd.errors import RunError
+from chronograd.explain import doctor_checks, doctor_storage
 from chronograd.job import BACKENDS
+from chronograd.measure import environment
+
+DIGITS = str(Path(__file__).parents[2] / "examples" / "digits.yaml")
 
 
-def test_every_backend_is_listed_with_a_reason_where_it_cannot_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--json"]) == 0
-    found = {row["name"]: row for row in json.loads(capsys.readouterr().out)["backends"]}
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where tests share a machine, everything takes its time."""
+    for name in ("BUILD_S", "REST_S"):
+        monkeypatch.setattr(doctor_checks, name, 240.0)
+    monkeypatch.setattr(doctor_storage, "DEADLINE_S", 60.0)
+
+
+def test_every_backend_is_listed_with_a_reason_where_it_cannot_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "64000")
+    assert main(["doctor", "--json", "--out", str(tmp_path)]) == 0
+    data: dict[str, Any] = json.loads(capsys.readouterr().out)
+    found = {row["name"]: row for row in data["backends"]}
     assert set(found) == set(BACKENDS) == set(registry.names())
     assert found["single"] == {"name": "single", "available": True, "reason": ""}
     for name, row in found.items():
@@ -24,9 +42,26 @@ def test_every_backend_is_listed_with_a_reason_where_it_cannot_run(capsys: pytes
             with pytest.raises(RunError) as caught:
                 registry.find(name)
             assert row["reason"] in caught.value.message
+    threads = next(row for row in data["findings"] if row["what"] == "OMP_NUM_THREADS")
+    assert threads["state"] == "warning"
+    assert threads["numbers"]["threads"] == 64000
+    assert data["can_start"] is True
+    assert {"devices", "cores", "memory", "storage", "link", "software"} == {row["group"] for row in data["findings"]}
 
 
-def test_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor"]) == 0
+@pytest.mark.skipif(bool(environment.gpus()), reason="this machine has a GPU")
+def test_obstacles_come_first_with_what_to_do(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["doctor", DIGITS, "cluster.device=h100", "--out", str(tmp_path / "file")]) == 1
     text = capsys.readouterr().out
+    first, second = text.index("device h100"), text.index("file: cannot be written")
+    assert text.startswith("Obstacles\n")
+    assert max(first, second) < text.index("Fine\n")
+    assert "→ write cluster.device=local" in text
+    assert "A run cannot start as it is" in text
     assert all(name in text for name in (*BACKENDS, "slurm", "torchrun"))
+
+
+def test_a_job_that_is_not_valid_is_one_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", DIGITS, "training.batch=none"]) == 2
+    assert "training.batch" in capsys.readouterr().err

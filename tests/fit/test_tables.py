@@ -47,7 +47,7 @@ def test_any_table_with_a_step_time(tmp_path: Path) -> None:
         ("net,batch\na,1\n", "no column for the model"),
         ("model,batch\na,1\n", "no throughput or step time"),
         ("model,throughput\na,fast\n", "line 2: throughput is 'fast'"),
-        ("model,throughput\na,-3\n", "line 2: a time of"),
+        ("model,throughput\na,-3\n", "line 2: throughput is '-3'"),
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path: Path, text: str, message: str) -> None:

@@ -259,3 +259,35 @@ class TestPrices:
     def test_all_prices_are_finite_and_say_where_from(self) -> None:
         assert len(prices()) == 35
         assert all(math.isfinite(p.usd_per_device_hour) and p.source for p in prices())
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    {
+        "NVIDIA H100 80GB HBM3": "h100",
+        "NVIDIA H100 PCIe": None,
+        "NVIDIA H200": "h200",
+        "NVIDIA A100-SXM4-80GB": "a100-80",
+        "NVIDIA A100-SXM4-40GB": "a100-40",
+        "NVIDIA A100 80GB PCIe": "a100-80-pcie",
+        "NVIDIA A100-PCIE-40GB": "a100-pcie",
+        "Tesla V100-SXM2-16GB": "v100",
+        "Tesla V100-PCIE-32GB": "v100-pcie",
+        "Tesla P100-PCIE-16GB": "p100-pcie",
+        "Tesla P100-SXM2-16GB": "p100",
+        "Tesla T4": "t4",
+        "NVIDIA L4": "l4",
+        "NVIDIA L40S": None,
+        "NVIDIA GeForce RTX 3090": "rtx3090",
+        "NVIDIA GeForce RTX 3090 Ti": None,
+        "NVIDIA GeForce GTX 1080 Ti": "gtx1080ti",
+        "NVIDIA TITAN X (Pascal)": "titan-x-pascal",
+        "NVIDIA TITAN Xp": "titan-xp",
+        "NVIDIA RTX 6000 Ada Generation": "rtx6000-ada",
+        "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition": "rtx-pro-6000-max-q",
+        "AMD Instinct MI210": "mi210",
+    }.items(),
+)
+def test_what_drivers_call_a_device(said: str, name: str | None) -> None:
+    found = catalog.of_driver_name(said)
+    assert (found.name if found else None) == name

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,34 @@ def test_alpha_and_beta_are_found_again(collective: str, formula: object) -> Non
     assert found.latency_s == pytest.approx(20e-6, rel=1e-6)
     assert found.bandwidth_bytes_per_s == pytest.approx(5e9, rel=1e-6)
     assert found.error < 1e-9
+
+
+def timed_behind_a_bucket(sizes: Sequence[int], burst: float) -> list[Timed]:
+    """All-reduces of two ranks after a rest: 2α + what exceeds the burst at B; α of small ones varies many-fold."""
+    rows = []
+    for size in sizes:
+        seconds = 2 * 200e-6 + max(0.0, size - burst) / 40e6
+        rows.append(Timed("all_reduce", 2, size, seconds, seconds - 100e-6, seconds + 4e-3, 30, 0.0, 0.0))
+    return rows
+
+
+def test_what_passes_at_once_after_a_rest_is_found_again() -> None:
+    found = links.fit(timed_behind_a_bucket(links.MESSAGE_BYTES, 262_144), has_burst=True)
+    assert found.burst_bytes == pytest.approx(262_144, rel=0.05)
+    assert found.bandwidth_bytes_per_s == pytest.approx(40e6, rel=0.01)
+    assert found.latency_s == pytest.approx(200e-6, rel=0.1)
+    link = links.link_of(found, (2,), "slow-here", ("netns:h1", "netns:h2"))
+    assert (link.name, link.burst_bytes) == ("slow-here", found.burst_bytes)
+    assert "between netns:h1 and netns:h2" in link.source[0].source
+
+
+def test_no_burst_is_seen_where_there_is_none() -> None:
+    rows = timed_behind_a_bucket(links.MESSAGE_BYTES, 0.0)
+    noisy = [dataclasses.replace(row, seconds=row.seconds * (1 + 0.04 * (-1) ** i)) for i, row in enumerate(rows)]
+    found = links.fit(noisy, has_burst=True)
+    assert found.burst_bytes == 0.0
+    assert found.bandwidth_bytes_per_s == pytest.approx(40e6, rel=0.05)
+    assert links.link_of(found, (2,)).name == "loopback"
 
 
 def test_every_collective_is_timed_and_its_bus_bandwidth_is_the_published_multiple() -> None:

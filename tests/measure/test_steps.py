@@ -26,6 +26,7 @@ class Sleeping:
     def __init__(self, exchanges: bool) -> None:
         self.exchanges = exchanges
         self.is_apart = False
+        self.waited_s: float | None = None
         self.calls: list[str] = []
 
     def parts(self, index: int, is_updated: bool = True) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -65,7 +66,8 @@ class Sleeping:
 def timed(step: Sleeping, timing: Timing, agree: Callable[[int], int] = lambda n: n) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     time_steps(step, timing, lambda **line: lines.append(line), agree)
-    return lines
+    assert [line["event"] for line in lines if "event" in line] == ["ready"]
+    return [line for line in lines if "event" not in line]
 
 
 def test_warm_up_is_outside_and_every_step_has_its_parts() -> None:

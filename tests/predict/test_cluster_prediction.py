@@ -86,6 +86,16 @@ def test_links_and_nodes_of_the_job() -> None:
         setting_of(job(count=8, intra_link="pcie33"))
 
 
+def test_nobody_waits_for_what_a_straggler_does_while_the_link_is_busy() -> None:
+    """Over a link on which everything waits for the wire, only forward and the first bucket's gradients count."""
+    fast = predict(TRACE, job(count=2, step_sigma_log=0.1))
+    behind = predict(TRACE, job(count=2, step_sigma_log=0.1, per_node=1, link="ethernet-1g"))
+    assert behind.value("communication_exposed_s") > behind.value("backward_s")
+    assert 0 < behind.value("straggler_wait_s") < 0.9 * fast.value("straggler_wait_s")
+    own = sum(behind.value(part) for part in ("input_s", "transfer_s", "forward_s", "update_s"))
+    assert behind.value("straggler_wait_s") > np.expm1(0.055) * own
+
+
 def test_stragglers_add_to_the_exposed_communication() -> None:
     steady, noisy = predict(TRACE, job(count=8)), predict(TRACE, job(count=8, step_sigma_log=0.1))
     wait = noisy.value("straggler_wait_s")

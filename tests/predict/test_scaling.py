@@ -33,10 +33,10 @@ def test_communication_hides_behind_backward_except_for_the_last_bucket() -> Non
     hidden = exchange(trace, times, 30.0, two, "ring", overlap=1.0)
     assert (hidden.total_s, hidden.exposed_s, hidden.overlapped_s) == (26.0, 25.0, 1.0)
     assert [(b.start_s, b.seconds) for b in hidden.buckets] == [(10.0, 1.0), (30.0, 25.0)]
-    # Without overlap they follow backward, one after the other; half-way, half of the way.
+    # Without overlap backward stands still meanwhile; half-way, it goes on at half its pace.
     serial = exchange(trace, times, 30.0, two, "ring", overlap=0.0)
     assert serial.exposed_s == 26.0
-    assert [b.start_s for b in serial.buckets] == [30.0, 31.0]
+    assert [b.start_s for b in serial.buckets] == [10.0, 31.0]
     assert exchange(trace, times, 30.0, two, "ring", overlap=0.5).exposed_s == 25.5
     assert exchange(trace, times, 30.0, Topology(1, 8, WIRE, WIRE), "ring").total_s == 0.0
 
@@ -56,6 +56,35 @@ def test_buckets_of_another_size_and_compressed_gradients() -> None:
     two = Topology(2, 8, WIRE, WIRE)
     assert exchange(trace, times, 30.0, two, "ring", bucket_bytes=64 * MIB).exposed_s == 26.0
     assert exchange(trace, times, 30.0, two, "ring", bucket_bytes=64 * MIB, sent_share=0.5).exposed_s == 13.0
+
+
+def test_between_nodes_of_cpus_only_the_work_of_the_cores_slows_backward() -> None:
+    """1 MiB takes 4 s over the wire and 1 s within a node: for 4 s backward goes on at three quarters of its pace."""
+    slow = WIRE.model_copy(update={"bandwidth_bytes_per_s": MIB / 4})
+    apart = Topology(2, 1, WIRE, slow)
+    trace, times = many_gradients([MIB, MIB]), np.array([10.0, 20.0])
+    found = exchange(trace, times, 30.0, apart, "ring", overlap=0.0)
+    assert [(b.start_s, b.seconds) for b in found.buckets] == [(10.0, 4.0), (31.0, 4.0)]
+    assert (found.total_s, found.exposed_s) == (8.0, 5.0)
+    # A link as slow as memory leaves nothing to hide; an accelerator hides all that it can.
+    assert exchange(trace, times, 30.0, Topology(2, 1, WIRE, WIRE), "ring", overlap=0.0).exposed_s == 2.0
+    assert exchange(trace, times, 30.0, apart, "ring", overlap=1.0).exposed_s == 4.0
+
+
+def test_a_link_with_a_burst_has_it_again_after_a_rest() -> None:
+    """Half a MiB passes at once: half a second less for the first bucket, and for the next as much as the rest between."""
+    limited = WIRE.model_copy(update={"burst_bytes": MIB / 2})
+    two = Topology(2, 1, WIRE, limited)
+
+    def seconds(backward: list[float], rest_s: float = 60.0) -> list[float]:
+        trace = many_gradients([25 * MIB] * len(backward))
+        found = exchange(trace, np.array(backward), sum(backward), two, "ring", rest_s=rest_s)
+        return [b.seconds for b in found.buckets]
+
+    assert seconds([1.0, 1.0]) == [24.5, 25.0]  # the second follows at once
+    assert seconds([1.0, 24.75]) == [24.5, 24.75]  # a quarter of a second after the first
+    assert seconds([1.0, 60.0]) == [24.5, 24.5]
+    assert seconds([0.1], rest_s=0.1) == [pytest.approx(24.8)]
 
 
 def test_counts_may_be_an_array() -> None:

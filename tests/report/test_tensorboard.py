@@ -11,7 +11,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from chronograd.errors import RunError
-from chronograd.report.tensorboard import Events, write_events
+from chronograd.report.tensorboard import Events, LiveEvents, RunEvents, write_events
 from chronograd.rundir import RunDir
 
 CREATED = "2026-11-21T08:30:00+00:00"
@@ -66,7 +66,12 @@ def test_written_again_they_replace_the_old_and_leave_files_of_others(run, tmp_p
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")
     assert write_events(run, folder) == write_events(run, folder) == folder
-    assert len(list(folder.iterdir())) == 2
+    full = [
+        path.relative_to(folder).parts[0].split(".")[0]
+        for path in folder.rglob("*")
+        if path.is_file() and path.stat().st_size
+    ]
+    assert sorted(full) == ["events", "notes", "rank-0"]
     assert len(scalars(folder)["loss/train"]) == 4
 
 
@@ -96,6 +101,108 @@ def test_a_live_file_is_readable_after_each_line(tmp_path):
         assert scalars(tmp_path)["loss/train"] == points(range(1, step + 1), LOSSES[:step])
     events.close()
     events.close()
+
+
+def test_each_rank_has_a_folder_of_its_own(run):
+    for rank, wait_s in ((0, 0.03), (1, 0.01)):
+        with run.step_writer(rank) as lines:
+            lines.write(step=1, seconds=0.1, step_time_s=0.1, loss=1.0, samples=8, input_s=0.02, exchange_wait_s=wait_s)
+    write_events(run)
+    for rank, share in ((0, 0.3), (1, 0.1)):
+        assert scalars(run.path / "tensorboard" / f"rank-{rank}") == {
+            "steps_per_s": points([1], [10]),
+            "input_share": points([1], [0.2]),
+            "exchange_wait_share": points([1], [share]),
+        }
+
+
+def test_learners_have_their_updates_and_the_run_all_of_them(run):
+    """Update 3 was made by learner 1 and, after a restart, by learner 0."""
+    parts = {"pull_s": 0.01, "compute_s": 0.08, "push_s": 0.01}
+    with run.step_writer(0) as first, run.step_writer(1) as second:
+        first.write(step=1, seconds=0.1, step_time_s=0.1, loss=3.0, samples=8, staleness=0, **parts)
+        second.write(step=2, seconds=0.2, step_time_s=0.1, loss=2.0, samples=8, staleness=1, **parts)
+        second.write(step=3, seconds=0.3, step_time_s=0.1, loss=9.0, samples=8, staleness=1, **parts)
+    with run.step_writer(0) as first:
+        first.write(step=3, seconds=0.3, step_time_s=0.1, loss=1.0, samples=8, staleness=2, **parts)
+    write_events(run)
+    assert scalars(run.path / "tensorboard")["loss/train"] == points([1, 2, 3], [3.0, 2.0, 1.0])
+    learner = scalars(run.path / "tensorboard" / "rank-0")
+    assert learner["staleness"] == points([1, 3], [0, 2])
+    assert learner["compute_share"] == points([1, 3], [0.8, 0.8])
+
+
+def test_events_follow_a_run_and_wait_for_all_its_ranks(run):
+    folder = run.path / "tensorboard"
+    with run.step_writer(0) as first, run.step_writer(1) as second, RunEvents(run) as events:
+        write = {"seconds": 0.1, "step_time_s": 0.1, "samples": 8}
+        first.write(step=1, loss=1.0, **write)
+        first.write(step=2, loss=5.0, **write)
+        second.write(step=1, loss=2.0, **write)
+        events.poll()
+        assert [(step, value) for step, value, _ in scalars(folder)["loss/train"]] == [(1, 1.5)]
+        assert len(scalars(folder / "rank-0")["steps_per_s"]) == 2
+        second.write(step=2, loss=7.0, **write)
+        first.write(event="epoch", step=2, epoch=1, seconds=0.2, train_loss=9.0, test_loss=4.0, test_accuracy=0.5)
+        events.poll()
+        assert [(step, value) for step, value, _ in scalars(folder)["loss/train"]] == [(1, 1.5), (2, 6.0)]
+        assert [(step, value) for step, value, _ in scalars(folder)["loss/test"]] == [(2, 4.0)]
+
+
+def test_a_follower_that_starts_in_the_middle_has_all_and_goes_on_through_restarts(run):
+    folder = run.path / "tensorboard"
+    write_steps(run)
+    with LiveEvents() as live:
+        live(run)
+        write_steps(run, first=3, losses=[1.0, 0.5, 0.25])  # a second attempt, from step 3
+    expected = points([1, 2, 3, 4, 5], [*LOSSES[:2], 1.0, 0.5, 0.25])
+    assert scalars(folder)["loss/train"] == expected
+    assert [step for step, _, _ in scalars(folder / "rank-0")["steps_per_s"]] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("reader", ["tensorboard.compat.notf", ""], ids=["without TensorFlow", "with what is there"])
+def test_one_who_looks_on_sees_no_step_twice_when_the_file_is_replaced(run, tmp_path, reader):
+    write_steps(run)
+    write_events(run)
+    code = tmp_path / "look.py"
+    code.write_text(LOOKING_ON)
+    command = [sys.executable, str(code), str(run.path / "tensorboard"), reader]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as looking:
+        assert json.loads(looking.stdout.readline()) == [list(pair) for pair in enumerate(LOSSES, 1)]
+        for last in (1.0, 0.5):
+            write_steps(run, first=5, losses=[last])
+            write_events(run)
+            looking.stdin.write("again\n")
+            looking.stdin.flush()
+            assert json.loads(looking.stdout.readline()) == [list(pair) for pair in enumerate([*LOSSES, last], 1)]
+        looking.stdin.close()
+
+
+# TensorBoard chooses its reader when it is imported: in a process of its own, with TensorFlow's or its own.
+LOOKING_ON = """
+import json, sys, types
+if sys.argv[2]:
+    sys.modules[sys.argv[2]] = types.ModuleType("notf")
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+looking = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0, "tensors": 0})
+while True:
+    looking.Reload()
+    print(json.dumps([(e.step, e.value) for e in looking.Scalars("loss/train")]), flush=True)
+    if not sys.stdin.readline():
+        break
+"""
+
+
+def test_events_come_after_those_there_when_the_clock_is_set_back(run, monkeypatch):
+    write_steps(run)
+    folder = write_events(run)
+    first = max(folder.glob("events.*"))
+    monkeypatch.setattr("chronograd.report.tensorboard.time.time", lambda: START - 3600)
+    write_events(run)
+    assert max(path for path in folder.glob("events.*") if path.stat().st_size) > first
+    write_events(run)
+    assert sum(path.stat().st_size > 0 for path in folder.glob("events.*")) == 1
+    assert len(list(folder.glob("events.*"))) == 2
 
 
 def test_a_loss_that_is_not_finite_is_left_out(run):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
+
+from chronograd.train import checkpoint_folder, inputs, loop
 
 
 def plain(num_classes: int = 10, in_channels: int = 1) -> nn.Module:
@@ -33,6 +39,55 @@ def raising(num_classes: int = 10) -> nn.Module:
 def killed_once(num_classes: int = 10) -> nn.Module:
     """Rank 1 kills itself in its tenth step, unless torchrun has started it again."""
     return nn.Sequential(_KillOnce(), nn.Flatten(), nn.Linear(64, num_classes))
+
+
+def failing(num_classes: int = 10, how: str = "kill", rank: int = 1, times: int = 1, marks: str = "") -> nn.Module:
+    """A rank that is killed or hangs in its tenth step, its second evaluation or its second checkpoint.
+
+    Args:
+        how: `kill`; `stop` (by SIGSTOP, in forward); or an endless loop in `input`, `evaluation` or `checkpoint`.
+        times: how often, each time leaving a file in the folder `marks`.
+    """
+    if os.environ.get("RANK") == str(rank):
+        fault = _Fault(how, times, Path(marks))
+        if how == "input":
+            inputs.ImageInput.gather = fault.before(inputs.ImageInput.gather, 10)  # type: ignore[method-assign]
+        elif how == "evaluation":
+            loop.evaluate = fault.before(loop.evaluate, 2)
+        elif how == "checkpoint":
+            checkpoint_folder.write = fault.before(checkpoint_folder.write, 2)
+        else:
+            network = random(num_classes)
+            step = fault.before(lambda: None, 10)
+            network.register_forward_pre_hook(lambda module, images: step() if module.training else None)
+            return network
+    return random(num_classes)
+
+
+class _Fault:
+    def __init__(self, how: str, times: int, marks: Path) -> None:
+        self.how, self.times, self.marks = how, times, marks
+
+    def before(self, function: Callable[..., Any], call: int) -> Callable[..., Any]:
+        """The function, with the fault in a call of it, counted from 1."""
+        calls = itertools.count(1)
+
+        def faulty(*args: Any, **kwargs: Any) -> Any:
+            if next(calls) == call:
+                self.happen()
+            return function(*args, **kwargs)
+
+        return faulty
+
+    def happen(self) -> None:
+        before = len(list(self.marks.iterdir()))
+        if before >= self.times:
+            return
+        (self.marks / str(before)).touch()
+        if self.how in ("kill", "stop"):
+            os.kill(os.getpid(), signal.SIGKILL if self.how == "kill" else signal.SIGSTOP)
+        while True:
+            pass
 
 
 class _Sleep(nn.Module):

@@ -26,4 +26,5 @@ def available() -> tuple[bool, str]:
 
 def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
     """One process for all GPUs; `cluster.count` of them, the batch shared out among them."""
-    return RankPlan(torch_worker(run, arguments), 1, {"OMP_NUM_THREADS": str(threads_per_rank(job.cluster, 1))})
+    environment = {"OMP_NUM_THREADS": str(threads_per_rank(job.cluster, 1))}
+    return RankPlan(torch_worker(run, arguments), 1, environment, max_restarts=job.cluster.max_restarts)

@@ -53,7 +53,7 @@ def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
     if job.communication.bucket_bytes is not None:
         variables["HOROVOD_FUSION_THRESHOLD"] = str(job.communication.bucket_bytes)
     command = (str(horovod_build.python()), "-m", "chronograd.backends.horovod", str(run.absolute()), *arguments)
-    return RankPlan(command, ranks, variables, launcher="horovodrun")
+    return RankPlan(command, ranks, variables, "horovodrun", job.cluster.max_restarts)
 
 
 def main() -> int:

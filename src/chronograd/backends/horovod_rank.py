@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from torch.optim import Optimizer
 
 from chronograd.job import Communication, Job
 from chronograd.train.exchange import Alone
+from chronograd.train.where import GRADIENTS, HERE
 
 if TYPE_CHECKING:
     from chronograd.train.place import Place
@@ -27,6 +29,8 @@ class OverHorovod(Alone):
     HOROVOD_RANK, HOROVOD_SIZE and others, set by horovodrun, say where the ranks meet.
     """
 
+    is_repeatable = False  # Horovod refuses a third backward without a step
+
     def __init__(self, communication: Communication) -> None:
         import horovod.torch as hvd
 
@@ -36,7 +40,8 @@ class OverHorovod(Alone):
 
     @contextmanager
     def joined(self, place: Place) -> Iterator[None]:
-        self._hvd.init()
+        with HERE.waiting("meeting of the ranks"):
+            self._hvd.init()
         yield
         self._hvd.shutdown()
 
@@ -45,7 +50,9 @@ class OverHorovod(Alone):
         hvd.broadcast_optimizer_state is left out, which would take a step to make one.
         """
         hvd = self._hvd
-        hvd.broadcast_parameters(network.state_dict(), root_rank=0)
+        with HERE.waiting("broadcast of weights"):
+            hvd.broadcast_parameters(network.state_dict(), root_rank=0)
+        HERE.meets({"backward": GRADIENTS})
         is_fp16 = self._communication.compression == "fp16"
         averaging = hvd.DistributedOptimizer(
             optimizer,
@@ -58,7 +65,9 @@ class OverHorovod(Alone):
 
     def settle(self, optimizer: Any) -> None:
         if not self._is_apart:
+            start_s = time.perf_counter()
             optimizer.synchronize()
+            self.waited_s = time.perf_counter() - start_s
 
     def apart(self, model: nn.Module, optimizer: Any) -> AbstractContextManager[None] | None:
         return self._apart(optimizer)
@@ -79,15 +88,18 @@ class OverHorovod(Alone):
             optimizer.set_backward_passes_per_step(2 if before else 1)
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        self._hvd.allreduce_(values, op=self._hvd.Sum, name="sum")
+        with HERE.waiting("sum"):
+            self._hvd.allreduce_(values, op=self._hvd.Sum, name="sum")
         return values
 
     def of_first(self, values: torch.Tensor) -> torch.Tensor:
-        self._hvd.broadcast_(values, root_rank=0, name="of_first")
+        with HERE.waiting("broadcast"):
+            self._hvd.broadcast_(values, root_rank=0, name="of_first")
         return values
 
     def wait(self, place: Place) -> None:
-        self._hvd.barrier()
+        with HERE.waiting("barrier"):
+            self._hvd.barrier()
 
 
 def _step_of(optimizer: Any) -> Any:

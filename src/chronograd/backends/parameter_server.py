@@ -49,4 +49,4 @@ def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
         "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # as Ray is going to have it; silences its warning
     }
-    return RankPlan(command, world_size=1, environment=environment)
+    return RankPlan(command, world_size=1, environment=environment, max_restarts=job.cluster.max_restarts)

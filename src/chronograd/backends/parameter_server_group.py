@@ -30,6 +30,7 @@ from chronograd.backends.parameter_server_actors import (
 )
 from chronograd.errors import ChronogradError, RunError
 from chronograd.job import Job
+from chronograd.rundir import RunDir
 from chronograd.train.place import Place, threads_per_rank
 from chronograd.train.step import TrainingStep
 
@@ -38,6 +39,11 @@ if TYPE_CHECKING:
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 FOLDER_VARIABLE = "CHRONOGRAD_RAY_FOLDER"
+# In the folder of a Ray: the run that it is for.
+MARK = "chronograd-run"
+# A server that works answers within this, learners and servers have started within that.
+ANSWER_S, START_S = 5.0, 600.0
+STARTS = 3
 # Minibatches that a learner has been handed: while it works on one the next is there, so it never waits for the driver.
 HANDED_OUT = 2
 # Shared memory for what is sent: of each learner the parameters and a gradient, each in use and on its way.
@@ -83,7 +89,9 @@ class Group:
             learner.remote(number, job, initial_weights, device, threads, self._shards, self._servers, sys.path)
             for number in range(num_learners)
         ]
+        self._timeout_s = START_S
         self.places = [self._of_learner(number, "describe") for number in range(num_learners)]
+        self._timeout_s = job.cluster.timeout_s
         self._version = 0
 
     def __enter__(self) -> Self:
@@ -126,41 +134,59 @@ class Group:
         load_buffers(step.network, self._of_learner(learner, "buffers"))
 
     def _of_learner(self, number: int, method: str, *arguments: Any) -> Any:
-        return _answer(getattr(self._learners[number], method).remote(*arguments), f"learner {number}")
+        call = getattr(self._learners[number], method).remote(*arguments)
+        return _answer(call, f"learner {number}", self._timeout_s)
 
     def _of_server(self, number: int, method: str, *arguments: Any) -> Any:
-        return _answer(getattr(self._servers[number], method).remote(*arguments), f"parameter server {number}")
+        call = getattr(self._servers[number], method).remote(*arguments)
+        return _answer(call, f"parameter server {number}", self._timeout_s)
 
     # -- work --------------------------------------------------------------------------------------------
 
     def updates(self, minibatches: Iterable[int]) -> Iterator[Update]:
         """Have learners do minibatches; their updates in the order of server 0.
 
-        Raises RunError if an actor dies or raises.
+        Raises RunError that names an actor if it dies or raises, or nothing has come from it for `cluster.timeout_s`.
         """
         ray = _ray()
 
         left = iter(minibatches)
-        out: dict[Any, int] = {}
+        out: dict[Any, tuple[int, int]] = {}
         early: dict[int, Update] = {}
 
         def hand_out(learner: int) -> None:
             for minibatch in itertools.islice(left, 1):
-                out[self._learners[learner].learn.remote(minibatch)] = learner
+                out[self._learners[learner].learn.remote(minibatch)] = learner, minibatch
 
         for _ in range(HANDED_OUT):
             for learner in range(len(self._learners)):
                 hand_out(learner)
         while out:
-            done, _ = ray.wait(list(out), num_returns=1)
+            done, _ = ray.wait(list(out), num_returns=1, timeout=self._timeout_s)
+            if not done:
+                raise self._hung(sorted(out.values()))
             for call in done:
-                learner = out.pop(call)
+                learner, _ = out.pop(call)
                 hand_out(learner)
                 update: Update = _answer(call, f"learner {learner}")
                 early[update.number] = update
             while self._version + 1 in early:
                 self._version += 1
                 yield early.pop(self._version)
+
+    def _hung(self, out: Sequence[tuple[int, int]]) -> RunError:
+        """The actor for which all wait. `out`: learners and the minibatches that they have."""
+        ray = _ray()
+        calls = [server.pull.remote() for server in self._servers]
+        answered, _ = ray.wait(calls, num_returns=len(calls), timeout=ANSWER_S)
+        silent = [number for number, call in enumerate(calls) if call not in answered]
+        told = f"within {self._timeout_s:g} s"
+        if silent:
+            return RunError(
+                f"parameter server {silent[0]} hung: it did not answer the pulls and pushes of learners {told}"
+            )
+        learner, minibatch = out[0]
+        return RunError(f"learner {learner} hung: it did not push its gradient of step {minibatch + 1} {told}")
 
     # -- what they tell ----------------------------------------------------------------------------------
 
@@ -178,15 +204,29 @@ class Group:
 
 def take_along() -> None:
     """End what Ray has started: its agents would live a minute longer than this process."""
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            process.kill()
+    _end_offspring()
     if folder := os.environ.get(FOLDER_VARIABLE):
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def tidy_after(run: RunDir) -> None:
+    """End the Ray of an earlier driver of this run that was killed, and remove its folder."""
+    for note in {*Path(tempfile.gettempdir()).glob(f"ray-*/{MARK}"), *Path("/tmp").glob(f"ray-*/{MARK}")}:
+        folder = note.parent
+        with contextlib.suppress(OSError):
+            is_own = not folder.is_symlink() and folder.stat().st_uid == os.getuid()
+            if not is_own or note.read_text() != str(run.path.absolute()):
+                continue
+            for process in psutil.process_iter():
+                with contextlib.suppress(psutil.Error):
+                    # By their logs: some of Ray's processes overwrite their environment with their title.
+                    if any(Path(file.path).is_relative_to(folder) for file in process.open_files()):
+                        process.kill()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 @contextlib.contextmanager
-def ray_session(job: Job, place: Place, parts: Sequence[Shard]) -> Iterator[None]:
+def ray_session(job: Job, place: Place, parts: Sequence[Shard], run: RunDir) -> Iterator[None]:
     """A Ray of this process's own, which ends with it and which only this process may use; or that of RAY_ADDRESS.
 
     Raises RunError if there is no Ray, or it has not the CPUs and GPUs that the job's actors need.
@@ -205,10 +245,11 @@ def ray_session(job: Job, place: Place, parts: Sequence[Shard]) -> Iterator[None
         if address:
             ray.init(address=address, **quiet)
         else:
+            tidy_after(run)
             folder = os.environ[FOLDER_VARIABLE] = _short_folder()
+            Path(folder, MARK).write_text(str(run.path.absolute()))
             sent_bytes = num_learners * sum(4 * part.size for part in parts)
-            ray.init(
-                address="local",
+            _start_own(
                 num_cpus=num_cpus,  # as many as are asked for: learners may outnumber cores
                 include_dashboard=False,
                 object_store_memory=max(LEAST_STORE_BYTES, COPIES_PER_LEARNER * sent_bytes),
@@ -229,8 +270,12 @@ def ray_session(job: Job, place: Place, parts: Sequence[Shard]) -> Iterator[None
         where = f"{ADDRESS_VARIABLE}={address}" if address else "a Ray of its own"
         raise RunError(f"cannot use {where}: {' '.join(str(error).split())[:300]}") from None
     finally:
+        started = psutil.Process().children(recursive=True)
         ray.shutdown()
         if folder is not None:
+            for process in started:  # an actor that was stopped does not end by itself
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -239,6 +284,29 @@ def _ray() -> Any:
     import ray
 
     return ray
+
+
+def _start_own(**settings: Any) -> None:
+    """Ray gives its own processes 30 s to come up, which a crowded machine may not have; then they are started again.
+
+    Raises RunError if they do not come up in several tries.
+    """
+    ray = _ray()
+    for _ in range(STARTS):
+        try:
+            ray.init(address="local", **settings)
+            return
+        except Exception as error:  # Ray has no kind of its own for this
+            if "timed out during startup" not in str(error):
+                raise
+            _end_offspring()
+    raise RunError(f"Ray did not start in {STARTS} times 30 s", "free some cores of this machine")
+
+
+def _end_offspring() -> None:
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 def _leave(number: int, frame: Any) -> None:
@@ -254,12 +322,12 @@ def _short_folder() -> str:
     return tempfile.mkdtemp(prefix="ray-", dir="/tmp")
 
 
-def _answer(call: Any, who: str) -> Any:
-    """What an actor returns. Raises RunError that names it if it died or raised."""
+def _answer(call: Any, who: str, timeout_s: float | None = None) -> Any:
+    """What an actor returns. Raises RunError that names it if it died, raised or did not answer."""
     ray = _ray()
 
     try:
-        return ray.get(call)
+        return ray.get(call, timeout=timeout_s)
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
         if isinstance(cause, ChronogradError):
@@ -268,3 +336,5 @@ def _answer(call: Any, who: str) -> Any:
         raise RunError(f"{who} failed with {type(cause).__name__}: {cause}") from None
     except ray.exceptions.RayActorError:
         raise RunError(f"{who} died") from None
+    except ray.exceptions.GetTimeoutError:
+        raise RunError(f"{who} hung: it did not answer within {timeout_s:g} s") from None

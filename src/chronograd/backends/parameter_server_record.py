@@ -12,7 +12,7 @@ from chronograd.measure import environment, result
 from chronograd.measure.timing import Timing
 from chronograd.record import STEP_PARTS, Curve, Quantity, Record
 from chronograd.rundir import RunDir
-from chronograd.train.result import WARMUP, header, training_record
+from chronograd.train.result import WITHOUT_WARMUP, header, settled, training_record
 
 PARTS = {
     "pull_s": "a learner's wait for the parameters of all servers",
@@ -24,37 +24,27 @@ LEARNER_PARTS = "an update is made of pull_s, compute_s and push_s of one learne
 Line = dict[str, Any]
 
 
-def updates(run: RunDir) -> list[Line]:
-    """Every update once, in order, as the last attempt that made it wrote it, whichever learner that was."""
-    found: dict[int, Line] = {}
-    for rank in run.ranks():
-        for line in run.read_steps(rank).steps:
-            if line["attempt"] >= found.get(line["step"], line)["attempt"]:
-                found[line["step"]] = line
-    return [found[step] for step in sorted(found)]
-
-
 def of_training(run: RunDir, job: Job, dataset: Dataset, stopped: str, trained_params: int, all_params: int) -> Record:
     """As chronograd.train.result makes it, with what is an update's own."""
-    record = training_record(run, job, dataset.card, stopped)
-    lines = updates(run)
+    log = run.read_updates()
+    record = training_record(run, job, dataset.card, stopped, log)
+    lines, later = log.steps, settled(log.steps)
     record.curves["loss"] = Curve(
         columns={"step": [float(line["step"]) for line in lines], "loss": [line["loss"] for line in lines]},
         units={"step": "count", "loss": ""},
         source="training loss of each update's minibatch, on the parameters that its learner had pulled",
     )
-    first = min(WARMUP, len(lines) - 1)
-    told = f"time between updates, as the driver hears of them, without the first {WARMUP}"
-    record.put("step_time_s", Quantity.of_samples([line["step_time_s"] for line in lines[first:]], "s", told))
+    told = f"time between updates, as the driver hears of them, {WITHOUT_WARMUP}"
+    record.put("step_time_s", Quantity.of_samples([line["step_time_s"] for line in later], "s", told))
     source = f"parameters that the optimizer changes, of {all_params:,}"
     record.put("trained_params", Quantity(value=trained_params, unit="count", source=source))
-    _put_own(record, run, job, lines, lines[first:])
+    _put_own(record, run, job, lines, later)
     record.notes += dataset.notes
     return record
 
 
 def of_measurement(run: RunDir, job: Job, timing: Timing, flops_per_step: float | None) -> Record:
-    lines = [line for line in updates(run) if "mode" in line]
+    lines = [line for line in run.read_updates().last_attempt() if "mode" in line]
     record = header(run, job, f"updates of {job.network.name} on {job.data.name}, {_group(job)}")
     method = "time from one update to the next on the clock of server 0; the mean is elapsed time over updates"
     step_time = Quantity.of_samples([line["step_time_s"] for line in lines], "s", method)

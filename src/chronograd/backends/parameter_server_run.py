@@ -41,7 +41,7 @@ def _train(run: RunDir, job: Job) -> None:
         dataset = datasets.load(job.data, job.training.seed)
         step = AsynchronousStep(job, dataset, place, _weights(run), lines)
         parts = shards(trained_parameters(step.optimizer), job.communication.servers)
-        with ray_session(job, place, parts), Group(job, place, step, parts, _weights(run)) as group:
+        with ray_session(job, place, parts, run), Group(job, place, step, parts, _weights(run)) as group:
             group.write_starts(lines)
             step.group = group
             progress = train(step, dataset, place, run, lines)
@@ -60,7 +60,7 @@ def _measure(run: RunDir, job: Job, asked: Measuring) -> None:
         dataset = datasets.load(job.data, job.training.seed)
         step = TrainingStep(job, dataset, place, _weights(run))
         parts = shards(trained_parameters(step.optimizer), job.communication.servers)
-        with ray_session(job, place, parts), Group(job, place, step, parts, _weights(run)) as group:
+        with ray_session(job, place, parts, run), Group(job, place, step, parts, _weights(run)) as group:
             group.write_starts(lines)
             group.load(step, 0)
             updates = group.updates(itertools.count())
@@ -90,6 +90,11 @@ class LearnerLines(StepWriter):
         super().__init__(run.steps_path(0))
         self._others = [run.step_writer(learner) for learner in range(1, num_learners)]
         self.untold: dict[int, Update] = {}
+        # One that was killed early has not written to all of them.
+        self.attempt = max(writer.attempt for writer in (self, *self._others))
+        for learner, writer in enumerate((self, *self._others)):
+            writer.attempt = self.attempt
+            self.write_for(learner, event="attempt", step=0)
 
     def write(self, **values: Any) -> None:
         update = None if "event" in values else self.untold.pop(values["step"], None)
@@ -137,8 +142,8 @@ class AsynchronousStep(TrainingStep):
         self._is_loaded = False
         self._updates: Iterator[Update] = iter(())
 
-    def run(self, index: int) -> None:
-        """Wait for update `index`, counted from 0."""
+    def run(self, index: int) -> dict[str, float]:
+        """Wait for update `index`, counted from 0. Its parts are those that its learner tells."""
         if index % self.steps_per_epoch == 0:
             if not self._is_loaded:
                 self.group.load(self, index)
@@ -149,6 +154,7 @@ class AsynchronousStep(TrainingStep):
         self.loss = torch.tensor(update.loss)
         if (index + 1) % self.steps_per_epoch == 0:
             self.group.fetch(self, update.learner)
+        return {}
 
     @property
     def rank_samples(self) -> int:

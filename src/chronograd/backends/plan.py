@@ -22,7 +22,7 @@ class RankPlan:
         environment: variables of every rank, beside those by which a launcher tells it its number and where
             the others are (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
         launcher: the launcher that fits best where nobody asks for another.
-        max_restarts: times that a launcher which can do so starts all ranks again after one has failed.
+        max_restarts: times that a launcher starts all ranks again after one has failed.
     """
 
     command: tuple[str, ...]

@@ -24,4 +24,6 @@ def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
             "write backend=ddp, or cluster.count=1",
         )
     environment = {"OMP_NUM_THREADS": str(threads_per_rank(job.cluster, 1))}
-    return RankPlan(torch_worker(run, arguments), world_size=1, environment=environment)
+    return RankPlan(
+        torch_worker(run, arguments), world_size=1, environment=environment, max_restarts=job.cluster.max_restarts
+    )

@@ -67,28 +67,52 @@ def command(context: click.Context, precisions: tuple[str, ...], out: Path | Non
 
 
 @command.command(name="links")
-@click.option("--world", "worlds", default="2", show_default=True, help="Numbers of processes, such as 2,4.")
+@click.option("--world", "worlds", help="Numbers of processes, such as 2,4; 2 by default, with --hosts one on each.")
 @click.option("--collective", "collectives", multiple=True, help="Which to time; all by default. Several times.")
 @click.option("--seconds", default=0.4, show_default=True, type=click.FloatRange(0, min_open=True),
               help="Time for one collective of one size.")  # fmt: skip
+@common.hosts_option
+@click.option("--name", help="With --hosts: what the link is called, such as ethernet-here.")
 @common.json_option
-def links_command(worlds: str, collectives: tuple[str, ...], seconds: float, as_json: bool) -> None:
-    """Time collectives between processes of this machine, and fit the link that predict uses.
+def links_command(worlds: str | None, collectives: tuple[str, ...], seconds: float, hosts: str | None,
+                  name: str | None, as_json: bool) -> None:  # fmt: skip
+    """Time collectives between processes of this machine, or of several, and fit the link that predict uses.
 
     All-reduce, all-gather, reduce-scatter and broadcast over sizes and numbers of processes: time, algorithm and bus
-    bandwidth. α and β of the all-reduces become the link `loopback`.
+    bandwidth. α and β of the all-reduces become the link `loopback`; between hosts the link of the name given, for
+    cluster.link, with the bytes that pass at once after a rest where something limits the rate.
 
     \b
     chronograd calibrate links
     chronograd calibrate links --world 2,4 --collective all_reduce
+    chronograd calibrate links --hosts node1,node2 --name ethernet-here
     """
     from chronograd.measure import links
 
-    counts = common.whole_numbers("--world", worlds)
+    if (hosts is None) != (name is None):
+        raise click.UsageError("--hosts and --name go together: the link between those hosts is kept under that name")
+    if hosts is not None and worlds is not None:
+        raise click.UsageError("--hosts has one process on each host; leave --world out")
+    counts, seats = common.whole_numbers("--world", worlds or "2"), []
+    if hosts is not None and name is not None:
+        from chronograd.launch.hosts import parse
+        from chronograd.launch.hosts import seats as seats_on
+
+        links.check_name(name)
+        places = parse(hosts)
+        counts, seats = [len(places)], seats_on(len(places), places)
     with common.progress("timing collectives") as report:
-        rows = links.measure_links(counts, collectives or links.COLLECTIVES, seconds_each=seconds, progress=report)
-    fits = [links.fit(rows, name) for name in links.COLLECTIVES if any(row.collective == name for row in rows)]
-    link = next((links.link_of(fit, counts) for fit in fits if fit.collective == "all_reduce"), None)
+        rows = links.measure_links(
+            counts, collectives or links.COLLECTIVES, seconds_each=seconds, progress=report, seats=seats
+        )
+    fits = [
+        links.fit(rows, timed, has_burst=bool(seats))
+        for timed in links.COLLECTIVES
+        if any(row.collective == timed for row in rows)
+    ]
+    found = next((fit for fit in fits if fit.collective == "all_reduce"), None)
+    between = [seat.host.name for seat in seats]
+    link = None if found is None else links.link_of(found, counts, name or links.LOOPBACK, between)
     path = links.save(link) if link is not None else None
     if as_json:
         shown = None if link is None else link.model_dump(mode="json")
@@ -108,9 +132,18 @@ def links_command(worlds: str, collectives: tuple[str, ...], seconds: float, as_
         right=(1, 2, 3, 4, 5, 6, 7),
     )  # fmt: skip
     common.print_table(
-        ("fitted", "latency α", "bandwidth 1/β", "median error"),
-        [(f.collective, as_time(f.latency_s), si(f.bandwidth_bytes_per_s, "B/s"), percent(f.error)) for f in fits],
-        right=(1, 2, 3),
+        ("fitted", "latency α", "bandwidth 1/β", "at once", "median error"),
+        [
+            (
+                f.collective,
+                as_time(f.latency_s),
+                si(f.bandwidth_bytes_per_s, "B/s"),
+                si(f.burst_bytes, "B"),
+                percent(f.error),
+            )
+            for f in fits
+        ],
+        right=(1, 2, 3, 4),
     )
-    if path is not None:
-        click.echo(f"saved to {path}: the link loopback, from all-reduces")
+    if link is not None:
+        click.echo(f"saved to {path}: the link {link.name}, from all-reduces")

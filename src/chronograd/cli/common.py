@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,9 +18,13 @@ if TYPE_CHECKING:
 
     from chronograd.job import Job
     from chronograd.record import Record
+    from chronograd.rundir import RunDir
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+hosts_option = click.option(
+    "--hosts", help="Where ranks run, in blocks: names for ssh, or namespaces such as netns:h1,netns:h2."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
@@ -42,16 +48,26 @@ def read_job(job_file: str, overrides: Sequence[str], print_config: bool = False
     return loaded
 
 
+def launcher(name: str | None, hosts: str | None) -> str | None:
+    """The launcher that `--launcher` or `--hosts` asks for; the backend's own where neither does."""
+    if hosts is not None and name is not None:
+        raise click.UsageError("--hosts starts ranks itself; leave --launcher out")
+    return name if hosts is None else f"hosts:{hosts}"
+
+
 def options(pairs: Sequence[str]) -> dict[str, Any]:
     """Keyword arguments from `name=value` words, values read as YAML."""
-    import yaml
+    from chronograd import files
 
     found = {}
     for text in pairs:
         name, sign, value = text.partition("=")
         if not sign or not name:
             raise click.UsageError(f"cannot read {text!r}; write name=value")
-        found[name] = yaml.safe_load(value)
+        try:
+            found[name] = files.parse_yaml(value)
+        except ValueError as error:
+            raise click.UsageError(f"cannot read {text[:200]!r}: {error}") from None
     return found
 
 
@@ -64,6 +80,14 @@ def whole_numbers(option: str, text: str) -> list[int]:
     if min(numbers) < 1:
         raise click.UsageError(f"cannot read {option} {text!r}; write whole numbers such as 1,2,4")
     return numbers
+
+
+def numbers(option: str, text: str) -> list[float]:
+    """The numbers of an option such as `--drops 82,123`. Raises UsageError for what is none."""
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        raise click.UsageError(f"cannot read {option} {text!r}; write numbers such as 1,2.5,4") from None
 
 
 def print_json(data: Any) -> None:
@@ -142,6 +166,21 @@ def progress(title: str) -> Iterator[Callable[[float, str], None]]:
             click.echo(f"{title}: {100 * share:.0f} % ({text})", err=True)
 
     yield say
+
+
+def has_events(path: str | os.PathLike[str]) -> bool:
+    """Whether TensorBoard events of a run were begun, and can be gone on with here."""
+    return any(Path(path).glob("**/tensorboard")) and importlib.util.find_spec("tensorboard") is not None
+
+
+def write_events(run: RunDir) -> None:
+    """TensorBoard events of a run, or of each seed of repeats, in place of those written before."""
+    from chronograd.report import tensorboard
+    from chronograd.rundir import RunDir
+
+    ones = [RunDir.open(path) for path in sorted(run.path.glob("seed-*"))] or [run]
+    for one in ones:
+        click.echo(f"tensorboard: {tensorboard.write_events(one)}", err=True)
 
 
 def print_layers(record: Record) -> None:

@@ -1,4 +1,4 @@
-"""`chronograd compare A B`: two records side by side."""
+"""`chronograd compare A B`: two records side by side, or a gate on what changed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,62 @@ if TYPE_CHECKING:
 
 
 @click.command("compare")
-@click.argument("a", metavar="A", type=click.Path(path_type=Path))
-@click.argument("b", metavar="B", type=click.Path(path_type=Path))
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@click.option("--fail-if", "conditions", multiple=True, metavar="CONDITION",
+              help="Exit status 1 if B changed like this against A, such as 'step_time > 5%'. May be given again.")  # fmt: skip
+@click.option("--strict", is_flag=True, help="Also exit with 1 where a condition is too noisy to tell.")
 @json_option
-def command(a: Path, b: Path, as_json: bool) -> None:
-    """Lay two records side by side: run directories or record files, predicted or measured."""
+@click.pass_context
+def command(context: click.Context, a: str, b: str, conditions: tuple[str, ...], strict: bool, as_json: bool) -> None:
+    """Lay two records side by side: run directories or record files, predicted or measured.
+
+    With --fail-if it is a gate: A is the baseline, and each may be several runs, as a folder of them or with commas between.
+    A condition fails only if the 95 % interval of the change lies beyond its limit. NAME > LIMIT and NAME < LIMIT take
+    per cent of the baseline or a difference: 'step_time > 20 ms', 'throughput < -5%', 'test_accuracy < -1 point'.
+
+    \b
+    chronograd compare runs/a runs/b
+    chronograd compare runs/main runs/change --fail-if "step_time > 5%" --fail-if "memory_peak > 10%"
+    """
+    if conditions:
+        context.exit(_gate(a, b, conditions, strict, as_json))
+    if strict:
+        raise click.UsageError("--strict is of --fail-if.")
+    _side_by_side(Path(a), Path(b), as_json)
+
+
+def _gate(a: str, b: str, texts: tuple[str, ...], is_strict: bool, as_json: bool) -> int:
+    """Judges every condition. Returns the exit status."""
+    from chronograd.measure import gate
+
+    baseline, runs = gate.load_runs(a), gate.load_runs(b)
+    known = sorted({name for record in (*baseline, *runs) for name in record.quantities})
+    conditions = [gate.read_condition(text, known) for text in texts]
+    outcomes = [gate.judge(condition, baseline, runs) for condition in conditions]
+    failing = ("fails", "cannot tell") if is_strict else ("fails",)
+    is_failed = any(outcome.verdict in failing for outcome in outcomes)
+    notes = [condition.warning for condition in conditions if condition.warning]
+    notes += [f"A and B differ in {words}" for words in gate.differences_of_setting(baseline[0], runs[0])]
+    if as_json:
+        print_json(
+            {
+                "a": [_head(record) for record in baseline],
+                "b": [_head(record) for record in runs],
+                "conditions": [outcome.to_json() for outcome in outcomes],
+                "notes": notes,
+                "failed": is_failed,
+            }
+        )
+        return int(is_failed)
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    for outcome in outcomes:
+        click.echo(outcome.line())
+    return int(is_failed)
+
+
+def _side_by_side(a: Path, b: Path, as_json: bool) -> None:
     from chronograd.record import Record, subtract
 
     left, right = Record.load(a), Record.load(b)

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 @click.option("--batches", help="With --epochs: batch sizes, such as 32,128,512, until memory is full.")
 @click.option("--out", type=click.Path(), help="Run directory; a new one in runs/ by default.")
 @click.option("--launcher", help="How ranks are started: local, torchrun, horovodrun; the backend's own by default.")
+@common.hosts_option
 @common.json_option
 def command(job_file: str, overrides: tuple[str, ...], print_config: bool, worlds: str | None, scaling: str,
-            with_epochs: bool, batches: str | None, out: str | None, as_json: bool, **timing: Any) -> None:  # fmt: skip
+            with_epochs: bool, batches: str | None, out: str | None, hosts: str | None, as_json: bool, **timing: Any) -> None:  # fmt: skip
     """Time a job's steps for real, on one process or many.
 
     Steps are timed after a warm-up, in their parts: input, transfer, forward, backward, exposed
@@ -39,6 +40,7 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, world
     chronograd measure examples/digits.yaml
     chronograd measure examples/digits.yaml backend=ddp cluster.count=2 --steps 50
     chronograd measure examples/digits.yaml backend=ddp --world 1,2,4 --scaling strong,weak
+    chronograd measure examples/digits.yaml backend=ddp cluster.count=2 --hosts node1,node2
     chronograd measure examples/digits.yaml --epochs --batches 32,128,512
     """
     job = common.read_job(job_file, overrides, print_config)
@@ -46,9 +48,12 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, world
         raise click.UsageError("--batches times epochs; add --epochs")
     if worlds is not None and with_epochs:
         raise click.UsageError("--world times steps; leave --epochs out")
+    timing["launcher"] = common.launcher(timing["launcher"], hosts)
     if worlds is not None:
         if timing.pop("launcher"):
-            raise click.UsageError("--world starts each run by its backend's own launcher; leave --launcher out")
+            raise click.UsageError(
+                "--world starts each run by its backend's own launcher; leave --launcher and --hosts out"
+            )
         _measure_scaling(job, common.whole_numbers("--world", worlds), scaling.split(","), out, as_json, timing)
         return
     if batches is not None:

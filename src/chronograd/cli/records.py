@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,10 @@ COLUMNS = (
     *("record", "state", "network", "data", "backend", "on"),
     *("step time", "throughput", "accuracy", "trained in"),
 )
+# Without a terminal, a line of a run that is followed comes this often.
+POLL_S, SAY_EVERY_S = 0.2, 5.0
+# Ranks that failed are started again sooner than this, where somebody does so.
+RESTART_S = 60.0
 HEADLINES = ("step_time_s", "throughput_samples_per_s", "test_accuracy", "training_time_s")
 
 
@@ -27,15 +32,19 @@ HEADLINES = ("step_time_s", "throughput_samples_per_s", "test_accuracy", "traini
 @click.option("--kind", type=click.Choice(["predicted", "measured", "unfinished", "damaged"]), help="Only these.")
 @click.option("--device", help="Only those whose device, or what they ran on, has this in it.")
 @click.option("--timeline", type=click.Path(dir_okay=False, path_type=Path), help="Save RECORD's steps for Perfetto.")
+@click.option("--follow", is_flag=True, help="Show how the run RECORD goes on, wherever it was started, until it ends.")
 @common.json_option
 def command(record: str | None, folder: str, job_text: str | None, kind: str | None, device: str | None,
-            timeline: Path | None, as_json: bool) -> None:  # fmt: skip
+            timeline: Path | None, follow: bool, as_json: bool) -> None:  # fmt: skip
     """List what was predicted and measured; with RECORD (a run directory or a record file), show that one.
 
     \b
     chronograd records --job resnet20 --kind measured
     chronograd records runs/20261121-083000-digits-resnet20-ab12
+    chronograd records runs/mine --follow
     """
+    if follow:
+        _follow(record, folder)
     if timeline is not None:
         _save_timeline(record, folder, timeline)
         return
@@ -65,6 +74,29 @@ def _show(name: str, folder: str, as_json: bool) -> None:
         common.print_json(loaded.model_dump(mode="json"))
     else:
         common.print_record(loaded)
+
+
+def _follow(name: str | None, folder: str) -> None:
+    """Show a run until it has a record. Raises RunError when a rank failed and none was started again for a while."""
+    from chronograd.errors import RunError
+    from chronograd.report.screen import Screen
+    from chronograd.rundir import RunDir
+
+    if name is None:
+        raise click.UsageError("--follow takes a run directory: chronograd records RUN --follow")
+    whole = RunDir.open(_found(name, folder))
+    failed_at: float | None = None
+    with Screen(common.console(stderr=True), SAY_EVERY_S) as screen:
+        while not whole.is_finished:
+            seeds = sorted(whole.path.glob("seed-*"), key=lambda path: int(path.name.removeprefix("seed-")))
+            run = RunDir(seeds[-1]) if seeds else whole
+            screen(run)
+            is_failed = screen.figures is not None and screen.figures.phase == "failed"
+            failed_at = (failed_at or time.monotonic()) if is_failed else None
+            if failed_at is not None and time.monotonic() - failed_at > RESTART_S:
+                assert screen.figures is not None
+                raise RunError(screen.figures.error, f"then go on with `chronograd train --resume {whole.path}`")
+            time.sleep(POLL_S)
 
 
 def _save_timeline(name: str | None, folder: str, path: Path) -> None:

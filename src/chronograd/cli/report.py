@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from chronograd.cli.common import json_option, print_json
+from chronograd.cli.common import has_events, json_option, print_json, write_events
 
 
 @click.command("report")
@@ -16,11 +16,17 @@ from chronograd.cli.common import json_option, print_json
 @click.option("--notebook", "with_notebook", is_flag=True, help="Also write an executed notebook beside the page.")
 @json_option
 def command(runs: tuple[Path, ...], out: Path, with_notebook: bool, as_json: bool) -> None:
-    """Write a page about RUNs: run directories or record files, predicted and measured."""
+    """Write a page about RUNs: run directories or record files, predicted and measured.
+
+    TensorBoard events of RUNs that were cut off before all were written are made whole.
+    """
     from chronograd.record import write_aside
     from chronograd.report.html import render_html
     from chronograd.report.sections import generic_page, load_runs
+    from chronograd.rundir import RunDir
 
+    for run in filter(has_events, runs):
+        write_events(RunDir.open(run))
     page = generic_page(load_runs(runs))
     out.parent.mkdir(parents=True, exist_ok=True)
     write_aside(out, render_html(page))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from chronograd.job import Job
     from chronograd.rundir import RunDir
 
-OnLine = Callable[[dict[str, Any]], None]
+OnPoll = Callable[["RunDir"], None]
 
 
 @click.command(name="train")
@@ -26,8 +26,9 @@ OnLine = Callable[[dict[str, Any]], None]
 @click.option("--resume", "resumed", type=click.Path(), help="Go on with the run in this directory. JOB is not needed.")
 @click.option("--initial-weights", type=click.Path(exists=True, dir_okay=False), help="A safetensors file.")
 @click.option("--launcher", type=click.Choice(["local", "torchrun", "horovodrun"]), help="How ranks are started.")
+@common.hosts_option
 @click.option("--seeds", type=click.IntRange(2), help="Train once per seed; the record has mean and deviation.")
-@click.option("--tensorboard", is_flag=True, help="Also write TensorBoard events into the run directory.")
+@click.option("--tensorboard", is_flag=True, help="Also write TensorBoard events, as the run goes on.")
 @common.json_option
 def command(
     job_file: str | None,
@@ -37,6 +38,7 @@ def command(
     resumed: str | None,
     initial_weights: str | None,
     launcher: str | None,
+    hosts: str | None,
     seeds: int | None,
     tensorboard: bool,
     as_json: bool,
@@ -56,9 +58,11 @@ def command(
         raise click.UsageError("--resume goes on with what was begun: leave --out, --initial-weights and --seeds out.")
     if tensorboard:
         importlib.import_module("chronograd.report.tensorboard")  # an extra: better missed now than after training
-    run = _train(job, out, resumed, initial_weights, launcher, seeds)
+    tensorboard = tensorboard or (resumed is not None and common.has_events(resumed))
+    with _shown(tensorboard) as on_poll:
+        run = _train(job, out, resumed, initial_weights, common.launcher(launcher, hosts), seeds, on_poll)
     if tensorboard:
-        _write_events(run)
+        common.write_events(run)
     record = run.record()
     if as_json:
         common.print_json({"run": str(run.path), **record.model_dump(mode="json")})
@@ -84,6 +88,7 @@ def _train(
     initial_weights: str | None,
     launcher: str | None,
     seeds: int | None,
+    on_poll: OnPoll,
 ) -> RunDir:
     from chronograd.launch import jobs, repeats
     from chronograd.rundir import RunDir
@@ -91,69 +96,33 @@ def _train(
     if resumed is not None:
         run = RunDir.open(resumed)
         if repeats.seeds_of(run) is not None:
-            with progress(run.job()) as on_line:
-                return repeats.resume_over_seeds(run, launcher=launcher, on_line=on_line)
+            return repeats.resume_over_seeds(run, launcher=launcher, on_poll=on_poll)
     elif seeds is not None:
         assert job is not None
-        with progress(job) as on_line:
-            return repeats.train_over_seeds(
-                job, seeds, out=out, initial_weights=initial_weights, launcher=launcher, on_line=on_line
-            )
+        return repeats.train_over_seeds(
+            job, seeds, out=out, initial_weights=initial_weights, launcher=launcher, on_poll=on_poll
+        )
     else:
         assert job is not None
-        run = jobs.create(job, out, initial_weights=initial_weights)
+        run = jobs.create(job, out, initial_weights=initial_weights, launcher=launcher)
     click.echo(f"run: {run.path}", err=True)
-    with progress(run.job()) as on_line:
-        return jobs.resume(run, job, launcher=launcher, on_line=on_line)
-
-
-def _write_events(run: RunDir) -> None:
-    """TensorBoard events of a run, or of each seed of repeats."""
-    from chronograd.report.tensorboard import write_events
-    from chronograd.rundir import RunDir
-
-    ones = [RunDir.open(path) for path in sorted(run.path.glob("seed-*"))] or [run]
-    for one in ones:
-        click.echo(f"tensorboard: {write_events(one)}", err=True)
+    return jobs.resume(run, job, launcher=launcher, on_poll=on_poll)
 
 
 @contextmanager
-def progress(job: Job) -> Iterator[OnLine]:
-    """Shows the lines of rank 0 on standard error: a bar on a terminal, else one plain line per epoch."""
-    from chronograd.data.datasets import card
+def _shown(with_events: bool) -> Iterator[OnPoll]:
+    """Shows the run that goes on: on a terminal its ranks, else one plain line per epoch; and writes its events."""
+    from chronograd.report.screen import Screen
 
-    console = common.console(stderr=True)
-    epochs = job.training.epochs
-    if not console.is_terminal:
-        yield lambda line: console.print(_epoch_text(line, epochs)) if line.get("event") == "epoch" else None
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    with ExitStack() as stack:
+        followers: list[OnPoll] = [stack.enter_context(Screen(common.console(stderr=True)))]
+        if with_events:
+            from chronograd.report.tensorboard import LiveEvents
 
-    total = card(job.data).train_size // job.training.batch * epochs
-    columns = (
-        TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
-        BarColumn(),
-        TextColumn("{task.fields[rate]} steps/s  loss {task.fields[loss]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("", total=total, rate="–", loss="–")
+            followers.append(stack.enter_context(LiveEvents()))
 
-        def on_line(line: dict[str, Any]) -> None:
-            if line.get("event") == "epoch":
-                bar.console.print(_epoch_text(line, epochs))
-            elif "loss" in line:
-                loss = "not finite" if line["loss"] is None else f"{line['loss']:.3f}"
-                rate = f"{1 / line['step_time_s']:.1f}" if line["step_time_s"] else "–"
-                bar.update(task, completed=line["step"], rate=rate, loss=loss)
+        def on_poll(run: RunDir) -> None:
+            for follower in followers:
+                follower(run)
 
-        yield on_line
-
-
-def _epoch_text(line: dict[str, Any], epochs: int) -> str:
-    from chronograd.units import percent, seconds
-
-    loss = "not finite" if line["train_loss"] is None else f"{line['train_loss']:.4f}"
-    accuracy = line["test_accuracy"]
-    tested = "" if accuracy is None else f"test accuracy {percent(accuracy)}  "
-    return f"epoch {line['epoch']}/{epochs}  step {line['step']}  train loss {loss}  {tested}{seconds(line['seconds'])}"
+        yield on_poll

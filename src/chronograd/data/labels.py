@@ -12,8 +12,11 @@ Samples are counted in the training split as published, from 0. N training image
 from __future__ import annotations
 
 import os
+import struct
 import tempfile
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from chronograd.errors import FileFormatError, InputError
+from chronograd.files import open_plain
 from chronograd.job import Data
 
 Array = np.ndarray[Any, Any]
@@ -262,7 +266,7 @@ def _check_alone(data: Data) -> None:
 @contextmanager
 def _opened(path: str | Path) -> Iterator[Any]:
     try:
-        stream = Path(path).expanduser().open("rb")
+        stream = open_plain(Path(path).expanduser())
     except FileNotFoundError:
         raise InputError(f"data.labels is {path}; there is no such file", "name a file that exists") from None
     except (OSError, RuntimeError) as error:
@@ -270,19 +274,37 @@ def _opened(path: str | Path) -> Iterator[Any]:
     with stream:
         try:
             arrays = np.load(stream, allow_pickle=False)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        except _UNREADABLE as error:
             raise FileFormatError(f"{path} cannot be read as an .npz file: {error}", _FORMAT) from None
         if not isinstance(arrays, np.lib.npyio.NpzFile):
             raise FileFormatError(f"{path} is a single array", _FORMAT)
         with arrays:
+            _check_sizes(path, arrays)
             yield arrays
+
+
+# What zipfile and numpy raise for damage, one or the other.
+_UNREADABLE = (
+    *(OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, struct.error, MemoryError, NotImplementedError),
+    *(RuntimeError, TypeError, KeyError, SyntaxError, tokenize.TokenError),
+)
+_MOST_BYTES, _MOST_TIMES = 100_000_000, 50
+
+
+def _check_sizes(path: str | Path, arrays: Any) -> None:
+    """A few kilobytes can be the zip of gigabytes."""
+    for member in arrays.zip.infolist():
+        if member.file_size > max(_MOST_BYTES, _MOST_TIMES * member.compress_size):
+            raise FileFormatError(f"{member.filename} in {path} has {member.file_size:,} bytes unzipped", _FORMAT)
 
 
 def _read_member(path: str | Path, arrays: Any, name: str) -> Array:
     try:
         values: Array = arrays[name]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         raise FileFormatError(f"{name} in {path} cannot be read: {error}", _FORMAT) from None
+    if not isinstance(values, np.ndarray):  # numpy hands out a member that is no array as its bytes
+        raise FileFormatError(f"{name} in {path} is no array", _FORMAT)
     return values
 
 

@@ -6,6 +6,8 @@ What timm's file names and columns say (phase, precision, layout, device) is inf
 from __future__ import annotations
 
 import csv
+import io
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +17,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from chronograd.errors import FileFormatError
+from chronograd.files import read_bytes
 
+# More seconds, samples or pixels than anybody measured.
+_MOST = 1e15
 T = TypeVar("T")
 # timm: benchmark-infer-amp-nhwc-pt240-cu124-rtx3090.csv, with -dynamo for a compiled network.
 _TIMM_NAME = re.compile(
@@ -95,8 +100,8 @@ def read_table(path: str | Path) -> Table:
     """Read a table of throughputs. Raises FileFormatError naming what is missing, and the line of a bad figure."""
     path = Path(path)
     try:
-        with path.open(newline="", encoding="utf-8") as stream:
-            lines = list(csv.DictReader(stream))
+        text = read_bytes(path).decode("utf-8")
+        lines = list(csv.DictReader(io.StringIO(text, newline=""), restkey=""))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise FileFormatError(f"cannot read {path}: {error}") from None
     if not lines:
@@ -159,9 +164,12 @@ def _row(line: Mapping[str, str | None], found: Mapping[str, str], path: Path, n
         if not text:
             return None
         try:
-            return float(text)
+            number_of = float(text)
         except ValueError:
-            raise FileFormatError(f"{path}, line {number}: {found[meaning]} is {text!r}, not a number") from None
+            number_of = math.nan
+        if not 0 <= number_of < _MOST:
+            raise FileFormatError(f"{path}, line {number}: {found[meaning]} is {text!r:.80}, not a number above 0")
+        return number_of
 
     rate, step_s, step_ms = value("rate"), value("step_s"), value("step_ms")
     batch = int(value("batch") or 1)
@@ -171,7 +179,7 @@ def _row(line: Mapping[str, str | None], found: Mapping[str, str], path: Path, n
         seconds = step_s or (step_ms or 0.0) / 1e3
     else:
         return None
-    if seconds <= 0 or batch < 1:
+    if not 0 < seconds < _MOST or batch < 1:
         raise FileFormatError(f"{path}, line {number}: a time of {seconds} s for batch {batch}")
     return Row((line[found["model"]] or "").strip(), int(value("size") or 224), batch, seconds, value("params_m"))
 

@@ -26,6 +26,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from chronograd.errors import FileFormatError, InputError, NotFoundError, near_names
+from chronograd.files import check_plain, read_bytes
 from chronograd.record import write_aside
 
 Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16"]
@@ -35,6 +36,10 @@ Date = Annotated[str, Field(pattern=r"^(\d{4}(-\d{2}){0,2})?$")]
 Rate = Annotated[float, Field(gt=0, strict=True)]
 Count = Annotated[int, Field(gt=0, strict=True)]
 
+# A device with all its calibrations has some 20,000.
+MAX_BYTES, MAX_DOTS = 300_000, 64
+MOST_PROBLEMS = 20
+_FLOAT = re.compile(r"(?<![\w.-])-?\d+\.\d+(?:e[-+]?\d+)?(?![\w.])", re.ASCII)
 DEVICE_FILES = "`chronograd devices NAME --json` shows every field of a device that is right"
 
 
@@ -82,6 +87,7 @@ class Link(_Entry):
         per: what has the bandwidth to itself: one `device`, or one `node` with all its devices.
         latency_s: of one message, or one step of a collective.
         bandwidth_bytes_per_s: in one direction, both at once.
+        burst_bytes: what passes at once after a rest, where a token bucket limits the rate.
     """
 
     name: Name
@@ -90,6 +96,7 @@ class Link(_Entry):
     per: Literal["device", "node"] = "device"
     latency_s: Annotated[float, Field(ge=0, strict=True)]
     bandwidth_bytes_per_s: Rate
+    burst_bytes: Annotated[float, Field(ge=0, strict=True)] = 0.0
     source: tuple[Source, ...] = ()
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -179,8 +186,8 @@ class Price(_Entry):
     vendor: str
     instance: str
     device: Name
-    count: Annotated[float, Field(gt=0)]
-    price_usd_per_hour: Annotated[float, Field(ge=0)]
+    count: Annotated[float, Field(ge=0.01, le=1e6)]
+    price_usd_per_hour: Annotated[float, Field(ge=0, le=1e9)]
     kind: Literal["on-demand", "spot"]
     includes_host: bool
     date: Date
@@ -221,6 +228,26 @@ def device(name_or_path: str | os.PathLike[str]) -> Device:
 def devices() -> list[Device]:
     """Every device of the catalogue by name, then the user's own. Raises FileFormatError if one of those is broken."""
     return [*_devices().values(), *(_read_user_device(path) for path in _user_files().values())]
+
+
+def of_driver_name(name: str) -> Device | None:
+    """The GPU of the catalogue that a driver's name means, such as `NVIDIA A100-SXM4-80GB`; None for another variant of one.
+
+    All parts of the device's name must be there, and the one with most parts is taken. A name that says PCIe means a device
+    that says so, where the catalogue has it in another form.
+
+    >>> of_driver_name("NVIDIA A100 80GB PCIe").name, of_driver_name("NVIDIA H100 PCIe")
+    ('a100-80-pcie', None)
+    """
+    words = re.sub(r"[^a-z0-9]+", " ", name.lower()).split()
+    known = {"".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, min(i + 4, len(words) + 1))}
+    known |= {word.removesuffix("gb") for word in words}
+    fitting = [d for d in _devices().values() if d.kind == "gpu" and set(d.name.split("-")) <= known]
+    found = max(fitting, key=lambda d: (d.name.count("-"), "pcie" in d.name), default=None)
+    if found is None or any(word in words and not found.name.endswith(word) for word in ("ti", "super")):
+        return None
+    is_other_form = "pcie" in words and "pcie" not in found.name and "sxm" in found.title.lower()
+    return None if is_other_form else found
 
 
 def user_device_path(name: str) -> Path:
@@ -351,7 +378,7 @@ def _links() -> dict[str, Link]:
 
 def _user_links() -> dict[str, Link]:
     files = sorted(user_link_path("x").parent.glob("*.toml"))
-    return {_normal(path.stem): _read_link(path, path.stat().st_mtime_ns) for path in files}
+    return {_normal(path.stem): _read_link(path, _modified_ns(path)) for path in files}
 
 
 @functools.lru_cache(maxsize=64)
@@ -362,16 +389,32 @@ def _read_link(path: Path, modified_ns: int) -> Link:
 
 @functools.cache
 def _prices() -> tuple[Price, ...]:
-    rows: list[Price] = []
-    for path in _files("prices", ".csv"):
-        lines = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
-        rows += [_validated(dict(line), Price, f"{path.name}, line {number}") for number, line in enumerate(lines, 2)]
-    return tuple(rows)
+    return tuple(row for path in _files("prices", ".csv") for row in read_prices(path))
+
+
+def read_prices(path: Traversable) -> list[Price]:
+    """The rows of a price table. Raises FileFormatError naming the line and field that are wrong."""
+    try:
+        lines = list(csv.DictReader(_text(path).splitlines()))
+    except (OSError, ValueError, csv.Error) as error:
+        raise FileFormatError(f"cannot read {path}: {error}") from None
+    return [_validated(dict(line), Price, f"{path.name}, line {number}") for number, line in enumerate(lines, 2)]
 
 
 def _files(folder: str, ending: str) -> list[Traversable]:
     found = (resources.files("chronograd.hardware") / folder).iterdir()
     return sorted((path for path in found if path.name.endswith(ending)), key=lambda path: path.name.rpartition(".")[0])
+
+
+def _text(path: Traversable) -> str:
+    """Of a file of the catalogue, or of the user's own."""
+    data = read_bytes(path, MAX_BYTES) if isinstance(path, Path) else path.read_bytes()
+    text = data.decode("utf-8")
+    for number, line in enumerate(text.splitlines(), 1):
+        # Time and memory of tomllib grow with the square of a key's parts: 30,000 took 43 s.
+        if line.count(".") > MAX_DOTS and _FLOAT.sub("", line).count(".") > MAX_DOTS:
+            raise ValueError(f"line {number} has a key of more than {MAX_DOTS} parts")
+    return text
 
 
 def _read_device(path: Traversable) -> Device:
@@ -386,7 +429,12 @@ def _read_device(path: Traversable) -> Device:
 
 
 def _read_user_device(path: Path) -> Device:
-    return _read_version(path, path.stat().st_mtime_ns)
+    return _read_version(path, _modified_ns(path))
+
+
+def _modified_ns(path: Path) -> int:
+    """When a file was written; 0 for a link to nothing, which is for the reader to refuse."""
+    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 @functools.lru_cache(maxsize=64)
@@ -400,14 +448,15 @@ Entry = TypeVar("Entry", bound=_Entry)
 
 def _read(path: Traversable, form: type[Entry]) -> Entry:
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(_text(path))
+        check_plain(data)
     except FileNotFoundError:
         raise FileFormatError(
             f"no {form.__name__.lower()} file at {path}", "`chronograd devices` lists names"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise FileFormatError(f"cannot read {path}: {error}") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{path} is not valid TOML: {error}", DEVICE_FILES) from None
     return _validated(data, form, str(path))
 
@@ -416,7 +465,10 @@ def _validated(data: dict[str, Any], form: type[Entry], where: str) -> Entry:
     try:
         return form.model_validate(data)
     except ValidationError as error:
-        problems = [_explain(e, form) for e in error.errors()]
+        found = error.errors(include_url=False)
+        problems = [_explain(e, form) for e in found[:MOST_PROBLEMS]]
+        if len(found) > MOST_PROBLEMS:
+            problems.append(f"and {len(found) - MOST_PROBLEMS:,} problems more")
         message = f"{where} is not a {form.__name__.lower()}\n  " + "\n  ".join(problems)
         raise FileFormatError(message, DEVICE_FILES) from None
 

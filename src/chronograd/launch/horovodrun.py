@@ -8,14 +8,15 @@ from collections.abc import Callable
 
 from chronograd.backends.plan import RankPlan
 from chronograd.launch.local import LOOPBACK
-from chronograd.launch.processes import Process, run_together
+from chronograd.launch.processes import Process, run_together, with_restarts
 from chronograd.rundir import RunDir
 from chronograd.train import leash
 
 
 def launch(plan: RankPlan, run: RunDir, watch: Callable[[], None] = lambda: None) -> None:
     """Run all ranks to their end. Raises RunError with the last lines that they printed."""
-    run_together([Process("horovodrun", command(plan), plan.environment, run.output_path("horovodrun"))], watch)
+    process = Process("horovodrun", command(plan), plan.environment, run.output_path("horovodrun"))
+    with_restarts(lambda: run_together([process], watch), plan.max_restarts)
 
 
 def command(plan: RankPlan) -> tuple[str, ...]:

@@ -15,15 +15,19 @@ from chronograd.backends import registry
 from chronograd.data import datasets
 from chronograd.errors import InputError, JobError, RunError
 from chronograd.job import Job
-from chronograd.launch.processes import tail
+from chronograd.launch import hosts
+from chronograd.launch.hosts import Host
+from chronograd.launch.processes import KilledError, tail
 from chronograd.measure import environment
 from chronograd.rundir import DEFAULT_PARENT, RunDir, StepFollower
 from chronograd.train import order
 from chronograd.train.place import check_machine
+from chronograd.train.where import TIME_OUT
 
 OnLine = Callable[[dict[str, Any]], None]
+OnPoll = Callable[[RunDir], None]
 PathLike = str | os.PathLike[str]
-LAUNCHERS = ("local", "torchrun", "horovodrun")
+LAUNCHERS = ("local", "torchrun", "horovodrun", "hosts")
 
 
 def train(
@@ -40,11 +44,12 @@ def train(
     Args:
         out: the run directory; by default a new one in `parent`.
         initial_weights: a safetensors file to start from, in place of the weights of the seed.
-        launcher: `local`, `torchrun` or `horovodrun`; by default the backend's.
+        launcher: `local`, `torchrun` or `horovodrun`, or `hosts:` with hosts as `chronograd.launch.hosts` reads them; by
+            default the backend's.
         on_line: called for each line that rank 0 writes: one per step, one per epoch (`event` is "epoch").
     Raises: InputError before anything is written, RunError if a rank fails.
     """
-    return resume(create(job, out, parent, initial_weights), launcher=launcher, on_line=on_line)
+    return resume(create(job, out, parent, initial_weights, launcher), launcher=launcher, on_line=on_line)
 
 
 def create(
@@ -52,10 +57,11 @@ def create(
     out: PathLike | None = None,
     parent: PathLike = DEFAULT_PARENT,
     initial_weights: PathLike | None = None,
+    launcher: str | None = None,
 ) -> RunDir:
     """The run directory of a job that can run here, with nothing run yet; see `train`."""
     job = jobs.scaled(job)
-    check(job)
+    check(job, launcher)
     return new_run(job, out, parent, initial_weights)
 
 
@@ -70,12 +76,18 @@ def new_run(job: Job, out: PathLike | None, parent: PathLike, initial_weights: P
 
 
 def resume(
-    run: RunDir, job: Job | None = None, *, launcher: str | None = None, on_line: OnLine = lambda line: None
+    run: RunDir,
+    job: Job | None = None,
+    *,
+    launcher: str | None = None,
+    on_line: OnLine = lambda line: None,
+    on_poll: OnPoll = lambda run: None,
 ) -> RunDir:
     """Train a run from its newest sound checkpoint, or from its start; a finished run is left as it is.
 
     With the same threads, eager on the CPU, one or two ranks end with the weights they would have had; three or more to
     rounding, as DDP sums in another order once it has rebuilt its buckets.
+    `on_line` is as for `train`; `on_poll` is called with the run about ten times a second while ranks run, and at the end.
     Raises JobError if `job` is given and is not the run's own.
     """
     own = run.job()
@@ -87,9 +99,9 @@ def resume(
         )
     if run.is_finished:
         return run
-    check(own)
+    check(own, launcher)
     try:
-        _launch(own, run, ["train"], launcher, on_line)
+        _launch(own, run, ["train"], launcher, on_line, on_poll)
     except RunError as error:
         raise RunError(error.message, error.hint or f"then go on with `chronograd train --resume {run.path}`") from None
     return run
@@ -118,7 +130,7 @@ def measure(
     """
     if num_steps < 1 or warmup < 1 or not seconds > 0:
         raise JobError(f"cannot time {num_steps} steps after {warmup} of warm-up in {seconds:g} s", "each is above 0")
-    run = create(job, out, parent)
+    run = create(job, out, parent, launcher=launcher)
     arguments = ["measure", f"--steps={num_steps}", f"--warmup={warmup}", f"--seconds={seconds}"]
     if flops_per_step is not None:
         arguments.append(f"--flops-per-step={flops_per_step}")
@@ -128,13 +140,16 @@ def measure(
     return run
 
 
-def check(job: Job) -> None:
+def check(job: Job, launcher: str | None = None) -> None:
     """Refuse a job that cannot run here, before anything is written; fetch its data if it is not on disk.
 
-    Raises InputError, RunError, MissingExtraError.
+    Other hosts look at their devices themselves. Raises InputError, RunError, MissingExtraError.
     """
-    registry.find(job.backend).plan(job, Path(), [])
-    check_machine(job, job.cluster.count, [gpu["name"] for gpu in environment.gpus()])
+    plan = registry.find(job.backend).plan(job, Path(), [])
+    if on_hosts := _hosts_of(launcher):
+        hosts.blocks(plan.world_size, on_hosts)
+    else:
+        check_machine(job, job.cluster.count, [gpu["name"] for gpu in environment.gpus()])
     check_anywhere(job)
     datasets.fetch(job.data)
 
@@ -152,10 +167,18 @@ def check_anywhere(job: Job) -> None:
     check_network(job, card)
 
 
-def _launch(job: Job, run: RunDir, arguments: Sequence[str], launcher: str | None, on_line: OnLine) -> None:
+def _launch(
+    job: Job,
+    run: RunDir,
+    arguments: Sequence[str],
+    launcher: str | None,
+    on_line: OnLine,
+    on_poll: OnPoll = lambda run: None,
+) -> None:
     backend = registry.find(job.backend)
     plan = backend.plan(job, run.path, arguments)
-    name = launcher or plan.launcher
+    on_hosts = _hosts_of(launcher)
+    name = "hosts" if on_hosts else launcher or plan.launcher
     if name not in LAUNCHERS:
         raise JobError(f"launcher {name!r} is not there", f"use {' or '.join(LAUNCHERS)}")
     if (name == "horovodrun") != (plan.launcher == "horovodrun"):
@@ -166,21 +189,37 @@ def _launch(job: Job, run: RunDir, arguments: Sequence[str], launcher: str | Non
     def watch() -> None:
         for line in follower.new_lines():
             on_line(line)
+        on_poll(run)
 
     start = time.time()
     try:
-        importlib.import_module(f"chronograd.launch.{name}").launch(plan, run, watch)
+        if on_hosts:
+            hosts.launch(plan, run, on_hosts, watch)
+        else:
+            importlib.import_module(f"chronograd.launch.{name}").launch(plan, run, watch)
     except RunError as error:
-        raise _first_failure(run, start, name) or error from None
+        first = _first_failure(run, start, name, error)
+        restarts = plan.max_restarts
+        again = f"after {restarts} restart{'s' * (restarts > 1)} from the newest checkpoint: " if restarts else ""
+        raise RunError(again + first.message, first.hint) from None
     if not run.is_finished:
         raise RunError(f"all ranks ended well, yet {run.path} has no record", f"look at {run.output_path(0)}")
 
 
-def _first_failure(run: RunDir, since: float, launcher: str) -> RunError | None:
-    """The error that made the others fail, which a launcher cannot tell; None if no rank wrote one."""
+def _hosts_of(launcher: str | None) -> list[Host]:
+    """The hosts that a launcher such as `hosts:node1,node2` names; none for other launchers."""
+    name, _, text = (launcher or "").partition(":")
+    return hosts.parse(text) if name == "hosts" else []
+
+
+def _first_failure(run: RunDir, since: float, launcher: str, told: RunError) -> RunError:
+    """The error that made the others fail, as the ranks wrote it; what the launcher told if none did.
+
+    A rank that was killed wrote none, and made the others fail; one that hung was killed for that.
+    """
     first = run.first_error(since)
-    if first is None:
-        return None
+    if first is None or (isinstance(told, KilledError) and not first[1].startswith(TIME_OUT)):
+        return told
     rank, text = first
     own, of_all = run.output_path(rank), run.output_path(launcher)
     mark = f"[{rank}]<" if launcher == "horovodrun" else f"[rank{rank}]" if run.ranks()[1:] else ""

@@ -7,15 +7,18 @@ import sys
 from collections.abc import Callable
 
 from chronograd.backends.plan import RankPlan
-from chronograd.launch.processes import Process, run_together
+from chronograd.launch.processes import Process, run_together, with_restarts
 from chronograd.rundir import RunDir
 
 LOOPBACK = "127.0.0.1"
 
 
 def launch(plan: RankPlan, run: RunDir, watch: Callable[[], None] = lambda: None) -> None:
-    """Run all ranks to their end. Raises RunError with the last lines of the rank that failed."""
-    run_together(processes(plan, run), watch)
+    """Run all ranks to their end, started again as often as the plan allows, each time at a port of their own.
+
+    Raises RunError with the last lines of the rank that failed.
+    """
+    with_restarts(lambda: run_together(processes(plan, run), watch), plan.max_restarts)
 
 
 def processes(plan: RankPlan, run: RunDir) -> list[Process]:

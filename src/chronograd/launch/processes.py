@@ -18,11 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from chronograd.errors import RunError
+from chronograd.files import read_bytes
 from chronograd.train.leash import LEASH_VARIABLE
 
 POLL_S = 0.1
 GRACE_S = 5.0
 TAIL_LINES = 20
+
+
+class KilledError(RunError):
+    """A process was killed from outside: what the others then say is not the cause."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +40,23 @@ class Process:
     output: Path
 
 
+def with_restarts(start: Callable[[], None], max_restarts: int) -> None:
+    """Start processes up to so many times again after one has failed. Raises the RunError of the last start."""
+    for restart in range(max_restarts + 1):
+        try:
+            start()
+            return
+        except RunError:
+            if restart == max_restarts:
+                raise
+
+
 def run_together(processes: Sequence[Process], watch: Callable[[], None] = lambda: None) -> None:
     """Run processes until all have ended well. `watch` is called about ten times a second, and once at the end.
 
-    When one ends badly the others are ended, and RunError tells the end of what it printed. An interrupt or
-    SIGTERM goes on to the processes. None outlives the call.
+    When one ends badly the others are ended, and RunError tells the end of what it printed; one that was killed is
+    blamed before one that failed, perhaps for want of it. An interrupt or SIGTERM goes on to the processes. None outlives
+    the call, nor does what they have started.
     """
     started: list[subprocess.Popen[bytes]] = []
     with _sigterm_raises():
@@ -58,10 +75,11 @@ def run_together(processes: Sequence[Process], watch: Callable[[], None] = lambd
         finally:
             _end(started, ending)
     watch()
-    for process, code in zip(processes, codes, strict=True):
-        if code:
-            ended = f"{process.name} {_how_it_ended(code)}"
-            raise RunError(f"{ended}; the end of {process.output}:\n{tail(process.output)}")
+    bad = [(code, process) for process, code in zip(processes, codes, strict=True) if code]
+    for code, process in sorted(bad, key=lambda one: one[0] > 0):
+        ended = f"{process.name} {how_it_ended(code)}"
+        kind = KilledError if code < 0 else RunError
+        raise kind(f"{ended}; the end of {process.output}:\n{tail(process.output)}")
 
 
 def _start(process: Process) -> subprocess.Popen[bytes]:
@@ -80,6 +98,7 @@ def _start(process: Process) -> subprocess.Popen[bytes]:
 
 def _end(started: Sequence[subprocess.Popen[bytes]], ending: signal.Signals) -> None:
     """Ask those that still run to end, then make them, their children too; reap all."""
+    offspring = _offspring(started)
     for process in started:
         if process.poll() is None:
             _signal_group(process, ending)
@@ -92,6 +111,22 @@ def _end(started: Sequence[subprocess.Popen[bytes]], ending: signal.Signals) -> 
         process.wait()
         assert process.stdin is not None
         process.stdin.close()
+    for child in offspring:  # one that was stopped, or in a session of its own, is there still
+        with contextlib.suppress(Exception):
+            child.kill()
+
+
+def _offspring(started: Sequence[subprocess.Popen[bytes]]) -> list[Any]:
+    """Processes that were started by these that still run; none where psutil is not installed."""
+    try:
+        import psutil
+    except ImportError:
+        return []
+    found = []
+    for process in started:
+        with contextlib.suppress(psutil.Error):
+            found += psutil.Process(process.pid).children(recursive=True)
+    return found
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
@@ -116,7 +151,7 @@ def _sigterm_raises() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _how_it_ended(code: int) -> str:
+def how_it_ended(code: int) -> str:
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with exit status {code}"
@@ -125,7 +160,7 @@ def _how_it_ended(code: int) -> str:
 def tail(path: Path, mark: str = "") -> str:
     """The last lines of a file, of those that begin with `mark`."""
     try:
-        text = path.read_text(errors="replace")
+        text = read_bytes(path).decode(errors="replace")
     except OSError:
         text = ""
     lines = [line for line in text.splitlines() if line.strip() and line.startswith(mark)][-TAIL_LINES:]

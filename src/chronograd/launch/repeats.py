@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from chronograd.errors import JobError
 from chronograd.job import Job, changed
 from chronograd.launch import jobs
-from chronograd.launch.jobs import OnLine, PathLike
+from chronograd.launch.jobs import OnLine, OnPoll, PathLike
 from chronograd.measure import environment
 from chronograd.record import Curve, Quantity, Record
 from chronograd.rundir import DEFAULT_PARENT, RunDir, is_run_dir
@@ -24,6 +24,7 @@ def train_over_seeds(
     initial_weights: PathLike | None = None,
     launcher: str | None = None,
     on_line: OnLine = lambda line: None,
+    on_poll: OnPoll = lambda run: None,
 ) -> RunDir:
     """Train a job once per seed, from its own on. Returns a run directory with the record of all and, in it, one
     directory per seed.
@@ -32,9 +33,11 @@ def train_over_seeds(
     """
     if seeds < 2:
         raise JobError(f"{seeds} seeds have no spread", "ask for two or more, or leave the option out")
-    jobs.check(job)
+    jobs.check(job, launcher)
     whole = RunDir.create(job, environment.environment() | {SEEDS_KEY: seeds}, out, parent)
-    return resume_over_seeds(whole, initial_weights=initial_weights, launcher=launcher, on_line=on_line)
+    return resume_over_seeds(
+        whole, initial_weights=initial_weights, launcher=launcher, on_line=on_line, on_poll=on_poll
+    )
 
 
 def seeds_of(run: RunDir) -> int | None:
@@ -49,6 +52,7 @@ def resume_over_seeds(
     initial_weights: PathLike | None = None,
     launcher: str | None = None,
     on_line: OnLine = lambda line: None,
+    on_poll: OnPoll = lambda run: None,
 ) -> RunDir:
     """Go on with repeats: finished seeds are kept, the others trained or resumed. Raises as `jobs.resume`."""
     job, seeds = whole.job(), seeds_of(whole)
@@ -58,8 +62,12 @@ def resume_over_seeds(
     for seed in range(job.training.seed, job.training.seed + seeds):
         one = changed(job, [f"training.seed={seed}"])
         path = whole.path / f"seed-{seed}"
-        run = RunDir.open(path) if is_run_dir(path) else jobs.create(one, path, initial_weights=initial_weights)
-        records.append(jobs.resume(run, one, launcher=launcher, on_line=on_line).record())
+        run = (
+            RunDir.open(path)
+            if is_run_dir(path)
+            else jobs.create(one, path, initial_weights=initial_weights, launcher=launcher)
+        )
+        records.append(jobs.resume(run, one, launcher=launcher, on_line=on_line, on_poll=on_poll).record())
     whole.save_record(record_of_all(records))
     return whole
 
@@ -71,7 +79,7 @@ def record_of_all(records: Sequence[Record]) -> Record:
     """
     first = records[0]
     whole = first.model_copy(deep=True, update={"title": f"{first.title}, {len(records)} seeds", "curves": {}})
-    for name in first.quantities:
+    for name in dict.fromkeys(name for record in records for name in record.quantities):
         known = [r[name].value for r in records if r[name].value is not None]
         values = [v for v in known if v is not None]
         if values:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from chronograd import files
 from chronograd import job as jobs
 from chronograd.backends import registry
 from chronograd.data import datasets
@@ -31,6 +33,7 @@ from chronograd.launch.processes import tail
 from chronograd.launch.slurm_script import EXIT_FILE, TIMED_OUT, Options, for_nodes, plan_of, render, shape_of
 from chronograd.record import write_aside, write_json
 from chronograd.rundir import DEFAULT_PARENT, RunDir, StepFollower
+from chronograd.train.checkpoint_folder import list_checkpoints
 
 PathLike = str | os.PathLike[str]
 SCRIPT, NOTE = "job.sbatch", "slurm.json"
@@ -216,9 +219,16 @@ def collect(run: RunDir) -> RunDir:
 def usage(run: RunDir) -> list[dict[str, float]]:
     """Seconds that each rank took, real, user and system, the sum of its attempts; in order of ranks."""
     found = []
-    for path in sorted(run.path.glob("usage.*.jsonl"), key=lambda p: int(p.name.split(".")[1])):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        found.append({name: sum(float(line[name]) for line in lines) for name in ("real_s", "user_s", "system_s")})
+    names = re.compile(r"usage\.([0-9]{1,9})\.jsonl")
+    ranks = {int(match[1]): path for path in run.path.iterdir() if (match := names.fullmatch(path.name))}
+    for _, path in sorted(ranks.items()):
+        try:
+            lines = [json.loads(line) for line in files.read_bytes(path).splitlines()]
+            total = {name: sum(float(line[name]) for line in lines) for name in ("real_s", "user_s", "system_s")}
+            files.check_plain(total)
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            raise FileFormatError(f"{path} is damaged: {error}") from None
+        found.append(total)
     return found
 
 
@@ -249,19 +259,20 @@ def _evidence(run: RunDir, status: Status) -> str:
 def _ended(run: RunDir) -> tuple[str, str] | None:
     """How a script came to its end; None if it did not."""
     try:
-        _, code = (run.path / EXIT_FILE).read_text().split()
+        _, word = files.read_bytes(run.path / EXIT_FILE).decode().split()
+        code = int(word)
     except (OSError, ValueError):
         return None
-    if int(code) == TIMED_OUT:
+    if code == TIMED_OUT:
         return "TIMEOUT", "no checkpoint was written in the time"
-    if int(code) == KILLED:
+    if code == KILLED:
         return "FAILED", "exit status 137: a rank was killed, often for want of memory"
-    return "FAILED", f"exit status {code}" + ("" if int(code) else ", yet no record")
+    return "FAILED", f"exit status {code}" + ("" if code else ", yet no record")
 
 
 def _checkpointed(run: RunDir) -> int:
-    found = [p.name for p in run.checkpoints.glob("step-*")]
-    return max((int(name.removeprefix("step-")) for name in found), default=0)
+    found = list_checkpoints(run.checkpoints)
+    return int(found[-1].name.removeprefix("step-")) if found else 0
 
 
 # -- what the run directory keeps --------------------------------------------------------------------------
@@ -274,17 +285,29 @@ def note(run: RunDir, job_id: str, options: Options) -> None:
 def _read_note(run: RunDir) -> dict[str, Any]:
     path = run.path / NOTE
     try:
-        data = json.loads(path.read_bytes())
-        return {"job_id": data["job_id"], "submitted": float(data["submitted"]), "options": dict(data["options"])}
+        data = files.read_json(path)
+        return {
+            "job_id": str(data["job_id"]),
+            "submitted": float(data["submitted"]),
+            "options": _asked(data["options"]),
+        }
     except FileNotFoundError:
         raise RunError(f"{run.path} was not submitted to SLURM", "`chronograd launch JOB --on slurm` does so") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FileFormatError(f"{path} is damaged: {error}") from None
 
 
+def _asked(data: dict[str, Any]) -> Options:
+    options = Options(**{**data, "extra": tuple(data.get("extra", ()))})
+    words = (*options.extra, *(value for name, value in data.items() if name not in ("extra", "cpus_per_task")))
+    if not all(isinstance(w, str | None) for w in words) or not isinstance(options.cpus_per_task, int | None):
+        raise ValueError(f"options are {data!r:.200}")
+    return options
+
+
 def _options(run: RunDir) -> Options:
-    data = _read_note(run)["options"]
-    return Options(**{**data, "extra": tuple(data["extra"])})
+    options: Options = _read_note(run)["options"]
+    return options
 
 
 def _submitted(run: RunDir) -> float:

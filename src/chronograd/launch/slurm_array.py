@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-import yaml
-
+from chronograd import files
 from chronograd import job as jobs
 from chronograd.errors import JobError, RunError
 from chronograd.job import Job
@@ -34,8 +33,8 @@ def grid(job: Job, sweep: Sequence[str]) -> list[Element]:
     for text in sweep:
         field, sign, values = text.partition("=")
         try:
-            parsed = yaml.safe_load(f"[{values}]") if sign and field else None
-        except yaml.YAMLError:
+            parsed = files.parse_yaml(f"[{values}]") if sign and field else None
+        except ValueError:
             parsed = None
         if not parsed:
             raise JobError(f"cannot read the sweep {text!r}", "write FIELD=A,B,... such as training.batch=32,64")

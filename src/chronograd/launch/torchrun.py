@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 
 from chronograd.backends.plan import RankPlan
+from chronograd.errors import RunError
 from chronograd.launch.local import LOOPBACK, loopback_only
-from chronograd.launch.processes import Process, run_together
+from chronograd.launch.processes import KilledError, Process, how_it_ended, run_together
 from chronograd.rundir import RunDir
 
 # Each start of the ranks is to meet at a store of its own: in one shared by all starts, a rank that was started again
@@ -16,10 +18,25 @@ OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 def launch(plan: RankPlan, run: RunDir, watch: Callable[[], None] = lambda: None) -> None:
-    """Run all ranks to their end. Raises RunError with the last lines that a rank printed."""
+    """Run all ranks to their end; torchrun starts them again as often as the plan allows.
+
+    Raises RunError with the last lines that a rank printed, KilledError that names the rank if one was killed.
+    """
     environment = {**plan.environment, **loopback_only(), **OWN_STORE}
     process = Process("torchrun", command(plan), environment, run.output_path("torchrun"))
-    run_together([process], watch)
+    try:
+        run_together([process], watch)
+    except RunError as error:
+        if killed := _killed(process.output.read_text(errors="replace")):
+            raise KilledError(killed) from None
+        raise error from None
+
+
+def _killed(printed: str) -> str:
+    """The rank that was killed, as torchrun's last report tells; empty if none was."""
+    report = printed[printed.rfind("Failures:") :]
+    found = re.findall(r"rank\s+: (\d+) .*\n\s*exitcode\s+: (-\d+) ", report)
+    return "; ".join(f"rank {rank} {how_it_ended(int(code))}" for rank, code in found)
 
 
 def command(plan: RankPlan) -> tuple[str, ...]:

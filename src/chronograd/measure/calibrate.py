@@ -226,7 +226,7 @@ def _describe(place: str, peaks: list[dict[str, float]], precisions: list[str]) 
     bandwidth = max(p["bytes_per_s"] for p in peaks)
     if place == "cuda":
         properties = torch.cuda.get_device_properties(0)
-        known = _catalogued(properties.name)
+        known = catalog.of_driver_name(properties.name)
         base = known or catalog.device("v100")
         return base.model_copy(
             update={
@@ -254,13 +254,6 @@ def _describe(place: str, peaks: list[dict[str, float]], precisions: list[str]) 
         node=Node(devices_per_node=environment.cores(), intra_link="loopback", inter_link="ethernet-10g"),
         source=(_measured("peak_flops_per_s", "bandwidth_bytes_per_s", "memory_bytes", "num_units"),),
     )
-
-
-def _catalogued(name: str) -> Device | None:
-    """The catalogue's device that a driver's name means, such as `NVIDIA H100 80GB HBM3`."""
-    words = name.lower().replace("-", " ").split()
-    found = [d for d in catalog.devices() if d.kind == "gpu" and d.name != "local" and d.name.split("-")[0] in words]
-    return min(found, key=lambda d: len(d.name)) if found else None
 
 
 def _cache_bytes() -> int:

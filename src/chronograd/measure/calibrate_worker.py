@@ -101,15 +101,15 @@ def _best(run: Callable[[], Any], device: torch.device, seconds: float = 1.0) ->
     return best
 
 
-def peaks(device: torch.device, precision: str) -> dict[str, float]:
-    """Reached FLOP/s of a large square product and bytes per second of a large copy."""
+def peaks(device: torch.device, precision: str, seconds: float = 1.0) -> dict[str, float]:
+    """Reached FLOP/s of a large square product and bytes per second of a large copy, each over some seconds."""
     n, size = (8192, 2**28) if device.type == "cuda" else (1024, 2**24)
     a, b = torch.randn(n, n, device=device), torch.randn(n, n, device=device)
     source = torch.randn(size, device=device)
     target = torch.empty_like(source)
     with _arithmetic(device, precision):
-        product_s = _best(lambda: torch.mm(a, b), device)
-    copy_s = _best(lambda: target.copy_(source), device)
+        product_s = _best(lambda: torch.mm(a, b), device, seconds)
+    copy_s = _best(lambda: target.copy_(source), device, seconds)
     return {"flops_per_s": 2 * n**3 / product_s, "bytes_per_s": 2 * 4 * size / copy_s}
 
 

@@ -7,6 +7,7 @@ the user's own, which `predict` reads in place of the catalogue's.
 from __future__ import annotations
 
 import math
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -22,12 +23,19 @@ from chronograd.errors import InputError
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Link, Source
 from chronograd.measure import environment
-from chronograd.measure.workers import run_workers
+from chronograd.measure.workers import Seat, run_workers
+from chronograd.predict.calibration import Z80
 from chronograd.predict.collectives import ALPHA_BETA, bandwidths
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 MESSAGE_BYTES = (4_096, 32_768, 262_144, 1_048_576, 4_194_304, 16_777_216)
 LOOPBACK = "loopback"
+# Between hosts each message follows a rest, as in training: 256 KiB of tokens are there again after 21 ms at 100 Mbit/s.
+REST_S = 0.05
+# A third parameter always fits better; a burst is believed where it takes away most of the squared error.
+_BURST_GAIN = 4.0
+# What the formula is off by at best, against which the spread of a message is held.
+_FIT_ERROR = 0.05
 
 
 @dataclass(frozen=True)
@@ -67,13 +75,14 @@ def measure_step_sigma_log(world: int = 2, seconds: float = 8.0) -> float:
 
 @dataclass(frozen=True)
 class Fit:
-    """t = a(n)·α + b(n)·S/B of one collective; `error` is the median of |fitted / measured - 1|."""
+    """t = a(n)·α + max(0, b(n)·S - burst)/B of one collective; `error` is the median of |fitted / measured - 1|."""
 
     collective: str
     latency_s: float
     bandwidth_bytes_per_s: float
     error: float
     n: int
+    burst_bytes: float = 0.0
 
 
 def measure_links(
@@ -82,11 +91,13 @@ def measure_links(
     message_bytes: Sequence[int] = MESSAGE_BYTES,
     seconds_each: float = 0.4,
     progress: Callable[[float, str], None] = lambda share, text: None,
+    seats: Sequence[Seat] = (),
 ) -> list[Timed]:
     """Time collectives between processes of this machine, with one thread each.
 
     Args:
         worlds: numbers of processes. `seconds_each`: for one collective of one size.
+        seats: where the processes run instead; `worlds` is then their number.
     Raises: InputError for a world below 2 or an unknown collective, RunError if a process fails.
     """
     for world in worlds:
@@ -101,7 +112,7 @@ def measure_links(
         def report(share: float, name: str, i: int = i, world: int = world) -> None:
             progress((i + share) / len(worlds), f"{world} processes: {name}")
 
-        found += _of_world(world, collectives, message_bytes, seconds_each, report)
+        found += _of_world(world, collectives, message_bytes, seconds_each, report, seats)
     return found
 
 
@@ -111,9 +122,10 @@ def _of_world(
     message_bytes: Sequence[int],
     seconds_each: float,
     report: Callable[[float, str], None],
+    seats: Sequence[Seat] = (),
 ) -> list[Timed]:
     sizes = [size // (4 * world) * 4 * world for size in message_bytes]
-    results = _run(world, collectives, sizes, seconds_each, report)
+    results = _run(world, collectives, sizes, seconds_each, report, seats)
     found = []
     for rows in zip(*(result["rows"] for result in results), strict=True):
         slowest = np.max([row["seconds"] for row in rows], axis=0)
@@ -133,46 +145,74 @@ def _run(
     sizes: Sequence[int],
     seconds_each: float,
     report: Callable[[float, str], None],
+    seats: Sequence[Seat] = (),
 ) -> list[dict[str, Any]]:
     """What each rank timed."""
     with tempfile.TemporaryDirectory() as folder:
-        common = [str(world), str(Path(folder) / "store"), str(seconds_each)]
-        asked = [",".join(collectives), ",".join(map(str, sizes))]
+        meeting = "env://" if seats else f"file://{Path(folder) / 'store'}"
+        common = [str(world), meeting, str(seconds_each)]
+        asked = [",".join(collectives), ",".join(map(str, sizes)), str(REST_S if seats else 0.0)]
         ranks = [[str(rank), *common, *asked] for rank in range(world)]
-        return run_workers("chronograd.measure.links_worker", ranks, report, len(collectives) * len(sizes))
+        count = len(collectives) * len(sizes)
+        return run_workers("chronograd.measure.links_worker", ranks, report, count, seats=seats)
 
 
-def fit(rows: Sequence[Timed], collective: str = "all_reduce") -> Fit:
+def fit(rows: Sequence[Timed], collective: str = "all_reduce", has_burst: bool = False) -> Fit:
     """α (s) and B (bytes/s) of one collective by relative least squares over sizes and worlds, neither below zero.
 
-    Raises InputError if no row is of it.
+    Args:
+        has_burst: also look for the bytes that pass at once, which only messages after a rest show. Small messages then
+            vary many-fold, so each counts by its own spread beside the relative error.
+    Raises: InputError if no row is of it.
     """
     own = [row for row in rows if row.collective == collective]
     if not own:
         raise InputError(f"no {collective} was timed", f"time it: --collective {collective}")
     seconds = np.array([row.seconds for row in own])
-    matrix = np.array([ALPHA_BETA[collective](row.bytes, row.world) for row in own], dtype=float) / seconds[:, None]
-    (alpha, per_byte), _ = nnls(matrix, np.ones(len(own)))
-    error = float(np.median(np.abs(matrix @ (alpha, per_byte) - 1)))
-    return Fit(collective, float(alpha), 1 / max(float(per_byte), 1e-15), error, len(own))
+    spread = np.array([row.high - row.low for row in own]) / (2 * Z80) if has_burst else 0.0
+    scale = np.hypot(seconds, spread / _FIT_ERROR)
+    messages, sent = np.array([ALPHA_BETA[collective](row.bytes, row.world) for row in own], dtype=float).T
+
+    def fitted(burst: float) -> tuple[float, np.ndarray, np.ndarray]:
+        matrix = np.stack([messages, np.maximum(sent - burst, 0.0)], axis=1)
+        (alpha, per_byte), residual = nnls(matrix / scale[:, None], seconds / scale)
+        return float(residual) ** 2, np.array([alpha, per_byte]), matrix
+
+    bursts = np.geomspace(4096, float(sent.max()) / 2, 200) if has_burst else ()
+    burst = min(bursts, key=lambda burst: fitted(burst)[0], default=0.0)
+    if fitted(burst)[0] * _BURST_GAIN > fitted(0.0)[0]:
+        burst = 0.0
+    _, (alpha, per_byte), matrix = fitted(burst)
+    error = float(np.median(np.abs(matrix @ (alpha, per_byte) / seconds - 1)))
+    return Fit(collective, float(alpha), 1 / max(float(per_byte), 1e-15), error, len(own), float(burst))
 
 
-def link_of(found: Fit, worlds: Sequence[int]) -> Link:
-    """The link of this machine's processes, named `loopback` as in the catalogue."""
+def link_of(found: Fit, worlds: Sequence[int], name: str = LOOPBACK, hosts: Sequence[str] = ()) -> Link:
+    """The link that was measured: of this machine's processes, named `loopback` as in the catalogue, or of hosts."""
+    between = f" between {' and '.join(hosts)}" if hosts else ""
+    burst = f"; {found.burst_bytes:.0f} bytes pass at once after a rest" if found.burst_bytes else ""
     source = Source(
-        of=("latency_s", "bandwidth_bytes_per_s"),
+        of=("latency_s", "bandwidth_bytes_per_s", *(("burst_bytes",) if found.burst_bytes else ())),
         source=f"measured by chronograd calibrate links on {environment.processor_name()}: all-reduce over "
-        f"{' and '.join(map(str, worlds))} processes, {found.n} sizes; fit off by {100 * found.error:.0f} % in the median",
+        f"{' and '.join(map(str, worlds))} processes{between}, {found.n} sizes; fit off by {100 * found.error:.0f} % in the "
+        f"median{burst}",
         date=datetime.now(UTC).date().isoformat(),
         tag="measured",
     )
     return Link(
-        name=LOOPBACK,
-        title="Processes of this machine, gloo over the loopback interface",
+        name=name,
+        title="Measured" + between if hosts else "Processes of this machine, gloo over the loopback interface",
         latency_s=found.latency_s,
         bandwidth_bytes_per_s=found.bandwidth_bytes_per_s,
+        burst_bytes=found.burst_bytes,
         source=(source,),
     )
+
+
+def check_name(name: str) -> None:
+    """Raises InputError for what cannot be the name of a link, before it is measured."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name):
+        raise InputError(f"{name!r} is no name of a link", "use small letters, digits and hyphens, as in ethernet-here")
 
 
 def save(link: Link) -> Path:

@@ -32,7 +32,7 @@ class PeakMemory:
         return self._resident.peak_bytes()
 
 
-def cpu_tensor_peak_bytes(run: Callable[[], None], held: Iterable[torch.Tensor]) -> int:
+def cpu_tensor_peak_bytes(run: Callable[[], object], held: Iterable[torch.Tensor]) -> int:
     """Peak bytes of tensors on the CPU while `run` runs once: what a trace predicts, less workspace.
 
     The allocator's own events, from torch's profiler, summed in order, on top of the tensors `held` all along, each

@@ -70,6 +70,8 @@ def join(
 def _timed(table: Table, row: Row) -> Timed | str:
     """A row with its work, or why it has none."""
     name = row.model if ":" in row.model else f"timm:{row.model}"
+    if name.partition(":")[0] not in ("timm", "torchvision"):
+        return "neither timm's nor torchvision's; a table may not name code to import"
     shape = (3, row.image_size, row.image_size)
     try:
         with warnings.catch_warnings():

@@ -128,12 +128,30 @@ def _part_quantities(ranks: Mapping[int, Sequence[Line]], source: str) -> dict[s
         samples = [other[name] for _, other in paired] if without else [line[name] for line in alone if name in line]
         told = source + ("; in steps that exchange nothing" if without else "")
         found[name] = Quantity.of_samples(samples, "s", told) if samples else _unmarked()
-    if paired:
+    if not paired and len(ranks) > 1 and all("exchange_wait_s" in line for line in alone):
+        found |= _waits(ranks, alone, source)
+    elif paired:
         found["communication_exposed_s"] = _exposed([_compute_s(a) - _compute_s(b) for a, b in paired])
     elif len(ranks) > 1:
         found["communication_exposed_s"] = Quantity.missing("s", "no step without exchange was timed beside these")
     else:
         found["communication_exposed_s"] = Quantity(value=0.0, unit="s", source="one rank: nothing is exchanged")
+    return found
+
+
+def _waits(ranks: Mapping[int, Sequence[Line]], alone: Sequence[Line], source: str) -> dict[str, Quantity]:
+    """Where each rank's own wait is known: the slowest link's share, and the mean wait for the slowest rank."""
+    in_step = [[line["exchange_wait_s"] for line in lines] for lines in _in_step(ranks, "parts")]
+    told = "wait after a rank's own last gradient"
+    found = {
+        "communication_exposed_s": Quantity.of_samples([line["exchange_wait_s"] for line in alone], "s", told),
+        "straggler_wait_s": Quantity.of_samples(
+            [sum(waits) / len(waits) - min(waits) for waits in in_step], "s", f"{told}, mean over ranks less the least"
+        ),
+    }
+    if all("backward_s" in line for line in alone):
+        own = [max(0.0, line["backward_s"] - line["exchange_wait_s"]) for line in alone]
+        found["backward_s"] = Quantity.of_samples(own, "s", f"{source}; less the {told}")
     return found
 
 
@@ -165,5 +183,5 @@ def _in_step(ranks: Mapping[int, Sequence[Line]], mode: str | None = None) -> li
     for rank, lines in ranks.items():
         for line in lines:
             if mode is None or line.get("mode") == mode:
-                steps.setdefault(line["step"], []).append({"rank": rank, **line})
+                steps.setdefault(line["step"], []).append(type(line)({"rank": rank, **line}))
     return [steps[s] for s in sorted(steps)]

@@ -20,6 +20,7 @@ from typing import Protocol
 
 import torch
 
+from chronograd.measure import process
 from chronograd.measure.timing import Timing
 
 
@@ -36,6 +37,10 @@ class Step(Protocol):
 
     def without_exchange(self) -> AbstractContextManager[None] | None:
         """A context in which ranks exchange nothing; None if they never do."""
+
+    @property
+    def waited_s(self) -> float | None:
+        """Seconds of the last backward in which this rank waited for the others; None where that is not known."""
 
 
 PARTS = ("input", "transfer", "forward", "backward", "update")
@@ -58,6 +63,7 @@ def time_steps(
         _run(step, index, now)
         _run_without_exchange(step, index, now)
     step_s = (now() - start) / timing.warmup
+    write(event="ready", step=timing.warmup, **process.at_first_step())
     count = agree(max(1, min(timing.num_steps, math.floor(timing.seconds / step_s))))
     index = timing.warmup
     is_cuda = step.device.type == "cuda"
@@ -67,7 +73,7 @@ def time_steps(
             index += 1
     for _ in range(count):
         parts = _run(step, index, now)
-        whole = {} if is_cuda else {"step_time_s": sum(parts.values())}
+        whole = {} if is_cuda else {"step_time_s": sum(parts[f"{name}_s"] for name in PARTS)}
         write(step=index + 1, mode="parts", **whole, **parts)
         index += 1
         apart = _run_without_exchange(step, index, now)
@@ -113,7 +119,7 @@ def _run(step: Step, index: int, now: Callable[[], float], update: bool = True) 
         this = now()
         times[f"{name}_s"] += this - last
         last = this
-    return times
+    return times if step.waited_s is None else {**times, "exchange_wait_s": step.waited_s}
 
 
 def _run_without_exchange(step: Step, index: int, now: Callable[[], float]) -> dict[str, float] | None:

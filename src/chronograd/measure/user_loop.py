@@ -14,6 +14,12 @@
 
 Time between two steps is input time; `pause` takes time out of the clock. Parts are optional. On CUDA each
 step ends with one synchronisation, and parts are timed by events, without any.
+
+The first step is also used to look what the loop works with (chronograd.measure.in_use): how many samples its DataLoader
+has and whether they are shared out, and the network, whose gradients tell on the CPU how long a rank waits for the others:
+that wait is then no part of backward. Averaging by calls of torch.distributed, or a part marked `communication`, is known
+for what it is, too. At the end a copy of the network runs a few times more, for `chronograd explain` (`what_if=False` leaves
+that out).
 """
 
 from __future__ import annotations
@@ -29,7 +35,7 @@ from typing import TYPE_CHECKING, Self
 from chronograd import job as jobs
 from chronograd.errors import InputError, NotFoundError, RunError
 from chronograd.job import Job
-from chronograd.measure import environment, result
+from chronograd.measure import environment, process, result
 from chronograd.measure.memory import PeakMemory
 from chronograd.record import Record
 from chronograd.rundir import RunDir
@@ -37,11 +43,13 @@ from chronograd.rundir import RunDir
 if TYPE_CHECKING:
     import torch
 
+    from chronograd.measure.watched import Watched
+
 PathLike = str | os.PathLike[str]
 WARMUP = 5
 WAIT_FOR_RANK_0_S = 60.0
 # What a user may mark, and the quantity it becomes.
-PARTS = {name.removesuffix("_s"): name for name in result.OWN_PARTS}
+PARTS = {name.removesuffix("_s"): name for name in result.OWN_PARTS} | {"communication": "exchange_wait_s"}
 
 
 def record(
@@ -53,6 +61,7 @@ def record(
     title: str = "",
     warmup: int = WARMUP,
     flops_per_step: float | None = None,
+    what_if: bool = True,
 ) -> LoopRecorder:
     """A context around a training loop that writes a run directory and its record, even when the loop raises.
 
@@ -63,6 +72,7 @@ def record(
         job: the job, or its file, if there is one.
         warmup: first steps that are written and left out of the quantities.
         flops_per_step: matrix FLOPs of one step of one rank.
+        what_if: after the loop, time a copy of the network with fewer threads and with a larger batch.
 
     Under torchrun (RANK and WORLD_SIZE are set) every rank records into the same directory, which rank 0
     makes; give `path`. Raises InputError, RunError when entered.
@@ -70,7 +80,7 @@ def record(
     read = job if job is None or not isinstance(job, (str, os.PathLike)) else jobs.load(Path(job))
     if batch is None and read is not None:
         batch = read.training.batch
-    return LoopRecorder(path, batch, str(device), read, title, warmup, flops_per_step)
+    return LoopRecorder(path, batch, str(device), read, title, warmup, flops_per_step, what_if)
 
 
 class LoopRecorder:
@@ -87,16 +97,18 @@ class LoopRecorder:
         title: str,
         warmup: int,
         flops_per_step: float | None,
+        what_if: bool,
     ) -> None:
         if batch is not None and batch < 1:
             raise InputError(f"batch is {batch}; it is the number of samples per step", "give 1 or more")
         self._path, self._batch, self._device_name, self._job = path, batch, device, job
-        self._title, self._warmup, self._flops = title, warmup, flops_per_step
+        self._title, self._warmup, self._flops, self._what_if = title, warmup, flops_per_step, what_if
         self._rank, self._world_size = (int(os.environ.get(n, d)) for n, d in (("RANK", "0"), ("WORLD_SIZE", "1")))
         self._num_steps = 0
         self._input_s = self._since = 0.0
         self._parts: dict[str, list[Callable[[], float]]] | None = None
         self._open_part = ""
+        self._watched: Watched | None = None
 
     def __enter__(self) -> Self:
         import torch
@@ -107,8 +119,18 @@ class LoopRecorder:
         is_cuda = self._device.type == "cuda"
         name = torch.cuda.get_device_name(self._device) if is_cuda else environment.processor_name()
         threads = torch.get_num_threads()
-        self._lines.write(event="start", step=0, device=str(self._device), device_name=name, threads=threads)
+        self._lines.write(
+            event="start",
+            step=0,
+            device=str(self._device),
+            device_name=name,
+            threads=threads,
+            **process.at_start(),
+        )
         self._memory = PeakMemory(self._device)
+        from chronograd.measure.watched import Watched  # imports torch
+
+        self._watched = Watched(self._device)
         self._since = self._now()
         return self
 
@@ -117,6 +139,11 @@ class LoopRecorder:
     ) -> None:
         peak, source = self._memory.peak_bytes(), self._memory.source
         self._lines.write(event="memory", step=self._num_steps, memory_peak_bytes=peak, source=source)
+        self._lines.write(event="end", step=self._num_steps, **process.at_end())
+        assert self._watched is not None
+        self._watched.leave()
+        if self._what_if and error is None:
+            self._watched.write_what_if(self._lines.write)
         self._lines.close()
         if self._rank == 0:
             self.run.save_record(self._record("" if error is None else f"{type(error).__name__}: {error}"))
@@ -126,25 +153,34 @@ class LoopRecorder:
         """One training step. A step that raises is not written."""
         if self._parts is not None:
             raise InputError("rec.step() within rec.step()", "end one step before the next begins")
+        assert self._watched is not None
+        if self._num_steps == 0:
+            self._lines.write(event="ready", step=0, **process.at_first_step())
         start = time.perf_counter()
         input_s = self._input_s + start - self._since
         self._parts = {}
+        self._watched.begin_step()
         try:
             yield
             end = self._now()
             parts = {PARTS[name]: sum(read() for read in reads) for name, reads in self._parts.items()}
             parts["input_s"] = parts.get("input_s", 0.0) + input_s
+            waited_s = self._watched.waited_s()
+            if waited_s is not None:
+                parts.setdefault("exchange_wait_s", waited_s)
         finally:
             self._parts = None
             self._input_s, self._since = 0.0, time.perf_counter()
         self._num_steps += 1
         mode = "warmup" if self._num_steps <= self._warmup else "parts"
         self._lines.write(step=self._num_steps, mode=mode, step_time_s=input_s + end - start, **parts)
+        if self._num_steps == 1:
+            self._lines.write(event="work", step=0, **self._watched.look())
         self._since = time.perf_counter()
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """A part of the step: input, transfer, forward, backward or update. Times of equal names add up."""
+        """A part of the step: input, transfer, forward, backward, communication or update. Times of equal names add up."""
         if name not in PARTS:
             raise NotFoundError("part of a step", name, PARTS)
         if self._parts is None or self._open_part:

@@ -14,11 +14,22 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from chronograd.errors import RunError
 
 TIMEOUT_S = 600.0
+
+
+class Seat(Protocol):
+    """Where a worker runs, if not simply here; see chronograd.launch.hosts."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables that say its rank and where the others are."""
+
+    def command(self, command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
+        """A command as it is started from here, to run there."""
 
 
 def run_workers(
@@ -27,12 +38,14 @@ def run_workers(
     report: Callable[[float, str], None] = lambda share, name: None,
     steps: int = 1,
     environment: Mapping[str, str] | None = None,
+    seats: Sequence[Seat] = (),
 ) -> list[dict[str, Any]]:
     """Run one `python -m module` per entry of `arguments` and return what each printed as its result.
 
-    `report` is called with the share of `steps` progress lines of all workers, and the name of the last. Raises RunError.
+    `report` is called with the share of `steps` progress lines of all workers, and the name of the last. With `seats`,
+    one for each worker, they run there. Raises RunError.
     """
-    with _started(module, arguments, environment or {}) as running:
+    with _started(module, arguments, environment or {}, seats) as running:
         lines: queue.Queue[tuple[int, str]] = queue.Queue()
         for i, process in enumerate(running):
             threading.Thread(target=_read, args=(i, process, lines), daemon=True).start()
@@ -60,16 +73,21 @@ def run_workers(
 
 @contextmanager
 def _started(
-    module: str, arguments: Sequence[Sequence[str]], environment: Mapping[str, str]
+    module: str, arguments: Sequence[Sequence[str]], environment: Mapping[str, str], seats: Sequence[Seat]
 ) -> Iterator[list[subprocess.Popen[str]]]:
     pipes: dict[str, Any] = {
         "stdin": subprocess.PIPE,
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE,
         "text": True,
-        "env": {**os.environ, "PYTHONUNBUFFERED": "1", **environment},
     }
-    running = [subprocess.Popen([sys.executable, "-m", module, *a], **pipes) for a in arguments]
+    running = []
+    for number, words in enumerate(arguments):
+        command, own = (sys.executable, "-m", module, *words), {"PYTHONUNBUFFERED": "1", **environment}
+        if seats:
+            own |= seats[number].environment
+            command = seats[number].command(command, own)
+        running.append(subprocess.Popen(command, env={**os.environ, **own}, **pipes))
     try:
         yield running
     finally:

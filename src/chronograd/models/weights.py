@@ -12,7 +12,6 @@ import contextlib
 import copy
 import hashlib
 import importlib
-import json
 import re
 import socket
 import sys
@@ -27,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
+from chronograd import files
 from chronograd.errors import FileFormatError, InputError, MissingExtraError, RunError
 
 Tensors = dict[str, Tensor]
@@ -256,14 +256,17 @@ def _listed(what: str, names: list[str]) -> list[str]:
 
 
 def _from_path(source: str) -> tuple[Tensors, str]:
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return _from_run(path, source)
-    if not path.exists():
+    try:
+        path = Path(source).expanduser()
+        if path.is_dir():
+            return _from_run(path, source)
+        files.open_plain(path).close()
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~name of no user
+        why = "there are no weights at" if isinstance(error, FileNotFoundError) else f"{error}; cannot read weights at"
         raise InputError(
-            f"there are no weights at {source}",
+            f"{why} {source}",
             f"name a run directory, a file (.safetensors, {', '.join(PYTORCH_SUFFIXES)}), torchvision or timm",
-        )
+        ) from None
     if path.suffix == ".safetensors":
         given = _read_safetensors(path)
     elif path.suffix in PYTORCH_SUFFIXES:
@@ -349,8 +352,10 @@ def _averaged(given: Tensors) -> Tensors:
 def _check_sums(path: Path) -> set[str]:
     """Names of a checkpoint's tensor files. Raises FileFormatError if one is not what was written."""
     try:
-        state = json.loads((path / "state.json").read_bytes())
+        state = files.read_json(path / "state.json")
         sums = state["sha256"] if state["format"] == "chronograd-checkpoint" else {}
+        if not set(sums) <= {f"{part}.safetensors" for part in ("model", "optimizer", "ema")}:
+            raise ValueError("state.json names files that no checkpoint has")
         changed = [name for name, value in sums.items() if _sha256(path / name) != value]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError(f"{path}: {_one_line(error)}") from None
@@ -361,7 +366,7 @@ def _check_sums(path: Path) -> set[str]:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
+    with files.open_plain(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

@@ -6,7 +6,6 @@ data sheet with a wide interval. It is kept in the device's file, under `calibra
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -99,13 +98,34 @@ class Calibration:
         positive = ("peak_flops_per_s", "vector_flops_per_s", "bandwidth_bytes_per_s", "cache_speedup")
         for name in positive:
             value = getattr(self, name)
-            if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _MOST:
                 raise FileFormatError(f"calibration: {name} is {value!r}, not a positive number")
 
     def columns(self) -> dict[str, np.ndarray]:
         """Rates as arrays over CLASSES; a class never calibrated takes the defaults."""
         rates = [self.classes.get(name, ClassRate()) for name in CLASSES]
         return {name: np.array([getattr(r, name) for r in rates], dtype=np.float64) for name in asdict(ClassRate())}
+
+    def _check(self) -> None:
+        """What a file may have wrong beside what is wrong anywhere. Raises ValueError."""
+        for name, rate in self.classes.items():
+            for share, value in asdict(rate).items():
+                _check_number(f"{share} of {name}", value)
+            if not (rate.bandwidth > 0 and rate.weights > 0 and rate.compute > 0):
+                raise ValueError(f"a share of {name} is 0")
+        for name in ("host_launch_s", "cache_bytes", "update_launch_s", "input_launch_s", "overlap", "sigma"):
+            _check_number(name, getattr(self, name))
+        for name in ("threads", "processes"):
+            if getattr(self, name) is not None:
+                _check_number(name, getattr(self, name))
+        flags = (self.is_compiled, self.has_fused_attention, self.channels_last)
+        if not all(isinstance(flag, bool | None) for flag in flags) or self.mode not in (None, "training", "inference"):
+            raise ValueError(f"flags are {flags!r:.80}, mode is {self.mode!r:.80}")
+        if not all(isinstance(word, str) for word in (self.origin, self.precision)):
+            raise ValueError(f"origin is {self.origin!r:.80}, precision is {self.precision!r:.80}")
+        seen = self.provenance.get("classes_seen", [])
+        if not isinstance(seen, list | tuple) or not all(isinstance(name, str) for name in seen):
+            raise ValueError(f"classes_seen is {seen!r:.80}")
 
     @property
     def classes_seen(self) -> frozenset[str]:
@@ -130,10 +150,12 @@ class Calibration:
             }
             unknown = sorted(set(rates) - set(CLASSES))
             if unknown:
-                raise FileFormatError(f"calibration: unknown operator class {unknown[0]!r}")
-            return cls(**{**{k: v for k, v in table.items() if k != "rates"}, "classes": rates})
-        except (KeyError, TypeError, ValueError) as error:
-            raise FileFormatError(f"calibration is damaged: {error}", "make it again: chronograd calibrate") from None
+                raise FileFormatError(f"calibration: unknown operator class {unknown[0]!r:.80}")
+            found = cls(**{**{k: v for k, v in table.items() if k != "rates"}, "classes": rates})
+            found._check()
+            return found
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FileFormatError(f"calibration is damaged: {error}", _AGAIN) from None
 
 
 def calibrations(device: Device) -> list[Calibration]:
@@ -141,9 +163,21 @@ def calibrations(device: Device) -> list[Calibration]:
 
     Classes that one never saw are those of the data sheet.
     """
-    found = [Calibration.from_table(t) for t in (device.calibration or {}).get("settings", [])]
+    tables = (device.calibration or {}).get("settings", [])
+    if not isinstance(tables, list | tuple):
+        raise FileFormatError(f"calibration of {device.name}: settings is {tables!r:.80}, not a list", _AGAIN)
+    found = [Calibration.from_table(t) for t in tables]
     return [replace(c, classes={**from_datasheet(device, c.precision).classes, **c.classes}) for c in found]
 
+
+def _check_number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MOST:
+        raise ValueError(f"{name} is {value!r:.80}, not a number from 0")
+
+
+# Rates above what any device will reach; products with them stay finite.
+_MOST = 1e30
+_AGAIN = "make it again: chronograd calibrate"
 
 # Shares assumed before anything was measured, by family: (compute, bandwidth, weights, depth, width). Round numbers, the
 # same for all families of a sort: matrix work near its peak once it is deep and wide enough, what only streams near

@@ -109,7 +109,8 @@ class Work:
         """The work of a trace at a batch, under a precision and a way of running."""
         c, moves = trace.columns, traffic(trace, precision, is_compiled)
         macs = at_batch(c["macs"], batch)
-        depth, width = at_batch(c["depth"], batch), at_batch(c["width"], batch)
+        # A product of empty matrices is none.
+        depth, width = (np.maximum(at_batch(c[name], batch), 1.0) for name in ("depth", "width"))
         grows = moves.moved[:, 1] * batch if trace.fixed_batch is None else moves.moved[:, 0]
         families = _families(trace)
         is_unfused = c["kind"] == _ATTENTION
@@ -117,7 +118,7 @@ class Work:
             is_unfused = is_unfused & ~c["is_plain_attention"]
         families = np.where(is_unfused, FAMILIES.index(UNFUSED_ATTENTION), families)
         element_bytes = 2 if precision in ("fp16", "bf16") else 4
-        scores = np.where(is_unfused, macs / (2 * np.maximum(depth, 1)), 0.0)
+        scores = np.where(is_unfused, macs / (2 * depth), 0.0)
         needs_layout = np.isin(c["kind"], _LAID_OUT) & ~c["channels_last"]
         return cls(
             class_index=2 * families + np.minimum(c["phase"], 1),

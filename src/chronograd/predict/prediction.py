@@ -174,24 +174,17 @@ def with_others(
     parts: dict[str, Amount] = dict(alone)
     communication, wait_s = Communication(), 0.0
     if np.max(num_ranks) > 1 and trace.mode == "training":
-        last_backward_s = alone["backward_s"] / setting.accumulation  # only the last part of a batch is exchanged
-        exchanged = exchange(
-            trace,
-            times,
-            last_backward_s,
-            setting.topology,
-            setting.algorithm,
-            overlap,
-            setting.bucket_bytes,
-            setting.sent_share,
-        )
+        exchanged = _exchanged(trace, times, alone, setting)
         gather_s = gather_exposed_s(setting.zero_stage, exchanged.total_s, alone["forward_s"], overlap)
         communication = replace(
             exchanged,
             total_s=exchanged.total_s * traffic_factor(setting.zero_stage),
             exposed_s=exchanged.exposed_s + gather_s,
         )
-        wait_s = straggler_wait_s(sum(alone.values()), num_ranks, setting.step_sigma_log)
+        # The slowest rank is later with every part; what it is late with while the link is busy nobody waits for.
+        later = straggler_wait_s(1.0, num_ranks, setting.step_sigma_log)
+        slowest = _exchanged(trace, times, alone, setting, 1 + later) if setting.step_sigma_log else exchanged
+        wait_s = sum(alone.values()) * later + slowest.exposed_s - exchanged.exposed_s
     parts["communication_exposed_s"] = communication.exposed_s + wait_s
     if setting.zero_stage:
         parts["update_s"] = alone["update_s"] / num_ranks  # each rank updates its share
@@ -199,6 +192,24 @@ def with_others(
     stall_s = input_stall_s(sum(parts.values()), on_node, setting.input_samples_per_s)
     parts["input_s"] = alone["input_s"] + stall_s
     return parts, communication, wait_s, stall_s
+
+
+def _exchanged(
+    trace: Trace, times: np.ndarray, alone: dict[str, float], setting: Setting, longer: Amount = 1.0
+) -> Communication:
+    """The exchange behind the last part of a batch, where a rank takes so many times longer than alone."""
+    last_backward_s = alone["backward_s"] / setting.accumulation
+    return exchange(
+        trace,
+        times,
+        longer * last_backward_s,
+        setting.topology,
+        setting.algorithm,
+        setting.calibration.overlap,
+        setting.bucket_bytes,
+        setting.sent_share,
+        rest_s=longer * (sum(alone.values()) - last_backward_s),
+    )
 
 
 def rank_work(trace: Trace, batch: int, setting: Setting) -> tuple[np.ndarray, dict[str, float]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.special import ndtri
@@ -75,41 +75,70 @@ def buckets(trace: Trace, bucket_bytes: int | None = None) -> list[tuple[int, in
 def exchange(
     trace: Trace,
     times: np.ndarray,
-    backward_s: float,
+    backward_s: Amount,
     topology: Topology,
     algorithm: str,
     overlap: float = 1.0,
     bucket_bytes: int | None = None,
     sent_share: float = 1.0,
+    rest_s: Amount = np.inf,
 ) -> Communication:
     """The gradient exchange of one step: each bucket waits for its last gradient and for the bucket before it.
 
     Args:
         times: seconds of each operator; `backward_s` the whole backward pass, to which they are scaled.
-        overlap: share of the communication that may run at the same time as backward, 0 to 1. Buckets start so much
-            of the way from after backward, one after the other, to as soon as they can.
+        overlap: share of the communication within a node that may run at the same time as backward, 0 to 1; see
+            `slowed_by`.
         bucket_bytes: gradients exchanged together; see `buckets`. `sent_share`: of their bytes, where they are compressed.
+        rest_s: time between the end of backward and the next, in which a link gets its burst back.
     """
     parts = buckets(trace, bucket_bytes)
     if not parts or np.max(topology.num_ranks) == 1:
         return Communication()
     is_backward = trace.columns["phase"] == PHASES.index("backward")
     elapsed = np.cumsum(np.where(is_backward, times, 0.0))
-    elapsed *= backward_s / max(float(elapsed[-1]), 1e-30)
-    found = []
+    share = elapsed / max(float(elapsed[-1]), 1e-30)
+    found: list[Bucket] = []
     total: Amount = 0.0
-    free_at: Amount = 0.0
-    end: Amount = backward_s
+    now: Amount = 0.0  # on the clock, when the link is free; `done` is how much of backward is done by then
+    done: Amount = 0.0
+    credit: Amount = 0.0
+    full = burst_s(topology)
     for size, after in parts:
-        seconds = all_reduce_s(algorithm, sent_share * size, topology)
-        soonest = np.maximum(free_at, elapsed[min(after, len(elapsed) - 1)])
-        start = overlap * soonest + (1 - overlap) * (backward_s + total)
+        ready = share[min(after, len(share) - 1)] * backward_s
+        idle = np.maximum(ready - done, 0.0)
+        start, done = now + idle, done + idle
+        credit = np.minimum(full, credit + (idle if found else idle + rest_s))
+        whole = all_reduce_s(algorithm, sent_share * size, topology)
+        at_once = np.minimum(credit, whole - all_reduce_s(algorithm, 0.0, topology))
+        seconds, credit = whole - at_once, credit - at_once
+        slowed = slowed_by(algorithm, sent_share * size, topology, overlap, seconds)
+        done = np.minimum(done + (1 - slowed) * seconds, backward_s)
+        now = start + seconds
         found.append(Bucket(size, start, seconds))
-        free_at, total, end = soonest + seconds, total + seconds, start + seconds
-    exposed = np.maximum(end - backward_s, 0.0)
+        total = total + seconds
+    exposed = np.maximum(now + (backward_s - done) - backward_s, 0.0)
     if not np.ndim(total):
         total, exposed = float(total), float(exposed)
     return Communication(total, exposed, tuple(found))
+
+
+def slowed_by(algorithm: str, message_bytes: Amount, topology: Topology, overlap: float, seconds: Amount) -> Amount:
+    """Share of backward's pace that an all-reduce of so many seconds costs, 0 to 1.
+
+    Within a node of CPUs all of it: it is work of the same cores (`overlap` 0). Between nodes it is that work, as long as
+    the same message takes within a node, in all the time that the message takes: the rest is waiting for the wire.
+    """
+    if overlap == 1:
+        return 0.0
+    within = all_reduce_s(algorithm, message_bytes, replace(topology, per_node=int(np.max(topology.num_ranks))))
+    return (1 - overlap) * np.minimum(within / np.maximum(seconds, 1e-30), 1.0)
+
+
+def burst_s(topology: Topology) -> Amount:
+    """Seconds of its rate that the slowest link has saved up after a long rest; see `Link.burst_bytes`."""
+    far, near = (link.burst_bytes / link.bandwidth_bytes_per_s for link in (topology.inter, topology.intra))
+    return np.where(topology.num_nodes > 1, far, near)
 
 
 def topology_of(

@@ -76,7 +76,9 @@ def timeline_of_run(run: RunDir) -> dict[str, Any]:
     for rank in run.ranks():
         events += _named(rank, f"rank {rank} (measured)", TRACKS[:1])
         now = 0.0
-        for line in run.read_steps(rank).steps:
+        log = run.read_steps(rank)
+        is_timed = any("mode" in line for line in log.steps)  # measured, each attempt from its beginning
+        for line in log.last_attempt() if is_timed else log.steps:
             found = {name: line[name] for name in STEP_PARTS if isinstance(line.get(name), int | float)}
             length = max(sum(found.values()), line.get("step_time_s") or 0.0)
             title = f"step {line['step']}" + (" without exchange" if line.get("mode") == "no_exchange" else "")

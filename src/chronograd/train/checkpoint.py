@@ -48,7 +48,7 @@ def restore(path: Path, step: TrainingStep) -> tuple[Progress, list[str]]:
         _restore_optimizer(step.optimizer, tensors, state["optimizer_numbers"])
         if step.scaler.is_enabled():
             step.scaler.load_state_dict(state["scaler"])
-        return Progress(**state["progress"]), checkpoint_folder.differences(state["place"], _place(step))
+        return Progress.read(state["progress"]), checkpoint_folder.differences(state["place"], _place(step))
     except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
         raise FileFormatError(f"checkpoint {path} is not of this job: {error}") from None
 

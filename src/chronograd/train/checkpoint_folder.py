@@ -22,8 +22,9 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from chronograd import files
 from chronograd.errors import FileFormatError, RunError
 
 FORMAT = "chronograd-checkpoint"
@@ -50,6 +51,20 @@ class Progress:
     best_epoch: int | None = None
     stopped: str = ""
 
+    @classmethod
+    def read(cls, data: Any) -> Self:
+        """From a checkpoint's state. Raises TypeError, ValueError."""
+        progress = cls(**data)
+        counts = (progress.step, progress.epoch, progress.best_epoch or 0)
+        amounts = (progress.training_time_s, progress.best_accuracy or 0.0)
+        if not all(type(n) is int and 0 <= n < 2**53 for n in counts):
+            raise ValueError(
+                f"it is at step {progress.step!r} of epoch {progress.epoch!r}, best {progress.best_epoch!r}"
+            )
+        if not all(type(n) in (int, float) and n >= 0 for n in amounts) or not isinstance(progress.stopped, str):
+            raise ValueError(f"its progress is {data!r:.200}")
+        return progress
+
 
 def write(folder: Path, progress: Progress, files: Mapping[str, Callable[[Path], None]], state: dict[str, Any]) -> Path:
     """Write a checkpoint and forget all but the last two. Raises RunError if it cannot be written.
@@ -73,12 +88,11 @@ def write(folder: Path, progress: Progress, files: Mapping[str, Callable[[Path],
         (aside / "state.json").write_text(json.dumps(state, indent=1))
         for path in (*aside.iterdir(), aside):
             _sync(path)
-        if target.exists():  # a damaged one that this run fell back from
-            shutil.rmtree(target)
+        _forget(target)  # a damaged one that this run fell back from
         aside.rename(target)
         _sync(folder)
         for old in list_checkpoints(folder)[:-KEEP]:
-            shutil.rmtree(old)
+            _forget(old)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
         raise RunError(f"cannot write checkpoint {target}: {error}", "free some space, then resume the run") from error
@@ -113,7 +127,7 @@ def newest_sound(folder: Path) -> tuple[Path | None, list[str]]:
 def read_state(path: Path) -> dict[str, Any]:
     """state.json, after checking that the tensor files are those it was written with. Raises FileFormatError."""
     try:
-        state = json.loads((path / "state.json").read_bytes())
+        state = files.read_json(path / "state.json")
         if not isinstance(state, dict) or (state.get("format"), state.get("version")) != (FORMAT, VERSION):
             raise FileFormatError(f"{path}/state.json is not that of a checkpoint of version {VERSION}")
         expected = state.get("sha256")
@@ -122,7 +136,7 @@ def read_state(path: Path) -> dict[str, Any]:
         for name in expected:
             if expected[name] != _sha256(path / name):
                 raise FileFormatError(f"{path / name} is damaged: its sha256 is not the one it was written with")
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise FileFormatError(f"{path} is damaged: {error}") from None
     return state
 
@@ -133,8 +147,16 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
+    with files.open_plain(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _forget(path: Path) -> None:
+    """Remove a checkpoint if it is there; of a link only the link, never what it points to."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
 
 
 def _sync(path: Path) -> None:

@@ -17,17 +17,29 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from chronograd.job import Communication, Job
+from chronograd.measure.waits import GradientClock
+from chronograd.train.where import GRADIENTS, HERE
 
 if TYPE_CHECKING:
     from chronograd.train.place import Place
 
-# A rank that waits longer than this for another gives up; evaluation and checkpoints are shorter.
-TIMEOUT = timedelta(minutes=30)
+# Longer than `cluster.timeout_s`, after which chronograd.train.where says who is missing; libraries know that somebody is.
+LATER = 1.5
+LATER_S = 60.0
 MIB = 2**20
 
 
 class Alone:
-    """One rank. Also what is common to all: every method is called by every rank, in the same order."""
+    """One rank. Also what is common to all: every method is called by every rank, in the same order.
+
+    Attributes:
+        waited_s: seconds of the last backward after this rank's own last gradient, in which it waited for the averages:
+            for the link, and for slower ranks. Known on the CPU.
+    """
+
+    waited_s: float | None = None
+    # Whether forward and backward can be run again and again without an update, in `apart`.
+    is_repeatable = True
 
     @contextmanager
     def joined(self, place: Place) -> Iterator[None]:
@@ -79,11 +91,13 @@ def exchange_of(job: Job, world_size: int) -> Alone:
     """What PyTorch's own backends average gradients by."""
     if job.backend == "data_parallel":
         return OverReplicas(job.cluster.count)
-    return OverTorch(job.communication) if world_size > 1 else Alone()
+    return OverTorch(job.communication, job.cluster.timeout_s) if world_size > 1 else Alone()
 
 
 class OverReplicas(Alone):
     """One rank whose network runs on several GPUs: torch.nn.DataParallel."""
+
+    is_repeatable = False
 
     def __init__(self, num_devices: int) -> None:
         self._num_devices = num_devices
@@ -98,43 +112,61 @@ class OverTorch(Alone):
     MASTER_ADDR and MASTER_PORT say where the ranks meet.
     """
 
-    def __init__(self, communication: Communication) -> None:
+    def __init__(self, communication: Communication, timeout_s: float) -> None:
         self._communication = communication
+        self._timeout = timedelta(seconds=timeout_s * LATER + LATER_S)
+        self._gradients: GradientClock | None = None
 
     @contextmanager
     def joined(self, place: Place) -> Iterator[None]:
         library = "nccl" if place.device.type == "cuda" else "gloo"
         device = place.device if library == "nccl" else None
-        dist.init_process_group(
-            library, rank=place.rank, world_size=place.world_size, timeout=TIMEOUT, device_id=device
-        )
+        with HERE.waiting("meeting of the ranks"):
+            dist.init_process_group(
+                library, rank=place.rank, world_size=place.world_size, timeout=self._timeout, device_id=device
+            )
         yield
         dist.destroy_process_group()
 
     def parallel(self, network: nn.Module, optimizer: Optimizer, place: Place) -> tuple[nn.Module, Optimizer]:
         bucket_bytes = self._communication.bucket_bytes
-        model = DistributedDataParallel(
-            network,
-            device_ids=[place.device.index] if place.device.type == "cuda" else None,
-            bucket_cap_mb=None if bucket_bytes is None else bucket_bytes / MIB,
+        with HERE.waiting("broadcast of weights"):
+            model = DistributedDataParallel(
+                network,
+                device_ids=[place.device.index] if place.device.type == "cuda" else None,
+                bucket_cap_mb=None if bucket_bytes is None else bucket_bytes / MIB,
+            )
+        HERE.meets(
+            {"backward": GRADIENTS}
+            | ({"forward": "broadcast of buffers"} if any(True for _ in network.buffers()) else {})
         )
         if self._communication.compression == "fp16":
             from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
             model.register_comm_hook(None, fp16_compress_hook)
+        if place.device.type == "cpu":
+            self._gradients = GradientClock(network.parameters())
         return model, optimizer
+
+    def settle(self, optimizer: Optimizer) -> None:
+        """Backward returns when all is averaged; what follows the last gradient was waiting."""
+        if self._gradients is not None:
+            self.waited_s = self._gradients.take_s()
 
     def apart(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None] | None:
         assert isinstance(model, DistributedDataParallel)
         return model.no_sync()
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        dist.all_reduce(values)
+        with HERE.waiting("sum"):
+            dist.all_reduce(values)
         return values
 
     def of_first(self, values: torch.Tensor) -> torch.Tensor:
-        dist.broadcast(values, src=0)
+        with HERE.waiting("broadcast"):
+            dist.broadcast(values, src=0)
         return values
 
     def wait(self, place: Place) -> None:
-        dist.barrier(device_ids=[place.device.index] if place.device.type == "cuda" else None)
+        with HERE.waiting("barrier"):
+            dist.barrier(device_ids=[place.device.index] if place.device.type == "cuda" else None)

@@ -6,6 +6,7 @@ whose features are kept.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 
@@ -14,6 +15,7 @@ import torch
 
 from chronograd.data.datasets import Dataset
 from chronograd.errors import FileFormatError
+from chronograd.measure import process
 from chronograd.rundir import RunDir, StepWriter
 from chronograd.train import checkpoint, checkpoint_folder, order
 from chronograd.train.checkpoint_folder import Progress
@@ -22,6 +24,7 @@ from chronograd.train.evaluation import evaluate
 from chronograd.train.exchange import number_of_first
 from chronograd.train.place import Place
 from chronograd.train.step import TrainingStep
+from chronograd.train.where import GRADIENTS, HERE
 
 # On CUDA reading a loss waits for the device, so losses are read and written in bunches this often.
 WRITE_EVERY_S = 0.5
@@ -36,6 +39,7 @@ def train(step: TrainingStep, dataset: Dataset, place: Place, run: RunDir, lines
         lines.write(event="features", step=progress.step, seconds=step.setup_s)
     if progress.step == 0:
         progress.training_time_s = step.setup_s
+    lines.write(event="ready", step=progress.step, **process.at_first_step())
     train_epochs(
         progress,
         step.training,
@@ -70,10 +74,11 @@ def _epoch(step: TrainingStep, place: Place, lines: StepWriter, progress: Progre
     log = _LossLog(lines, place, progress)
     start = time.perf_counter()
     for index in range(progress.step, progress.step + step.steps_per_epoch):
-        step.run(index)
-        log.add(index + 1, step.loss.detach(), step.rank_samples, time.perf_counter() - start)
+        parts = step.run(index)
+        log.add(index + 1, step.loss.detach(), step.rank_samples, time.perf_counter() - start, parts)
     log.flush()
     epoch_time_s = time.perf_counter() - start
+    HERE.at("end of the epoch", progress.step + step.steps_per_epoch)
     weighted = torch.tensor(log.loss_sum, dtype=torch.float64, device=place.device)
     samples = step.steps_per_epoch * step.training.batch
     return place.exchange.sum(weighted).item() / samples, epoch_time_s
@@ -87,7 +92,7 @@ def seed_everything(seed: int) -> None:
 
 
 class _LossLog:
-    """Writes one line per step: its loss on this rank, and the training clock at its end.
+    """Writes one line per step: its loss on this rank, the training clock at its end, and its parts.
 
     On CUDA the clock is the host's, which runs ahead of the device within a bunch of steps.
     """
@@ -96,18 +101,20 @@ class _LossLog:
         self.loss_sum = 0.0
         self._lines, self._progress = lines, progress
         self._is_cuda = place.device.type == "cuda"
-        self._pending: list[tuple[int, torch.Tensor, int, float]] = []
+        self._pending: list[tuple[int, torch.Tensor, int, float, dict[str, float]]] = []
         self._last_s = self._written_s = 0.0
 
-    def add(self, step: int, loss: torch.Tensor, samples: int, seconds: float) -> None:
-        self._pending.append((step, loss, samples, seconds))
+    def add(self, step: int, loss: torch.Tensor, samples: int, seconds: float, parts: dict[str, float]) -> None:
+        self._pending.append((step, loss, samples, seconds, parts))
         if not self._is_cuda or seconds - self._written_s > WRITE_EVERY_S:
             self.flush()
 
     def flush(self) -> None:
         """Reads the losses of the steps since the last flush, which on CUDA waits for them, and writes them."""
-        losses = torch.stack([loss for _, loss, _, _ in self._pending]).tolist() if self._pending else []
-        for (step, _, samples, seconds), loss in zip(self._pending, losses, strict=True):
+        waiting = HERE.waiting(GRADIENTS, is_counted=False) if self._is_cuda else contextlib.nullcontext()
+        with waiting:
+            losses = torch.stack([loss for _, loss, *_ in self._pending]).tolist() if self._pending else []
+        for (step, _, samples, seconds, parts), loss in zip(self._pending, losses, strict=True):
             self.loss_sum += loss * samples
             self._lines.write(
                 step=step,
@@ -116,6 +123,7 @@ class _LossLog:
                 step_time_s=seconds - self._last_s,
                 loss=loss,
                 samples=samples,
+                **parts,
             )
             self._last_s = self._written_s = seconds
         self._pending.clear()

@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from chronograd import job as jobs
 from chronograd.data.datasets import DatasetCard
+from chronograd.errors import RunError
 from chronograd.job import Job
 from chronograd.measure import result
 from chronograd.record import Curve, Quantity, Record
 from chronograd.rundir import RunDir, StepLog
+from chronograd.train.interruptions import Interruptions, interruptions
 
 CLOCK = "training clock: input to update of every step; evaluation and checkpoints apart"
 # The first steps pay for what libraries set up on first use, as in chronograd.measure.steps.Timing.
 WARMUP = 5
+WITHOUT_WARMUP = f"without the first {WARMUP} steps of each start"
 
 
-def training_record(run: RunDir, job: Job, card: DatasetCard, stopped: str) -> Record:
-    """Quantities and curves of a run whose ranks have written their steps."""
+def training_record(run: RunDir, job: Job, card: DatasetCard, stopped: str, updates: StepLog | None = None) -> Record:
+    """Quantities and curves of a run whose ranks have written their steps.
+
+    Args:
+        updates: the log of all ranks together, where each step is done by one of them.
+    """
     logs = {rank: run.read_steps(rank) for rank in run.ranks()}
-    first = logs[0]
+    first = run.read_steps(0)
+    if not any(e["event"] == "epoch" for e in first.events):
+        raise RunError(f"{run.path} is damaged: rank 0 wrote no end of an epoch", "resume it, or train it again")
+    # A rank that was killed a moment before another has a step less to do again, or has not begun its file.
+    interrupted = interruptions(updates or max(logs.values(), key=lambda log: (log.redone, log.attempts)))
     epochs = [e for e in first.events if e["event"] == "epoch"]
     record = header(run, job, f"training of {job.network.name} on {job.data.name}")
-    record.notes = _notes(first, stopped)
-    record.provenance |= {"method": CLOCK, "stopped": stopped, "attempts": first.attempts}
+    record.notes = _notes(first, interrupted, stopped)
+    record.provenance |= {"method": CLOCK, "stopped": stopped, "attempts": interrupted.starts}
     record.curves = {"training": _training_curve(epochs), "loss": _loss_curve(logs, job.training.batch)}
     for name, quantity in _quantities(epochs, first, job, card).items():
         record.put(name, quantity)
     record.put("memory_peak_bytes", result.memory_quantity(run))
+    record.put("wall_time_s", _wall_time(first))
+    if interrupted.starts > 1:
+        for name, quantity in interrupted.quantities().items():
+            record.put(name, quantity)
     return record
 
 
@@ -56,19 +74,39 @@ def _quantities(epochs: list[result.Line], first: StepLog, job: Job, card: Datas
     last = epochs[-1]
     total_s = float(last["seconds"])
     images = last["step"] * job.training.images_per_step
-    settled = [line["step_time_s"] for line in first.steps][min(WARMUP, len(first.steps) - 1) :]
+    step_times = [line["step_time_s"] for line in settled(first.steps)]
     accuracy_source = f"all {card.test_size:,} test images after epoch {last['epoch']}"
     return {
         "epoch_time_s": Quantity.of_samples([e["epoch_time_s"] for e in epochs], "s", CLOCK),
         "training_time_s": Quantity(value=total_s, unit="s", source=CLOCK),
-        "test_accuracy": Quantity(value=last["test_accuracy"], unit="1", source=accuracy_source),
+        "test_accuracy": Quantity(value=last["test_accuracy"], unit="1", n=card.test_size, source=accuracy_source),
         "time_to_accuracy_s": _time_to_accuracy(epochs, job.training.target_accuracy),
         "epochs": Quantity(value=last["epoch"], unit="count", source="epochs trained"),
-        "step_time_s": Quantity.of_samples(settled, "s", f"rank 0, host clock, without the first {WARMUP} steps"),
+        "step_time_s": Quantity.of_samples(step_times, "s", f"rank 0, host clock, {WITHOUT_WARMUP}"),
         "throughput_samples_per_s": Quantity(
             value=images / total_s, unit="sample/s", source="all images of the run, copies too, over its training time"
         ),
     }
+
+
+def settled(lines: Sequence[result.Line]) -> list[result.Line]:
+    """Steps without the first of every start; the last one, where there are no others."""
+    own: Counter[int] = Counter()
+    kept = []
+    for line in lines:
+        own[line["attempt"]] += 1
+        if own[line["attempt"]] > WARMUP:
+            kept.append(line)
+    return kept or list(lines[-1:])
+
+
+def _wall_time(first: StepLog) -> Quantity:
+    seconds = first.ended - min(first.starts.values(), default=math.nan)
+    if not math.isfinite(seconds):
+        return Quantity.missing("s", "the steps file does not say when its lines were written")
+    return Quantity(
+        value=seconds, unit="s", source="rank 0, from its first line to its last, evaluation and pauses too"
+    )
 
 
 def _time_to_accuracy(epochs: list[result.Line], target: float | None) -> Quantity:
@@ -110,13 +148,13 @@ def _loss_curve(logs: dict[int, StepLog], batch: int) -> Curve:
     )
 
 
-def _notes(first: StepLog, stopped: str) -> list[str]:
+def _notes(first: StepLog, interrupted: Interruptions, stopped: str) -> list[str]:
     notes = [str(e["text"]) for e in first.events if e["event"] in ("note", "weights")]
     for event in first.events:
         if event["event"] == "features":
             notes.append(f"the frozen trunk ran once over all images, {event['seconds']:.2f} s of the training time")
-    if first.attempts > 1:
-        notes.append(f"started {first.attempts} times; {first.redone} steps were done again and are counted once")
+    if interrupted.starts > 1:
+        notes.append(interrupted.note)
     if "not finite" in stopped:
         notes.append(f"stopped early: {stopped}")
     return notes

@@ -32,6 +32,7 @@ from chronograd.train.inputs import ImageInput, Input
 from chronograd.train.optimizer import make_optimizer, set_rate
 from chronograd.train.order import SampleOrder, random_seed, rank_slice
 from chronograd.train.place import Place
+from chronograd.train.where import HERE
 
 # Weight of each auxiliary classifier's loss: C. Szegedy et al., Going deeper with convolutions, 2014, section 5.
 AUXILIARY_WEIGHT = 0.3
@@ -105,6 +106,11 @@ class TrainingStep:
 
         Where the input is left out, the last batch is used again.
         """
+        for name, call in self._parts(index, is_updated):
+            HERE.at(name, index + 1)
+            yield name, call
+
+    def _parts(self, index: int, is_updated: bool) -> Iterator[Part]:
         self._index, self._part = index, 0
         yield "input", lambda: self.gather(index)
         yield "transfer", self.transfer
@@ -174,10 +180,34 @@ class TrainingStep:
 
     # -- for others ------------------------------------------------------------------------------------
 
-    def run(self, index: int) -> None:
-        """All parts of step `index`."""
-        for _, call in self.parts(index):
+    def run(self, index: int) -> dict[str, float]:
+        """All parts of step `index`. Returns the host's seconds by part; on CUDA those of input alone, as the host runs ahead.
+
+        `exchange_wait_s`, with several ranks, is the part of `backward_s` in which this rank waited for the others.
+        """
+        seconds: dict[str, float] = {}
+        last_s = time.perf_counter()
+        for name, call in self.parts(index):
             call()
+            now_s = time.perf_counter()
+            seconds[f"{name}_s"] = seconds.get(f"{name}_s", 0.0) + now_s - last_s
+            last_s = now_s
+        if self.device.type == "cuda":
+            return {"input_s": seconds["input_s"]}
+        return seconds if self.waited_s is None else {**seconds, "exchange_wait_s": self.waited_s}
+
+    def again(self, times: int = 1) -> None:
+        """Forward and backward of the last batch once more, its samples repeated; nothing comes of it."""
+        seen, targets = self._seen, self._targets
+        self._seen, self._targets = (t.repeat(times, *(1,) * (t.ndim - 1)) for t in (seen, targets))
+        self._part = 0
+        try:
+            for _ in range(self.training.accumulation):
+                self.forward()
+                self.backward()
+        finally:
+            self.drop_gradients()
+            self._seen, self._targets = seen, targets
 
     def drop_gradients(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -185,6 +215,10 @@ class TrainingStep:
     def without_exchange(self) -> AbstractContextManager[None] | None:
         """A context in which ranks do not average gradients; None if there is one rank."""
         return self.place.exchange.apart(self.model, self.optimizer)
+
+    @property
+    def waited_s(self) -> float | None:
+        return self.place.exchange.waited_s
 
     @property
     def rank_samples(self) -> int:

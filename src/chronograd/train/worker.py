@@ -1,12 +1,15 @@
 """What one rank runs: `python -m chronograd.train.worker RUN_DIR train|measure`.
 
 Reads RANK, WORLD_SIZE, LOCAL_RANK and, with several ranks, MASTER_ADDR and MASTER_PORT. Everything it
-finds out goes into the run directory; rank 0 writes the record once all ranks have closed their files.
+finds out goes into the run directory; rank 0 writes the record once all ranks have synced their files.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -14,9 +17,11 @@ import torch
 
 from chronograd.data import datasets
 from chronograd.job import Job
-from chronograd.measure import environment, result
+from chronograd.measure import environment, process, result
+from chronograd.measure.in_use import parameter_bytes
 from chronograd.measure.memory import PeakMemory, cpu_tensor_peak_bytes
 from chronograd.measure.steps import time_epochs, time_steps
+from chronograd.measure.what_if import write_what_if
 from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir, StepWriter
 from chronograd.train import order
@@ -26,6 +31,7 @@ from chronograd.train.place import Place, place_from_environment
 from chronograd.train.rank_command import Measuring, run_rank
 from chronograd.train.result import header, training_record
 from chronograd.train.step import TrainingStep
+from chronograd.train.where import HERE
 
 
 def main(argv: Sequence[str] | None = None, exchange_of: Callable[[Job, int], Alone] = exchange_of) -> int:
@@ -36,19 +42,25 @@ def main(argv: Sequence[str] | None = None, exchange_of: Callable[[Job, int], Al
 
     def joined(work: Callable[..., None], run: RunDir, job: Job, *asked: Measuring) -> None:
         place = place_from_environment(job, exchange_of)
-        with place.exchange.joined(place):
-            work(run, job, place, *asked)
+        with run.step_writer(place.rank) as lines:
+            lines.write(event="attempt", step=0)
+            watch = HERE.watch(run, place.rank, place.world_size, job.cluster.timeout_s, lines)
+            with watch, place.exchange.joined(place):
+                work(run, job, place, lines, *asked)
 
     return run_rank(argv, partial(joined, _train), partial(joined, _measure))
 
 
-def _train(run: RunDir, job: Job, place: Place) -> None:
-    with run.step_writer(place.rank) as lines:
-        dataset = datasets.load(job.data, job.training.seed)
-        memory = PeakMemory(place.device)
-        step = _start(run, job, place, dataset, lines)
-        progress = train(step, dataset, place, run, lines)
-        _write_memory(lines, memory, progress.step)
+def _train(run: RunDir, job: Job, place: Place, lines: StepWriter) -> None:
+    dataset = datasets.load(job.data, job.training.seed)
+    memory = PeakMemory(place.device)
+    step = _start(run, job, place, dataset, lines)
+    progress = train(step, dataset, place, run, lines)
+    HERE.at("end", progress.step)
+    _write_memory(lines, memory, progress.step)
+    lines.write(event="end", step=progress.step, **process.at_end())
+    _write_what_if(step, place, lines)
+    lines.sync()
     place.exchange.wait(place)
     if place.is_first:
         record = training_record(run, job, dataset.card, progress.stopped)
@@ -57,18 +69,20 @@ def _train(run: RunDir, job: Job, place: Place) -> None:
         run.save_record(record)
 
 
-def _measure(run: RunDir, job: Job, place: Place, asked: Measuring) -> None:
-    with run.step_writer(place.rank) as lines:
-        dataset = datasets.load(job.data, job.training.seed)
-        memory = PeakMemory(place.device)
-        step = _start(run, job, place, dataset, lines)
-        time_steps(step, asked.timing, lines.write, lambda number: number_of_first(number, place))
-        if asked.with_epochs:
-            time_epochs(step, step.steps_per_epoch, lines.write)
-        if place.device.type == "cpu":
-            _write_tensor_memory(lines, step)
-        else:
-            _write_memory(lines, memory, 0)
+def _measure(run: RunDir, job: Job, place: Place, lines: StepWriter, asked: Measuring) -> None:
+    dataset = datasets.load(job.data, job.training.seed)
+    memory = PeakMemory(place.device)
+    step = _start(run, job, place, dataset, lines)
+    time_steps(step, asked.timing, lines.write, lambda number: number_of_first(number, place))
+    if asked.with_epochs:
+        time_epochs(step, step.steps_per_epoch, lines.write)
+    if place.device.type == "cpu":
+        _write_tensor_memory(lines, step)
+    else:
+        _write_memory(lines, memory, 0)
+    lines.write(event="end", step=0, **process.at_end())
+    _write_what_if(step, place, lines)
+    lines.sync()
     place.exchange.wait(place)
     if place.is_first:
         run.save_record(_measured_record(run, job, place, asked))
@@ -78,11 +92,39 @@ def _start(run: RunDir, job: Job, place: Place, dataset: datasets.Dataset, lines
     """The step of this rank, and a line that says where it runs."""
     is_cuda = place.device.type == "cuda"
     name = torch.cuda.get_device_name(place.device) if is_cuda else environment.processor_name()
-    lines.write(event="start", step=0, device=str(place.device), device_name=name, threads=torch.get_num_threads())
+    lines.write(
+        event="start",
+        step=0,
+        device=str(place.device),
+        device_name=name,
+        threads=torch.get_num_threads(),
+        **process.at_start(),
+    )
     weights = run.initial_weights if run.initial_weights.exists() else None
     step = TrainingStep(job, dataset, place, weights)
     seed_everything(order.random_seed(job.training.seed, 0, place.rank))
+    params, gradient_bytes = parameter_bytes(step.network)
+    lines.write(
+        event="work",
+        step=0,
+        params=params,
+        gradient_bytes=gradient_bytes,
+        dataset_samples=len(dataset.train_labels),
+        rank_batch=job.training.batch / place.world_size,
+        steps_per_epoch=step.steps_per_epoch,
+        time=time.time(),
+    )
     return step
+
+
+def _write_what_if(step: TrainingStep, place: Place, lines: StepWriter) -> None:
+    """Where all steps are done and saved; exchanges that count backward passes, and a run with nothing left to do, are left out."""
+    if not place.exchange.is_repeatable or not step.rank_samples:
+        return
+    place.exchange.wait(place)
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", place.world_size))
+    with step.without_exchange() or contextlib.nullcontext():
+        write_what_if(step.again, place.device, ranks_here, lines.write)
 
 
 def _trained_params(step: TrainingStep) -> Quantity:

@@ -7,6 +7,7 @@ import time
 from chronograd.backends.tensorflow import checkpoint
 from chronograd.backends.tensorflow.prepared import Prepared
 from chronograd.backends.tensorflow.step import TensorFlowStep
+from chronograd.measure import process
 from chronograd.rundir import RunDir, StepWriter
 from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.epochs import train_epochs
@@ -17,6 +18,7 @@ def train(step: TensorFlowStep, prepared: Prepared, run: RunDir, lines: StepWrit
     progress = _resume(step, prepared, lines)
     if prepared.loaded and step.ranks.is_first and progress.step == 0:
         lines.write(event="weights", step=0, text=prepared.loaded)
+    lines.write(event="ready", step=progress.step, **process.at_first_step())
     train_epochs(
         progress,
         step.training,

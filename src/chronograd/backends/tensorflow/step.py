@@ -17,6 +17,7 @@ from chronograd.backends.tensorflow.update import numbers_of_step, slot_names, u
 from chronograd.job import Job
 from chronograd.train.order import SampleOrder, rank_slice
 from chronograd.train.schedule import learning_rate
+from chronograd.train.where import HERE
 
 Array = np.ndarray[Any, Any]
 # Images per pass in evaluation, as chronograd.train.inputs has it.
@@ -89,7 +90,10 @@ class TensorFlowStep:
 
     def run(self, index: int) -> None:
         """All of step `index`, counted from 0."""
-        self.train(self.transfer(self.gather(index)), index)
+        HERE.at("input", index + 1)
+        batch = self.transfer(self.gather(index))
+        HERE.at("step", index + 1)
+        self.train(batch, index)
 
     def without_exchange(self, batch: tuple[Any, Any]) -> None:
         """Forward and backward; replicas neither sum their gradients nor use them."""

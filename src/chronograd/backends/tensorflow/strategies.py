@@ -14,6 +14,7 @@ from chronograd.errors import InputError, RunError
 from chronograd.job import Job
 from chronograd.measure import environment
 from chronograd.train.place import threads_per_rank
+from chronograd.train.where import GRADIENTS, HERE
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,9 @@ class Ranks:
             return values
         import tensorflow as tf
 
-        summed = self.strategy.experimental_local_results(self._sum(tf.constant(values, tf.float64)))[0]
-        return [float(v) for v in summed.numpy()]
+        with HERE.waiting("sum"):
+            summed = self.strategy.experimental_local_results(self._sum(tf.constant(values, tf.float64)))[0]
+            return [float(v) for v in summed.numpy()]
 
     @cached_property
     def _sum(self) -> Any:
@@ -99,7 +101,9 @@ def join(job: Job) -> Ranks:
         strategy, said = _mirrored(job, len(gpus))
     else:
         tf.config.set_visible_devices(gpus[local_rank : local_rank + 1], "GPU")
-        strategy, said = _multi_worker(job, rank, world_size)
+        with HERE.waiting("meeting of the ranks"):
+            strategy, said = _multi_worker(job, rank, world_size)
+        HERE.meets({"step": GRADIENTS})
     name = environment.gpus()[0]["name"] if is_gpu else environment.processor_name()
     first = rank if job.backend == "tf_multiworker" else 0
     return Ranks(rank, world_size, first, strategy, "gpu" if is_gpu else "cpu", name, threads, said)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from chronograd.backends.tensorflow.step import TensorFlowStep
+from chronograd.measure import process
 from chronograd.measure.timing import Timing
 
 T = TypeVar("T")
@@ -28,6 +29,7 @@ def time_steps(step: TensorFlowStep, timing: Timing, write: Callable[..., None])
         _round(step, index)
     round_s = (time.perf_counter() - start) / timing.warmup
     count = step.ranks.of_first(max(1, min(timing.num_steps, math.floor(timing.seconds / round_s))))
+    write(event="ready", step=0, **process.at_first_step())
     line = 0
     for index in range(timing.warmup, timing.warmup + count):
         step_time_s, parts, apart = _round(step, index)
@@ -50,12 +52,19 @@ def _round(step: TensorFlowStep, index: int) -> tuple[float, dict[str, float], d
     apart_s = _timed(lambda: step.without_exchange(batch))[0] if step.ranks.num_replicas > 1 else None
     forward_s, _ = _timed(lambda: step.forward(batch))
     update_s, _ = _timed(lambda: step.update_by_nothing(index))
-    rest_s = whole_s - forward_s - update_s
+    # Timed apart from the step, the two may come to more than the whole of it.
+    share = min(1.0, whole_s / (forward_s + update_s))
+    forward_s, update_s = forward_s * share, update_s * share
+    rest_s = max(0.0, whole_s - forward_s - update_s)
     parts = {**before, "forward_s": forward_s, "backward_s": rest_s, "update_s": update_s}
     step_time_s = input_s + transfer_s + whole_s
     if apart_s is None:
         return step_time_s, parts, None
-    return step_time_s, parts, {**before, "forward_s": forward_s, "backward_s": apart_s - forward_s, "update_s": 0.0}
+    return (
+        step_time_s,
+        parts,
+        {**before, "forward_s": forward_s, "backward_s": max(0.0, apart_s - forward_s), "update_s": 0.0},
+    )
 
 
 def _timed(call: Callable[[], T]) -> tuple[float, T]:

@@ -17,13 +17,14 @@ from chronograd.backends.tensorflow.strategies import Ranks, join
 from chronograd.backends.tensorflow.timing import METHOD, time_steps
 from chronograd.errors import JobError
 from chronograd.job import Job
-from chronograd.measure import result
+from chronograd.measure import process, result
 from chronograd.measure.resident import PeakResident
 from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir, StepWriter
 from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.rank_command import Measuring, run_rank
 from chronograd.train.result import header, training_record
+from chronograd.train.where import HERE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,17 +36,26 @@ def _work(run: RunDir, job: Job, asked: Measuring | None = None) -> None:
     """Train, or measure what was asked for."""
     if asked is not None and asked.with_epochs:
         raise JobError(f"backend {job.backend} times steps, not epochs without input", "leave out --epochs")
-    with run.step_writer(int(os.environ.get("RANK", "0"))) as lines:  # it also writes the error of a rank that fails
-        prepared = prepared_data.read(run)
-        ranks = join(job)
-        resident = PeakResident()
-        step = _start(job, prepared, ranks, lines)
-        progress = Progress()
-        if asked is None:
-            progress = train(step, prepared, run, lines)
-        else:
-            time_steps(step, asked.timing, lines.write)
-        _write_memory(lines, ranks, progress.step, resident)
+    rank, world_size = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+    with run.step_writer(rank) as lines:  # it also writes the error of a rank that fails
+        lines.write(event="attempt", step=0)
+        with HERE.watch(run, rank, world_size, job.cluster.timeout_s, lines):
+            _joined(run, job, lines, asked)
+
+
+def _joined(run: RunDir, job: Job, lines: StepWriter, asked: Measuring | None) -> None:
+    prepared = prepared_data.read(run)
+    ranks = join(job)
+    resident = PeakResident()
+    step = _start(job, prepared, ranks, lines)
+    progress = Progress()
+    if asked is None:
+        progress = train(step, prepared, run, lines)
+    else:
+        time_steps(step, asked.timing, lines.write)
+    lines.write(event="end", step=progress.step, **process.at_end())
+    _write_memory(lines, ranks, progress.step, resident)
+    lines.sync()
     ranks.wait()
     if ranks.is_first:
         record = (
@@ -80,7 +90,14 @@ def _measured_record(run: RunDir, job: Job, ranks: Ranks, asked: Measuring) -> R
 
 def _start(job: Job, prepared: Prepared, ranks: Ranks, lines: StepWriter) -> TensorFlowStep:
     """The step of this process, and a line that says where it runs."""
-    lines.write(event="start", step=0, device=ranks.device, device_name=ranks.device_name, threads=ranks.threads)
+    lines.write(
+        event="start",
+        step=0,
+        device=ranks.device,
+        device_name=ranks.device_name,
+        threads=ranks.threads,
+        **process.at_start(),
+    )
     return TensorFlowStep(job, prepared, ranks)
 
 

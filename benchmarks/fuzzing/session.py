@@ -1,0 +1,107 @@
+"""One target, in a process of its own: `python -m benchmarks.fuzzing.session TARGET FOLDER CPU_SECONDS`.
+
+Findings are stored in FOLDER/findings and fuzzing goes on; how far it is stands in FOLDER/state.json, and the input at hand
+in FOLDER/current, so that one that ends the process is not lost. Time is CPU time: the process may be stopped and go on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+WITH_TORCH = ("checkpoint", "weights", "labels")
+NAMES = (
+    *("job", "override", "device", "link", "prices", "calibration", "table", "trace", "record", "rundir"),
+    *("profile", "wall-times"),
+    *WITH_TORCH,
+)
+SAY_EVERY_S = 2.0
+# libFuzzer's own clock counts the time in which a process was stopped, so the watch has one of its own.
+OPTIONS = ("-timeout=1000000", "-rss_limit_mb=0")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    name, folder, seconds = list(sys.argv[1:] if argv is None else argv)
+    import atheris  # its one user; benchmarks/fuzz.py says what to install
+
+    parsers = ["tomllib"] if name in ("device", "link") else []
+    with atheris.instrument_imports(include=["chronograd", *parsers]):
+        watch = importlib.import_module("benchmarks.fuzzing.watch")
+        targets = importlib.import_module("benchmarks.fuzzing.targets").BY_NAME
+        if name in WITH_TORCH:
+            targets = importlib.import_module("benchmarks.fuzzing.torch_targets").BY_NAME
+    session = Session(targets[name], Path(folder), float(seconds), watch)
+    corpus = session.folder / "corpus"
+    corpus.mkdir(parents=True, exist_ok=True)
+    for seed in session.target.seeds():
+        (corpus / hashlib.sha256(seed).hexdigest()[:16]).write_bytes(seed)
+
+    def mutate(data: bytes, most: int, seed: int) -> bytes:
+        random = Random(seed)
+        if random.random() < 0.15:
+            return bytes(atheris.Mutate(data, most))
+        for _ in range(random.choice((1, 1, 2, 4))):
+            data = session.target.mutate(data, random)
+        return data[:most]
+
+    own = (f"-artifact_prefix={folder}/", f"-max_len={session.target.most_bytes}")
+    with watch.watching() as scratch:
+        session.scratch = scratch
+        atheris.Setup([sys.argv[0], *OPTIONS, *own, str(corpus)], session.one, custom_mutator=mutate)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # verbs print what they read
+        atheris.Fuzz()
+
+
+class Session:
+    """What libFuzzer calls, and what has been found so far.
+
+    Args:
+        watch: the module benchmarks.fuzzing.watch, imported once branches are counted.
+    """
+
+    def __init__(self, target: Any, folder: Path, seconds: float, watch: Any) -> None:
+        self.target, self.folder, self.watch = target, folder, watch
+        self.scratch = Path()
+        self._most_s, self._said_s, self._inputs = seconds, 0.0, 0
+        self._start_s = time.process_time()
+        (folder / "findings").mkdir(parents=True, exist_ok=True)
+        self._known = {path.stem for path in (folder / "findings").iterdir()}
+
+    def one(self, data: bytes) -> None:
+        """One input: tried, counted, and stored if it found something new."""
+        (self.folder / "current").write_bytes(data)
+        self._inputs += 1
+        finding = self.watch.tried(self.target, data, self.scratch)
+        if finding is not None:
+            self._keep(finding, data)
+        now_s = time.process_time() - self._start_s
+        is_over = now_s >= self._most_s
+        if is_over or now_s - self._said_s > SAY_EVERY_S or self._inputs == 1:
+            self._said_s = now_s
+            state = {"inputs": self._inputs, "cpu_s": now_s, "started_s": self._start_s, "is_over": is_over}
+            (self.folder / "state.json").write_text(json.dumps(state))
+        if is_over:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+            os._exit(0)  # libFuzzer does not return
+
+    def _keep(self, finding: Any, data: bytes) -> None:
+        key = hashlib.sha256(f"{finding.kind} {finding.place}".encode()).hexdigest()[:12]
+        if key not in self._known:
+            self._known.add(key)
+            path = self.folder / "findings" / key
+            path.with_suffix(".input").write_bytes(data)
+            text = f"{finding.kind}\n{finding.place}\n{finding.text}\n"
+            path.with_suffix(".txt").write_text(text, encoding="utf-8", errors="replace")
+
+
+if __name__ == "__main__":
+    main()

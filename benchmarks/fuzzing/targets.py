@@ -1,0 +1,404 @@
+"""One target per parser that needs no torch: bytes become files, are parsed, and what was read is used as verbs do."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import tomli_w
+
+from benchmarks.fuzzing import damage, pack
+from benchmarks.fuzzing.pack import Entry
+from benchmarks.fuzzing.seeds import run_entries, small_trace
+from chronograd import job as jobs
+from chronograd.cli import common, records
+from chronograd.data.cards import DatasetCard
+from chronograd.errors import ChronogradError, InputError
+from chronograd.explain import wall_times
+from chronograd.explain.explanation import explain
+from chronograd.fit import tables
+from chronograd.hardware import catalog
+from chronograd.launch import slurm, slurm_array
+from chronograd.measure import result
+from chronograd.predict.calibration import calibrations, from_datasheet
+from chronograd.predict.compute import Work
+from chronograd.predict.prediction import predict
+from chronograd.predict.timeline import timeline_of_run
+from chronograd.record import Quantity, Record, subtract
+from chronograd.rundir import RunDir, StepFollower, list_runs
+from chronograd.trace import Trace
+from chronograd.train.result import training_record
+
+ROOT = Path(__file__).parents[2]
+LayOut = Callable[[bytes, Path, Path], None]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A parser.
+
+    Attributes:
+        lay_out: makes files of an input, in a folder; the third argument is a folder that must stay as it is.
+        parse: reads them and uses what was read; may raise ChronogradError only.
+        seeds: valid inputs.
+        mutate: changes an input, knowing its format.
+        most_bytes: of an input.
+    """
+
+    name: str
+    lay_out: LayOut
+    parse: Callable[[Path], None]
+    seeds: Callable[[], Sequence[bytes]]
+    mutate: damage.Mutator
+    most_bytes: int = 20_000
+
+
+def as_file(name: str) -> LayOut:
+    """An input is one file."""
+
+    def lay_out(data: bytes, folder: Path, outside: Path) -> None:
+        (folder / name).write_bytes(data)
+
+    return lay_out
+
+
+def as_folder(data: bytes, folder: Path, outside: Path) -> None:
+    """An input is several files; see pack.py."""
+    pack.lay_out(pack.unpacked(data), folder, outside)
+
+
+# -- job files and overrides -----------------------------------------------------------------------------
+
+
+def _job(folder: Path) -> None:
+    use_job(jobs.load(folder / "job.yaml"))
+
+
+def use_job(job: jobs.Job) -> None:
+    json.dumps(jobs.resolved(job), allow_nan=False)
+    jobs.from_dict(jobs.resolved(job))
+    jobs.to_yaml(jobs.scaled(job))
+    jobs.changed(job, ["training.seed=1"])
+
+
+def _job_seeds() -> list[bytes]:
+    every = jobs.resolved(jobs.load(ROOT / "examples" / "digits.yaml"))
+    return [*(p.read_bytes() for p in sorted(ROOT.glob("examples/*.yaml"))), json.dumps(every).encode()]
+
+
+def _overrides(folder: Path) -> None:
+    words = (folder / "words").read_bytes().decode("utf-8", "replace").split("\n")
+    example = ROOT / "examples" / "digits.yaml"
+    errors = []
+    for read in (
+        lambda: use_job(jobs.load(example, words)),
+        lambda: use_job(jobs.changed(jobs.load(example), words)),
+        lambda: slurm_array.grid(jobs.load(example), words[:2]),
+        lambda: common.options(words),
+        lambda: jobs.parse_on(words[0]),
+    ):
+        try:
+            read()
+        except (InputError, click.UsageError) as error:  # a verb refuses an option as click does
+            errors.append(error)
+    for found in errors:
+        if isinstance(found, InputError):
+            raise found
+
+
+_WORDS = (
+    b"training.batch=128\ntraining.recipe=cutout",
+    b"network.options={a: [1, 2], b: x}\ndata.name=synthetic\ndata.shape=[1, 8, 8]",
+    b"training.learning_rate=0.1,0.2\ntraining.batch=32,64",
+    b"8xV100\ncluster.device=v100",
+    b"training.parameter_groups=[{match: '*.bias', weight_decay: 0}]",
+)
+
+# -- the catalogue ---------------------------------------------------------------------------------------
+
+
+def _device(folder: Path) -> None:
+    use_device(catalog.device(folder / "x.toml"))
+
+
+def use_device(device: catalog.Device) -> None:
+    for precision in device.peak_flops_per_s:
+        device.machine_balance(precision)
+    assert tomllib.loads(device.to_toml())["name"] == device.name
+    json.dumps(device.model_dump(mode="json"), allow_nan=False)
+    catalog.price_of(device)
+    for found in calibrations(device):
+        found.columns()
+        seconds = Work.of(small_trace(), 4, found.precision).total_seconds(found)
+        assert seconds >= 0, f"a step of {seconds} s"
+        json.dumps(found.to_table(), allow_nan=False)
+
+
+def _device_seeds() -> list[bytes]:
+    return [(ROOT / f"src/chronograd/hardware/devices/{n}.toml").read_bytes() for n in ("v100", "k80-gk210", "cpu")]
+
+
+def _link(folder: Path) -> None:
+    catalog._read_link.cache_clear()
+    for found in catalog.links():
+        json.dumps(found.model_dump(mode="json"), allow_nan=False)
+    catalog.link("x")
+
+
+def _lay_out_link(data: bytes, folder: Path, outside: Path) -> None:
+    path = catalog.user_link_path("x")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+
+
+def _link_seeds() -> list[bytes]:
+    files = sorted((ROOT / "src/chronograd/hardware/links").glob("*.toml"))
+    return [path.read_bytes() for path in files[:4]]
+
+
+def _prices(folder: Path) -> None:
+    for row in catalog.read_prices(folder / "prices.csv"):
+        json.dumps({**row.model_dump(mode="json"), "each": row.usd_per_device_hour}, allow_nan=False)
+
+
+def _price_seeds() -> list[bytes]:
+    files = sorted((ROOT / "src/chronograd/hardware/prices").glob("*.csv"))
+    return [b"\n".join(path.read_bytes().splitlines()[:4]) for path in files]
+
+
+def _calibration(folder: Path) -> None:
+    """A device file with the input as its calibration."""
+    use_device(catalog.device(folder / "x.toml"))
+
+
+def _lay_out_calibration(data: bytes, folder: Path, outside: Path) -> None:
+    try:
+        table = json.loads(data)
+        text = tomli_w.dumps({**tomllib.loads(_device_seeds()[0].decode()), "calibration": table})
+    except Exception:  # what TOML cannot say is no calibration
+        text = _device_seeds()[0].decode() + "\n[calibration]\nsettings = 1\n"
+    (folder / "x.toml").write_text(text, encoding="utf-8", errors="replace")
+
+
+def _calibration_seeds() -> list[bytes]:
+    device = catalog.device("v100")
+    whole = replace(from_datasheet(device), provenance={"classes_seen": ["gemm.forward"]})
+    few = replace(whole, classes=dict(list(whole.classes.items())[:2]))
+    return [json.dumps({"settings": [c.to_table()]}).encode() for c in (whole, few)]
+
+
+# -- tables, traces, records -----------------------------------------------------------------------------
+
+TIMM_NAME = "benchmark-infer-amp-nhwc-pt240-cu124-rtx3090.csv"
+
+
+def _table(folder: Path) -> None:
+    for name in (TIMM_NAME, "mine.csv"):
+        table = tables.read_table(folder / name)
+        assert all(0 < row.seconds < float("inf") and row.batch >= 1 for row in table.rows)
+        json.dumps([asdict(row) for row in tables.shuffled(table.rows, 0)], allow_nan=False)
+        table.stated(phase="training").has_fused_attention  # noqa: B018
+
+
+def _lay_out_table(data: bytes, folder: Path, outside: Path) -> None:
+    (folder / TIMM_NAME).write_bytes(data)
+    (folder / "mine.csv").write_bytes(data)
+
+
+def _table_seeds() -> list[bytes]:
+    timm = "model,infer_samples_per_sec,infer_step_time,infer_batch_size,infer_img_size,param_count\n"
+    return [
+        (timm + "resnet50,2500.1,102.3,256,224,25.56\nvit_base_patch16_224,1200,213,256,224,86.57\n").encode(),
+        b"model,batch,step_time_s,resolution\nresnet18,32,0.01,224\nresnet34,32,,224\n",
+    ]
+
+
+def _trace(folder: Path) -> None:
+    use_trace(Trace.load(folder / "net.json.gz"), folder)
+
+
+def use_trace(trace: Trace, folder: Path) -> None:
+    for batch in (1, 64):
+        trace.macs(batch), trace.flops(batch), trace.live_bytes(batch)
+    trace.params, trace.trained_params, trace.uncounted(), trace.columns
+    trace.save(folder / "again.json")
+    assert Trace.load(folder / "again.json").to_json() == trace.to_json()
+    job = {"network": {"name": "n"}, "data": {"name": "digits"}, "cluster": {"device": "v100"}}
+    use_record(predict(trace, jobs.from_dict(job)))
+
+
+def _trace_seeds() -> list[bytes]:
+    return [json.dumps(small_trace().to_json()).encode()]
+
+
+def _record(folder: Path) -> None:
+    use_record(Record.load(folder / "record.json"))
+    json.dumps(explain([folder / "record.json"]).data(), allow_nan=False)
+    for summary in list_runs(folder):
+        use_summary(summary)
+
+
+def use_record(record: Record) -> None:
+    text = record.model_dump_json()
+    json.dumps(record.model_dump(mode="json"), allow_nan=False)
+    assert Record.model_validate_json(text) == record
+    [d.error for d in subtract(record, record)]
+    common.print_record(record)
+
+
+def use_summary(summary: Any) -> None:
+    """What `chronograd records` shows of it."""
+    records._row(summary), records._job_words(summary), records._device_words(summary)
+    json.dumps(records._as_data(summary), allow_nan=False)
+
+
+def _record_seeds() -> list[bytes]:
+    job = jobs.resolved(jobs.load(ROOT / "examples" / "digits.yaml"))
+    record = Record(kind="measured", title="t", job=job, cluster={"device": "v100", "count": 2}, notes=["n"])
+    record.put("step_time_s", Quantity(value=0.1, unit="s", low=0.09, high=0.2, n=3, std=0.1, source="clock"))
+    record.put("mfu", Quantity.missing("1", "not known"))
+    whole = {**record.model_dump(mode="json"), "tables": {"layers": [{"name": "a", "time_s": 0.1}]}}
+    whole["curves"] = {
+        "loss": {"columns": {"step": [1, 2], "loss": [0.5, None]}, "units": {"step": "count"}, "source": "s"}
+    }
+    whole |= {"versions": {"torch": "2"}, "provenance": {"environment": {"cores": 2}}}
+    return [json.dumps(whole).encode()]
+
+
+# -- run directories ---------------------------------------------------------------------------------------
+
+CARD = DatasetCard("digits", (1, 8, 8), 10, tuple("0123456789"), 1437, 360, "here")
+
+
+def _run(folder: Path) -> None:
+    """Everything that reads a run directory, each part by itself: what is wrong with one must not hide another."""
+    errors: list[Exception] = []
+    for read in (_listing, _whole_files, _steps, _results, _training, _slurm, _explained, _again):
+        try:
+            read(folder)
+        except ChronogradError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def _profile(folder: Path) -> None:
+    json.dumps(explain(sorted(folder.glob("*.json"))).data(), allow_nan=False)
+
+
+def _profile_seeds() -> list[bytes]:
+    """Three steps of a rank of two, with kernels or without."""
+    found = []
+    for category in ("kernel", "cpu_op"):
+        events: list[dict[str, Any]] = []
+        for at in (0, 1000, 2000):
+            marks = {"ProfilerStep#1": 1000, "Optimizer.step#SGD": 100, "enumerate(DataLoader)#x": 50}
+            events += [
+                {"ph": "X", "cat": "user_annotation", "name": n, "ts": at, "dur": d, "tid": 1} for n, d in marks.items()
+            ]
+            works = {"gemm": 400, "ncclDevKernel_AllReduce": 700}
+            events += [
+                {"ph": "X", "cat": category, "name": n, "ts": at + 200, "dur": d, "tid": 1} for n, d in works.items()
+            ]
+        told = {"rank": 0, "world_size": 2}
+        found.append(
+            json.dumps({"traceEvents": events, "distributedInfo": told, "deviceProperties": [{"name": "g"}]}).encode()
+        )
+    return found
+
+
+def _wall_times(folder: Path) -> None:
+    json.dumps([account.data() for account in wall_times.explain(folder / "times.csv")], allow_nan=False)
+
+
+def _listing(folder: Path) -> None:
+    for summary in (*list_runs(folder), *list_runs(folder.parent)):
+        use_summary(summary)
+
+
+def _whole_files(folder: Path) -> None:
+    run = RunDir.open(folder)
+    json.dumps(run.environment(), allow_nan=False)
+    use_job(run.job())
+    if run.is_finished:
+        use_record(run.record())
+
+
+def _steps(folder: Path) -> None:
+    run = RunDir.open(folder)
+    follower = StepFollower(run.steps_path(0))
+    follower._offset = 0
+    follower.new_lines()
+    run.first_error()
+    for rank in run.ranks():
+        log = run.read_steps(rank)
+        assert all(line["step"] >= 0 and line["attempt"] <= log.attempts for line in log.steps)
+        json.dumps(log.last_attempt(), allow_nan=False)
+    json.dumps(timeline_of_run(run), allow_nan=False)
+
+
+def _results(folder: Path) -> None:
+    run = RunDir.open(folder)
+    record = Record(kind="measured", title="t")
+    found = result.step_quantities(result.lines_of_ranks(run), 64, result.Method("clock", "clock"))
+    record.quantities = {**found, **result.epoch_quantities(run), "memory_peak_bytes": result.memory_quantity(run)}
+    use_record(record)
+
+
+def _training(folder: Path) -> None:
+    run = RunDir.open(folder)
+    use_record(training_record(run, run.job(), CARD, "after 2 epochs"))
+
+
+def _slurm(folder: Path) -> None:
+    run = RunDir.open(folder)
+    slurm._ended(run), slurm._checkpointed(run), slurm.usage(run)
+    slurm._options(run), slurm._submitted(run)
+
+
+def _explained(folder: Path) -> None:
+    json.dumps(explain([folder]).data(), allow_nan=False)
+
+
+def _again(folder: Path) -> None:
+    """A new attempt, as a resumed run makes it."""
+    run = RunDir.open(folder)
+    for rank in (0, 1):
+        with run.step_writer(rank) as lines:
+            lines.write(step=9, loss=0.5, step_time_s=0.1)
+        run.read_steps(rank)
+
+
+def _run_seeds() -> list[bytes]:
+    entries = run_entries()
+    finished = [*entries, Entry("record.json", _record_seeds()[0])]
+    linked = [*entries[:2], Entry("steps.0.jsonl", b"outside", "link"), Entry("steps.1.jsonl", kind="fifo")]
+    return [pack.packed(found) for found in (entries, finished, linked)]
+
+
+TARGETS = (
+    Target("job", as_file("job.yaml"), _job, _job_seeds, damage.of_yaml),
+    Target("override", as_file("words"), _overrides, lambda: _WORDS, damage.of_bytes),
+    Target("device", as_file("x.toml"), _device, _device_seeds, damage.of_toml),
+    Target("link", _lay_out_link, _link, _link_seeds, damage.of_toml),
+    Target("prices", as_file("prices.csv"), _prices, _price_seeds, damage.of_cells),
+    Target("calibration", _lay_out_calibration, _calibration, _calibration_seeds, damage.of_json),
+    Target("table", _lay_out_table, _table, _table_seeds, damage.of_cells),
+    Target("trace", as_file("net.json.gz"), _trace, _trace_seeds, damage.of_json),
+    Target("record", as_file("record.json"), _record, _record_seeds, damage.of_json),
+    Target("profile", as_file("trace.json"), _profile, _profile_seeds, damage.of_json),
+    Target(
+        "wall-times",
+        as_file("times.csv"),
+        _wall_times,
+        lambda: [(ROOT / "docs" / "hpc-report.csv").read_bytes()],
+        damage.of_cells,
+    ),
+    Target("rundir", as_folder, _run, _run_seeds, damage.of_pack),
+)
+BY_NAME = {target.name: target for target in TARGETS}

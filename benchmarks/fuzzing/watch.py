@@ -1,0 +1,182 @@
+"""What counts as a finding: anything but a good parse, or one clear error, in time, with nothing executed or changed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from benchmarks.fuzzing.targets import Target
+from chronograd.errors import ChronogradError
+
+# CPU time of one input. Instrumented code runs three to five times slower.
+MOST_CPU_S = 5.0
+# Seconds of mere waiting, and of CPU time, after which an input hangs and is interrupted.
+MOST_WAIT_S, MOST_BUSY_S = 10.0, 20.0
+_TICK_S = 0.5
+# What a person reads of an error.
+MOST_LETTERS, MOST_LINES = 10_000, 40
+OUTSIDE = b"the user's own\n"
+_EXECUTES = ("os.system", "os.exec", "os.fork", "os.posix_spawn", "subprocess.Popen", "pty.spawn", "socket.connect")
+_CHANGES = ("os.remove", "os.rename", "os.rmdir", "os.truncate", "os.chmod", "os.chown", "os.link", "shutil.rmtree")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What went wrong, in one word, and where; findings of one place are one."""
+
+    kind: str
+    place: str
+    text: str
+
+
+class Hang(BaseException):
+    """Raised by the clock within what hangs. No parser catches it."""
+
+
+class _Guard:
+    """Sees what a parser does, by Python's own audit events. It can only be put up once in a process, and never taken down."""
+
+    def __init__(self) -> None:
+        self.scratch = ""
+        self.seen = ""
+        self.is_up = False
+
+    def put_up(self) -> None:
+        self.is_up = True
+        sys.addaudithook(self._hook)
+
+    def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if not self.scratch or self.seen:
+            return
+        if event in _EXECUTES:
+            self.seen = f"executed: {event} {arguments[:1]!r}"
+        elif event == "open" or event in _CHANGES:
+            path, flags = arguments[0], arguments[2] if event == "open" and len(arguments) > 2 else os.O_RDWR
+            is_writing = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            if is_writing and isinstance(path, str | bytes | os.PathLike) and not self._is_own(os.fsdecode(path)):
+                self.seen = f"changed: {event} {os.fsdecode(path)!r}"
+
+    def _is_own(self, path: str) -> bool:
+        """Whether a path is within the scratch folder, or an import's compiled file."""
+        return os.path.abspath(path).startswith(self.scratch) or "__pycache__" in path or path == os.devnull
+
+
+class _Clock:
+    """Interrupts what waits, such as for a pipe, and what computes without end. While the process is stopped it stands still."""
+
+    def __init__(self) -> None:
+        self._is_running = False
+        self._start_s = 0.0
+
+    def put_up(self) -> None:
+        """In the main thread, whose waiting a signal interrupts."""
+        signal.signal(signal.SIGUSR1, self._ring)
+        threading.Thread(target=self._tick, daemon=True).start()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        self._start_s, self._is_running = time.process_time(), True
+        try:
+            yield
+        finally:
+            self._is_running = False
+
+    def _tick(self) -> None:
+        waited, seen = 0.0, (0.0, 0.0)
+        while True:
+            time.sleep(_TICK_S)
+            start_s, now_s = self._start_s, time.process_time()
+            is_waiting = seen[0] == start_s and now_s - seen[1] < _TICK_S / 100
+            waited, seen = (waited + _TICK_S if is_waiting else 0.0), (start_s, now_s)
+            if self._is_running and (waited >= MOST_WAIT_S or now_s - start_s >= MOST_BUSY_S):
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    def _ring(self, number: int, frame: FrameType | None) -> None:
+        if self._is_running:
+            self._is_running = False
+            raise Hang
+
+
+_GUARD, _CLOCK = _Guard(), _Clock()
+
+
+def _put_up() -> None:
+    if not _GUARD.is_up:
+        _GUARD.put_up()
+        _CLOCK.put_up()
+
+
+@contextlib.contextmanager
+def watching() -> Iterator[Path]:
+    """A scratch folder for inputs, with the guard up, and a home of its own where the user's devices would be."""
+    _put_up()
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        before = {name: os.environ.get(name) for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME")}
+        os.environ["XDG_DATA_HOME"] = os.environ["XDG_CACHE_HOME"] = str(Path(folder) / "in" / "home")
+        try:
+            yield Path(folder)
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
+
+
+def tried(target: Target, data: bytes, scratch: Path) -> Finding | None:
+    """Give one input to a parser. None if it was taken, or refused as it should be."""
+    folder, outside = scratch / "in", scratch / "outside"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    if not outside.is_dir():
+        outside.mkdir()
+        (outside / "file").write_bytes(OUTSIDE)
+    target.lay_out(data, folder, outside)
+    _GUARD.seen, _GUARD.scratch = "", str(scratch)
+    start = time.process_time()
+    try:
+        with _CLOCK.running():
+            target.parse(folder)
+        finding = None
+    except ChronogradError as error:
+        finding = _unclear(error)
+    except Hang as error:
+        finding = Finding("hang", _place(error), f"waited {MOST_WAIT_S:g} s, or computed {MOST_BUSY_S:g} s")
+    except Exception as error:
+        finding = Finding("traceback", _place(error), f"{type(error).__name__}: {str(error)[:300]}")
+    finally:
+        _GUARD.scratch = ""
+    seconds = time.process_time() - start
+    if _GUARD.seen:
+        return Finding(_GUARD.seen.partition(":")[0], _GUARD.seen[:80], _GUARD.seen)
+    if [p.name for p in outside.iterdir()] != ["file"] or (outside / "file").read_bytes() != OUTSIDE:
+        shutil.rmtree(outside)
+        return Finding("changed", "a file outside", "a file that a link points to was changed")
+    if finding is None and seconds > MOST_CPU_S:
+        return Finding("slow", target.name, f"{seconds:.1f} s of CPU time for {len(data):,} bytes")
+    return finding
+
+
+def _unclear(error: ChronogradError) -> Finding | None:
+    text = str(error)
+    if error.message.strip() and len(text) <= MOST_LETTERS and text.count("\n") < MOST_LINES:
+        return None
+    return Finding("unclear", _place(error), f"{len(text):,} letters, {text.count(chr(10)) + 1:,} lines: {text[:200]}")
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line of our own that was running."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if f"{os.sep}chronograd{os.sep}" in f.filename and "src" in f.filename] or frames[-1:]
+    where = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else "?"
+    return f"{type(error).__name__} at {where}"

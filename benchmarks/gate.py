@@ -1,0 +1,168 @@
+"""The gate of `compare --fail-if` on real runs: how often it fails equal runs, and whether it sees a planted change.
+
+    python -m benchmarks.gate --json benchmarks/results/gate.json
+
+A small job is measured again and again, in turn with one that was made a fifth slower: in each round A, A and B once, in an
+order that is drawn. From these gates are made as CI would make them: the runs of each side from `k` rounds, drawn again and
+again. Equal runs are A against A; a gate that fails there is a false alarm. What the change truly is, is the median over
+all rounds. One job computes, and on a shared machine its runs differ by much; the other mostly waits, as if for a device
+of its own, and its runs differ by little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from chronograd.job import Job, from_dict
+from chronograd.launch import jobs
+from chronograd.measure import environment
+from chronograd.measure.gate import judge, read_condition
+from chronograd.record import Record
+
+# Options of the network: as it is, and with a fifth more.
+JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "waiting": ({"depth": 2, "wait_s": 0.030}, {"depth": 2, "wait_s": 0.036}),
+    "computing": ({"depth": 20}, {"depth": 24}),
+}
+PIXELS = 16 * 16
+SIZES = (1, 2, 3, 5, 8)
+LIMITS = (0, 5)
+DRAWS = 500
+
+
+class Wait(nn.Module):
+    """Sleeps."""
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__()
+        self.wait_s = wait_s
+
+    def forward(self, seen: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.wait_s)
+        return seen
+
+
+def layers(num_classes: int, depth: int, wait_s: float = 0.0, width: int = 128) -> nn.Module:
+    """Equal layers, so that their number is the time; and a pause."""
+    blocks = [part for _ in range(depth) for part in (nn.Linear(width, width), nn.ReLU())]
+    return nn.Sequential(nn.Flatten(), nn.Linear(PIXELS, width), *blocks, Wait(wait_s), nn.Linear(width, num_classes))
+
+
+def make_job(options: dict[str, Any]) -> Job:
+    return from_dict(
+        {
+            "network": {"name": "benchmarks.gate:layers", "options": options},
+            "data": {"name": "synthetic", "shape": [1, 16, 16], "classes": 10, "samples": 1024},
+            "training": {"recipe": "sgd-momentum", "batch": 64, "learning_rate": 0.01},
+            "cluster": {"device": "local", "threads": 1},
+        }
+    )
+
+
+def measured(name: str, rounds: int, steps: int, folder: Path) -> Iterator[tuple[str, Record]]:
+    """Each of A, A and B once in a round, in an order that is drawn."""
+    as_it_is, slower = JOBS[name]
+    chance = random.Random(name)
+    for number in range(rounds):
+        for side in chance.sample(["A1", "A2", "B"], 3):
+            job = make_job(slower if side == "B" else as_it_is)
+            yield side, jobs.measure(job, num_steps=steps, out=folder / f"{name}-{number}-{side}").record()
+
+
+def verdicts(sides: Sequence[Sequence[Record]], size: int, limit: float, are_equal: bool) -> dict[str, float]:
+    """Shares of the verdicts over DRAWS gates. Of equal runs it is drawn in each round which is the baseline."""
+    condition = read_condition(f"step_time > {limit}%")
+    chance = random.Random(size)
+    found: Counter[str] = Counter()
+    for _ in range(DRAWS):
+        rounds = chance.sample(list(zip(*sides, strict=True)), size)
+        drawn = [chance.sample(pair, 2) if are_equal else pair for pair in rounds]
+        found[judge(condition, [a for a, _ in drawn], [b for _, b in drawn]).verdict] += 1
+    return {name: found[name] / DRAWS for name in ("fails", "passes", "cannot tell")}
+
+
+def spreads(records: Sequence[Record]) -> dict[str, float]:
+    """Deviation between runs beside that of steps within a run, as shares of the step time."""
+    values = [record.value("step_time_s") for record in records]
+    within = [(record["step_time_s"].std or 0.0) / record.value("step_time_s") for record in records]
+    return {"between_runs": float(np.std(np.log(values), ddof=1)), "of_steps": float(np.median(within))}
+
+
+def judged(kept: dict[str, list[Record]]) -> dict[str, Any]:
+    """What the gate made of the runs of one job."""
+    times = {side: [record.value("step_time_s") for record in records] for side, records in kept.items()}
+    change = float(np.median(np.asarray(times["B"]) / np.sqrt(np.multiply(times["A1"], times["A2"]))) - 1)
+    gates = [
+        {
+            "runs": size,
+            "limit_percent": limit,
+            "equal": verdicts((kept["A1"], kept["A2"]), size, limit, are_equal=True),
+            "planted": verdicts((kept["A1"], kept["B"]), size, limit, are_equal=False),
+        }
+        for size in SIZES
+        for limit in LIMITS
+        if size <= len(kept["A1"])
+    ]
+    return {
+        "planted_change": change,
+        "spread": spreads(kept["A1"] + kept["A2"]),
+        "gates": gates,
+        "step_time_s": times,
+    }
+
+
+def tell(name: str, found: dict[str, Any]) -> Iterator[str]:
+    spread = found["spread"]
+    yield (
+        f"{name}: planted {100 * found['planted_change']:+.1f} %; deviation between runs "
+        f"{100 * spread['between_runs']:.1f} %, of steps {100 * spread['of_steps']:.1f} %"
+    )
+    for row in found["gates"]:
+        equal, planted = (
+            {key: f"{100 * share:.0f} %" for key, share in row[side].items()} for side in ("equal", "planted")
+        )
+        yield (
+            f"  {row['runs']} of each, step_time > {row['limit_percent']}%: equal runs fail {equal['fails']} (cannot tell "
+            f"{equal['cannot tell']}), planted fail {planted['fails']} (cannot tell {planted['cannot tell']})"
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args(argv)
+    result: dict[str, Any] = {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "rounds": arguments.rounds,
+        "steps": arguments.steps,
+        "environment": {key: environment.environment()[key] for key in ("processor", "cores", "versions")},
+        "jobs": {},
+    }
+    for name in JOBS:
+        kept: dict[str, list[Record]] = {"A1": [], "A2": [], "B": []}
+        with tempfile.TemporaryDirectory() as folder:
+            for side, record in measured(name, arguments.rounds, arguments.steps, Path(folder)):
+                kept[side].append(record)
+        result["jobs"][name] = judged(kept)
+        print("\n".join(tell(name, result["jobs"][name])), flush=True)
+        if arguments.json is not None:
+            arguments.json.write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

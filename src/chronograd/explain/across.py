@@ -1,0 +1,107 @@
+"""Runs of one job on different numbers of ranks: did the time fall, and did the work stay the same?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chronograd.explain.causes import PADDING, Finding
+from chronograd.explain.evidence import Evidence
+from chronograd.explain.split import Split
+from chronograd.units import percent
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One run beside the one with the fewest ranks.
+
+    Attributes:
+        seconds: of the whole run from its first step on, or of a step where the run is a sample of steps.
+        samples: done in that time by all ranks; None if the batch is not known.
+        speedup: of `seconds`. `throughput`: samples per second over those of the first run; None if not known.
+    """
+
+    name: str
+    world: int
+    seconds: float
+    samples: float | None
+    speedup: float
+    throughput: float | None
+
+    @property
+    def efficiency(self) -> float | None:
+        """Throughput over what as many ranks would give."""
+        return None if self.throughput is None else self.throughput / self.world
+
+
+def compare(runs: Sequence[Evidence]) -> list[Compared]:
+    """Runs in order of ranks, beside the first. Efficiency is against one rank only where the first has one."""
+    ordered = sorted(runs, key=lambda run: run.world)
+    first_s, first_samples = _time_s(ordered[0]), _samples(ordered[0])
+    rows = []
+    for run in ordered:
+        seconds, samples = _time_s(run), _samples(run)
+        rate = None
+        if samples and first_samples:
+            rate = samples / seconds * first_s / first_samples * ordered[0].world
+        rows.append(Compared(run.name, run.world, seconds, samples, first_s / seconds, rate))
+    return rows
+
+
+def work_scaled(first: Evidence, run: Evidence, split: Split) -> Finding:
+    """More ranks did more work, so that the time stays: epochs, or the batch at as many steps, grew with them."""
+    experiment = (
+        "run both for the same number of samples (steps × global batch): if the time still does not fall, growing work is "
+        "not the cause"
+    )
+    before, after = _samples(first), _samples(run)
+    if before is None or after is None:
+        return Finding("work_scaled", "not measured", "samples per step were not told", None, (), experiment)
+    shared = run.coverage or 1.0
+    redundant = (
+        shared if run.world > 1 and shared >= PADDING else 1.0
+    )  # samples trained several times are another cause
+    ratio = after / before / redundant
+    evidence = (
+        f"{run.name} worked through {after:,.0f} samples on {run.world} ranks, {first.name} through {before:,.0f} on "
+        f"{first.world}: {ratio:.2f} times as many" + (", not counting those that ranks share" if redundant > 1 else ""),
+        f"the time went from {_time_s(first):.3g} to {_time_s(run):.3g} s; for the same samples it would be "
+        f"{_time_s(run) / max(ratio, 1e-9):.3g} s",
+    )  # fmt: skip
+    if ratio < PADDING:
+        return Finding("work_scaled", "not found", "more ranks did the same work", 0.0, evidence[:1], experiment)
+    what = _what_grew(first, run)
+    title = f"the work grew with the ranks: {what}"
+    return Finding("work_scaled", "found", title, 1 - 1 / ratio, evidence, experiment)
+
+
+def _what_grew(first: Evidence, run: Evidence) -> str:
+    if first.batch and run.batch and run.batch / first.batch >= PADDING:
+        return f"a step has {run.batch:g} samples in place of {first.batch:g}"
+    steps = f"{run.num_steps} steps in place of {first.num_steps}"
+    epochs = [e.job.get("training", {}).get("epochs") for e in (first, run)]
+    if all(epochs) and epochs[0] != epochs[1]:
+        return f"{epochs[1]} epochs in place of {epochs[0]}, {steps}"
+    return steps
+
+
+def _time_s(run: Evidence) -> float:
+    if run.kind in ("training", "own loop") and run.wall_s:
+        return run.wall_s
+    return run.step_time_s
+
+
+def _samples(run: Evidence) -> float | None:
+    """Of the whole run, or of a step where the run is a sample of steps."""
+    batch = run.batch if run.batch else None if run.rank_batch is None else run.rank_batch * run.world
+    if batch is None:
+        return None
+    return batch * run.num_steps if run.kind in ("training", "own loop") and run.num_steps and run.wall_s else batch
+
+
+def scaling_text(rows: Sequence[Compared]) -> str:
+    """One sentence on how the time follows the ranks."""
+    last = rows[-1]
+    rate = "" if last.throughput is None else f", {last.throughput:.2f} times the samples per second"
+    efficiency = "" if last.efficiency is None or rows[0].world != 1 else f" ({percent(last.efficiency, 0)} efficiency)"
+    return f"from {rows[0].world} to {last.world} ranks {last.speedup:.2f} times as fast{rate}{efficiency}"

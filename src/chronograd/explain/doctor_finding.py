@@ -1,0 +1,37 @@
+"""One thing that `doctor` looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+State = Literal["obstacle", "warning", "fine", "absent"]
+Number = float | int | str | bool | None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was looked at, what was seen, and what to do.
+
+    Attributes:
+        group: the heading it belongs under.
+        state: `obstacle`: a run cannot start, or not as asked; `warning`: it would be slower, or may end early; `absent`: it
+            cannot be used here, which matters to jobs that ask for it.
+        numbers: what was seen, for programs; units stand in names.
+    """
+
+    group: str
+    what: str
+    seen: str
+    state: State = "fine"
+    to_do: str = ""
+    numbers: Mapping[str, Number] = field(default_factory=dict)
+
+    def as_data(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def in_time(group: str, what: str, seconds: float, to_do: str) -> Finding:
+    """For a check that did not end in time."""
+    return Finding(group, what, f"no answer in {seconds:.0f} s", "warning", to_do)

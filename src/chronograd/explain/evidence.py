@@ -1,0 +1,330 @@
+"""What is known of a run, whatever it was written by: the time of each step on each rank by what it went into, and settings.
+
+`read` makes it of a run directory, ours or one around a loop of the user's own; chronograd.explain.profiler of
+torch-profiler traces. Unknown times are NaN, unknown settings None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from chronograd import job as jobs
+from chronograd.errors import ChronogradError
+from chronograd.record import Record
+from chronograd.rundir import RunDir, StepLog
+
+# First steps of a training run, which are slower: memory is found, caches are cold.
+WARMUP = 5
+PARTS = ("input_s", "transfer_s", "forward_s", "backward_s", "update_s")
+# Ranks of a record are alike, so that two stand for all.
+MOST_COPIES = 2
+# Backward has twice the FLOPs of forward, and is seldom more than a quarter slower than that; longer, it was waiting.
+LONGEST_BACKWARD = 2.5
+Kind = Literal["training", "measurement", "own loop", "profile", "record"]
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Steps of one rank after its warm-up: arrays of K steps, in seconds, and what it said of itself.
+
+    Attributes:
+        step_s: whole steps. `input_s`: until a batch is there. `wait_s`: for other ranks after its own last gradient.
+        parts: of PARTS, those that are known; backward includes the wait.
+        start, ready, work, end, what_if_…: events; empty where there is none.
+        launch_s: of a profiled step, what went to launching work rather than to work; empty where not profiled.
+        warmup_excess_s: what the first steps took longer than later ones, together, such as for a compiler.
+    """
+
+    step_s: np.ndarray
+    input_s: np.ndarray
+    wait_s: np.ndarray
+    parts: dict[str, np.ndarray] = field(default_factory=dict)
+    start: Line = field(default_factory=dict)
+    ready: Line = field(default_factory=dict)
+    work: Line = field(default_factory=dict)
+    end: Line = field(default_factory=dict)
+    what_if_threads: Line = field(default_factory=dict)
+    what_if_batch: Line = field(default_factory=dict)
+    warmup_excess_s: float = 0.0
+    launch_s: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def own_s(self) -> np.ndarray:
+        """What the rank did itself in each step: all but waiting, input included."""
+        own_s: np.ndarray = self.step_s - np.nan_to_num(self.wait_s)
+        return own_s
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One run.
+
+    Attributes:
+        job: as data; empty for a loop without one.
+        world: ranks. `ranks`: those whose steps are known, all with as many.
+        num_steps, batch: steps done, warm-up too, and samples per step over all ranks; None if not known.
+        wall_s: from the first step to the end; None if not known.
+        notes: what could not be read, in words.
+    """
+
+    name: str
+    kind: Kind
+    world: int
+    ranks: dict[int, Rank]
+    job: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    num_steps: int | None = None
+    batch: float | None = None
+    wall_s: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def first(self) -> Rank:
+        return self.ranks[min(self.ranks)]
+
+    @cached_property
+    def waits_RK(self) -> np.ndarray:
+        """Ranks by steps. NaN throughout where a rank's wait is not known; zero for one rank."""
+        if self.world == 1:
+            return np.zeros((1, len(self.first.step_s)))
+        return np.stack([rank.wait_s for rank in self.ranks.values()])
+
+    @property
+    def knows_waits(self) -> bool:
+        has_all = len(self.ranks) == self.world or self.kind == "record"
+        return has_all and bool(np.isfinite(self.waits_RK).any(axis=1).all())
+
+    @property
+    def exposed_K(self) -> np.ndarray:
+        """What even the rank that waits least waits in each step; zero where no wait is known."""
+        exposed_K: np.ndarray = np.nan_to_num(self.waits_RK).min(axis=0)
+        return exposed_K
+
+    @property
+    def coverage(self) -> float | None:
+        """How often all ranks together read each sample in an epoch; None if not known."""
+        work = self.first.work
+        if not {"dataset_samples", "rank_batch", "steps_per_epoch"} <= work.keys():
+            return None
+        return float(self.world * work["steps_per_epoch"] * work["rank_batch"] / max(1, work["dataset_samples"]))
+
+    @property
+    def step_time_s(self) -> float:
+        """Mean; of the slowest rank in each step."""
+        return float(np.mean(np.max([rank.step_s for rank in self.ranks.values()], axis=0)))
+
+    @property
+    def cores(self) -> int | None:
+        """Of the machine; None if its environment does not say."""
+        cores = self.environment.get("cores")
+        return cores if isinstance(cores, int) and cores > 0 else None
+
+    @property
+    def ranks_here(self) -> int:
+        """Ranks on the host of rank 0."""
+        hosts = [rank.start.get("host") for rank in self.ranks.values()]
+        return hosts.count(hosts[0]) if hosts and hosts[0] else self.world
+
+    @property
+    def rank_batch(self) -> float | None:
+        told = self.first.work.get("rank_batch")
+        return float(told) if told is not None else None if self.batch is None else self.batch / self.world
+
+
+def read(path: Path) -> Evidence:
+    """The evidence of a run directory. Raises FileFormatError, RunError; ChronogradError if it has no steps."""
+    run = RunDir.open(path)
+    logs = {rank: run.read_steps(rank) for rank in run.ranks()}
+    ranks = {number: log for number, log in logs.items() if log.steps}
+    if not ranks:
+        raise ChronogradError(f"{path} has no steps yet", "wait for its first steps, or name another run")
+    job, notes = _job(run)
+    kind = _kind(next(iter(ranks.values())), job)
+    if "staleness" in next(iter(ranks.values())).steps[0]:
+        raise ChronogradError(
+            f"{path} is asynchronous: its learners do not wait for each other",
+            "its record has pull, compute and push times: `chronograd records` shows them",
+        )
+    known = _ranks(ranks, kind)
+    record = None
+    with contextlib.suppress(ChronogradError):  # a run that goes on, or died, has no record
+        record = run.record()
+    world = _world(job, record, len(logs))
+    if world > 1 and not any(np.isfinite(rank.wait_s).any() for rank in known.values()):
+        known, estimated = _with_estimated_waits(known)
+        notes += estimated
+    return Evidence(
+        name=path.name,
+        kind=kind,
+        world=world,
+        ranks=known,
+        job=job,
+        environment=run.environment(),
+        num_steps=max(len(log.steps) for log in ranks.values()),
+        batch=_batch(job, record),
+        wall_s=_wall_s(known),
+        notes=(*notes, *([f"{len(known)} of {world} ranks wrote steps"] if len(known) < world else [])),
+    )
+
+
+def of_record(record: Record, name: str) -> Evidence:
+    """Of a record without its run: means over steps only, the same for each rank, so that nothing is known of stragglers.
+
+    Raises ChronogradError if it has no step time.
+    """
+    step_s = record["step_time_s"].value
+    if step_s is None:
+        raise ChronogradError(f"{name} has no step time: {record['step_time_s'].reason}", "name a run that has steps")
+
+    def mean(quantity: str) -> np.ndarray:
+        value = record[quantity].value
+        return np.array([np.nan if value is None else value])
+
+    environment = record.provenance.get("environment", {})
+    environment = environment if isinstance(environment, dict) else {}
+    on_processor = record.cluster.get("ran_on") and record.cluster["ran_on"] == environment.get("processor")
+    start = {"device": "cpu" if on_processor else "", "threads": record.cluster.get("threads")}
+    exposed_s, backward_s = mean("communication_exposed_s"), mean("backward_s")
+    parts = {part: mean(part) for part in PARTS} | {"backward_s": backward_s + np.nan_to_num(exposed_s)}
+    rank = Rank(np.array([step_s]), mean("input_s") + np.nan_to_num(mean("transfer_s")), exposed_s, parts, start=start)
+    world = max(1, int(record.cluster.get("count") or 1))
+    batch = record.job.get("training", {}).get("batch")
+    return Evidence(
+        name=name,
+        kind="record",
+        world=world,
+        ranks=dict.fromkeys(range(min(world, MOST_COPIES)), rank) if world > 1 else {0: rank},
+        job=record.job,
+        environment=environment,
+        batch=float(batch) if batch else None,
+        notes=("a record has means only: ranks are not told apart",),
+    )
+
+
+def _job(run: RunDir) -> tuple[dict[str, Any], list[str]]:
+    if not (run.path / "job.yaml").exists():
+        return {}, []
+    try:
+        return jobs.resolved(run.job()), []
+    except ChronogradError as error:
+        return {}, [error.message]
+
+
+def _kind(log: StepLog, job: Mapping[str, Any]) -> Kind:
+    first = log.steps[0]
+    if "loss" in first:
+        return "training"
+    return "measurement" if job.get("backend") and first.get("mode") != "warmup" else "own loop"
+
+
+def _ranks(logs: Mapping[int, StepLog], kind: Kind) -> dict[int, Rank]:
+    """Steps that every rank has, in modes that tell a whole step."""
+    by_rank = {number: _timed(log, kind) for number, log in logs.items()}
+    common = set.intersection(*(set(lines) for lines in by_rank.values()))
+    steps = sorted(common)
+    if not steps:
+        raise ChronogradError("no timed step was done by every rank of the run", "wait for more steps, or time more")
+    return {number: _rank([lines[s] for s in steps], logs[number]) for number, lines in by_rank.items()}
+
+
+def _timed(log: StepLog, kind: Kind) -> dict[int, Line]:
+    """Lines by step; each has `step_time_s`, and `exchange_wait_s` from its neighbour without exchange where not told."""
+    after = {line["step"]: line for line in log.steps}
+    found = {}
+    lines = [line for line in log.steps if line.get("mode") != "warmup"] or log.steps
+    if kind == "training":
+        lines = lines[min(WARMUP, len(lines) // 2) :]
+    for line in lines:
+        if line.get("mode") in ("no_exchange", "plain"):
+            continue
+        line = dict(line)
+        apart = after.get(line["step"] + 1, {})
+        if "exchange_wait_s" not in line and apart.get("mode") == "no_exchange":
+            line["exchange_wait_s"] = max(0.0, _work_s(line) - _work_s(apart))
+        line.setdefault("step_time_s", sum(_number(line.get(part), 0.0) for part in PARTS))
+        if _number(line["step_time_s"]) > 0:
+            found[line["step"]] = line
+    return found
+
+
+def _rank(lines: Sequence[Line], log: StepLog) -> Rank:
+    def column(name: str) -> np.ndarray:
+        return np.array([_number(line.get(name)) for line in lines])
+
+    parts = {name: column(name) for name in PARTS if any(name in line for line in lines)}
+    input_s = parts.get("input_s", np.full(len(lines), np.nan)) + parts.get("transfer_s", 0.0)
+    events = {event["event"]: event for event in log.events}
+    return Rank(
+        column("step_time_s"),
+        input_s,
+        column("exchange_wait_s"),
+        parts,
+        start=events.get("start", {}),
+        ready=events.get("ready", {}),
+        work=events.get("work", {}),
+        end=events.get("end", {}),
+        what_if_threads=events.get("what_if_threads", {}),
+        what_if_batch=events.get("what_if_batch", {}),
+        warmup_excess_s=_excess_s(log, column("step_time_s")),
+    )
+
+
+def _excess_s(log: StepLog, later_s: np.ndarray) -> float:
+    """Of the first steps over the median of later ones; zero where the first were not written."""
+    first = [line for line in log.steps[:WARMUP] if line["step"] <= WARMUP]
+    usual_s = float(np.median(later_s))
+    return sum(
+        max(0.0, _number(line.get("step_time_s"), 0.0) - _number(line.get("input_s"), 0.0) - usual_s) for line in first
+    )
+
+
+def _world(job: Mapping[str, Any], record: Record | None, ranks: int) -> int:
+    told = job.get("cluster", {}).get("count", 1)
+    if record is not None:
+        told = record.cluster.get("count", told)
+    is_own = not job.get("backend")
+    return max(ranks, int(told) if is_own else ranks)
+
+
+def _batch(job: Mapping[str, Any], record: Record | None) -> float | None:
+    """The global batch: of the record's throughput where the loop told it, else of the job."""
+    if record is not None and not record.job:
+        rate, step = record["throughput_samples_per_s"].value, record["step_time_s"].value
+        if rate and step:
+            return float(round(rate * step))
+    batch = job.get("training", {}).get("batch")
+    return float(batch) if batch else None
+
+
+def _wall_s(ranks: Mapping[int, Rank]) -> float | None:
+    """From the first step of the first rank to the end of the last."""
+    starts = [rank.ready["time"] for rank in ranks.values() if "time" in rank.ready]
+    ends = [rank.end["time"] for rank in ranks.values() if "time" in rank.end]
+    return max(ends) - min(starts) if starts and ends else None
+
+
+def _with_estimated_waits(ranks: dict[int, Rank]) -> tuple[dict[int, Rank], list[str]]:
+    """Where nobody timed the wait: what backward takes beyond LONGEST_BACKWARD times forward. With a note."""
+    if not all({"forward_s", "backward_s"} <= rank.parts.keys() for rank in ranks.values()):
+        return ranks, []
+    estimated = {}
+    for number, rank in ranks.items():
+        excess_s = rank.parts["backward_s"] - LONGEST_BACKWARD * rank.parts["forward_s"]
+        estimated[number] = replace(rank, wait_s=np.maximum(0.0, excess_s))
+    return estimated, [f"waits are estimated: backward beyond {LONGEST_BACKWARD:g} times forward"]
+
+
+def _work_s(line: Line) -> float:
+    return _number(line.get("forward_s"), 0.0) + _number(line.get("backward_s"), 0.0)
+
+
+def _number(value: Any, default: float = np.nan) -> float:
+    return float(value) if isinstance(value, (int, float)) else default

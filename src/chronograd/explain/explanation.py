@@ -1,0 +1,122 @@
+"""`explain`: evidence of one or several runs, the split of their steps, and the causes of lost time, the dearest first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from chronograd import files
+from chronograd.errors import FileFormatError, InputError
+from chronograd.explain import across, profiler
+from chronograd.explain.causes import CAUSES, Finding
+from chronograd.explain.evidence import Evidence, of_record, read
+from chronograd.explain.split import Split, split
+from chronograd.record import FORMAT as RECORD_FORMAT
+from chronograd.record import Record
+from chronograd.rundir import is_run_dir
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One run: where its time goes, and what is known of each cause; found ones first, the dearest of them leading."""
+
+    run: Evidence
+    split: Split
+    findings: list[Finding]
+
+    @property
+    def causes(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.is_found]
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "run": self.run.name,
+            "kind": self.run.kind,
+            "world": self.run.world,
+            "step": {
+                name: quantity.model_dump(mode="json") | {"share": share}
+                for name, quantity, share in [("step", self.split.step_s, 1.0), *self.split.rows()]
+            },
+            "start_up": self.split.startup_s.model_dump(mode="json"),
+            "causes": [asdict(finding) for finding in self.causes],
+            "others": [asdict(finding) for finding in self.findings if not finding.is_found],
+            "notes": list(self.run.notes),
+        }
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All runs that were asked for, in order of ranks; `compared` where there are several."""
+
+    runs: list[Explained]
+    compared: list[across.Compared]
+
+    @property
+    def causes(self) -> list[Finding]:
+        """Of the run with the most ranks, which is the one that is to be faster."""
+        return self.runs[-1].causes
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "causes": [asdict(finding) for finding in self.causes],
+            "runs": [one.data() for one in self.runs],
+            "compared": [asdict(row) | {"efficiency": row.efficiency} for row in self.compared],
+        }
+
+
+def explain(paths: Sequence[Path]) -> Explanation:
+    """Why runs are not faster: run directories, records, or traces of torch.profiler, of which those of one run go together.
+
+    Raises: InputError for nothing or the same run twice; FileFormatError, RunError as reading does.
+    """
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise InputError("the same run is given twice", "name each run once")
+    paths = [path.parent if path.name == "record.json" and is_run_dir(path.parent) else path for path in paths]
+    records = {path: Record.load(path) for path in paths if path.is_file() and _is_record(path)}
+    traces = [path for path in paths if path.is_file() and path not in records]
+    runs = [read(path) for path in paths if not path.is_file()]
+    runs += [of_record(record, path.name) for path, record in records.items()]
+    runs += profiler.read(traces) if traces else []
+    runs.sort(key=lambda run: run.world)
+    explained = [explain_one(run) for run in runs]
+    if len(runs) > 1:
+        explained = [explained[0], *(_beside(runs[0], one) for one in explained[1:])]
+    return Explanation(explained, across.compare(runs) if len(runs) > 1 else [])
+
+
+def _is_record(path: Path) -> bool:
+    """By its first words; traces may be gigabytes."""
+    try:
+        with files.open_plain(path) as stream:
+            return RECORD_FORMAT.encode() in stream.read(200)
+    except OSError as error:
+        raise FileFormatError(f"cannot read {path}: {error.strerror}") from None
+
+
+def explain_one(run: Evidence) -> Explained:
+    """A run by itself."""
+    parts = split(run)
+    return Explained(run, parts, _ranked([test(run, parts) for test in CAUSES.values()], parts, run))
+
+
+def _beside(first: Evidence, one: Explained) -> Explained:
+    """With what only a run on fewer ranks can tell."""
+    if one.run.world == first.world:
+        return one
+    found = across.work_scaled(first, one.run, one.split)
+    return replace(one, findings=_ranked([found, *one.findings], one.split, one.run))
+
+
+def _ranked(findings: Sequence[Finding], parts: Split, run: Evidence) -> list[Finding]:
+    """By cost for the whole run: what a step loses is a share of the time after start-up."""
+    startup_s = parts.startup_s.value or 0.0
+    stepping = run.wall_s / (run.wall_s + startup_s) if run.wall_s else 1.0
+
+    def order(finding: Finding) -> tuple[int, float]:
+        cost = finding.cost or 0.0
+        whole = cost if finding.cause == "start_up" else cost * stepping
+        return ({"found": 0, "not found": 1, "not measured": 2}[finding.verdict], -whole)
+
+    return sorted(findings, key=order)

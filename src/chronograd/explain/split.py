@@ -1,0 +1,111 @@
+"""Where the time of a step goes: computation, input, exposed communication, straggling; and what came before: start-up.
+
+With K steps on R ranks, of each step: a rank's own work is its time less its wait. The rank that waits least is the slowest,
+so that
+
+    exposed communication = min over ranks of the wait
+    straggling            = max over ranks of own work - mean over ranks of own work
+    input                 = mean over ranks of the time until a batch is there
+    computation           = mean over ranks of own work - input
+
+which add up to the step time of the slowest rank. Figures are means over steps, so that they add up, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from chronograd.explain.evidence import Evidence
+from chronograd.record import Quantity
+
+# Starting Python, importing torch and warming up belong to every run. Of a loop of the user's own so much is not counted:
+# what it computed, or waited for a processor, plus reading libraries, before recording began; and in its first steps.
+LARGEST_ALLOWANCE_S, READING_S, WARMUP_S = 10.0, 2.0, 2.0
+
+
+@dataclass(frozen=True)
+class Split:
+    """Seconds of a step by part, with the middle 80 % of steps; unknown parts say why. `startup_s` is of the whole run."""
+
+    step_s: Quantity
+    computation_s: Quantity
+    input_s: Quantity
+    exposed_s: Quantity
+    straggling_s: Quantity
+    startup_s: Quantity
+
+    def share(self, name: str) -> float | None:
+        """Of the step time, 0 to 1; None if not known."""
+        value, whole = getattr(self, name).value, self.step_s.value
+        return None if value is None or not whole else min(1.0, max(0.0, value / whole))
+
+    def rows(self) -> list[tuple[str, Quantity, float | None]]:
+        """Name, seconds and share of the step, in the order they are told."""
+        names = {
+            "computation": "computation_s",
+            "input": "input_s",
+            "exposed communication": "exposed_s",
+            "straggling": "straggling_s",
+        }
+        return [(text, getattr(self, name), self.share(name)) for text, name in names.items()]
+
+
+def split(run: Evidence) -> Split:
+    """The split of a run's steps."""
+    ranks = list(run.ranks.values())
+    steps_RK = np.stack([rank.step_s for rank in ranks])
+    inputs_RK = np.stack([rank.input_s for rank in ranks])
+    step_K = steps_RK.max(axis=0)
+    source = f"{steps_RK.shape[1]} steps of {len(ranks)} rank{'s' * (len(ranks) > 1)}"
+    has_input = bool(np.isfinite(inputs_RK).all())
+    input_K = inputs_RK.mean(axis=0) if has_input else np.zeros(len(step_K))
+    input_q = _of(input_K, source) if has_input else Quantity.missing("s", "input was not told apart from computation")
+    if run.world == 1:
+        nothing = Quantity(value=0.0, unit="s", source="one rank")
+        return Split(_of(step_K, source), _of(step_K - input_K, source), input_q, nothing, nothing, startup(run))
+    if not run.knows_waits:
+        unknown = Quantity.missing("s", "no rank told how long it waited for the others")
+        rest = _of(step_K - input_K, f"{source}; communication and straggling are in it")
+        return Split(_of(step_K, source), rest, input_q, unknown, unknown, startup(run))
+    own_RK = np.stack([rank.own_s for rank in ranks])
+    exposed_K = run.exposed_K
+    straggling_K = np.maximum(0.0, step_K - exposed_K - own_RK.mean(axis=0))
+    return Split(
+        _of(step_K, source),
+        _of(own_RK.mean(axis=0) - input_K, source),
+        input_q,
+        _of(exposed_K, f"{source}; the rank that waited least in each step"),
+        _of(straggling_K, f"{source}; the slowest rank less the mean of all")
+        if run.kind != "record"
+        else Quantity.missing("s", "a record does not tell ranks apart"),
+        startup(run),
+    )
+
+
+def startup(run: Evidence) -> Quantity:
+    """Seconds before the first step.
+
+    Of a training of ours all of it, from the start of the process. Of a loop of the user's own all that came between the
+    start of recording and the first step, and of the rest what exceeds the allowances above. A measurement is a sample of
+    steps, of which start-up is no part.
+    """
+    if run.kind not in ("training", "own loop"):
+        return Quantity.missing("s", f"a {run.kind} is a sample of steps, not a whole run")
+    found = []
+    for rank in run.ranks.values():
+        start, ready = rank.start.get("time"), rank.ready.get("time")
+        if start is None or ready is None:
+            return Quantity.missing("s", "the run did not note when it started")
+        before_s, warmup_s = max(0.0, start - rank.start.get("process_time", start)), rank.warmup_excess_s
+        if run.kind == "own loop":
+            before_s -= min(LARGEST_ALLOWANCE_S, rank.start.get("busy_s", LARGEST_ALLOWANCE_S) + READING_S)
+            warmup_s -= WARMUP_S
+        found.append(max(0.0, before_s) + max(0.0, ready - start) + max(0.0, warmup_s))
+    told = "from the start of the slowest process to its first step, and what its first steps took more than later ones"
+    return Quantity(value=max(found), unit="s", n=len(found), source=told)
+
+
+def _of(samples: np.ndarray, source: str) -> Quantity:
+    return Quantity.of_samples([float(x) for x in samples], "s", source)

@@ -1,0 +1,235 @@
+"""What wall times alone can tell: which causes fit how the time follows the nodes, which do not, what was never measured.
+
+A CSV file with the columns `network, nodes, wall` (seconds, or 7m31.5), and, where known, `user_over_real` (processor time
+over real time) and `device`. Lines that begin with # are comments.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from chronograd.errors import FileFormatError
+from chronograd.units import percent, seconds
+
+REQUIRED = ("network", "nodes", "wall")
+OPTIONAL = ("user_over_real", "device")
+LARGEST_BYTES = 1_000_000
+# Times that differ by less are one time: single runs of minutes seldom agree better.
+SAME = 0.05
+# How far from 1/n a time may be and still be that of n nodes which share the work.
+SHARED = 0.10
+
+
+@dataclass(frozen=True)
+class Run:
+    nodes: int
+    wall_s: float
+    user_over_real: float | None
+    device: str
+
+
+@dataclass(frozen=True)
+class Account:
+    """Of one network: sentences with numbers. `causes` are keys of causes that fit, as explain names them."""
+
+    title: str
+    causes: tuple[str, ...]
+    seen: tuple[str, ...]
+    fits: tuple[str, ...]
+    does_not_fit: tuple[str, ...]
+    never_measured: tuple[str, ...]
+
+    def sections(self) -> list[tuple[str, tuple[str, ...]]]:
+        told = [("seen", self.seen), ("fits", self.fits), ("does not fit", self.does_not_fit)]
+        return [(name, s) for name, s in (*told, ("never measured", self.never_measured)) if s]
+
+    def data(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def explain(path: Path) -> list[Account]:
+    """One account per network, in the order of the file. Raises FileFormatError."""
+    return [_account(network, runs) for network, runs in read(path).items()]
+
+
+def read(path: Path) -> dict[str, list[Run]]:
+    """Runs of each network, by nodes. Raises FileFormatError that names the line."""
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            raise FileFormatError(f"{path} has {path.stat().st_size:,} bytes; wall times take a few hundred")
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip() and line[0] != "#"]
+        rows = list(csv.DictReader(lines, strict=True))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise FileFormatError(f"cannot read {path}: {error}") from None
+    found: dict[str, list[Run]] = {}
+    hint = f"write columns {', '.join(REQUIRED)} and, where known, {', '.join(OPTIONAL)}"
+    if not rows or not set(REQUIRED) <= {str(name).strip() for name in rows[0]}:
+        raise FileFormatError(
+            f"{path} has no wall times: its columns are {', '.join(map(str, rows[0] if rows else ()))}", hint
+        )
+    for number, raw in enumerate(rows, start=1):
+        row = {
+            str(name).strip(): (value or "").strip() if isinstance(value, str) else "" for name, value in raw.items()
+        }
+        try:
+            run = Run(
+                _nodes(row["nodes"]),
+                _seconds(row["wall"]),
+                _ratio(row.get("user_over_real", "")),
+                row.get("device", ""),
+            )
+        except ValueError as error:
+            raise FileFormatError(f"{path}, run {number}: {error}", hint) from None
+        found.setdefault(row["network"] or "network", []).append(run)
+    for runs in found.values():
+        runs.sort(key=lambda run: run.nodes)
+    return found
+
+
+def _account(network: str, told: Sequence[Run]) -> Account:
+    runs, repeated = _medians(told)
+    first = runs[0]
+    ratios = {run.nodes: run.wall_s / first.wall_s for run in runs[1:]}
+    seen = [f"{_count(first.nodes)}: {seconds(first.wall_s, 4)}"]
+    seen += [f"{_count(run.nodes)}: {seconds(run.wall_s, 4)}, {ratios[run.nodes]:.3f} of that" for run in runs[1:]]
+    seen += repeated
+    causes, fits, against = _pattern(first, runs[1:], ratios)
+    busy = [run.user_over_real for run in runs if run.user_over_real is not None]
+    if busy:
+        fits.append(
+            f"processor time {min(busy):g} times real time: so many cores were kept busy, by work or by threads that spin"
+        )
+    if any(run.device.lower().startswith("cpu") for run in runs):
+        causes.append("no_accelerator")
+        fits.append("all nodes computed on processors; whether an accelerator was asked for is not told")
+    unknown = []
+    if not repeated:
+        unknown = ["a second run of any row: without repeats a difference is not told from chance"]
+    unknown += [
+        "samples, epochs and batch of each node: whether the work was shared at all (no_sharding, work_scaled)",
+        "steps and their parts on each node: computation, input, waiting for gradients (slow_link, slow_worker, input_bound)",
+        "seconds before the first step (start_up)",
+        "threads of a process and cores of a node (too_many_threads)" if not busy else
+        "threads of a process and cores of a node: busy cores alone do not tell work from spinning (too_many_threads)",
+    ]  # fmt: skip
+    return Account(network, tuple(causes), tuple(seen), tuple(fits), tuple(against), tuple(unknown))
+
+
+def _medians(told: Sequence[Run]) -> tuple[list[Run], list[str]]:
+    """One run for each number of nodes, of median time; and what repeated ones differ by, in words."""
+    found, words = [], []
+    for nodes in sorted({run.nodes for run in told}):
+        alike = sorted((run for run in told if run.nodes == nodes), key=lambda run: run.wall_s)
+        median_s = statistics.median(run.wall_s for run in alike)
+        found.append(replace(alike[len(alike) // 2], wall_s=median_s))
+        if len(alike) > 1:
+            apart = (alike[-1].wall_s - alike[0].wall_s) / median_s
+            words.append(f"{len(alike)} runs on {_count(nodes)} are {percent(apart)} apart; their median is taken")
+    return found, words
+
+
+def _pattern(first: Run, others: Sequence[Run], ratios: dict[int, float]) -> tuple[list[str], list[str], list[str]]:
+    """Causes, what fits and what does not, from how the time follows the nodes."""
+    if not others:
+        return [], ["one row: nothing to compare it with"], []
+    flat = [run for run in others if abs(ratios[run.nodes] - 1) <= SAME]
+    shared = [run for run in others if abs(ratios[run.nodes] * run.nodes / first.nodes - 1) <= SHARED]
+    slower = [run for run in others if ratios[run.nodes] > 1 + SAME]
+    if len(shared) == len(others):
+        return [], ["the time falls as nodes are added: the work is shared, and little else takes time"], []
+    causes: list[str] = []
+    fits: list[str] = []
+    against: list[str] = []
+    if flat:
+        causes += ["no_sharding", "work_scaled"]
+        spread = max(abs(ratios[run.nodes] - 1) for run in flat)
+        fits.append(
+            f"{_those(flat)} the time is that of {_count(first.nodes)} to {percent(spread)}: every node does the whole work (all "
+            "train the whole data set, epochs or steps grow with nodes, or nodes train without knowing of each other)"
+        )
+        if len(flat) == len(others):
+            against.append(
+                "a slow link or waiting for a slow node: they add to a time that falls with nodes, and would have to make up "
+                f"for it to {percent(spread)} each time"
+            )
+            fits.append(
+                "less likely, start-up or input from shared storage that takes nearly all of the time, whatever the nodes"
+            )
+    for run in slower:
+        alone = run.nodes < others[-1].nodes and ratios[others[-1].nodes] <= 1 + SAME
+        if alone:
+            against.append(
+                f"any cause that grows with nodes: {_count(run.nodes)} take {ratios[run.nodes]:.2f} times as long, and "
+                f"{_count(others[-1].nodes)} do not"
+            )
+            fits.append(
+                f"something that only the run on {_count(run.nodes)} met: a slow or shared node (slow_worker), start-up, input"
+            )
+            causes += ["slow_worker"]
+        else:
+            fits.append(
+                f"on {_count(run.nodes)} what is exchanged costs more than is shared: a slow link, or a batch per node too small"
+            )
+            causes += ["slow_link", "small_batch"]
+    for run in others:
+        if run in flat or run in shared or run in slower:
+            continue
+        against.append(_amdahl(first, run, others, ratios))
+        share = first.nodes / run.nodes
+        fits.append(
+            f"on {_count(run.nodes)} {ratios[run.nodes]:.3f} of the time, where sharing all work gives {share:.3f}: a part is "
+            "shared, or another thing than the nodes was changed (epochs, batch, the kind of node)"
+        )
+    return list(dict.fromkeys(causes)), fits, [text for text in against if text]
+
+
+def _amdahl(first: Run, run: Run, others: Sequence[Run], ratios: dict[int, float]) -> str:
+    """A part that is shared and one that is not, from the first row and this one, tried on the rows between."""
+    shared_s = (first.wall_s - run.wall_s) / (1 / first.nodes - 1 / run.nodes)
+    fixed_s = first.wall_s - shared_s / first.nodes
+    for other in others:
+        if other.nodes == run.nodes:
+            continue
+        expected_s = fixed_s + shared_s / other.nodes
+        if abs(other.wall_s / expected_s - 1) > SHARED:
+            return (
+                f"one part shared and one not: from {_count(first.nodes)} and {_count(run.nodes)} it gives "
+                f"{seconds(expected_s, 4)} on {_count(other.nodes)}, measured were {seconds(other.wall_s, 4)}"
+            )
+    return ""
+
+
+def _those(runs: Sequence[Run]) -> str:
+    return f"on {' and '.join(str(run.nodes) for run in runs)} nodes"
+
+
+def _count(nodes: int) -> str:
+    return f"{nodes} node{'s' * (nodes > 1)}"
+
+
+def _nodes(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,5}", text):
+        raise ValueError(f"nodes is {text!r}, not a whole number from 1 on")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    """Seconds, or minutes and seconds as `time` prints them: 451.5 or 7m31.5 or 7m31.5s."""
+    found = re.fullmatch(r"(?:(\d{1,6})m)?(\d{1,9}(?:\.\d{1,9})?)s?", text)
+    if not found or float(found[2]) + 60 * int(found[1] or 0) <= 0:
+        raise ValueError(f"wall is {text!r}, not seconds or 7m31.5")
+    return 60 * int(found[1] or 0) + float(found[2])
+
+
+def _ratio(text: str) -> float | None:
+    if not text:
+        return None
+    if not re.fullmatch(r"\d{1,6}(\.\d{1,9})?", text):
+        raise ValueError(f"user_over_real is {text!r}, not a number such as 2.5")
+    return float(text)

@@ -1,0 +1,144 @@
+"""Files that others may have made, read as plain data: nothing in them is executed, nothing waits, nothing multiplies.
+
+What is read is a file (a pipe would wait for ever, a device never end) of a bounded size. JSON and YAML give None, booleans,
+finite numbers of 64 bits, strings, lists and mappings; YAML's tags, aliases and keys given twice are refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+# The largest files of ours, records with their tables, have a few megabytes.
+MOST_BYTES = 50_000_000
+MOST_LEVELS = 30
+
+
+def open_plain(path: str | os.PathLike[str]) -> BufferedReader:
+    """A file for reading, through symbolic links. Raises OSError, also for a folder, a pipe or a device."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        handle = os.open(path, flags)
+    except ValueError as error:  # a name that no file can have, such as one with a NUL
+        raise OSError(errno.EINVAL, str(error)) from None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is a folder, a pipe or a device, not a file")
+    return open(handle, "rb")
+
+
+def open_to_append(path: Path) -> IO[bytes]:
+    """A file for appending, made if it is not there. Raises OSError, also for a symbolic link or what is no file."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
+        flags |= getattr(os, name, 0)
+    handle = os.open(path, flags, 0o644)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is a folder, a pipe or a device, not a file")
+    return os.fdopen(handle, "ab")
+
+
+def read_bytes(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> bytes:
+    """All of a file. Raises OSError as `open_plain`, and for a file that is larger."""
+    with open_plain(path) as stream:
+        data = stream.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes")
+    return data
+
+
+def read_json(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> Any:
+    """The data of a JSON file. Raises OSError as `read_bytes`, ValueError for what is no JSON or no plain data."""
+    try:
+        data = json.loads(read_bytes(path, most_bytes))
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    check_plain(data)
+    return data
+
+
+def parse_yaml(text: str) -> Any:
+    """The data of a YAML text. Raises ValueError for what is no YAML or no plain data.
+
+    >>> parse_yaml("{a: [1, 0.5], b: 2001-01-01}")
+    {'a': [1, 0.5], 'b': '2001-01-01'}
+    """
+    try:
+        data = yaml.load(text, _PlainLoader)
+    except (yaml.YAMLError, ArithmeticError) as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    check_plain(data)
+    return data
+
+
+def check_plain(value: Any, where: str = "", levels: int = MOST_LEVELS) -> None:
+    """Raises ValueError for what JSON cannot say or 64 bits do not hold, or is nested deeper than `levels`.
+
+    The message names the field and the value seen; `where` is the name of the value itself.
+    """
+    if levels < 0:
+        raise ValueError(f"it is nested deeper than {MOST_LEVELS} levels")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"{where}: keys must be text, got {key!r:.80}")
+            check_plain(key, where)
+            check_plain(item, f"{where}.{key}" if where else key, levels - 1)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            check_plain(item, where, levels - 1)
+    elif problem := _problem(value):
+        raise ValueError(f"{where}: {problem}" if where else problem)
+
+
+def _problem(value: Any) -> str:
+    """What is wrong with a single value; empty if nothing is."""
+    if value is None or isinstance(value, bool):
+        return ""
+    if isinstance(value, str):
+        is_whole = value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value)
+        return "" if is_whole else f"half of a surrogate pair is no character, got {value[:80]!r}"
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else f"must be a finite number, got {value}"
+    if isinstance(value, int):
+        return "" if -(2**63) <= value < 2**63 else f"a whole number of {value.bit_length()} bits is too large"
+    return f"must be text, a number, a list or a mapping, got {value!r:.80}; put it in quotes"
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Dates stay text. An alias can make gigabytes of a few lines, and a tag asks for more than data."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012, as its parent has it
+        first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
+        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    _levels = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
+            what = "an alias" if isinstance(event, yaml.AliasEvent) else f"the tag {event.tag:.40}"
+            raise yaml.MarkedYAMLError(None, None, f"{what} is not allowed: write the value", event.start_mark)
+        if self._levels > MOST_LEVELS:
+            raise yaml.MarkedYAMLError(None, None, "it is nested too deep", event.start_mark)
+        self._levels += 1
+        try:
+            node: yaml.Node | None = super().compose_node(parent, index)
+        finally:
+            self._levels -= 1
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        if len(found) < len(node.value):
+            raise yaml.MarkedYAMLError(None, None, "the same key is given twice", node.start_mark)
+        return found

@@ -1,0 +1,280 @@
+"""A gate on two sets of runs: whether a figure changed by more than it may, beyond what runs differ by anyway.
+
+    step_time > 5%          fail if a step takes over 5 % longer than in the baseline
+    throughput < -5%        fail if throughput fell by over 5 %
+    step_time > 20 ms       an absolute difference
+
+A condition holds only if the whole 95 % interval of the change is beyond its limit. Steps of one run tell little of how
+the next run will be: on a shared machine means of runs of one job deviated by 23 %, seven times what their own steps
+let expect (standard error by blocks, 3.4 %). So a run counts as one sample, however many steps it has:
+
+- several runs of each: the spread between runs, pooled over both sides, with Student's t;
+- one run of each (fewer than two degrees of freedom): the standard deviation of its steps stands for that between runs.
+
+Percentages are compared as logarithms, differences as they are. Left out: drift from one side to the other, which no
+statistic of the two can tell from a change; so runs should take turns.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from scipy import stats
+
+from chronograd.errors import FileFormatError, InputError, NotFoundError
+from chronograd.record import QUANTITIES, Quantity, Record
+from chronograd.rundir import is_run_dir
+from chronograd.units import quantity
+
+CONFIDENCE = 0.95
+# The middle 80 % of a normal distribution is as wide as this many standard deviations.
+MIDDLE_80 = 2 * 1.2816
+# A step's spread stands for that of what is computed from it.
+SPREAD_OF = {"throughput_samples_per_s": "step_time_s", "achieved_flops_per_s": "step_time_s"}
+BETTER_HIGH = {"throughput_samples_per_s", "achieved_flops_per_s", "mfu", "ppp", "test_accuracy"}
+UNITS = {
+    "s": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0, "h": 3600.0},
+    "B": {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30},
+    "1": {"points": 0.01, "point": 0.01},
+    "sample/s": {"samples/s": 1.0, "sample/s": 1.0},
+    "FLOP/s": {"FLOP/s": 1.0, "GFLOP/s": 1e9, "TFLOP/s": 1e12},
+    "usd": {"usd": 1.0, "$": 1.0},
+}
+_CONDITION = re.compile(r"\s*(\w+)\s*([<>])=?\s*([-−+]?\d+(?:\.\d+)?)\s*(%|[^\d\s]\S*)?\s*")
+_SUFFIX = re.compile(r"_(samples_per_s|per_s|bytes|s|usd)$")
+Verdict = Literal["fails", "passes", "cannot tell"]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A change that fails: that of `name` beyond `limit`, above it or below. Relative limits are fractions."""
+
+    text: str
+    name: str
+    is_above: bool
+    limit: float
+    is_relative: bool
+
+    @property
+    def warning(self) -> str:
+        """Said of a condition that holds for a run that became better; empty for others."""
+        if self.is_above != (self.name in BETTER_HIGH):
+            return ""
+        other = f"{_short(self.name)} {'<' if self.is_above else '>'}"
+        return f"{self.text!r} looks for a run that became better; one that became worse is '{other} …'"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a condition.
+
+    Attributes:
+        change: from baseline to run, in the condition's terms: a fraction, or a difference in `unit`.
+        low, high: its 95 % interval; equal to `change` where nothing is known of the spread.
+        seen: the smallest change that this many runs with this spread would have let fail.
+        runs_needed: of each side, for an interval of the limit to either side; None where it is that narrow.
+        spread: what the interval rests on.
+    """
+
+    condition: Condition
+    unit: str
+    change: float
+    low: float
+    high: float
+    seen: float
+    runs_needed: int | None
+    spread: str
+
+    @property
+    def verdict(self) -> Verdict:
+        low, high, limit = self.low, self.high, self.condition.limit
+        if not self.condition.is_above:
+            low, high, limit = -high, -low, -limit
+        return "fails" if low > limit else "passes" if high <= limit else "cannot tell"
+
+    def line(self) -> str:
+        """Verdict, condition, change and its interval, and what these runs could have seen."""
+        change, low, high, seen = map(self._text, (self.change, self.low, self.high, self.seen))
+        told = f"{self.verdict:<11}  {self.condition.text}: {change}, 95 % from {low} to {high}; {self.spread}"
+        if self.low < self.high:
+            told += f"; {seen} would have failed"
+        if self.verdict == "cannot tell" and self.runs_needed is not None:
+            limit = self._text(abs(self.condition.limit)).lstrip("+")
+            told += f"; too noisy to tell {limit}, which would need about {self.runs_needed} runs of each"
+        return told
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "condition": self.condition.text,
+            "name": self.condition.name,
+            "unit": "%" if self.condition.is_relative else self.unit,
+            **{key: 100 * getattr(self, key) if self.condition.is_relative else getattr(self, key)
+               for key in ("change", "low", "high", "seen")},
+            "limit": 100 * self.condition.limit if self.condition.is_relative else self.condition.limit,
+            "runs_needed": self.runs_needed,
+            "spread": self.spread,
+            "verdict": self.verdict,
+        }  # fmt: skip
+
+    def _text(self, value: float) -> str:
+        if self.condition.is_relative:
+            return f"{100 * value:+.1f} %"
+        if self.unit == "1":
+            return f"{100 * value:+.2f} points"
+        sign = "-" if value < 0 else "+"
+        return f"{sign}{quantity(abs(value), self.unit)}"
+
+
+def read_condition(text: str, known: Sequence[str] = ()) -> Condition:
+    """A condition such as `step_time > 5%`.
+
+    Args:
+        known: names of figures that the records have beside the usual ones.
+    Raises: InputError for what is no condition, NotFoundError for a name that no record has.
+
+    >>> read_condition("throughput < -5%").limit
+    -0.05
+    """
+    found = _CONDITION.fullmatch(text)
+    if found is None:
+        raise InputError(f"cannot read the condition {text!r}", "write NAME > LIMIT, such as 'step_time > 5%'")
+    word, sign, number, unit = found.groups()
+    names = {name: name for name in (*QUANTITIES, *known)}
+    names |= {_short(name): name for name in reversed(names)}
+    if word not in names:
+        raise NotFoundError("figure", word, names, "`chronograd compare A B`")
+    name = names[word]
+    own = UNITS.get(QUANTITIES.get(name, ("", ""))[1], {})
+    if unit != "%" and unit not in own:
+        choice = " or ".join(f"{number}{u}" for u in ("%", *[f" {u}" for u in list(own)[:2]]))
+        said = "has no unit" if unit is None else f"has the unit {unit!r}, which {word} has not"
+        raise InputError(f"the limit of {text!r} {said}", f"write {choice}")
+    limit = float(number.replace("−", "-")) * (0.01 if unit == "%" else own[unit])
+    if unit == "%" and limit <= -1:
+        raise InputError(f"{text!r} can never hold: nothing falls by 100 % or more", "write a smaller fall")
+    return Condition(" ".join(text.split()), name, sign == ">", limit, unit == "%")
+
+
+def judge(condition: Condition, baseline: Sequence[Record], runs: Sequence[Record]) -> Outcome:
+    """What became of a condition. Raises InputError where a record has not the figure."""
+    sides = [[_figure(condition, record) for record in side] for side in (baseline, runs)]
+    unit = sides[0][0].unit
+    values = [[_value(condition, q) for q in side] for side in sides]
+    change = float(np.mean(values[1]) - np.mean(values[0]))
+    spreads = [[_spread(condition, record) for record in side] for side in (baseline, runs)]
+    half, single, told = _half_width(values, spreads)
+    back = math.expm1 if condition.is_relative else float
+    sign = 1 if condition.is_above else -1
+    limit = math.log1p(condition.limit) if condition.is_relative else condition.limit
+    # Half an interval is about two standard errors, of two means of as many runs.
+    needed = max(2, math.ceil(2 * (2 * single / limit) ** 2)) if half > abs(limit) > 0 else None
+    return Outcome(
+        condition,
+        unit,
+        change=back(change),
+        low=back(change - half),
+        high=back(change + half),
+        seen=back(limit + sign * half),
+        runs_needed=needed,
+        spread=told,
+    )
+
+
+def load_runs(text: str) -> list[Record]:
+    """The records of a side: a run directory, a record file, a folder of runs, or several of them with commas between.
+
+    A run over several seeds counts as one run per seed. Raises FileFormatError where there is none.
+    """
+    words = [text] if Path(text).exists() else [word for word in text.split(",") if word]
+    return [record for word in words for record in _records_at(Path(word))]
+
+
+def differences_of_setting(a: Record, b: Record) -> list[str]:
+    """Words on what two records differ in that would explain a change: what they ran on, and with how many."""
+    pairs = [(name, a.cluster.get(name), b.cluster.get(name)) for name in ("ran_on", "count", "threads", "device")]
+    pairs += [("backend", a.backend, b.backend), ("kind", a.kind, b.kind)]
+    return [f"{name} {left or 'unknown'} and {right or 'unknown'}" for name, left, right in pairs if left != right]
+
+
+def _records_at(path: Path) -> list[Record]:
+    if not path.is_dir():
+        return [Record.load(path)]
+    seeds = [p for p in sorted(path.glob("seed-*")) if (p / "record.json").exists()]
+    if is_run_dir(path):
+        return [Record.load(p) for p in seeds] or [Record.load(path)]
+    inside = [p for p in sorted(path.iterdir()) if is_run_dir(p)]
+    if not inside:
+        raise FileFormatError(f"{path} is no run and holds none", "`chronograd records` lists what there is")
+    return [record for p in inside for record in _records_at(p)]
+
+
+def _figure(condition: Condition, record: Record) -> Quantity:
+    found = record[condition.name]
+    if found.value is None:
+        raise InputError(
+            f"{condition.text!r} cannot be judged: {record.title} ({record.created}) has no "
+            f"{_short(condition.name)}: {found.reason or 'no reason was given'}",
+            "leave the condition out, or make records that have the figure",
+        )
+    return found
+
+
+def _value(condition: Condition, found: Quantity) -> float:
+    assert found.value is not None
+    if not condition.is_relative:
+        return found.value
+    if found.value <= 0:
+        raise InputError(
+            f"{condition.text!r} is of no meaning: {found.value:g} has no percentage", "write a difference"
+        )
+    return math.log(found.value)
+
+
+def _spread(condition: Condition, record: Record) -> float | None:
+    """Deviation by which a run's figure is taken to differ from that of the next run, from this run alone."""
+    own = record[condition.name]
+    assert own.value is not None
+    found = _deviation(own)
+    step = record[SPREAD_OF.get(condition.name, condition.name)]
+    if found is None and step.value and (of_step := _deviation(step)) is not None:
+        found = of_step / step.value * own.value
+    if found is None and condition.name == "test_accuracy" and own.n:  # of so many test images
+        found = math.sqrt(own.value * (1 - own.value) / own.n)
+    return None if found is None else found / own.value if condition.is_relative else found
+
+
+def _deviation(found: Quantity) -> float | None:
+    if found.std is not None:
+        return found.std
+    return None if found.low is None or found.high is None else (found.high - found.low) / MIDDLE_80
+
+
+def _half_width(
+    values: Sequence[Sequence[float]], spreads: Sequence[Sequence[float | None]]
+) -> tuple[float, float, str]:
+    """Half the 95 % interval of the difference of means, the deviation between runs, and words on what it rests on."""
+    counts = [len(side) for side in values]
+    told = f"{counts[0]} against {counts[1]} run{'s' if counts[1] > 1 else ''}"
+    freedom = sum(counts) - 2
+    if freedom >= 2:
+        squares = sum(float(np.sum((np.asarray(side) - np.mean(side)) ** 2)) for side in values)
+        single = math.sqrt(squares / freedom)
+        quantile = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
+        return quantile * single * math.sqrt(sum(1 / n for n in counts)), single, f"{told}, by their spread"
+    known = [[s for s in side if s is not None] for side in spreads]
+    if not all(known):
+        return 0.0, 0.0, f"{told}, of unknown spread"
+    variances = [float(np.mean(np.square(side))) for side in known]
+    half = math.sqrt(sum(v / n for v, n in zip(variances, counts, strict=True)))
+    quantile = float(stats.norm.ppf(0.5 + CONFIDENCE / 2))
+    return quantile * half, math.sqrt(sum(variances) / 2), f"{told}, by the spread within each"
+
+
+def _short(name: str) -> str:
+    return _SUFFIX.sub("", name)

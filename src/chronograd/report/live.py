@@ -1,0 +1,363 @@
+"""What is known of a run while its ranks write their steps: speed, who waits for whom, loss, time left.
+
+Read from the steps files alone, each line once, so that a run can be watched from anywhere that sees its directory.
+Figures are of the last WINDOW_S seconds of the training clock, so evaluation and checkpoints are not in them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chronograd.errors import ChronogradError
+from chronograd.rundir import RunDir, StepFollower
+
+Line = dict[str, Any]
+WINDOW_S = 10.0
+# Of very short steps fewer seconds are kept; the split of waiting, which looks at every rank's step, rests on fewer yet.
+MOST_STEPS, MOST_SPLIT = 1024, 256
+LOSS_STEPS = 20
+# A rank is silent when nothing came for this long, and for this many of its own steps.
+SILENT_S, SILENT_STEPS = 10.0, 10
+# Waiting for the slowest rank below this share of a step is chance.
+STRAGGLING = 0.05
+PARTS_OF_UPDATE = ("pull_s", "compute_s", "push_s")
+_SUMMED = ("seconds", "input_s", "exchange_wait_s", "staleness", *PARTS_OF_UPDATE)
+_KEPT = ("step", "loss", "samples", *_SUMMED)
+
+
+@dataclass(frozen=True)
+class RankFigures:
+    """One rank, or one learner of an asynchronous run. Shares are of its time per step; None where it was not timed.
+
+    Attributes:
+        exchange_share: of waiting for gradients to be averaged, after its own last gradient.
+        pull_share, compute_share, push_share, staleness: of a learner; None elsewhere.
+        silent_s: how long nothing came from it, if that is long.
+    """
+
+    rank: int
+    step: int
+    steps_per_s: float | None
+    exchange_share: float | None
+    input_share: float | None
+    pull_share: float | None
+    compute_share: float | None
+    push_share: float | None
+    staleness: float | None
+    silent_s: float | None
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """The rank that the others wait for: how long per step, and as a share of it.
+
+    In an asynchronous run nobody waits; there it is how much longer its gradient takes than that of the others.
+    """
+
+    rank: int
+    wait_s: float
+    share: float
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """A run at one moment.
+
+    Attributes:
+        phase: starting, training, evaluating, finishing, failed or ended.
+        step: the last that every rank has done; of an asynchronous run, the last update.
+        num_steps: of the whole run; None where that is not known yet. `num_epochs` likewise.
+        loss: mean over ranks and the last LOSS_STEPS steps; infinite if the last was not finite.
+        left_s: training time left at this speed, without evaluation.
+        redone: steps that were done again after a restart.
+        communication_share: of a step, on the rank that waits least; the rest of the others' waiting is for that rank.
+        error: of the rank that failed, in this attempt.
+    """
+
+    phase: str
+    ranks: tuple[RankFigures, ...]
+    step: int
+    num_steps: int | None
+    epoch: int
+    num_epochs: int | None
+    steps_per_s: float | None
+    loss: float | None
+    test_accuracy: float | None
+    best_accuracy: float | None
+    left_s: float | None
+    attempts: int
+    redone: int
+    communication_share: float | None
+    straggler: Straggler | None
+    error: str
+
+    @property
+    def is_asynchronous(self) -> bool:
+        return any(rank.staleness is not None for rank in self.ranks)
+
+
+class RunLines:
+    """The lines of all ranks with their rank, each once, from the first on."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._followers: dict[int, StepFollower] = {}
+
+    def new(self) -> Iterator[tuple[int, Line]]:
+        for rank in self._run.ranks():
+            if rank not in self._followers:
+                self._followers[rank] = StepFollower(self._run.steps_path(rank), is_from_start=True)
+            for line in self._followers[rank].new_lines():
+                yield rank, line
+
+
+class LiveRun:
+    """Follows a run. `poll` reads what is new, `figures` tells what is known."""
+
+    def __init__(self, run: RunDir, clock: Callable[[], float] = time.monotonic) -> None:
+        self.run = run
+        self._clock = clock
+        self._lines = RunLines(run)
+        self._ranks: dict[int, _Rank] = {}
+        self._last_epoch: Line = {}
+        self._best_accuracy: float | None = None
+        self._errors: dict[int, str] = {}
+        self.num_steps, self.num_epochs = planned(run)
+        self._is_ended = False
+
+    def poll(self) -> list[Line]:
+        """Reads what was written since the last call. Returns the ends of epochs that are new."""
+        self._is_ended = self.run.is_finished  # before reading, so that nothing comes after it
+        known = set(self._ranks)
+        ends = []
+        for number, line in self._lines.new():
+            if number in known:
+                self._ranks[number].heard_at = self._clock()
+            elif number not in self._ranks:
+                written_s_ago = time.time() - self.run.steps_path(number).stat().st_mtime
+                self._ranks[number] = _Rank(self._clock() - max(0.0, written_s_ago))
+            self._ranks[number].add(line)
+            if line.get("event") == "epoch":
+                self._end_epoch(line)
+                ends.append(line)
+            elif line.get("event") == "error":
+                told = f"rank {line.get('rank', number)} failed with {line.get('text', '')}"
+                self._errors.setdefault(line["attempt"], told)
+            elif "mode" in line:  # measured, or a loop of the user's own: no plan says how many steps
+                self.num_steps = self.num_epochs = None
+        return ends
+
+    def _end_epoch(self, line: Line) -> None:
+        self._last_epoch = line
+        accuracy = line.get("test_accuracy")
+        if accuracy is not None:
+            self._best_accuracy = max(accuracy, self._best_accuracy or 0.0)
+        if self.num_epochs is not None and line.get("epoch"):
+            self.num_steps = line["step"] // line["epoch"] * self.num_epochs
+
+    def figures(self) -> RunFigures:
+        now = self._clock()
+        attempts = max((rank.attempt for rank in self._ranks.values()), default=0)
+        current = {n: rank for n, rank in sorted(self._ranks.items()) if rank.attempt == attempts}
+        is_asynchronous = any("staleness" in rank.sums for rank in current.values())
+        steps = [rank.step for rank in current.values()]
+        step = (max if is_asynchronous else min)(steps, default=0)
+        phase = self._phase(step, attempts)
+        rates = [rate for rank in current.values() if (rate := rank.rate) is not None]
+        rate = (sum(rates) if is_asynchronous else min(rates)) if rates else None
+        communication, straggler = (None, _slowest_learner(current)) if is_asynchronous else _split_of_waiting(current)
+        left = None if self.num_steps is None or not rate else max(0, self.num_steps - step) / rate
+        return RunFigures(
+            phase=phase,
+            ranks=tuple(rank.figures(n, now if phase == "training" else None) for n, rank in current.items()),
+            step=step,
+            num_steps=self.num_steps,
+            epoch=self._last_epoch.get("epoch", 0),
+            num_epochs=self.num_epochs,
+            steps_per_s=rate,
+            loss=_mean_loss(current.values()),
+            test_accuracy=self._last_epoch.get("test_accuracy"),
+            best_accuracy=self._best_accuracy,
+            left_s=left,
+            attempts=attempts,
+            redone=_redone(self._ranks.values() if is_asynchronous else list(self._ranks.values())[:1]),
+            communication_share=communication,
+            straggler=straggler,
+            error=self._errors.get(attempts, ""),
+        )
+
+    def _phase(self, step: int, attempts: int) -> str:
+        if self._is_ended:
+            return "ended"
+        if attempts in self._errors:
+            return "failed"
+        if not any(rank.window for rank in self._ranks.values() if rank.attempt == attempts):
+            return "starting"
+        if self.num_steps is None or not self.num_epochs:
+            return "training"
+        evaluated = self._last_epoch.get("step", 0)
+        if evaluated >= self.num_steps:
+            return "finishing"
+        is_end = step > evaluated and step % (self.num_steps // self.num_epochs) == 0
+        return "evaluating" if is_end else "training"
+
+
+def planned(run: RunDir) -> tuple[int | None, int | None]:
+    """Steps and epochs that the job of a run asks for; None where there is no job, or its data are not to be seen here."""
+    if not (run.path / "job.yaml").exists():
+        return None, None
+    from chronograd.data.datasets import card
+    from chronograd.train.order import steps_per_epoch
+
+    job = run.job()
+    try:
+        return steps_per_epoch(card(job.data).train_size, job.training.batch) * job.training.epochs, job.training.epochs
+    except ChronogradError:
+        return None, job.training.epochs
+
+
+class _Rank:
+    """The last seconds of one rank, summed as they come and go."""
+
+    def __init__(self, heard_at: float) -> None:
+        self.heard_at = heard_at
+        self.attempt = self.step = 0
+        self.bounds: dict[int, tuple[int, int]] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        self.window: deque[Line] = deque()
+        self.sums: dict[str, float] = {}
+
+    def add(self, line: Line) -> None:
+        if line["attempt"] != self.attempt:
+            self.attempt = line["attempt"]
+            self._clear()
+        if "event" in line:
+            return
+        self.step = line["step"]
+        first, _ = self.bounds.get(self.attempt, (self.step, 0))
+        self.bounds[self.attempt] = (first, self.step)
+        seconds = seconds_of(line)
+        if seconds is None:
+            return
+        kept = {name: line[name] for name in _KEPT if name in line} | {"seconds": seconds}
+        self.window.append(kept)
+        self._sum(kept, 1)
+        while len(self.window) > 1 and (self.sums["seconds"] > WINDOW_S or len(self.window) > MOST_STEPS):
+            self._sum(self.window.popleft(), -1)
+
+    def _sum(self, line: Line, sign: int) -> None:
+        for name in _SUMMED:
+            if line.get(name) is not None:
+                self.sums[name] = self.sums.get(name, 0.0) + sign * line[name]
+
+    @property
+    def rate(self) -> float | None:
+        """Steps per second."""
+        seconds = self.sums.get("seconds", 0.0)
+        return len(self.window) / seconds if seconds > 0 else None
+
+    def share(self, name: str) -> float | None:
+        seconds = self.sums.get("seconds", 0.0)
+        return self.sums[name] / seconds if name in self.sums and seconds > 0 else None
+
+    def figures(self, number: int, now: float | None) -> RankFigures:
+        """`now` is None while nothing is to be heard."""
+        silent_s = None if now is None else now - self.heard_at
+        if silent_s is not None and (silent_s < SILENT_S or silent_s * (self.rate or 0.0) < SILENT_STEPS):
+            silent_s = None
+        staleness = self.sums["staleness"] / len(self.window) if "staleness" in self.sums else None
+        pull, compute, push = (self.share(name) for name in PARTS_OF_UPDATE)
+        return RankFigures(
+            rank=number,
+            step=self.step,
+            steps_per_s=self.rate,
+            exchange_share=self.share("exchange_wait_s"),
+            input_share=self.share("input_s"),
+            pull_share=pull,
+            compute_share=compute,
+            push_share=push,
+            staleness=staleness,
+            silent_s=silent_s,
+        )
+
+
+def seconds_of(line: Line) -> float | None:
+    """Time of a step on its rank, or of an update on its learner; None for a line that is neither.
+
+    The `step_time_s` of an update is the time since that of another learner, so its own parts are added up.
+    """
+    if "event" in line:
+        return None
+    if all(line.get(name) is not None for name in PARTS_OF_UPDATE):
+        return float(sum(line[name] for name in PARTS_OF_UPDATE))
+    return line.get("step_time_s")
+
+
+def _split_of_waiting(ranks: Mapping[int, _Rank]) -> tuple[float | None, Straggler | None]:
+    """Communication as a share of a step, and the rank that others wait for.
+
+    In each step the rank that waits least is the last; all the others' waiting beyond its own is for it.
+    """
+    waits = {
+        number: {line["step"]: line["exchange_wait_s"] for line in _last(rank, MOST_SPLIT) if "exchange_wait_s" in line}
+        for number, rank in ranks.items()
+    }
+    common = set.intersection(*(set(own) for own in waits.values())) if waits else set()
+    first = next(iter(ranks.values()), None)
+    if len(waits) < 2 or not common or first is None or not first.rate:
+        return None, None
+    step_s = 1 / first.rate
+    least_s = sum(min(own[step] for own in waits.values()) for step in common) / len(common)
+    means = {number: sum(own[step] for step in common) / len(common) for number, own in waits.items()}
+    slowest = min(means, key=lambda number: means[number])
+    wait_s = (sum(means.values()) - means[slowest]) / (len(means) - 1) - means[slowest]
+    straggler = Straggler(slowest, wait_s, wait_s / step_s)
+    return least_s / step_s, straggler if straggler.share >= STRAGGLING else None
+
+
+def _slowest_learner(ranks: Mapping[int, _Rank]) -> Straggler | None:
+    means = {n: rank.sums["compute_s"] / len(rank.window) for n, rank in ranks.items() if rank.sums.get("compute_s")}
+    if len(means) < 2:
+        return None
+    slowest = max(means, key=lambda number: means[number])
+    others_s = (sum(means.values()) - means[slowest]) / (len(means) - 1)
+    straggler = Straggler(slowest, means[slowest] - others_s, means[slowest] / others_s - 1)
+    return straggler if straggler.share >= STRAGGLING else None
+
+
+def _last(rank: _Rank, most: int) -> Iterable[Line]:
+    """The newest lines of a window."""
+    return itertools.islice(reversed(rank.window), most)
+
+
+def _mean_loss(ranks: Iterable[_Rank]) -> float | None:
+    lines = [line for rank in ranks for line in _last(rank, LOSS_STEPS) if "loss" in line]
+    newest = max((line["step"] for line in lines), default=0)
+    if not lines:
+        return None
+    if any(line["loss"] is None for line in lines if line["step"] == newest):
+        return float("inf")
+    known = [(line["loss"], line.get("samples") or 1) for line in lines if line["loss"] is not None]
+    return float(sum(loss * samples for loss, samples in known) / sum(samples for _, samples in known))
+
+
+def _redone(ranks: Iterable[_Rank]) -> int:
+    """Of each attempt, its steps up to the highest of the attempts before."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for rank in ranks:
+        for attempt, (low, high) in rank.bounds.items():
+            first[attempt] = min(low, first.get(attempt, low))
+            last[attempt] = max(high, last.get(attempt, high))
+    redone = highest = 0
+    for attempt in sorted(first):
+        redone += max(0, min(last[attempt], highest) - first[attempt] + 1)
+        highest = max(highest, last[attempt])
+    return redone

@@ -1,0 +1,82 @@
+"""`compare --fail-if`: exit status, one line per condition, JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from chronograd.cli.main import main
+from chronograd.record import Quantity, Record
+
+
+@pytest.fixture(autouse=True)
+def _records(tmp_path, monkeypatch):
+    """Runs of 100, 130 and 104 ms with a deviation of 3 %."""
+    monkeypatch.chdir(tmp_path)
+    for name, step_time_s in (("main", 0.1), ("slow", 0.13), ("near", 0.104)):
+        made = Record(kind="measured", title=name, cluster={"ran_on": "x", "threads": 2 if name == "near" else 1})
+        made.put("step_time_s", Quantity(value=step_time_s, unit="s", std=0.03 * step_time_s, n=30))
+        made.put("memory_peak_bytes", Quantity(value=1e8, unit="B", n=1))
+        made.save(f"{name}.json")
+
+
+def gate(capsys, *arguments):
+    status = main(["compare", *arguments])
+    return status, capsys.readouterr()
+
+
+def test_what_is_slower_fails_and_what_is_equal_passes(capsys):
+    conditions = ("--fail-if", "step_time > 5%", "--fail-if", "memory_peak > 10%")
+    status, told = gate(capsys, "main.json", "slow.json", *conditions)
+    assert status == 1
+    slower, memory = told.out.splitlines()
+    assert slower.startswith("fails        step_time > 5%: +30.0 %, 95 % from +19.6 % to +41.3 %; 1 against 1 run")
+    assert memory.startswith("passes       memory_peak > 10%: +0.0 %")
+    assert gate(capsys, "main.json", "main.json", "--fail-if", "step_time > 10%")[0] == 0
+
+
+def test_what_cannot_be_told_fails_if_strict(capsys):
+    arguments = ("main.json", "near.json", "--fail-if", "step_time > 5%")
+    status, told = gate(capsys, *arguments)
+    assert status == 0
+    assert told.out.startswith("cannot tell  step_time > 5%: +4.0 %")
+    assert "too noisy to tell 5.0 %" in told.out
+    assert told.err == "note: A and B differ in threads 1 and 2\n"
+    assert gate(capsys, *arguments, "--strict")[0] == 1
+
+
+def test_as_json(capsys):
+    status, told = gate(capsys, "main.json", "slow.json", "--fail-if", "step_time > 5%", "--json")
+    found = json.loads(told.out)
+    (condition,) = found["conditions"]
+    assert status == 1
+    assert found["failed"] is True
+    assert condition["verdict"] == "fails"
+    assert condition["unit"] == "%"
+    assert condition["change"] == pytest.approx(30)
+    assert condition["limit"] == pytest.approx(5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["main.json", "slow.json", "--fail-if", "step_tim > 5%"], "did you mean step_time"),
+        (["main.json", "slow.json", "--fail-if", "nonsense"], "cannot read the condition"),
+        (["main.json", "slow.json", "--fail-if", "test_accuracy < -1%"], "has no test_accuracy"),
+        (["main.json", "nowhere", "--fail-if", "step_time > 5%"], "no record at nowhere"),
+        (["main.json", "slow.json", "--strict"], "--strict is of --fail-if"),
+    ],
+)
+def test_a_gate_that_cannot_judge_exits_with_2(capsys, arguments, message):
+    status, told = gate(capsys, *arguments)
+    assert status == 2
+    assert message in told.err
+    assert "Traceback" not in told.err
+
+
+def test_without_conditions_the_table_is_as_before(capsys):
+    status, told = gate(capsys, "main.json", "slow.json")
+    assert status == 0
+    assert "B − A" in told.out
+    assert "1.300" in told.out

@@ -1,0 +1,177 @@
+"""A run that is watched: its events through a kill -9 of the launcher, `records --follow`, and the terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from chronograd import job as jobs
+from chronograd.cli import records
+from chronograd.cli.main import main
+from chronograd.record import Quantity, Record
+from chronograd.report.screen import Screen
+from chronograd.rundir import RunDir
+
+NETWORKS = Path(__file__).parent.parent / "train"
+STEPS = 32  # 4 epochs of 8
+JOB = """
+network: {name: "tiny_networks:random", options: {sleep_s: 0.1}}
+data: {name: synthetic, shape: [1, 8, 8], classes: 10, samples: 131}
+training: {batch: 16, epochs: 4}
+cluster: {device: cpu, threads: 1, count: 2}
+backend: ddp
+"""
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(NETWORKS))
+    monkeypatch.syspath_prepend(str(NETWORKS))
+    monkeypatch.chdir(tmp_path)
+    Path("job.yaml").write_text(JOB)
+
+
+def values(folder: Path, tag: str) -> list[tuple[int, float]]:
+    # TensorBoard's own reader would import TensorFlow where there is one, beside which triton cannot be loaded any more.
+    sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("notf"))
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    if not folder.exists():
+        return []
+    read = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
+    read.Reload()
+    return [(e.step, e.value) for e in read.Scalars(tag)] if tag in read.Tags()["scalars"] else []
+
+
+def expected_losses(run: RunDir) -> list[tuple[int, float]]:
+    """Mean over the ranks' samples, as the last attempt has it; 32-bit floats in events."""
+    logs = [run.read_steps(rank).steps for rank in run.ranks()]
+    means = []
+    for lines in zip(*logs, strict=True):
+        total = sum(line["samples"] for line in lines)
+        means.append(sum(line["loss"] * line["samples"] for line in lines) / total)
+    return [(step, pytest.approx(mean, rel=1e-6)) for step, mean in enumerate(means, 1)]
+
+
+def test_events_are_complete_after_kill_and_resume(capsys: pytest.CaptureFixture[str]) -> None:
+    """Killed with -9 in its second epoch, of which no checkpoint is kept, the launcher leaves events cut off anywhere."""
+    command = [sys.executable, "-m", "chronograd", "train", "job.yaml", "--out", "run", "--tensorboard"]
+    with subprocess.Popen([*command, "--launcher", "local"], stderr=subprocess.DEVNULL) as launcher:
+        run, folder = RunDir(Path("run")), Path("run/tensorboard")
+        deadline = time.monotonic() + 600  # a busy machine takes minutes to start
+        while sum(path.stat().st_size for path in folder.glob("events*")) < 800:  # an event has 60 to 80 bytes
+            assert launcher.poll() is None, "the run ended before it was killed"
+            assert time.monotonic() < deadline, "waited too long"
+            time.sleep(0.05)
+        os.kill(launcher.pid, signal.SIGKILL)
+    assert not run.is_finished
+    assert 0 < len(values(folder, "loss/train")) < STEPS
+    newest = max(folder.glob("events*"))
+    newest.write_bytes(newest.read_bytes()[:-7])  # and in the middle of an event
+
+    assert main(["train", "--resume", "run"]) == 0
+    assert run.read_steps().redone > 0
+    assert values(folder, "loss/train") == expected_losses(run)
+    assert [step for step, _ in values(folder, "accuracy/test")] == [8, 16, 24, 32]
+    for rank in (0, 1):
+        lines = run.read_steps(rank).steps
+        shares = [pytest.approx(line["exchange_wait_s"] / line["step_time_s"], rel=1e-5) for line in lines]
+        assert values(folder / f"rank-{rank}", "exchange_wait_share") == list(enumerate(shares, 1))
+        assert [step for step, _ in values(folder / f"rank-{rank}", "steps_per_s")] == list(range(1, STEPS + 1))
+
+    (newest,) = folder.glob("events*")  # the last minute of a run that ended is lost
+    newest.write_bytes(newest.read_bytes()[:200])
+    assert len(values(folder, "loss/train")) < STEPS
+    assert main(["report", "run"]) == 0
+    assert values(folder, "loss/train") == expected_losses(run)
+    assert "\x1b" not in capsys.readouterr().err
+
+
+# -- a run that is started elsewhere --------------------------------------------------------------------------
+
+
+def new_run() -> RunDir:
+    return RunDir.create(jobs.load("job.yaml"), out="run")
+
+
+def write(run: RunDir, rank: int, steps: range, wait_s: float) -> None:
+    with run.step_writer(rank) as lines:
+        for step in steps:
+            lines.write(step=step, epoch=1, seconds=step / 10, step_time_s=0.1, loss=1.0, samples=8,
+                        exchange_wait_s=wait_s, input_s=0.01)  # fmt: skip
+
+
+def test_follow_tells_how_a_run_goes_on_until_it_has_a_record(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "SAY_EVERY_S", 0.0)
+    monkeypatch.setattr("chronograd.report.screen.DRAW_EVERY_S", 0.05)
+    run = new_run()
+    write(run, 0, range(1, 4), 0.05)
+    write(run, 1, range(1, 4), 0.01)
+
+    def finish() -> None:
+        time.sleep(1.0)
+        ended = Record(kind="measured", title="mine")
+        ended.put("step_time_s", Quantity(value=0.1, unit="s"))
+        run.save_record(ended)
+
+    elsewhere = threading.Thread(target=finish)
+    elsewhere.start()
+    assert main(["records", "run", "--follow"]) == 0
+    elsewhere.join()
+    printed = capsys.readouterr()
+    first = printed.err.splitlines()[0]
+    assert first.startswith("training · step 3/32 · loss 1.0000 · 10.0 steps/s · communication 10 % of a step")
+    assert "the others wait 40 ms (40 %) for rank 1" in first
+    assert printed.err.splitlines()[-1].startswith("ended")
+    assert "mine (measured)" in printed.out
+    assert "\x1b" not in printed.err + printed.out
+
+
+def test_follow_ends_with_the_error_of_a_run_that_failed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "RESTART_S", 0.5)
+    monkeypatch.setattr(records, "SAY_EVERY_S", 0.0)
+    run = new_run()
+    with pytest.raises(ValueError), run.step_writer(0):
+        raise ValueError("boom")
+    assert main(["records", "run", "--follow"]) == 1
+    assert "rank 0 failed with ValueError: boom" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["--follow"], 2), (["nowhere", "--follow"], 1)])
+def test_follow_needs_a_run(arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["records", *arguments]) == status
+    assert "run" in capsys.readouterr().err
+
+
+def test_a_terminal_is_left_as_it_was_and_shows_the_last_figures() -> None:
+    run = new_run()
+    write(run, 0, range(1, 4), 0.05)
+    write(run, 1, range(1, 4), 0.01)
+    console = Console(file=StringIO(), width=100, height=30, force_terminal=True)
+
+    def interrupted() -> None:
+        with Screen(console) as screen:
+            screen(run)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert isinstance(console.file, StringIO)
+    drawn = console.file.getvalue()
+    assert drawn.count("\x1b[?25l") == drawn.count("\x1b[?25h") == 1  # the cursor was hidden, and is back
+    assert "waits for gradients" in drawn
+    assert "for rank 1" in drawn

@@ -1,0 +1,81 @@
+"""Wall times alone: the published ones of a report, and the patterns that times can follow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chronograd.cli.main import main
+from chronograd.errors import FileFormatError
+from chronograd.explain.wall_times import explain, read
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+# Of the report: minutes and seconds on 1, 2 and 3 nodes.
+PUBLISHED = {
+    "small CNN": (451.5, 754.0, 462.1),
+    "EfficientNet-B0": (474.1, 472.0, 473.4),
+    "ResNet-50": (1015.1, 1009.6, 503.1),
+}
+
+
+def test_the_report_is_accounted_for_as_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
+    table = DOCS / "hpc-report.csv"
+    times = {network: tuple(run.wall_s for run in runs) for network, runs in read(table).items()}
+    assert times == {name: pytest.approx(walls) for name, walls in PUBLISHED.items()}
+    assert main(["explain", str(table)]) == 0
+    assert capsys.readouterr().out.rstrip() in (DOCS / "explaining.md").read_text()
+    small, efficient, resnet = explain(table)
+    assert efficient.causes[:2] == ("no_sharding", "work_scaled")
+    assert "0.4 %" in efficient.fits[0]
+    assert "slow_worker" in small.causes
+    assert "slow_link" not in small.causes
+    # With a shared part p and a fixed part s, s + p = 1015.1 and s + p/3 = 503.1: p = 768, s = 247.1, and 631.1 on two.
+    assert "10 min 31 s" in resnet.does_not_fit[0]
+    for account in (small, efficient, resnet):
+        assert "no_accelerator" in account.causes
+        assert any("repeat" in text for text in account.never_measured)
+
+
+def written(folder: Path, *rows: str) -> Path:
+    path = folder / "times.csv"
+    path.write_text("\n".join(("network,nodes,wall", *rows)))
+    return path
+
+
+def test_times_that_fall_as_they_should_have_no_cause(tmp_path: Path) -> None:
+    (account,) = explain(written(tmp_path, "a,1,100", "a,2,52", "a,4,26"))
+    assert account.causes == ()
+    assert "shared" in account.fits[0]
+
+
+def test_times_that_rise_with_nodes_are_communication(tmp_path: Path) -> None:
+    (account,) = explain(written(tmp_path, "a,1,100", "a,2,130", "a,4,170"))
+    assert account.causes == ("slow_link", "small_batch")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [("a,x,1", "nodes is 'x'"), ("a,1,soon", "wall is 'soon'"), ("a,1,0", "wall is '0'"), ("a,1", "wall is ''")],
+)
+def test_a_bad_row_is_named(tmp_path: Path, row: str, said: str) -> None:
+    with pytest.raises(FileFormatError, match=said):
+        explain(written(tmp_path, "a,1,2", row))
+
+
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    for text in ("", "a,b\n1,2\n", "\0"):
+        path.write_text(text)
+        with pytest.raises(FileFormatError):
+            explain(path)
+    with pytest.raises(FileFormatError, match="cannot read"):
+        explain(tmp_path / "none.csv")
+
+
+def test_repeated_rows_are_one_of_median_time(tmp_path: Path) -> None:
+    (account,) = explain(written(tmp_path, "cnn,1,100", "cnn,1,110", "cnn,1,90", "cnn,2,50"))
+    assert "3 runs on 1 node are 20.0 % apart; their median is taken" in account.seen
+    assert account.causes == ()
+    assert "the work is shared" in account.fits[0]
+    assert not any("repeat" in text for text in account.never_measured)

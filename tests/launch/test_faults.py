@@ -1,0 +1,140 @@
+"""Ranks that are killed or hang: named, started again, and counted. Real processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chronograd import job as jobs
+from chronograd.backends import ddp
+from chronograd.errors import RunError
+from chronograd.job import Job
+from chronograd.launch import jobs as launch
+from chronograd.launch import local
+from chronograd.launch.processes import run_together
+from chronograd.predict.timeline import timeline_of_run
+from chronograd.rundir import RunDir
+from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, list_checkpoints
+
+NETWORKS = Path(__file__).parent.parent / "train"
+STEPS = 24
+
+
+@pytest.fixture(autouse=True)
+def _networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(NETWORKS))
+    monkeypatch.syspath_prepend(str(NETWORKS))
+
+
+def make_job(folder: Path, *overrides: str, **options: Any) -> Job:
+    """Three epochs of 8 steps by two ranks."""
+    marks = folder / "marks"
+    marks.mkdir()
+    job = jobs.from_dict(
+        {
+            "network": {"name": "tiny_networks:failing", "options": {"marks": str(marks), **options}},
+            "data": {"name": "synthetic", "shape": [1, 8, 8], "classes": 10, "samples": 131},
+            "training": {"recipe": "sgd-one-cycle", "batch": 16, "epochs": 3},
+            "cluster": {"device": "cpu", "count": 2, "threads": 1, "timeout_s": 6},
+            "backend": "ddp",
+        }
+    )
+    return jobs.changed(job, list(overrides))
+
+
+def final_bytes(run: RunDir) -> list[bytes]:
+    newest = list_checkpoints(run.checkpoints)[-1]
+    assert newest.name == f"step-{STEPS:08d}"
+    return [(newest / name).read_bytes() for name in (MODEL, OPTIMIZER)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(NETWORKS))
+        patch.syspath_prepend(str(NETWORKS))
+        return launch.train(make_job(folder, times=0), out=folder / "run", launcher="local")
+
+
+def test_killed_twice_and_nothing_of_it_is_in_the_figures(tmp_path: Path, undisturbed: RunDir) -> None:
+    """Rank 1 is killed in its tenth step of two starts; the third, from step 16, has fewer than ten left."""
+    began = time.time()
+    job = make_job(tmp_path, "cluster.max_restarts=2", times=2)
+    run = launch.train(job, out=tmp_path / "run", launcher="local")
+    took_s = time.time() - began
+    assert final_bytes(run) == final_bytes(undisturbed)
+    record, whole = run.record(), undisturbed.record()
+    for rank in (0, 1):
+        log = run.read_steps(rank)
+        assert [line["step"] for line in log.steps] == list(range(1, STEPS + 1))
+        assert log.attempts == 3
+    # Step 9 in the first start, 17 in the second; rank 0 may have written a step more than rank 1 had come to.
+    assert record.value("redone_steps") in (2, 3, 4)
+    assert record.value("redone_s") == pytest.approx(sum(line["step_time_s"] for line in run.read_steps(0).discarded))
+    assert record.value("lost_s") > record.value("redone_s")
+    assert record.value("training_time_s") + record.value("lost_s") < record.value("wall_time_s") < took_s
+    assert any(note.startswith("started 3 times") for note in record.notes)
+    kept_s = sum(line["step_time_s"] for line in run.read_steps(0).steps)
+    assert record.value("training_time_s") == pytest.approx(kept_s, rel=0.05)
+    assert record.value("throughput_samples_per_s") == pytest.approx(STEPS * 16 / record.value("training_time_s"))
+    assert record.curves["loss"].columns == whole.curves["loss"].columns
+    for name in ("epoch", "step", "train_loss", "test_accuracy"):
+        assert record.curves["training"].columns[name] == whole.curves["training"].columns[name]
+    slices = [event["name"] for event in timeline_of_run(run)["traceEvents"] if event.get("cat") == "step"]
+    assert slices == [f"step {step}" for _ in (0, 1) for step in range(1, STEPS + 1)]
+    assert record["step_time_s"].n == (8 - 5) + (8 - 5) + (8 - 5)
+    assert "redone_steps" not in whole.quantities
+    assert not list(run.path.glob("where.*"))
+
+
+def test_without_restarts_left_the_killed_rank_is_named(tmp_path: Path) -> None:
+    job = make_job(tmp_path, "cluster.max_restarts=1", times=2)
+    with pytest.raises(RunError, match=r"after 1 restart from the newest checkpoint: rank 1 was killed by SIGKILL"):
+        launch.train(job, out=tmp_path / "run", launcher="local")
+
+
+@pytest.mark.parametrize(
+    ("how", "rank", "told"),
+    [
+        ("stop", 1, r"the all-reduce of gradients of step 10 within 6 s; .*gives no sign of life"),
+        ("input", 1, r"of step 10 within 6 s; it has been in input of step 10 for \d+ s, process \d+ on [^,]*$"),
+        ("evaluation", 1, r"the broadcast \(evaluation\) of step 16 within 6 s; it has been in evaluation of step 16"),
+        ("checkpoint", 0, r"of step 17 within 6 s; it has been in checkpoint of step 16"),
+    ],
+)
+def test_a_hung_rank_is_named_with_the_collective(tmp_path: Path, how: str, rank: int, told: str) -> None:
+    with pytest.raises(RunError) as raised:
+        launch.train(make_job(tmp_path, how=how, rank=rank), out=tmp_path / "run", launcher="local")
+    first = raised.value.message.splitlines()[0].removesuffix("; the end of what it printed:")
+    assert first.startswith(f"rank {rank} failed with a time-out: it did not come to the ")
+    assert re.search(told, first), first
+    assert "--resume" in raised.value.hint
+
+
+@pytest.mark.parametrize("launcher", ["local", "torchrun"])
+def test_a_hung_rank_is_started_again(tmp_path: Path, launcher: str, undisturbed: RunDir) -> None:
+    job = make_job(tmp_path, "cluster.max_restarts=1", how="input")
+    run = launch.train(job, out=tmp_path / "run", launcher=launcher)
+    assert final_bytes(run) == final_bytes(undisturbed)
+    record = run.record()
+    assert record.provenance["attempts"] == 2
+    assert record.value("lost_s") > 6
+    assert record.value("training_time_s") < 6
+
+
+def test_a_rank_that_does_not_come_to_the_meeting_is_named(tmp_path: Path) -> None:
+    run = launch.create(make_job(tmp_path), tmp_path / "run")
+    sleeping = (sys.executable, "-c", "import time; time.sleep(100)")
+    processes = local.processes(ddp.plan(run.job(), run.path, ["train"]), run)
+    with pytest.raises(RunError, match="rank 0 ended with exit status 1"):
+        run_together([processes[0], dataclasses.replace(processes[1], command=sleeping)])
+    rank, text = run.first_error() or (0, "")
+    assert rank == 1
+    assert text.startswith("a time-out: it did not come to the meeting of the ranks within 6 s; it has not started")

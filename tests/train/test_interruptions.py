@@ -1,0 +1,90 @@
+"""What interruptions cost, in closed form."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chronograd.rundir import RunDir
+from chronograd.train.interruptions import Interruptions, interruptions
+from chronograd.train.result import settled
+
+
+def line(attempt: int, time: float, step: int, **values: Any) -> dict[str, Any]:
+    return {"attempt": attempt, "time": time, "step": step, "step_time_s": 1.0, **values}
+
+
+def event(attempt: int, time: float, step: int, name: str) -> dict[str, Any]:
+    return {"attempt": attempt, "time": time, "step": step, "event": name}
+
+
+def written(tmp_path: Path, *lines: dict[str, Any], rank: int = 0) -> RunDir:
+    run = RunDir(tmp_path)
+    run.steps_path(rank).write_text("".join(json.dumps(one) + "\n" for one in lines))
+    return run
+
+
+def test_an_undisturbed_run_has_lost_nothing(tmp_path: Path) -> None:
+    run = written(tmp_path, event(1, 100, 0, "attempt"), line(1, 111, 1), line(1, 112, 2))
+    assert interruptions(run.read_steps()) == Interruptions(1, 0, 0.0, 0.0)
+
+
+def test_two_interruptions(tmp_path: Path) -> None:
+    """Epochs of two steps. Killed in step 4, and again in step 4: thrown away are 3 and 3 again.
+
+    The first epoch is saved at 113.5; steps go on at 130 and, for good, at 150.
+    """
+    run = written(
+        tmp_path,
+        *(event(1, 100, 0, "attempt"), line(1, 111, 1), line(1, 112, 2), event(1, 113.5, 2, "epoch"), line(1, 115, 3)),
+        *(event(2, 120, 0, "attempt"), line(2, 131, 3, step_time_s=1.0)),
+        *(event(3, 140, 0, "attempt"), line(3, 151, 3), line(3, 152, 4), event(3, 153, 4, "epoch")),
+    )
+    found = interruptions(run.read_steps())
+    assert found == Interruptions(3, 2, 2.0, (130 - 113.5) + (150 - 113.5))
+    quantities = found.quantities()
+    assert {name: q.value for name, q in quantities.items()} == {"redone_steps": 2, "redone_s": 2.0, "lost_s": 53.0}
+    assert found.note == "started 3 times; 2 steps were done again and are counted once"
+
+
+def test_before_the_first_checkpoint_all_is_lost_but_the_first_start(tmp_path: Path) -> None:
+    run = written(tmp_path, line(1, 111, 1), line(1, 112, 2), line(2, 131, 1), line(2, 132, 2))
+    assert interruptions(run.read_steps()) == Interruptions(2, 2, 2.0, 130.0 - 110.0)
+
+
+def test_killed_before_any_step(tmp_path: Path) -> None:
+    run = written(tmp_path, event(1, 100, 0, "attempt"), event(2, 125, 0, "attempt"), line(2, 140, 1))
+    assert interruptions(run.read_steps()) == Interruptions(2, 0, 0.0, 25.0)
+
+
+def test_killed_after_all_steps(tmp_path: Path) -> None:
+    run = written(tmp_path, line(1, 111, 1), event(1, 112, 1, "epoch"), event(2, 125, 0, "attempt"))
+    assert interruptions(run.read_steps()) == Interruptions(2, 0, 0.0, 13.0)
+
+
+def test_lines_of_an_older_version_have_no_time(tmp_path: Path) -> None:
+    lines = [{k: v for k, v in line(attempt, 0, 1).items() if k != "time"} for attempt in (1, 2)]
+    found = interruptions(written(tmp_path, *lines).read_steps())
+    assert (found.redone_steps, found.redone_s) == (1, 1.0)
+    assert math.isnan(found.lost_s)
+    assert found.quantities()["lost_s"].value is None
+
+
+def test_updates_of_several_learners_are_one_log(tmp_path: Path) -> None:
+    """Update 3 was made by learner 1, then again by learner 0."""
+    written(tmp_path, line(1, 111, 1), line(2, 131, 3), rank=0)
+    run = written(tmp_path, line(1, 112, 2), line(1, 113, 3), line(2, 132, 4), rank=1)
+    log = run.read_updates()
+    assert [(one["step"], one["attempt"]) for one in log.steps] == [(1, 1), (2, 1), (3, 2), (4, 2)]
+    assert interruptions(log) == Interruptions(2, 1, 1.0, 130.0 - 112.0)
+
+
+@pytest.mark.parametrize(("counts", "kept"), [((7,), [5, 6]), ((7, 6), [5, 6, 12]), ((3,), [2]), ((3, 2), [4])])
+def test_the_first_steps_of_every_start_are_left_out(counts: tuple[int, ...], kept: list[int]) -> None:
+    attempts = [attempt for attempt, count in enumerate(counts) for _ in range(count)]
+    lines = [{"attempt": attempt, "step": number} for number, attempt in enumerate(attempts)]
+    assert [one["step"] for one in settled(lines)] == kept
