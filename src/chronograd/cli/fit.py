@@ -1,4 +1,4 @@
-"""`chronograd fit device TABLE.csv`: what was measured elsewhere becomes a calibration."""
+"""`chronograd fit device|speed|loss`: what was measured becomes a calibration, a speed model, or a forecast of the loss."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 from chronograd.cli import common
 
 if TYPE_CHECKING:
+    from chronograd.fit.forecast import Forecast, Reached
     from chronograd.fit.tables import Table
     from chronograd.hardware.catalog import Device
 
@@ -121,3 +122,135 @@ def _add(out: Path, device: Device, setting: dict[str, Any]) -> None:
     others = [s for s in (known.calibration or {}).get("settings", []) if any(s.get(k) != setting.get(k) for k in keys)]
     calibration = {**(known.calibration or {}), "settings": [*others, setting]}
     known.model_copy(update={"calibration": calibration}).save(out)
+
+
+@command.command(
+    "speed",
+    epilog="\b\nchronograd fit speed speeds.csv --batch 40\nchronograd fit speed runs/w1-p1 runs/w2-p1 runs/w2-p2 runs/w4-p2",
+)
+@click.argument("sources", metavar="RUN|CSV...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--batch", type=click.FloatRange(0, min_open=True), help="Synchronous, with so many samples in a step.")
+@click.option("--at", "pairs", multiple=True, metavar="W,P", help="Workers and servers to forecast; may be repeated.")
+@common.json_option
+def speed_command(sources: tuple[Path, ...], batch: float | None, pairs: tuple[str, ...], as_json: bool) -> None:
+    """Fit a speed model of parameter servers: steps per second by workers and servers.
+
+    Each run of backend parameter_server is one point; a CSV file has columns workers, servers and steps_per_s or step_time_s.
+    With --batch a step is a synchronous one of all workers (5 points or more), else one worker's minibatch (4 or more).
+    """
+    from chronograd.fit.speed import fit_speed, read_points
+    from chronograd.units import percent
+
+    points = [point for source in sources for point in read_points(source)]
+    if batch is not None and any(point.is_asynchronous for point in points):
+        raise click.UsageError("--batch is for synchronous steps; runs of parameter_server are asynchronous")
+    found = fit_speed([p.workers for p in points], [p.servers for p in points], [p.steps_per_s for p in points], batch)
+    asked = [common.whole_numbers("--at", pair) for pair in pairs]
+    if any(len(pair) != 2 for pair in asked):
+        raise click.UsageError(f"--at takes workers and servers, such as 8,2, not {' '.join(pairs)}")
+    forecasts = [(w, p, found.model.steps_per_s(w, p), *map(float, found.interval(w, p))) for w, p in asked]
+    names = [f"a{i}" for i in range(len(found.model.coefficients))]
+    if as_json:
+        common.print_json({
+            "mode": found.model.mode, "batch": batch, "coefficients": list(found.model.coefficients),
+            "intervals": [list(pair) for pair in found.coefficient_intervals()],
+            "points": [
+                {"workers": p.workers, "servers": p.servers, "steps_per_s": p.steps_per_s, "error": float(e)}
+                for p, e in zip(points, found.errors, strict=True)
+            ],
+            "forecasts": [dict(zip(_FORECAST, row, strict=True)) for row in forecasts],
+        })  # fmt: skip
+        return
+    rows = zip(names, found.model.coefficients, found.coefficient_intervals(), strict=True)
+    common.print_table(
+        ("coefficient", "seconds", "middle 80 %"),
+        [[name, f"{a:.4g}", f"{low:.4g} … {high:.4g}"] for name, a, (low, high) in rows],
+        right=(1,),
+        title=f"{found.model.mode} speed, {len(points)} points",
+        caption=f"error of a point {percent(float(abs(found.errors).mean()))} in the mean",
+    )
+    for w, p, speed, low, high in forecasts:
+        click.echo(f"{w} workers, {p} servers: {speed:.4g} steps/s ({low:.4g} … {high:.4g})")
+
+
+_FORECAST = ("workers", "servers", "steps_per_s", "low", "high")
+
+
+@command.command(
+    "loss",
+    epilog="\b\nchronograd fit loss runs/mine --to 0.5\nchronograd fit loss history.json --metric accuracy --to 0.92\n"
+    "chronograd fit loss log.csv --column val_loss --fraction 0.5",
+)
+@click.argument("source", metavar="RUN|FILE", type=click.Path(path_type=Path))
+@click.option("--metric", type=click.Choice(["loss", "accuracy"]), default="loss", show_default=True)
+@click.option("--column", metavar="NAME", help="Column or tag of the values, if not one of the usual names.")
+@click.option(
+    "--family",
+    type=click.Choice(["inverse", "power", "exponential", "last"]),
+    help="The best on held-out points by default.",
+)
+@click.option(
+    "--fraction",
+    default=1.0,
+    type=click.FloatRange(0, 1, min_open=True),
+    help="Fit to the first part only, and score the rest.",
+)
+@click.option("--drops", metavar="K,K,...", help="Where the learning rate fell at once; a run knows its own.")
+@click.option("--to", "target", type=float, help="When will this loss, or accuracy, be reached?")
+@click.option(
+    "--at", "ats", multiple=True, type=click.FloatRange(0, min_open=True), help="Forecast at a step; may be repeated."
+)
+@common.json_option
+def loss_command(source: Path, metric: str, column: str | None, family: str | None, fraction: float, drops: str | None,
+                 target: float | None, ats: tuple[float, ...], as_json: bool) -> None:  # fmt: skip
+    """Fit a curve to a loss or an accuracy, and forecast the rest.
+
+    SOURCE is a run, or a file: CSV, JSON, JSON lines, TensorBoard events. Curves: inverse, Optimus' 1/(b0*k + b1) + b2; a power
+    law; an exponential; the last value, which a forecast has to beat. An accuracy is fitted as the error 1 - accuracy. After a
+    drop of the learning rate a curve begins anew: only the points since the last one are fitted.
+    """
+    from dataclasses import replace
+
+    from chronograd.fit.forecast import forecast
+    from chronograd.fit.learning_curves import read_curve
+
+    curve = read_curve(source, "accuracy" if metric == "accuracy" else "loss", column)
+    if drops is not None:
+        curve = replace(curve, drops=tuple(common.numbers("--drops", drops)))
+    found = forecast(curve, fraction, family, target, ats)
+    common.print_json(found.data()) if as_json else _print_forecast(found)
+
+
+def _print_forecast(found: Forecast) -> None:
+    from chronograd.units import percent
+
+    curve, model, unit = found.curve, found.model, found.curve.unit
+    since = f" since {unit} {found.started:g}" if found.started else ""
+    common.print_table(
+        ("curve", "error of held-out points", ""),
+        [
+            [name, percent(error, 2), "taken" if name == model.family else ""]
+            for name, error in sorted(found.errors.items(), key=lambda pair: pair[1])
+        ],
+        right=(1,),
+        title=f"{curve.name}: {curve.metric}, {model.num_points} points{since} until {unit} {found.until:g}",
+        caption="held out: the last quarter, forecast from those before; over the largest value",
+    )
+    named = ", ".join(f"{name} {value:.4g}" for name, value in model.coefficients.items())
+    click.echo(f"{model.family}: {named}")
+    for one in found.at:
+        was = "" if one.seen is None else f"; it was {one.seen:.4g}"
+        click.echo(f"{unit} {one.step:g}: {curve.metric} {one.value:.4g} ({one.low:.4g} … {one.high:.4g}){was}")
+    if found.reached is not None:
+        click.echo(_told(found.reached, curve.metric, unit))
+
+
+def _told(reached: Reached, metric: str, unit: str) -> str:
+    low, high = (f"{k:.4g}" if k is not None else "never" for k in (reached.low, reached.high))
+    when = (
+        f"is not reached by this curve ({low} … {high})"
+        if reached.step is None
+        else f"at {unit} {reached.step:.4g} ({low} … {high})"
+    )
+    was = "" if reached.seen is None else f"; it was reached at {unit} {reached.seen:g}"
+    return f"{metric} {reached.value:g} {when}{was}"

@@ -170,17 +170,26 @@ def best_family(steps: Sequence[float] | Array, losses: Sequence[float] | Array,
 
     Give it only the points that a forecast may see. With too few points to spare a tail it is `inverse`.
     """
+    errors = family_errors(steps, losses, tail)
+    return min(errors, key=lambda family: errors[family]) if errors else "inverse"
+
+
+def family_errors(
+    steps: Sequence[float] | Array, losses: Sequence[float] | Array, tail: float = 0.25
+) -> dict[str, float]:
+    """By family, the mean absolute error of its forecast of the last `tail` of the points from those before, over the
+    largest loss. Empty with too few points to spare a tail."""
     k, observed = _points(steps, losses)
     k, observed = k / k[0], observed / max(float(observed.max()), TINY)
     head = len(k) - max(1, round(tail * len(k)))
     if head < MIN_POINTS:
-        return "inverse"
+        return {}
 
     def error(family: str) -> float:
         forecast = evaluate(family, k[head:], _fit(family, k[:head], observed[:head]))
         return float(np.mean(np.abs(forecast - observed[head:])))
 
-    return min([*FAMILIES, LAST], key=error)
+    return {family: error(family) for family in (*FAMILIES, LAST)}
 
 
 def holdout_error(

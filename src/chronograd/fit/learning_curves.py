@@ -1,0 +1,207 @@
+"""Learning curves from wherever they were written: a run, CSV, JSON, JSON lines, or TensorBoard events.
+
+A curve is a loss, or the error 1 - accuracy, against epochs or steps: lower is better, so that one model serves both. In files
+the first column or tag whose name says so is taken (`epoch`, `step`; `loss`, `train_loss`, `accuracy`, ...); others by name.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from chronograd import files
+from chronograd.errors import FileFormatError, InputError, NotFoundError
+from chronograd.fit.curves import Array
+from chronograd.job import Job
+from chronograd.rundir import RunDir, is_run_dir
+
+Metric = Literal["loss", "accuracy"]
+# In the order in which they are looked for, in lower case.
+STEPS = ("epoch", "epochs", "step", "steps", "iteration", "iter", "k", "x")
+NAMES: dict[Metric, tuple[str, ...]] = {
+    "loss": ("loss", "train_loss", "training_loss", "loss/train", "train/loss", "test_loss", "val_loss", "y"),
+    "accuracy": (
+        "accuracy",
+        "acc",
+        "test_accuracy",
+        "val_accuracy",
+        "val_acc",
+        "accuracy/test",
+        "top1",
+        "train_accuracy",
+    ),
+}
+MOST_ROWS = 5_000_000
+_HINT = "give columns such as epoch,loss, or --column NAME"
+
+
+@dataclass(frozen=True, eq=False)
+class LearningCurve:
+    """Values against steps or epochs, both of shape (num_points,), steps rising from above 0.
+
+    Attributes:
+        values: losses, or errors (1 - accuracy); `metric` says which.
+        unit: `epoch` or `step`.
+        drops: where the learning rate fell at once, in that unit, as the job says; None where nothing says it.
+        planned: where training is to end; None if not known.
+    """
+
+    name: str
+    steps: Array
+    values: Array
+    metric: Metric
+    unit: str
+    drops: tuple[float, ...] | None = None
+    planned: float | None = None
+
+    def first(self, count: int) -> LearningCurve:
+        """As it was after so many points."""
+        return replace(self, steps=self.steps[:count], values=self.values[:count])
+
+    def since_last_drop(self, least: int = 3) -> tuple[float, LearningCurve]:
+        """Where the rate fell last, and the points from there on, their steps counted from it; all, from 0, if it never fell.
+
+        A drop with fewer than `least` points after it is not counted yet.
+        """
+        started = 0.0
+        for drop in sorted(self.drops or ()):
+            if int((self.steps > drop).sum()) >= least:
+                started = drop
+        kept = self.steps > started
+        return started, replace(self, steps=self.steps[kept] - started, values=self.values[kept])
+
+
+def read_curve(path: Path, metric: Metric = "loss", column: str | None = None) -> LearningCurve:
+    """Read a learning curve.
+
+    Args:
+        column: name of the column or tag of the values, rather than the usual names of `metric`.
+    Raises: FileFormatError naming what is wrong; NotFoundError for a column that is not there; InputError for a run without
+        such points.
+    """
+    if path.is_dir() and is_run_dir(path) and not path.match("tensorboard"):
+        return _of_run(RunDir.open(path), metric)
+    if path.is_dir() or ".tfevents." in path.name:
+        return _of_events(path, metric, column)
+    rows = _rows(path)
+    known = {name.lower(): name for name in rows[0]}
+    values_at = _found(known, (column.lower(),) if column else NAMES[metric], path, column)
+    steps_at = next((known[name] for name in STEPS if name in known), None)
+    pairs = [(row.get(steps_at) if steps_at else n, row.get(values_at)) for n, row in enumerate(rows, 1)]
+    told = [(step, value) for step, value in pairs if value is not None and value != ""]
+    unit = "step" if steps_at is not None and not steps_at.lower().startswith("epoch") else "epoch"
+    try:
+        steps, values = (np.array([float(v) for v in column]) for column in zip(*told, strict=True))
+    except (TypeError, ValueError):
+        raise FileFormatError(f"{path} has a {values_at} or {steps_at} that is no number", _HINT) from None
+    return _curve(path.name, steps, values, metric, unit)
+
+
+def _curve(name: str, steps: Array, values: Array, metric: Metric, unit: str, **said: Any) -> LearningCurve:
+    """Steps from 1, as first epochs are often numbered 0; accuracies as errors, percent as shares."""
+    if not np.isfinite(steps).all() or not (np.diff(steps) > 0).all():
+        raise FileFormatError(f"{name}: steps do not rise from point to point", "sort them, and leave one of each")
+    if len(steps) and steps[0] <= 0:
+        steps = steps + 1 - steps[0]
+    known = np.isfinite(values)  # a run that diverged has none at its end
+    steps, values = steps[known], values[known]
+    if metric == "accuracy":
+        scale = 100.0 if len(values) and values.max() > 1 else 1.0
+        values = 1 - values / scale
+        if len(values) and values.min() < 0:
+            raise FileFormatError(f"{name}: accuracies reach {scale * (1 - values.min()):g}", "give shares, or percent")
+    return LearningCurve(name, steps, values, metric, unit, **said)
+
+
+def _of_run(run: RunDir, metric: Metric) -> LearningCurve:
+    """By epoch; the loss by step where there are too few epochs for a curve."""
+    log = run.read_steps(min(run.ranks(), default=0))
+    ends = [event for event in log.events if event["event"] == "epoch"]
+    field = "train_loss" if metric == "loss" else "test_accuracy"
+    points = [(end["epoch"], end[field]) for end in ends if end.get(field) is not None]
+    if len(points) < 3 and metric == "loss":
+        points = [(line["step"], line["loss"]) for line in log.steps if line.get("loss") is not None]
+        unit = "step"
+    else:
+        unit = "epoch"
+    if not points:
+        raise InputError(f"{run.path} has no {metric} yet", "wait for its first epochs, or name another run")
+    steps, values = (np.array(column, dtype=float) for column in zip(*points, strict=True))
+    said: dict[str, Any] = {}
+    if unit == "epoch" and (run.path / "job.yaml").exists():
+        job = run.job()
+        said = {"drops": _drops(job), "planned": float(job.training.epochs)}
+    return _curve(run.path.name, steps, values, metric, unit, **said)
+
+
+def _drops(job: Job) -> tuple[float, ...] | None:
+    """Epochs at which the learning rate falls; None where it changes all the time."""
+    schedule = job.training.schedule
+    if schedule == "constant":
+        return ()
+    return tuple(share * job.training.epochs for share in job.training.milestones) if schedule == "multi_step" else None
+
+
+def _rows(path: Path) -> list[Mapping[str, Any]]:
+    """Of CSV (commas or tabs), JSON lines, or JSON: a list of objects, or lists by name as Keras keeps a history."""
+    try:
+        text = files.read_bytes(path).decode("utf-8-sig")
+        rows = _parsed(text.strip())
+    except (OSError, ValueError, RecursionError, csv.Error) as error:
+        raise FileFormatError(f"cannot read {path}: {' '.join(str(error).split())[:200]}", _HINT) from None
+    if not rows or len(rows) > MOST_ROWS or not all(isinstance(row, dict) and row for row in rows):
+        raise FileFormatError(f"{path} has {len(rows):,} rows that make no curve", _HINT)
+    return rows
+
+
+def _parsed(text: str) -> list[Any]:
+    if text.startswith(("{", "[")):
+        try:
+            data = json.loads(text)
+        except ValueError:
+            return [json.loads(line) for line in text.splitlines() if line.strip()]
+        if isinstance(data, dict):
+            lists = {name: values for name, values in data.items() if isinstance(values, list)}
+            length = max(map(len, lists.values()), default=0)
+            return [{name: values[i] for name, values in lists.items() if i < len(values)} for i in range(length)] or [
+                data
+            ]
+        return list(data)
+    first = text.partition("\n")[0]
+    lines = csv.DictReader(io.StringIO(text), delimiter="\t" if "\t" in first else ",", strict=True)
+    return [{name: value for name, value in line.items() if isinstance(name, str)} for line in lines]
+
+
+def _found(known: Mapping[str, str], wanted: Sequence[str], path: Path, column: str | None) -> str:
+    for name in wanted:
+        if name in known:
+            return known[name]
+    if column is not None:
+        raise NotFoundError("column", column, known.values())
+    raise FileFormatError(f"{path} has columns {', '.join(list(known.values())[:12])}, none of them {wanted[0]}", _HINT)
+
+
+def _of_events(path: Path, metric: Metric, column: str | None) -> LearningCurve:
+    """Scalars of TensorBoard: of one file, or of all files of a folder, the last value of each step."""
+    from chronograd.fit.tensorboard_events import scalars  # an extra
+
+    tags: dict[str, dict[int, float]] = {}
+    for file in [path] if path.is_file() else sorted(path.glob("*.tfevents.*")):
+        for tag, step, value in scalars(file):
+            tags.setdefault(tag, {})[step] = value
+    if not tags:
+        raise FileFormatError(
+            f"{path} is no run and has no scalars of TensorBoard", "name a run, a file, or their folder"
+        )
+    wanted = (column.lower(),) if column else NAMES[metric]
+    points = tags[_found({tag.lower(): tag for tag in tags}, wanted, path, column)]
+    steps = sorted(points)
+    values = np.array([points[step] for step in steps])
+    return _curve(path.name, np.array(steps, dtype=float), values, metric, "step")

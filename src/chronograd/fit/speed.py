@@ -1,0 +1,161 @@
+"""Speed models from a few short runs: which coefficients explain the steps per second of (servers, workers) pairs.
+
+1/f (asynchronously w/f) is linear in the coefficients, so they are found by least squares with none below 0; each row is
+divided by what was measured, so that relative errors count alike. Intervals are from refits to the model's own values plus
+relative residuals drawn anew.
+
+Source: the form and NNLS of Peng et al., Optimus, EuroSys 2018; weights and intervals are ours.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.optimize import nnls
+
+from chronograd import files
+from chronograd.errors import FileFormatError, InputError
+from chronograd.predict.speed import NUM_COEFFICIENTS, Array, Mode, SpeedModel, terms
+from chronograd.record import Record
+from chronograd.rundir import RunDir
+
+INTERVAL = (0.1, 0.9)
+# A residual of a fit with as many coefficients as points is 0, and yet nobody times a step that well.
+LEAST_NOISE = 0.01
+
+
+class Point(NamedTuple):
+    """One timed pair. `batch`: samples of a step, of all workers where they are synchronous; None if not known."""
+
+    workers: int
+    servers: int
+    steps_per_s: float
+    is_asynchronous: bool | None = None
+    batch: float | None = None
+
+
+def read_points(path: Path) -> list[Point]:
+    """Of a CSV file with columns workers, servers and steps_per_s or step_time_s, and maybe batch; or of one run.
+
+    Raises: FileFormatError naming the line; InputError for a run without parameter servers or step time.
+    """
+    if path.is_dir():
+        return [_of_record(RunDir.open(path).record(), path)]
+    try:
+        text = files.read_bytes(path).decode("utf-8-sig")
+        lines = list(csv.DictReader(io.StringIO(text), strict=True))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise FileFormatError(f"cannot read {path}: {error}") from None
+    return [_of_line(line, path, number) for number, line in enumerate(lines, 2)]
+
+
+def _of_record(record: Record, path: Path) -> Point:
+    seconds, servers = record["step_time_s"].value, record.cluster.get("servers")
+    if not seconds or not isinstance(servers, int) or servers < 1:
+        raise InputError(f"{path} has no step time or no parameter servers", "measure with backend=parameter_server")
+    batch = record.job.get("training", {}).get("batch")
+    return Point(int(record.cluster.get("count") or 1), servers, 1 / seconds, True, batch)
+
+
+def _of_line(line: Mapping[str | None, Any], path: Path, number: int) -> Point:
+    hint = "write columns workers, servers and steps_per_s or step_time_s"
+    try:
+        speed = float(line["steps_per_s"]) if line.get("steps_per_s") else 1 / float(line["step_time_s"])
+        point = Point(int(line["workers"]), int(line["servers"]), speed)
+        batch = float(line["batch"]) if line.get("batch") else None
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError):
+        raise FileFormatError(f"{path}, line {number}: no numbers of workers, servers and speed", hint) from None
+    if not (point.workers > 0 and point.servers > 0 and 0 < speed < np.inf and (batch is None or 0 < batch < np.inf)):
+        raise FileFormatError(f"{path}, line {number}: {dict(line)} has a number that is not above 0", hint)
+    return point._replace(batch=batch)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedSpeed:
+    """A speed model and how sure it is.
+
+    Attributes:
+        draws: coefficients of bootstrap refits, shape (num_draws, num_coefficients).
+        errors: fitted over measured steps per second, less 1, of each point.
+        left_out: the same of each point by the fit to all others; NaN where too few are left.
+    """
+
+    model: SpeedModel
+    draws: Array
+    errors: Array
+    left_out: Array
+
+    def interval(self, workers: Any, servers: Any) -> tuple[Array, Array]:
+        """Bounds of the middle 80 % of steps per second."""
+        needed_s = np.tensordot(self.draws, terms(self.model.mode, workers, servers, self.model.batch), axes=1)
+        done = np.asarray(workers, dtype=float) if self.model.mode == "asynchronous" else 1.0
+        with np.errstate(divide="ignore"):
+            low, high = np.quantile(done / needed_s, INTERVAL, axis=0)
+        return low, high
+
+    def coefficient_intervals(self) -> list[tuple[float, float]]:
+        low, high = np.quantile(self.draws, INTERVAL, axis=0)
+        return list(zip(low.tolist(), high.tolist(), strict=True))
+
+
+def fit_speed(
+    workers: Sequence[float],
+    servers: Sequence[float],
+    steps_per_s: Sequence[float],
+    batch: float | None = None,
+    draws: int = 200,
+    seed: int = 0,
+) -> FittedSpeed:
+    """The speed model of timed pairs: synchronous with a global `batch`, else asynchronous.
+
+    Raises: InputError for fewer points than coefficients, columns of different length, or numbers that are not above 0.
+
+    >>> truth = SpeedModel("asynchronous", (2.83, 3.92, 0.0, 0.11))
+    >>> w, p = [1, 2, 4, 8, 8, 2], [1, 1, 2, 2, 4, 4]
+    >>> [round(a, 6) for a in fit_speed(w, p, truth.steps_per_s(w, p)).model.coefficients]
+    [2.83, 3.92, 0.0, 0.11]
+    """
+    mode: Mode = "asynchronous" if batch is None else "synchronous"
+    w, p, f = (np.asarray(column, dtype=float) for column in (workers, servers, steps_per_s))
+    needed = NUM_COEFFICIENTS[mode]
+    if not w.shape == p.shape == f.shape or w.ndim != 1 or len(w) < needed:
+        raise InputError(
+            f"{w.size} workers, {p.size} servers, {f.size} speeds", f"a {mode} model needs {needed} points or more"
+        )
+    if not all((np.isfinite(column) & (column > 0)).all() for column in (w, p, f)):
+        raise InputError("a count or a speed is not above 0", "time each pair, and leave out those that did not run")
+    a = _solve(mode, w, p, f, batch)
+    model = SpeedModel(mode, tuple(a.tolist()), batch)
+    fitted = np.asarray(model.steps_per_s(w, p))
+    random = np.random.default_rng(seed)
+    # As many coefficients as were found take as many degrees of freedom away.
+    spread = (len(f) / max(1, len(f) - int(np.count_nonzero(a)))) ** 0.5
+    relative = np.log(f / fitted) * spread
+    noise = np.maximum(np.abs(relative), LEAST_NOISE) * np.where(relative < 0, -1, 1)
+    refits = [
+        _solve(mode, w, p, fitted * np.exp(random.choice(noise, len(f)) * random.choice([-1, 1], len(f))), batch)
+        for _ in range(draws)
+    ]
+    return FittedSpeed(model, np.array(refits), fitted / f - 1, _left_out(mode, w, p, f, batch))
+
+
+def _left_out(mode: Mode, w: Array, p: Array, f: Array, batch: float | None) -> Array:
+    found = np.full(len(f), np.nan)
+    for i in range(len(f)):
+        rest = np.arange(len(f)) != i
+        if rest.sum() >= NUM_COEFFICIENTS[mode]:
+            model = SpeedModel(mode, tuple(_solve(mode, w[rest], p[rest], f[rest], batch).tolist()), batch)
+            found[i] = model.steps_per_s(w[i], p[i]) / f[i] - 1
+    return found
+
+
+def _solve(mode: Mode, w: Array, p: Array, f: Array, batch: float | None) -> Array:
+    measured = w / f if mode == "asynchronous" else 1 / f
+    a, _ = nnls((terms(mode, w, p, batch) / measured).T, np.ones(len(f)))
+    return np.asarray(a)

@@ -1,0 +1,96 @@
+"""Speed of data-parallel training with parameter servers: steps per second from a few coefficients.
+
+With w workers, p servers and a global batch of M, and coefficients a of at least 0
+
+    synchronous     1/f = a0·M/w + a1 + a2·w/p + a3·w + a4·p      a step is M samples
+    asynchronous    w/f = a0 + a1·w/p + a2·w + a3·p               a step is one worker's minibatch
+
+a0 is computation, a1 (asynchronous: in a0) what is fixed, then the transfer to p servers, then the overhead of each worker and
+of each server. Per worker the batch of a synchronous step shrinks, so there is a best number of workers; asynchronous workers
+only ever add steps, and what they lose is staleness.
+
+Source: Peng, Bao, Chen, Wu, Guo, Optimus, EuroSys 2018, section 3.2, and its authors' code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from chronograd.errors import InputError
+
+Mode = Literal["synchronous", "asynchronous"]
+Array = np.ndarray
+NUM_COEFFICIENTS: dict[Mode, int] = {"synchronous": 5, "asynchronous": 4}
+
+
+def terms(mode: Mode, workers: Any, servers: Any, batch: float | None) -> Array:
+    """What the coefficients multiply: shape (num_coefficients, ...). Their sum is 1/f, asynchronously w/f."""
+    w, p = np.broadcast_arrays(np.asarray(workers, dtype=float), np.asarray(servers, dtype=float))
+    if mode == "asynchronous":
+        return np.stack([np.ones_like(w), w / p, w, p])
+    assert batch is not None
+    return np.stack([batch / w, np.ones_like(w), w / p, w, p])
+
+
+@dataclass(frozen=True)
+class SpeedModel:
+    """Coefficients in seconds, a0 to a4 (asynchronous: to a3), and the global batch of a synchronous step.
+
+    Raises InputError for another number of them, one below 0, and a batch that is missing or not above 0.
+    """
+
+    mode: Mode
+    coefficients: tuple[float, ...]
+    batch: float | None = None
+
+    def __post_init__(self) -> None:
+        a, needed = self.coefficients, NUM_COEFFICIENTS[self.mode]
+        if len(a) != needed or not all(0 <= value < math.inf for value in a) or not any(a):
+            raise InputError(
+                f"coefficients {list(a[:9])} of a {self.mode} model", f"give {needed} numbers, none below 0, not all 0"
+            )
+        if self.mode == "synchronous" and not (self.batch and 0 < self.batch < math.inf):
+            raise InputError(f"a global batch of {self.batch}", "a synchronous step has samples: give --batch")
+
+    def steps_per_s(self, workers: Any, servers: Any) -> Any:
+        """Of all workers together; arrays broadcast. Each at least 1.
+
+        >>> round(SpeedModel("synchronous", (1.02, 2.78, 4.92, 0, 0.02), 40).steps_per_s(4, 2), 5)
+        0.04374
+        """
+        if np.min(workers) < 1 or np.min(servers) < 1:
+            raise InputError(f"{np.min(workers)} workers, {np.min(servers)} servers", "give at least 1 of each")
+        needed_s = np.tensordot(np.array(self.coefficients), terms(self.mode, workers, servers, self.batch), axes=1)
+        done = np.asarray(workers, dtype=float) if self.mode == "asynchronous" else 1.0
+        with np.errstate(divide="ignore"):  # terms whose coefficients are 0 may be all there are
+            found = done / needed_s
+        return float(found) if np.ndim(found) == 0 else found
+
+    def best_workers(self, servers: int, counts: Sequence[int]) -> int:
+        """The fastest of some counts of workers; the fewest of those that are as fast."""
+        if not counts:
+            raise InputError("no count of workers", "give one or more")
+        ordered = sorted(counts)
+        return ordered[int(np.argmax(self.steps_per_s(np.array(ordered), servers)))]
+
+    def closed_form(self, servers: int) -> float | None:
+        """The real number of workers at which a synchronous step is shortest, sqrt(a0·M / (a2/p + a3)).
+
+        None where more workers are always faster: asynchronous ones, or with nothing that grows with them.
+        """
+        if self.mode == "asynchronous":
+            return None
+        a0, _, a2, a3, _ = self.coefficients
+        growing_s = a2 / servers + a3
+        assert self.batch is not None
+        return math.sqrt(a0 * self.batch / growing_s) if growing_s > 0 else None
+
+
+# ResNet-50, of the paper's testbed: a step of 40 samples, and asynchronous minibatches.
+OPTIMUS_RESNET50 = SpeedModel("synchronous", (1.02, 2.78, 4.92, 0.0, 0.02), 40)
+OPTIMUS_RESNET50_ASYNCHRONOUS = SpeedModel("asynchronous", (2.83, 3.92, 0.0, 0.11))

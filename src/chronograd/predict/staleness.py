@@ -1,0 +1,260 @@
+"""Asynchronous SGD in time: when each gradient is applied, and how stale it is by then.
+
+The server's version V counts its updates. A learner reads V as it pulls, computes, and pushes; the staleness of its gradient is
+the number of updates between: V before its own update, less V as it was read. With softsync an update waits for the gradients
+of several pushes; learners do not wait for it.
+
+Times are whole nanoseconds, so that equal times are equal. At one instant learners act in the order of their numbers, each its
+push and then its pull.
+
+Source: Zhang, Gupta, Lian, Liu, Staleness-aware async-SGD, arXiv 1511.05950, for staleness and softsync.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from chronograd.errors import InputError
+
+NS = 10**9
+LONGEST_S = 1e9  # 30 years; in nanoseconds far from what 64 bits hold
+MOST_UPDATES = 20_000_000
+Array = np.ndarray
+_KINDS = ("exponential", "uniform", "normal")
+
+
+@dataclass(frozen=True)
+class Duration:
+    """Seconds that something takes: always as many, or drawn anew each time.
+
+    Attributes:
+        kind: `fixed`, `exponential`, `uniform`, `normal` (cut at 0), or `samples`, drawn with replacement.
+        values: the seconds; the mean; the least and most; the mean and deviation; the samples.
+    """
+
+    kind: str
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        expected = {"fixed": 1, "exponential": 1, "uniform": 2, "normal": 2, "samples": len(self.values) or 1}
+        is_known = self.kind in expected and len(self.values) == expected[self.kind]
+        in_range = all(0 <= value <= LONGEST_S for value in self.values)  # nan is not
+        if not (is_known and in_range and (self.kind != "uniform" or self.values[0] <= self.values[1])):
+            raise InputError(
+                f"{self.kind} {list(self.values[:9])} is no duration",
+                "give seconds from 0 on: 0.5, exponential:0.5, uniform:0.4:0.6 or normal:0.5:0.1",
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Duration:
+        """From words such as `0.5`, `exponential:0.5`, `uniform:0.4:0.6`, `normal:0.5:0.1`. Raises InputError.
+
+        >>> Duration.parse("uniform:0.4:0.6").mean_s
+        0.5
+        """
+        kind, *values = text.split(":") if re.match("[a-z]", text) else ("fixed", text)
+        try:
+            return cls(kind, tuple(float(value) for value in values))
+        except ValueError:
+            raise InputError(f"cannot read the duration {text!r}", "write 0.5, or normal:0.5:0.1") from None
+
+    @property
+    def mean_s(self) -> float:
+        return float(np.mean(self.values)) if self.kind in ("uniform", "samples") else self.values[0]
+
+    def draw_ns(self, count: int, random: np.random.Generator) -> Array:
+        """So many, shape (count,), int64."""
+        first, second = (*self.values, 0.0)[:2]
+        if self.kind == "fixed":
+            return np.full(count, round(first * NS))
+        if self.kind == "exponential":
+            drawn = random.exponential(first, count)
+        elif self.kind == "uniform":
+            drawn = random.uniform(first, second, count)
+        elif self.kind == "normal":
+            drawn = np.maximum(0.0, random.normal(first, second, count))
+        else:
+            drawn = random.choice(np.array(self.values), count)
+        return np.rint(drawn * NS).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Learner:
+    """One learner's cycle: it has the weights `pull` after they were read, the gradient `compute` later, and it is applied
+    `push` after that."""
+
+    compute: Duration
+    pull: Duration = Duration("fixed", (0.0,))
+    push: Duration = Duration("fixed", (0.0,))
+
+    @property
+    def cycle_s(self) -> float:
+        return self.compute.mean_s + self.pull.mean_s + self.push.mean_s
+
+
+@dataclass(frozen=True, eq=False)
+class Updates:
+    """Gradients in the order they arrive, arrays of shape (num_gradients,), only those that an update took in.
+
+    Attributes:
+        learner, index: whose gradient, and which of its own; from 1.
+        read_ns, pushed_ns, applied_ns: when its weights were read, when it arrived, when the update was made.
+        update: which update it went into, from 1: the version after it. `staleness`: versions.
+        num_waiting: gradients that arrived, and for which the run ended before their update.
+    """
+
+    learner: Array
+    index: Array
+    read_ns: Array
+    pushed_ns: Array
+    applied_ns: Array
+    update: Array
+    staleness: Array
+    num_waiting: int
+
+    @property
+    def mean(self) -> float:
+        return float(self.staleness.mean()) if len(self.staleness) else math.nan
+
+    @property
+    def updates_per_s(self) -> float:
+        """Versions over the time of the last."""
+        last_ns = int(self.applied_ns[-1]) if len(self.applied_ns) else 0
+        return int(self.update[-1]) / (last_ns / NS) if last_ns else math.nan
+
+    def distribution(self) -> list[tuple[int, int]]:
+        """Staleness and how many gradients had it."""
+        values, counts = np.unique(self.staleness, return_counts=True)
+        return list(zip(values.tolist(), counts.tolist(), strict=True))
+
+    def of_learner(self, number: int) -> Array:
+        """Staleness of one learner's gradients."""
+        own: Array = self.staleness[self.learner == number]
+        return own
+
+
+def of_pushes(pushes_s: Sequence[Sequence[float]], gradients_per_update: int = 1) -> Updates:
+    """Staleness of gradients that arrive at given times; each learner pulls as it has pushed, and at first at time 0.
+
+    Args:
+        pushes_s: by learner, seconds, rising from above 0.
+        gradients_per_update: of softsync.
+    Raises: InputError for times that do not rise, and for no learner.
+
+    >>> of_pushes([[1, 2, 3, 4], [2.5, 5]]).staleness.tolist()  # in order of time
+    [0, 0, 2, 1, 0, 2]
+    """
+    pushes = [np.asarray(times, dtype=float) for times in pushes_s]
+    for number, times in enumerate(pushes, 1):
+        if times.ndim != 1 or not (np.isfinite(times).all() and (np.diff(times, prepend=0.0) > 0).all()):
+            raise InputError(f"pushes of learner {number} are at {list(times[:9])} s", "times must rise from above 0")
+        if len(times) and times[-1] > LONGEST_S:
+            raise InputError(f"learner {number} pushes at {times[-1]:g} s", f"the longest run is {LONGEST_S:g} s")
+    pushed = [np.rint(times * NS).astype(np.int64) for times in pushes]
+    return _ordered(pushed, [np.concatenate([[0], times[:-1]])[: len(times)] for times in pushed], gradients_per_update)
+
+
+def simulate(
+    learners: Sequence[Learner],
+    num_updates: int,
+    gradients_per_update: int = 1,
+    waits: bool = True,
+    seed: int = 0,
+) -> Updates:
+    """The first `num_updates` updates of learners that start together at time 0. Exact for the durations drawn.
+
+    Args:
+        gradients_per_update: 1 is plain asynchronous SGD; n-softsync with L learners has L/n.
+        waits: whether a learner pulls when its push was applied, or already when it has sent it. Pushes of one learner never
+            overtake each other.
+    Leaves out: a server too busy to apply a gradient as it arrives.
+    Raises: InputError for no learner, a cycle that takes no time, or a count below 1 or above MOST_UPDATES.
+    """
+    if not learners or min(learner.cycle_s for learner in learners) <= 0:
+        raise InputError(f"{len(learners)} learners, or one whose cycle takes no time", "give each a time to compute")
+    if not 1 <= num_updates * gradients_per_update <= MOST_UPDATES or gradients_per_update < 1:
+        raise InputError(
+            f"{num_updates} updates of {gradients_per_update} gradients", f"ask for 1 to {MOST_UPDATES:,} gradients"
+        )
+    wanted = num_updates * gradients_per_update
+    rate = sum(1 / learner.cycle_s for learner in learners)
+    clocks = [_Clock(one, (seed, number), waits) for number, one in enumerate(learners)]
+    horizon_s = 1.02 * wanted / rate
+    while True:
+        for clock in clocks:
+            clock.go_on(math.ceil(horizon_s / clock.learner.cycle_s) + 10)
+        until = min(int(clock.pushed[-1]) for clock in clocks)  # before this instant nothing is missing
+        if sum(int(np.searchsorted(clock.pushed, until)) for clock in clocks) >= wanted:
+            break
+        horizon_s *= 1.25
+    return _ordered([c.pushed for c in clocks], [c.read for c in clocks], gradients_per_update, wanted)
+
+
+@dataclass
+class _Clock:
+    """Times of one learner, as many as were asked for so far, int64 nanoseconds."""
+
+    learner: Learner
+    seed: tuple[int, int]
+    waits: bool
+    pushed: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    read: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    _free: int = 0  # when the next pull begins
+
+    def __post_init__(self) -> None:
+        # One for each part, so that what is drawn does not depend on how many are drawn at once.
+        self._random = [np.random.default_rng((*self.seed, part)) for part in range(3)]
+
+    def go_on(self, total: int) -> None:
+        count = total - len(self.pushed)
+        if count <= 0:
+            return
+        durations = (self.learner.pull, self.learner.compute, self.learner.push)
+        pull, compute, push = (d.draw_ns(count, random) for d, random in zip(durations, self._random, strict=True))
+        own = pull + compute + (push if self.waits else 0)
+        done = self._free + np.cumsum(own)
+        read = np.concatenate([[self._free], done[:-1]])
+        last = int(self.pushed[-1]) if len(self.pushed) else 0
+        pushed = done if self.waits else np.maximum.accumulate(np.maximum(done + push, last))
+        self._free = int(done[-1])
+        self.pushed, self.read = np.concatenate([self.pushed, pushed]), np.concatenate([self.read, read])
+
+
+def _ordered(pushed: list[Array], read: list[Array], per_update: int, wanted: int | None = None) -> Updates:
+    """All events in the order of the tie rule; versions are counted along it."""
+    if not pushed or per_update < 1:
+        raise InputError(f"{len(pushed)} learners, {per_update} gradients per update", "give at least 1 of each")
+    sizes = [len(times) for times in pushed]
+    learner = np.repeat(np.arange(1, len(pushed) + 1), sizes)
+    index = np.concatenate([np.arange(1, size + 1) for size in sizes])
+    pushes, reads, number = np.concatenate(pushed), np.concatenate(read), len(learner)
+    # By time, then learner, then as it happens: pull 1, push 1, pull 2. First pulls, at time 0, come before everything.
+    time = np.concatenate([pushes, reads])
+    is_read = np.repeat([False, True], number)
+    who = np.concatenate([learner, np.where(index == 1, 0, learner)])
+    order = np.lexsort((np.concatenate([2 * index + 1, 2 * index]), who, time))
+    arrived = np.cumsum(~is_read[order])
+    seen = np.empty(2 * number, dtype=np.int64)
+    seen[order] = arrived  # gradients that arrived until each event, itself included
+    rank, before_read = seen[:number] - 1, seen[number:]
+    inward = np.argsort(rank)
+    count = number if wanted is None else min(wanted, number)
+    whole = count // per_update * per_update
+    chosen = inward[:whole]
+    update = rank[chosen] // per_update + 1
+    applied = pushes[chosen].reshape(-1, per_update)[:, -1].repeat(per_update)
+    return Updates(
+        learner[chosen],
+        index[chosen],
+        reads[chosen],
+        pushes[chosen],
+        applied,
+        update,
+        update - 1 - before_read[chosen] // per_update,
+        count - whole,
+    )

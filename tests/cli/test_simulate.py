@@ -1,0 +1,83 @@
+"""`chronograd simulate`: what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chronograd.cli.main import main
+
+
+def data(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["simulate", *arguments, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_staleness_of_given_pushes(capsys: pytest.CaptureFixture[str]) -> None:
+    found = data(capsys, "staleness", "--pushes", "1,2,3,4", "--pushes", "2.5,5")
+    told = [(u["learner"], u["index"], u["time_s"], u["staleness"]) for u in found["updates"]]
+    assert told == [(1, 1, 1, 0), (1, 2, 2, 0), (2, 1, 2.5, 2), (1, 3, 3, 1), (1, 4, 4, 0), (2, 2, 5, 2)]
+    assert found["mean_staleness"] == pytest.approx(5 / 6)
+    assert [d["gradients"] for d in found["distribution"]] == [3, 1, 2]
+    assert main(["simulate", "staleness", "--pushes", "1,2,3,4", "--pushes", "2.5,5"]) == 0
+    assert "mean staleness 0.8333" in capsys.readouterr().out
+
+
+def test_staleness_of_learners(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--compute", "exponential:1", "--learners", "4", "--updates", "3000", "--pull", "0.1", "--softsync", "2")
+    found = data(capsys, "staleness", *words)
+    assert len(found["updates"]) == 6000
+    assert found["mean_staleness"] == pytest.approx(1.5, rel=0.05)
+    assert [one["learner"] for one in found["learners"]] == [1, 2, 3, 4]
+    slow = data(capsys, "staleness", "--compute", "1", "--compute", "2.5", "--updates", "140")
+    assert slow["learners"][1]["mean_staleness"] > 2
+
+
+def test_speed_of_published_coefficients(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--coefficients", "1.02,2.78,4.92,0,0.02", "--batch", "40", "--servers", "4", "--workers", "1:20")
+    found = data(capsys, "speed", *words)
+    assert found["best_workers"] == 6
+    assert found["closed_form_workers"] == pytest.approx(5.76, abs=0.005)
+    assert found["steps_per_s"]["6"] == pytest.approx(0.05869, abs=5e-6)
+    assert list(found["steps_per_s"]) == [str(w) for w in range(1, 21)]
+    assert data(capsys, "speed", "--servers", "4") == found
+    free = data(capsys, "speed", "--coefficients", "2.83,3.92,0,0.11", "--workers", "1,2")
+    assert (free["mode"], free["best_workers"], free["closed_form_workers"]) == ("asynchronous", 2, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["staleness"], "--pushes"),
+        (["staleness", "--pushes", "1,2", "--compute", "1"], "--pushes"),
+        (["staleness", "--pushes", "2,1"], "rise"),
+        (["staleness", "--pushes", "a"], "cannot read"),
+        (["staleness", "--compute", "1", "--pull", "1", "--pull", "2"], "for each"),
+        (["staleness", "--compute", "1", "--softsync", "2"], "needs 2 learners"),
+        (["staleness", "--compute", "1", "--updates", "0"], "1 to"),
+        (["speed", "--coefficients", "1,2,3"], "5 numbers"),
+        (["speed", "--coefficients", "1,2,3,4,5"], "--batch"),
+        (["speed", "--workers", "3:1"], "is empty"),
+    ],
+)  # fmt: skip
+def test_wrong_words_are_refused(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_fitted_speed_model_forecasts_other_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From six speeds of the published table: another of its speeds."""
+    table = tmp_path / "speeds.csv"
+    pairs = ("1,2,.02170", "2,2,.03554", "4,2,.04374", "1,4,.02228", "8,4,.05618", "12,4,.04757")
+    table.write_text("\n".join(["workers,servers,steps_per_s", *pairs]))
+    assert main(["fit", "speed", str(table), "--batch", "40", "--at", "16,4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["coefficients"][:3] == pytest.approx([1.02, 2.78, 4.92], rel=0.01)
+    (forecast,) = found["forecasts"]
+    assert forecast["low"] < forecast["steps_per_s"] == pytest.approx(0.03986, rel=0.005)
+    assert main(["fit", "speed", str(table)]) == 0
+    assert "asynchronous speed, 6 points" in capsys.readouterr().out
