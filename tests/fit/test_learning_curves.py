@@ -12,6 +12,7 @@ from chronograd.cli.main import main
 from chronograd.errors import FileFormatError, InputError, NotFoundError
 from chronograd.fit.forecast import forecast
 from chronograd.fit.learning_curves import LearningCurve, read_curve
+from chronograd.fit.schedule import Schedule
 from chronograd.rundir import RunDir
 
 EPOCHS = np.arange(1, 41, dtype=float)
@@ -67,7 +68,7 @@ def test_a_run_knows_its_drops_and_its_end(tmp_path: Path) -> None:
             lines.write(event="epoch", step=epoch, epoch=epoch, train_loss=1.0 / epoch, **told)
     found = read_curve(run.path)
     assert found.values == pytest.approx([1 / e for e in range(1, 7)])
-    assert (found.drops, found.planned, found.unit) == ((2.0, 4.0), 8.0, "epoch")
+    assert (found.schedule, found.unit) == (Schedule("multi_step", (2.0, 4.0), 8.0), "epoch")
     assert read_curve(run.path, "accuracy").values == pytest.approx([1 - 0.1 * e for e in range(1, 7)])
 
 
@@ -101,7 +102,7 @@ def curve(values: np.ndarray, **said: object) -> LearningCurve:
 
 
 def test_a_forecast_of_an_exact_curve() -> None:
-    found = forecast(curve(LOSSES, planned=100.0), fraction=0.5, target=0.1501, at=[60])
+    found = forecast(curve(LOSSES, schedule=Schedule("constant", (), 100.0)), fraction=0.5, target=0.1501, at=[60])
     assert found.model.family == "inverse"
     assert found.until == 20
     assert [one.step for one in found.at] == [40, 60, 100]
@@ -119,12 +120,14 @@ def test_a_drop_of_the_learning_rate_begins_a_new_curve() -> None:
     """Ten epochs at one rate, thirty at the next: fitted as one curve the forecast is off, since the drop it is exact."""
     k = np.arange(1, 31)
     bent = np.concatenate([1 / (k[:10] + 0.5) + 0.5, 0.4 / (0.8 * k + 1) + 0.2])
-    aware = forecast(curve(bent, drops=(10.0,)), fraction=0.6, family="inverse")
+    aware = forecast(curve(bent, schedule=Schedule("multi_step", (10.0,))), fraction=0.6, family="inverse")
     blind = forecast(curve(bent), fraction=0.6, family="inverse")
     assert (aware.started, blind.started) == (10, 0)
     assert aware.at[-1].value == pytest.approx(bent[-1], rel=1e-3)
     assert abs(blind.at[-1].value - bent[-1]) > 0.1 * bent[-1]
-    assert forecast(curve(bent, drops=(39.0,)), family="inverse").started == 0  # too few points after it
+    assert (
+        forecast(curve(bent, schedule=Schedule("multi_step", (39.0,))), family="inverse").started == 0
+    )  # too few points after it
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

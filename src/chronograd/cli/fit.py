@@ -1,4 +1,4 @@
-"""`chronograd fit device|speed|loss`: what was measured becomes a calibration, a speed model, or a forecast of the loss."""
+"""`chronograd fit device|speed|loss|batch`: what was measured becomes a calibration, a speed model, or a forecast of the loss."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chronograd.cli import common
+from chronograd.cli.fit_batch import batch_command
 
 if TYPE_CHECKING:
+    from chronograd.fit.convergence import Convergence
     from chronograd.fit.forecast import Forecast, Reached
     from chronograd.fit.tables import Table
     from chronograd.hardware.catalog import Device
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 @click.group()
 def command() -> None:
     """Fit a model to what was measured."""
+
+
+command.add_command(batch_command)
 
 
 def table_options(function: common.F) -> common.F:
@@ -179,7 +184,7 @@ _FORECAST = ("workers", "servers", "steps_per_s", "low", "high")
 @command.command(
     "loss",
     epilog="\b\nchronograd fit loss runs/mine --to 0.5\nchronograd fit loss history.json --metric accuracy --to 0.92\n"
-    "chronograd fit loss log.csv --column val_loss --fraction 0.5",
+    "chronograd fit loss log.csv --column val_loss --drops 30,60 --planned 90 --fraction 0.5 --earlier 5",
 )
 @click.argument("source", metavar="RUN|FILE", type=click.Path(path_type=Path))
 @click.option("--metric", type=click.Choice(["loss", "accuracy"]), default="loss", show_default=True)
@@ -195,29 +200,44 @@ _FORECAST = ("workers", "servers", "steps_per_s", "low", "high")
     type=click.FloatRange(0, 1, min_open=True),
     help="Fit to the first part only, and score the rest.",
 )
-@click.option("--drops", metavar="K,K,...", help="Where the learning rate fell at once; a run knows its own.")
+@click.option(
+    "--schedule",
+    type=click.Choice(["constant", "multi_step", "annealed"]),
+    help="Of the learning rate: annealed is cosine, one cycle, linear. A run knows its own.",
+)
+@click.option("--drops", metavar="K,K,...", help="Where the learning rate falls at once, seen or still to come.")
+@click.option("--planned", type=click.FloatRange(0, min_open=True), help="Where training is to end.")
+@click.option(
+    "--earlier", "num_earlier", default=0, type=click.IntRange(0, 1000), help="Also forecasts made on the way."
+)
 @click.option("--to", "target", type=float, help="When will this loss, or accuracy, be reached?")
 @click.option(
     "--at", "ats", multiple=True, type=click.FloatRange(0, min_open=True), help="Forecast at a step; may be repeated."
 )
 @common.json_option
-def loss_command(source: Path, metric: str, column: str | None, family: str | None, fraction: float, drops: str | None,
-                 target: float | None, ats: tuple[float, ...], as_json: bool) -> None:  # fmt: skip
+def loss_command(source: Path, metric: str, column: str | None, family: str | None, fraction: float, schedule: str | None,
+                 drops: str | None, planned: float | None, num_earlier: int, target: float | None, ats: tuple[float, ...],
+                 as_json: bool) -> None:  # fmt: skip
     """Fit a curve to a loss or an accuracy, and forecast the rest.
 
     SOURCE is a run, or a file: CSV, JSON, JSON lines, TensorBoard events. Curves: inverse, Optimus' 1/(b0*k + b1) + b2; a power
     law; an exponential; the last value, which a forecast has to beat. An accuracy is fitted as the error 1 - accuracy. After a
-    drop of the learning rate a curve begins anew: only the points since the last one are fitted.
+    drop of the learning rate a curve begins anew: only the points since the last one are fitted. What the rate will still do
+    ends convergence, so tell the schedule: beyond the next drop, levels fall as they did in published runs.
     """
     from dataclasses import replace
 
     from chronograd.fit.forecast import forecast
     from chronograd.fit.learning_curves import read_curve
+    from chronograd.fit.schedule import Schedule
 
     curve = read_curve(source, "accuracy" if metric == "accuracy" else "loss", column)
-    if drops is not None:
-        curve = replace(curve, drops=tuple(common.numbers("--drops", drops)))
-    found = forecast(curve, fraction, family, target, ats)
+    if schedule or drops or planned:
+        told = curve.schedule
+        kind = schedule or ("multi_step" if drops else told.kind)
+        places = tuple(common.numbers("--drops", drops)) if drops else told.drops if kind == "multi_step" else ()
+        curve = replace(curve, schedule=Schedule(kind, places, planned or told.planned))  # type: ignore[arg-type]
+    found = forecast(curve, fraction, family, target, ats, num_earlier)
     common.print_json(found.data()) if as_json else _print_forecast(found)
 
 
@@ -243,6 +263,15 @@ def _print_forecast(found: Forecast) -> None:
         click.echo(f"{unit} {one.step:g}: {curve.metric} {one.value:.4g} ({one.low:.4g} … {one.high:.4g}){was}")
     if found.reached is not None:
         click.echo(_told(found.reached, curve.metric, unit))
+    for until, converged in (*found.earlier, (found.until, found.converged)):
+        click.echo(f"forecast at {unit} {until:g}: {_convergence(converged, until, unit)}")
+
+
+def _convergence(found: Convergence, now: float, unit: str) -> str:
+    if found.step <= now:
+        return f"converged at {unit} {found.step:g}"
+    source = "published runs of such a schedule" if found.source == "published" else "its own points"
+    return f"converged at {unit} {found.step:.4g} ({found.low:.4g} … {found.high:.4g}), by {source}"
 
 
 def _told(reached: Reached, metric: str, unit: str) -> str:

@@ -1,4 +1,4 @@
-"""A learning curve's forecast: which family explains it best, what it will be, and when it will reach a target."""
+"""A learning curve's forecast: which family explains it best, what it will be, when it reaches a target or has converged."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from typing import Any
 import numpy as np
 
 from chronograd.errors import InputError
+from chronograd.fit.convergence import SHARES, Convergence, forecast_convergence, levels_ahead
 from chronograd.fit.learning_curves import LearningCurve
 from chronograd.fit.loss import MIN_POINTS, LossModel, best_family, family_errors, fit_loss
+from chronograd.fit.published_curves import Published, published, weighted_quantiles
+from chronograd.fit.schedule import Schedule
+
+NUM_STEPS = 400  # tried between now and the planned end
 
 
 @dataclass(frozen=True)
@@ -44,17 +49,23 @@ class Forecast:
     Attributes:
         started: the drop of the learning rate since which points were fitted; 0 if there was none.
         errors: by family, of its forecast of the last quarter of the fitted points, over the largest value.
+        ahead: the step after which the rate falls on, and published runs rather than the curve are asked; None if it does not.
+        earlier: steps, and when convergence was forecast from the points up to each.
     """
 
     curve: LearningCurve
     model: LossModel
     until: float
     started: float
+    ahead: float | None
     errors: dict[str, float]
     at: tuple[At, ...]
     reached: Reached | None
+    converged: Convergence
+    earlier: tuple[tuple[float, Convergence], ...]
 
     def data(self) -> dict[str, Any]:
+        schedule = self.curve.schedule
         return {
             "name": self.curve.name,
             "metric": self.curve.metric,
@@ -62,11 +73,14 @@ class Forecast:
             "points": self.model.num_points,
             "until": self.until,
             "since": self.started,
+            "schedule": {"kind": schedule.kind, "drops": list(schedule.drops), "planned": schedule.planned},
             "family": self.model.family,
             "coefficients": self.model.coefficients,
             "errors": self.errors,
             "at": [vars(one) for one in self.at],
             "reached": None if self.reached is None else vars(self.reached),
+            "converged": {**vars(self.converged), "remaining": max(0.0, self.converged.step - self.until)},
+            "earlier": [{"until": until, **vars(one)} for until, one in self.earlier],
         }
 
 
@@ -76,13 +90,18 @@ def forecast(
     family: str | None = None,
     target: float | None = None,
     at: Sequence[float] = (),
+    num_earlier: int = 0,
+    known: Published | None = None,
 ) -> Forecast:
     """Fit the first `fraction` of a curve, since the last drop of its learning rate, and forecast.
+
+    Beyond the next drop, and in an annealed schedule, levels fall as they did in published runs of such a schedule.
 
     Args:
         family: None takes the best on held-out points of the fitted part.
         target: a loss, or an accuracy, to be reached. `at`: steps; the last of the curve and the planned one are added.
-    Leaves out: drops that are still to come, after which a curve falls anew.
+        num_earlier: forecasts of convergence that were made on the way, evenly spaced.
+        known: published runs, those of the package by default.
     Raises: InputError for too few points, or a target that is no loss or accuracy.
     """
     count = int(fraction * len(curve.steps))
@@ -92,34 +111,81 @@ def forecast(
         )
     if target is not None and not (0 <= target <= 1 if curve.metric == "accuracy" else 0 <= target < np.inf):
         raise InputError(f"a target {curve.metric} of {target}", "give an accuracy from 0 to 1, or a loss from 0")
-    early = curve.first(count)
+    early, known = curve.first(count), published() if known is None else known
     started, kept = early.since_last_drop(MIN_POINTS)
     model = fit_loss(kept.steps, kept.values, family or best_family(kept.steps, kept.values))
-    ends = [curve.steps[-1], *([curve.planned] if curve.planned else [])]
-    steps = sorted({float(step) for step in (*at, *ends) if step > started})
+    until = float(early.steps[-1])
+    course = _Course(curve, model, started, until, _ahead(curve.schedule, until), known)
+    ends = [curve.steps[-1], *([curve.schedule.planned] if curve.schedule.planned else [])]
+    counts = np.unique(np.linspace(0, count, num_earlier + 2)[1:-1].astype(int))
     return Forecast(
-        curve, model, float(early.steps[-1]), started, family_errors(kept.steps, kept.values),
-        tuple(_at(curve, model, started, step) for step in steps),
-        None if target is None else _reached(curve, model, started, target),
+        curve, model, until, started, course.ahead, family_errors(kept.steps, kept.values),
+        tuple(course.at(step) for step in sorted({float(step) for step in (*at, *ends) if step > started})),
+        None if target is None else course.reached(target),
+        forecast_convergence(early, known),
+        tuple(
+            (float(curve.steps[n - 1]), forecast_convergence(curve.first(n), known)) for n in counts if n >= MIN_POINTS
+        ),
     )  # fmt: skip
 
 
-def _shown(curve: LearningCurve, value: float) -> float:
-    return 1 - value if curve.metric == "accuracy" else value
+def _ahead(schedule: Schedule, until: float) -> float | None:
+    """Where a curve that is known until then leaves its family: at the next drop; at once where the rate falls all the time."""
+    if schedule.kind == "multi_step":
+        return next(iter(schedule.drops_after(until)), None)
+    is_planned = schedule.planned is not None and schedule.planned > until
+    return until if schedule.kind != "constant" and is_planned else None
 
 
-def _at(curve: LearningCurve, model: LossModel, started: float, step: float) -> At:
-    low, high = sorted(_shown(curve, bound) for bound in model.interval(step - started))
-    seen = curve.values[curve.steps == step]
-    was = _shown(curve, float(seen[0])) if len(seen) else None
-    return At(step, _shown(curve, model.at(step - started)), low, high, was)
+@dataclass(frozen=True, eq=False)
+class _Course:
+    """A curve's family until `ahead`, and published runs from there on."""
 
+    curve: LearningCurve
+    model: LossModel
+    started: float
+    until: float
+    ahead: float | None
+    known: Published
 
-def _reached(curve: LearningCurve, model: LossModel, started: float, target: float) -> Reached:
-    """Of the expected curve; one that was reached before the end of the fitted points is told by `seen`."""
-    value = _shown(curve, target)
-    is_there = np.flatnonzero(curve.values <= value)
-    seen = float(curve.steps[is_there[0]]) if len(is_there) else None
-    low, high = model.steps_to_interval(value)
-    step, low, high = (None if k is None else k + started for k in (model.steps_to(value), low, high))
-    return Reached(target, step, low, high, seen)
+    def at(self, step: float) -> At:
+        if self.ahead is None or step <= self.ahead:
+            value, low, high = self.model.at(step - self.started), *self.model.interval(step - self.started)
+        else:
+            value, low, high = self._as_published(step)
+        low, high = sorted((self._shown(low), self._shown(high)))
+        seen = self.curve.values[self.curve.steps == step]
+        return At(step, self._shown(value), low, high, self._shown(float(seen[0])) if len(seen) else None)
+
+    def _as_published(self, step: float) -> tuple[float, float, float]:
+        level = self._level()
+        ratios, weights = levels_ahead(self.curve.schedule, self.until, np.array([step]), self.known)
+        low, middle, high = weighted_quantiles(level * ratios[:, 0], weights, SHARES)
+        return middle, low, high
+
+    def reached(self, target: float) -> Reached:
+        """Of the expected curve; one that was reached before the end of the fitted points is told by `seen`."""
+        value = self._shown(target)
+        is_there = np.flatnonzero(self.curve.values <= value)
+        seen = float(self.curve.steps[is_there[0]]) if len(is_there) else None
+        found = [self.model.steps_to(value), *self.model.steps_to_interval(value)]
+        step, low, high = (None if k is None else k + self.started for k in found)
+        if self.ahead is not None and (step is None or step > self.ahead):
+            step, low, high = self._reached_as_published(value)
+        return Reached(target, step, low, high, seen)
+
+    def _reached_as_published(self, value: float) -> list[float | None]:
+        """When runs of such a schedule had fallen as far as it is from here to the value; None where they never did."""
+        steps = np.linspace(self.until, self.curve.schedule.planned or 2 * self.until, NUM_STEPS)[1:]
+        ratios, weights = levels_ahead(self.curve.schedule, self.until, steps, self.known)
+        is_there = self._level() * ratios <= value
+        firsts = np.where(is_there.any(1), steps[is_there.argmax(1)], np.inf)
+        low, middle, high = weighted_quantiles(firsts, weights, SHARES)
+        return [k if np.isfinite(k) else None for k in (middle, low, high)]
+
+    def _level(self) -> float:
+        """Now, without noise: the curve's family where it was fitted."""
+        return self.model.at(self.until - self.started)
+
+    def _shown(self, value: float) -> float:
+        return 1 - value if self.curve.metric == "accuracy" else value

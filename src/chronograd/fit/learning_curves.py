@@ -10,7 +10,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ import numpy as np
 from chronograd import files
 from chronograd.errors import FileFormatError, InputError, NotFoundError
 from chronograd.fit.curves import Array
-from chronograd.job import Job
+from chronograd.fit.schedule import Schedule, schedule_of
 from chronograd.rundir import RunDir, is_run_dir
 
 Metric = Literal["loss", "accuracy"]
@@ -49,8 +49,7 @@ class LearningCurve:
     Attributes:
         values: losses, or errors (1 - accuracy); `metric` says which.
         unit: `epoch` or `step`.
-        drops: where the learning rate fell at once, in that unit, as the job says; None where nothing says it.
-        planned: where training is to end; None if not known.
+        schedule: of the learning rate, in that unit, as far as the job or the user tells it.
     """
 
     name: str
@@ -58,8 +57,7 @@ class LearningCurve:
     values: Array
     metric: Metric
     unit: str
-    drops: tuple[float, ...] | None = None
-    planned: float | None = None
+    schedule: Schedule = field(default_factory=Schedule)
 
     def first(self, count: int) -> LearningCurve:
         """As it was after so many points."""
@@ -71,7 +69,7 @@ class LearningCurve:
         A drop with fewer than `least` points after it is not counted yet.
         """
         started = 0.0
-        for drop in sorted(self.drops or ()):
+        for drop in self.schedule.drops:
             if int((self.steps > drop).sum()) >= least:
                 started = drop
         kept = self.steps > started
@@ -124,8 +122,8 @@ def _of_run(run: RunDir, metric: Metric) -> LearningCurve:
     """By epoch; the loss by step where there are too few epochs for a curve."""
     log = run.read_steps(min(run.ranks(), default=0))
     ends = [event for event in log.events if event["event"] == "epoch"]
-    field = "train_loss" if metric == "loss" else "test_accuracy"
-    points = [(end["epoch"], end[field]) for end in ends if end.get(field) is not None]
+    name = "train_loss" if metric == "loss" else "test_accuracy"
+    points = [(end["epoch"], end[name]) for end in ends if end.get(name) is not None]
     if len(points) < 3 and metric == "loss":
         points = [(line["step"], line["loss"]) for line in log.steps if line.get("loss") is not None]
         unit = "step"
@@ -136,17 +134,8 @@ def _of_run(run: RunDir, metric: Metric) -> LearningCurve:
     steps, values = (np.array(column, dtype=float) for column in zip(*points, strict=True))
     said: dict[str, Any] = {}
     if unit == "epoch" and (run.path / "job.yaml").exists():
-        job = run.job()
-        said = {"drops": _drops(job), "planned": float(job.training.epochs)}
+        said = {"schedule": schedule_of(run.job())}
     return _curve(run.path.name, steps, values, metric, unit, **said)
-
-
-def _drops(job: Job) -> tuple[float, ...] | None:
-    """Epochs at which the learning rate falls; None where it changes all the time."""
-    schedule = job.training.schedule
-    if schedule == "constant":
-        return ()
-    return tuple(share * job.training.epochs for share in job.training.milestones) if schedule == "multi_step" else None
 
 
 def _rows(path: Path) -> list[Mapping[str, Any]]:

@@ -87,7 +87,7 @@ class Study:
 
 
 # Files of this folder that are no study.
-_OTHERS = {"lab", "ladders", "loop", "sources", "study", "tables"}
+_OTHERS = {"lab", "ladders", "loop", "published_runs", "sources", "study", "tables"}
 
 
 def studies() -> dict[str, Study]:

@@ -1,0 +1,147 @@
+"""When a training run will have converged: come within CONVERGED of its whole fall of the level at which it ends.
+
+Where the learning rate falls, that is what ends convergence: published runs whose rate drops converge just after their second
+drop, annealed ones in the last quarter. So a run of such a schedule is compared with them on the scale of its progress. Where the
+rate is constant, its own points are extrapolated, and the epoch is corrected by how far off that was on other runs.
+
+Source: the use of the remaining epochs is that of Optimus (Peng et al., EuroSys 2018); the method is ours, its errors are in
+docs/convergence.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from chronograd.errors import InputError
+from chronograd.fit.curves import TINY, Array
+from chronograd.fit.learning_curves import LearningCurve
+from chronograd.fit.loss import FARTHEST, INTERVAL, MIN_POINTS, fit_loss
+from chronograd.fit.published_curves import Published, published, weighted_quantiles
+from chronograd.fit.schedule import Schedule
+
+CONVERGED = 0.02  # of the fall from the first value to the last level
+END = 0.05  # of the points, the last ones, whose median is the last level
+WEIGHT_OF_ZERO = 2 / 3
+MOST_APART = 4.0  # times the way to its own level: a loss that needs longer to 0 is not on its way there
+SHARES = (INTERVAL[0], 0.5, INTERVAL[1])
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """When, with the middle 80 %, and from what: `curve`, or `published` runs.
+
+    `step` lies in the past where the curve has converged already, and `low` and `high` with it.
+    """
+
+    step: float
+    low: float
+    high: float
+    source: Literal["curve", "published"]
+
+
+def converged_at(steps: Array, values: Array) -> float:
+    """The step by which a curve, seen whole, had converged: the first at which the median of three is near its end's level.
+
+    >>> converged_at(np.arange(1.0, 101), 0.5 ** np.arange(100) + 1)
+    7.0
+    """
+    end = float(np.median(values[-max(3, math.ceil(END * len(values))) :]))
+    near = end + CONVERGED * (values[0] - end)
+    there = np.flatnonzero(median_of_three(values) <= near)
+    return float(steps[there[0] if len(there) else -1])
+
+
+def median_of_three(values: Array) -> Array:
+    """Of each value and its neighbours; the ends stay."""
+    return np.median([values, np.append(values[:1], values[:-1]), np.append(values[1:], values[-1:])], axis=0)
+
+
+def forecast_convergence(curve: LearningCurve, known: Published | None = None) -> Convergence:
+    """From the points so far and the schedule.
+
+    Args:
+        known: published runs, those of the package by default.
+    Leaves out: drops in a schedule that nobody told; with `planned` alone published runs of all schedules are asked.
+    Raises: InputError for too few points.
+    """
+    known = published() if known is None else known
+    schedule, now = curve.schedule, float(curve.steps[-1])
+    is_falling = schedule.drops_after(now) if schedule.kind == "multi_step" else schedule.kind == "annealed"
+    if is_falling or (schedule.kind is None and schedule.planned and schedule.planned > now):
+        return from_schedule(schedule, now, known)
+    return from_curve(curve, known)
+
+
+def from_schedule(schedule: Schedule, now: float, known: Published) -> Convergence:
+    """As published runs of such a schedule converged that had not yet at the same progress."""
+    runs, weights = known.alike(schedule)
+    mine = schedule if schedule.kind else Schedule("annealed", (), schedule.planned)
+    end = mine.step(math.inf)
+    whens = [_moved(float(run.scale(schedule).progress(np.array([run.converged]))[0]), len(mine.drops)) for run in runs]
+    steps = np.array([mine.step(when) for when in whens])
+    later = steps > now
+    if not later.any():
+        return Convergence(end, now, end, "published")
+    low, middle, high = weighted_quantiles(steps[later], weights[later], SHARES)
+    return Convergence(middle, low, high, "published")
+
+
+def _moved(progress: float, num_drops: int) -> float:
+    """Progress of a run with more drops than there are here: what came after a later one comes after the last."""
+    whole = math.floor(progress)
+    return min(whole, num_drops) + progress - whole if num_drops else progress
+
+
+def from_curve(curve: LearningCurve, known: Published) -> Convergence:
+    """As the points since the last drop of the rate extrapolate, times how far off that was on published runs.
+
+    An error is extrapolated as an exponential that falls to a level of its own; a training loss, which networks of today bring
+    down to 0, by the geometric mean of that and of an exponential to 0, with weights that were best on published runs.
+    """
+    started, kept = curve.since_last_drop(MIN_POINTS)
+    now, first = float(curve.steps[-1]), float(curve.values[0])
+    nearest, farthest = float(kept.steps[0]), FARTHEST * float(kept.steps[-1])
+    to_level = float(np.clip(_to_level(kept.steps, kept.values, first), nearest, farthest))
+    to_zero = float(np.clip(_to_zero(kept.steps, kept.values, first), nearest, MOST_APART * to_level))
+    share = WEIGHT_OF_ZERO if curve.metric == "loss" else 0.0
+    step = started + to_level ** (1 - share) * to_zero**share
+    ratios = np.concatenate([np.ones(1), *(np.array(values) for values in known.ratios.values())])
+    low, middle, high = np.maximum(now, step * np.quantile(ratios, SHARES))
+    if middle <= now:
+        middle = low = high = converged_at(curve.steps, curve.values)
+    return Convergence(float(middle), float(low), float(high), "curve")
+
+
+def _to_level(steps: Array, values: Array, first: float) -> float:
+    """Where the exponential has come within CONVERGED of the fall from `first` to its level; at once if nothing falls."""
+    model = fit_loss(steps, values, "exponential", draws=1)
+    level = model.coefficients["c"]
+    near = CONVERGED * max(first - level, TINY)
+    is_flat = float(np.ptp(values)) <= near
+    reached = model.steps_to(level + near)
+    return float(steps[0]) if is_flat else math.inf if reached is None else reached
+
+
+def _to_zero(steps: Array, values: Array, first: float) -> float:
+    """Where the straight line through the later half of log(values) has fallen to CONVERGED of `first`."""
+    late = slice(-max(MIN_POINTS, len(steps) // 2), None)
+    slope, intercept = np.polyfit(steps[late], np.log(np.maximum(values[late], TINY * max(first, TINY))), 1)
+    return math.inf if slope >= 0 else float((math.log(max(CONVERGED * first, TINY)) - intercept) / slope)
+
+
+def levels_ahead(schedule: Schedule, now: float, steps: Array, known: Published) -> tuple[Array, Array]:
+    """What errors fall to by later steps, over what they are now, in each published run of that kind.
+
+    Returns: ratios of shape (num_runs, num_steps), and the weights of the runs.
+    """
+    if schedule.kind == "constant" or not (schedule.kind or schedule.planned):
+        raise InputError("no published run tells how a curve goes on whose schedule is not known", "give --planned")
+    mine = schedule if schedule.kind else Schedule("annealed", (), schedule.planned)
+    runs, weights = known.alike(schedule)
+    here = mine.progress(np.array([now, *steps]))
+    logs = np.array([run.level(here, schedule) for run in runs])
+    return np.exp(np.minimum(logs[:, 1:] - logs[:, :1], 0.0)), weights

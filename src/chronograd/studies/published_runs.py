@@ -1,0 +1,85 @@
+"""Learning curves that others published, with the schedules of their learning rates.
+
+DAWNBench's logs do not tell the schedule. Where the error falls at once, in every run of a kind at the same epoch, the rate fell;
+where it falls ever faster towards the planned end, it was annealed. That is read here from whole curves, once, as the job file
+of each run would have said it before the run began.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from chronograd.errors import NotFoundError
+from chronograd.fit.learning_curves import LearningCurve
+from chronograd.fit.schedule import Schedule
+
+# Drops of the rate, by a part of the name of the file; other runs on images are annealed. Of question answering it is constant.
+DROPS: dict[str, tuple[float, ...]] = {
+    "KRes34": (50, 100, 150),
+    "dawn_resnet164": (91, 136),
+    "diux_cifar": (82,),
+    "Intel_Resnet50": (30, 60),
+    "diux_resnet50": (30, 60),
+    "google_resnet50": (30, 60),
+    "dawn_resnet152_b_4M60": (106, 213),
+    "dawn_resnet152_b_8k80": (68, 137),
+}
+NO_CURVE = "drqa"  # its column of accuracies holds something else: it rises beyond 1
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedCurve:
+    """A whole curve. `group`: runs that are alike, none of which may forecast another; `source`: the table it is from."""
+
+    curve: LearningCurve
+    source: str
+    group: str
+
+
+def dawnbench(measured: Path) -> Iterator[PublishedCurve]:
+    """Errors on the test split by epoch, of runs on CIFAR-10, ImageNet and SQuAD."""
+    runs: dict[str, list[tuple[float, float]]] = {}
+    with (measured / "dawnbench" / "train_epoch_times.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["acc"] and NO_CURVE not in row["file"]:
+                runs.setdefault(row["file"], []).append((float(row["epoch"]), float(row["acc"])))
+    for path, points in runs.items():
+        task, _, name = path.split("/")
+        epochs, accuracies = np.array(points).T
+        epochs = epochs + 1 - epochs[0] if epochs[0] <= 0 else epochs
+        errors = 1 - accuracies / (1 if task == "SQuAD" else 100)
+        schedule = _schedule(task, name, float(epochs[-1]))
+        curve = LearningCurve(name.removesuffix(".tsv"), epochs, errors, "accuracy", "epoch", schedule)
+        yield PublishedCurve(curve, f"DAWNBench, {task}", f"{task} of {name.split('_')[0]}")
+
+
+def cifar_resnets(measured: Path) -> Iterator[PublishedCurve]:
+    """Training losses of ResNets of five depths on three devices, at a constant rate."""
+    for path in sorted((measured / "resnet_cifar10_k80_p100_v100").glob("history*.json")):
+        losses = np.array(json.loads(path.read_bytes())["loss"])
+        name = path.stem.removeprefix("history")
+        schedule = Schedule("constant", (), float(len(losses)))
+        curve = LearningCurve(f"ResNet-{name}", np.arange(1.0, len(losses) + 1), losses, "loss", "epoch", schedule)
+        yield PublishedCurve(curve, "ResNets at a constant rate", f"depth {name.split('_')[0]}")
+
+
+def measured_folder() -> Path | None:
+    """Where published timings and curves lie, if the user has them."""
+    folder = os.environ.get("CHRONOGRAD_MEASURED")
+    if folder and not Path(folder).is_dir():
+        raise NotFoundError("folder of CHRONOGRAD_MEASURED", folder, [])
+    return Path(folder) if folder else None
+
+
+def _schedule(task: str, name: str, planned: float) -> Schedule:
+    if task == "SQuAD":
+        return Schedule("constant", (), planned)
+    drops = next((drops for part, drops in DROPS.items() if part in name), ())
+    return Schedule("multi_step", drops, planned) if drops else Schedule("annealed", (), planned)

@@ -1,0 +1,166 @@
+"""When curves converge: what published runs of a schedule tell, what a curve tells by itself, and what it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chronograd.cli.main import main
+from chronograd.errors import InputError
+from chronograd.fit.convergence import converged_at, forecast_convergence, levels_ahead
+from chronograd.fit.forecast import forecast
+from chronograd.fit.learning_curves import LearningCurve
+from chronograd.fit.published_curves import Published, PublishedRun, published, weighted_quantiles
+from chronograd.fit.schedule import Schedule
+
+NONE_KNOWN = Published((), {})
+STEPS = Schedule("multi_step", (40.0, 60.0), 80.0)
+
+
+def curve(values: np.ndarray, schedule: Schedule = Schedule(), metric: str = "loss") -> LearningCurve:  # noqa: B008, RUF100
+    return LearningCurve("c", np.arange(1.0, len(values) + 1), values, metric, "epoch", schedule)  # type: ignore[arg-type]
+
+
+def in_steps(levels: tuple[float, ...], schedule: Schedule) -> np.ndarray:
+    """Falls at once to a level after each drop, and stays there."""
+    k = np.arange(1.0, (schedule.planned or 0) + 1)
+    return np.array(levels)[np.floor(schedule.progress(k) - 1e-9).astype(int).clip(0, len(levels) - 1)]
+
+
+def run_like(schedule: Schedule, levels: tuple[float, ...], team: str, converged: float) -> PublishedRun:
+    values = in_steps(levels, schedule)
+    return PublishedRun(team, team, schedule, np.arange(1.0, len(values) + 1), values, converged)
+
+
+class TestSchedule:
+    def test_progress_and_its_inverse(self) -> None:
+        steps = np.array([0.0, 20, 40, 50, 60, 80])
+        assert STEPS.progress(steps).tolist() == [0, 0.5, 1, 1.5, 2, 3]
+        assert [STEPS.step(p) for p in STEPS.progress(steps)] == steps.tolist()
+        assert Schedule("annealed", (), 50.0).progress(np.array([25.0])).tolist() == [0.5]
+
+    @pytest.mark.parametrize(
+        ("kind", "drops", "planned", "told"),
+        [
+            ("constant", (3.0,), 9.0, "drops of the rate"),
+            ("multi_step", (3.0, 2.0), 9.0, "rising"),
+            ("multi_step", (), 9.0, "without a drop"),
+            ("annealed", (), None, "without an end"),
+        ],
+    )
+    def test_what_is_no_schedule(self, kind: str, drops: tuple[float, ...], planned: float | None, told: str) -> None:
+        with pytest.raises(InputError, match=told):
+            Schedule(kind, drops, planned)  # type: ignore[arg-type]
+
+
+class TestFromTheCurve:
+    def test_an_exponential_error_is_exact(self) -> None:
+        """Within 2 % of its fall from the first value: exp(-b (T - 1)) = 0.02."""
+        values = 0.5 * np.exp(-0.1 * np.arange(100)) + 0.2
+        found = forecast_convergence(curve(values[:15], metric="accuracy"), NONE_KNOWN)
+        assert found.step == pytest.approx(1 - np.log(0.02) / 0.1, rel=1e-3)
+        assert converged_at(np.arange(1.0, 101), values) == np.ceil(1 - np.log(0.02) / 0.1)
+
+    def test_a_training_loss_is_expected_to_near_zero(self) -> None:
+        values = np.exp(-0.1 * np.arange(12))
+        found = forecast_convergence(curve(values), NONE_KNOWN)
+        assert found.step == pytest.approx(1 - np.log(0.02) / 0.1, rel=0.02)
+
+    def test_ratios_of_other_runs_correct_it(self) -> None:
+        values = np.exp(-0.1 * np.arange(12))
+        plain = forecast_convergence(curve(values), NONE_KNOWN)
+        found = forecast_convergence(curve(values), Published((), {"others": (1.3, 1.3, 1.5, 1.5, 1.5, 1.5, 1.9)}))
+        assert found.step == pytest.approx(1.5 * plain.step)
+        assert found.low < found.step < found.high
+
+    def test_one_that_has_converged(self) -> None:
+        values = 0.5 * np.exp(-0.4 * np.arange(60)) + 0.2
+        found = forecast_convergence(curve(values, metric="accuracy"), NONE_KNOWN)
+        assert found.step == found.low == found.high == 11
+
+
+class TestFromPublishedRuns:
+    KNOWN = Published(
+        (
+            run_like(Schedule("multi_step", (10.0, 20.0), 30.0), (0.8, 0.4, 0.1), "a", 21.0),
+            run_like(Schedule("multi_step", (50.0, 100.0, 150.0), 200.0), (0.8, 0.4, 0.1, 0.1), "b", 105.0),
+            run_like(Schedule("annealed", (), 10.0), (0.8,), "c", 9.0),
+        ),
+        {},
+    )
+
+    def test_converges_after_the_same_drop(self) -> None:
+        found = forecast_convergence(curve(np.full(30, 0.8), STEPS), self.KNOWN)
+        assert found.source == "published"
+        assert found.step == pytest.approx(62)  # a tenth of the way from the second drop to the end
+        assert forecast_convergence(curve(np.full(30, 0.8), Schedule("annealed", (), 80.0)), self.KNOWN).step == 72
+
+    def test_those_that_had_converged_by_then_are_not_asked(self) -> None:
+        early = run_like(Schedule("multi_step", (10.0, 20.0), 30.0), (0.8, 0.1, 0.1), "d", 11.0)
+        known = Published((*self.KNOWN.runs, early, early, early), {})
+        assert forecast_convergence(curve(np.full(30, 0.8), STEPS), known).low == pytest.approx(
+            42
+        )  # a tenth after the first drop
+        assert forecast_convergence(curve(np.full(50, 0.4), STEPS), known).low == pytest.approx(62)
+
+    def test_of_a_planned_run_without_a_schedule_all_are_asked(self) -> None:
+        found = forecast_convergence(curve(np.full(10, 0.8), Schedule(None, (), 100.0)), self.KNOWN)
+        assert (found.low, found.step, found.high) == pytest.approx((52.5, 70, 90))
+
+    def test_a_run_with_fewer_drops_converges_after_its_last(self) -> None:
+        found = forecast_convergence(curve(np.full(30, 0.8), Schedule("multi_step", (40.0,), 80.0)), self.KNOWN)
+        assert found.step == pytest.approx(44)
+
+    def test_after_the_last_drop_the_curve_tells(self) -> None:
+        found = forecast_convergence(curve(in_steps((0.8, 0.4, 0.1), STEPS)[:70], STEPS), self.KNOWN)
+        assert (found.source, found.step) == ("curve", 61)
+
+    def test_levels_beyond_the_next_drop(self) -> None:
+        values = in_steps((0.4, 0.2, 0.05), STEPS)
+        found = forecast(curve(values[:30], STEPS), target=0.06, at=[35, 50, 70], known=self.KNOWN)
+        assert [one.value for one in found.at if one.step in (35, 50, 70)] == pytest.approx([0.4, 0.2, 0.05])
+        assert found.reached is not None
+        assert found.reached.step == pytest.approx(60, abs=0.5)
+        never = forecast(curve(values[:30], STEPS), target=0.04, known=self.KNOWN).reached
+        assert never is not None
+        assert never.step is None
+
+    def test_nothing_is_told_of_a_constant_rate(self) -> None:
+        with pytest.raises(InputError, match="not known"):
+            levels_ahead(Schedule("constant", (), 9.0), 3.0, np.array([5.0]), self.KNOWN)
+
+
+def test_quantiles_count_weights() -> None:
+    values, weights = np.array([1.0, 2.0, 3.0]), np.array([8.0, 1.0, 1.0])
+    assert weighted_quantiles(values, weights, (0.5, 0.85, 1.0)) == [1, 2, 3]
+
+
+def test_the_package_knows_published_runs() -> None:
+    known = published()
+    assert {run.schedule.kind for run in known.runs} == {"multi_step", "annealed"}
+    for run in known.runs:
+        assert (np.diff(run.steps) > 0).all()
+        assert run.steps[0] <= run.converged <= run.steps[-1] <= (run.schedule.planned or 0) + 1
+        assert ((run.errors > 0) & (run.errors < 1)).all()
+    team = known.runs[0].team
+    assert team not in {run.team for run in known.without(team).runs}
+    assert "depth 18" not in known.without("depth 18").ratios
+
+
+def test_the_command_takes_a_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text("epoch,loss\n" + "".join(f"{k},{0.9**k + 0.3}\n" for k in range(1, 21)))
+    assert main(["fit", "loss", str(file), "--drops", "30,60", "--planned", "90", "--earlier", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["schedule"] == {"kind": "multi_step", "drops": [30, 60], "planned": 90}
+    assert found["converged"]["source"] == "published"
+    assert 30 < found["converged"]["step"] < 90
+    assert found["converged"]["remaining"] == found["converged"]["step"] - 20
+    assert [one["until"] for one in found["earlier"]] == [6, 13]
+    assert main(["fit", "loss", str(file)]) == 0
+    assert "by its own points" in capsys.readouterr().out
+    assert main(["fit", "loss", str(file), "--schedule", "annealed"]) == 2
+    assert "--planned" in capsys.readouterr().err
