@@ -172,6 +172,8 @@ class Training(_Section):
     """Epochs between checkpoints."""
     evaluate_every: int = Field(1, ge=1)
     """Epochs between evaluations on the test split; the last epoch is always evaluated."""
+    noise_scale_every: int = Field(0, ge=0)
+    """Steps between measurements of the gradient noise scale, with single and ddp; 0 for none. Training stays the same."""
 
     @model_validator(mode="before")
     @classmethod
@@ -265,6 +267,10 @@ class _Job(_Section):
             raise ValueError(
                 f"training.batch is {self.training.batch}, fewer than cluster.count = {self.cluster.count}: "
                 "each rank needs at least one sample per step"
+            )
+        if self.training.noise_scale_every and self.training.batch < 2:
+            raise ValueError(
+                "training.noise_scale_every compares parts of a batch, and training.batch is 1: write 2 or more"
             )
         return self
 

@@ -60,6 +60,7 @@ QUANTITIES = {
     "time_to_accuracy_s": ("training time until the target accuracy", "s"),
     "epochs": ("epochs trained", "count"),
     "trained_params": ("parameters that were trained", "count"),
+    "gradient_noise_scale": ("gradient noise scale tr(Σ)/|G|², the critical batch", "sample"),
     "staleness": ("updates by others between a learner's pull and its own update", "update"),
     "pull_s": ("a learner's wait for parameters, per update", "s"),
     "compute_s": ("a learner's gradient, per update", "s"),

@@ -28,7 +28,7 @@ _NUMBERS = {
     *("rank_batch", "steps_per_epoch", "workers", "times", "larger_seconds", "fair_threads", "fair_seconds"),
 }
 # Null where they were not finite, or not looked at.
-_NUMBERS_OR_NULL = {"loss", "train_loss", "test_loss", "test_accuracy", "threads"}
+_NUMBERS_OR_NULL = {"loss", "train_loss", "test_loss", "test_accuracy", "threads", "grad_sq_small", "grad_sq_big"}
 _TEXTS = {"event", "text", "source", "mode", "device", "device_name", "host", "gpus_given", "sampler"}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from chronograd.backends.plan import RankPlan, prepare_nothing, torch_is_there, torch_worker
+from chronograd.backends.plan import RankPlan, prepare_nothing, refuse_noise_scale, torch_is_there, torch_worker
 from chronograd.job import Job
 from chronograd.measure import environment
 from chronograd.train.place import threads_per_rank
@@ -26,5 +26,6 @@ def available() -> tuple[bool, str]:
 
 def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
     """One process for all GPUs; `cluster.count` of them, the batch shared out among them."""
+    refuse_noise_scale(job)
     environment = {"OMP_NUM_THREADS": str(threads_per_rank(job.cluster, 1))}
     return RankPlan(torch_worker(run, arguments), 1, environment, max_restarts=job.cluster.max_restarts)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chronograd.backends import horovod_build
-from chronograd.backends.plan import RankPlan, prepare_nothing, torch_is_there
+from chronograd.backends.plan import RankPlan, prepare_nothing, refuse_noise_scale, torch_is_there
 from chronograd.errors import JobError, RunError
 from chronograd.job import Job
 from chronograd.measure import environment
@@ -38,6 +38,7 @@ def available() -> tuple[bool, str]:
 
 def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
     """All ranks on the CPUs of this machine; with one rank it does what `single` does."""
+    refuse_noise_scale(job)
     if job.cluster.device != "cpu" and environment.gpus():
         raise JobError(
             f"cluster.device is {job.cluster.device}; Horovod is built with Gloo here, which averages on the CPU",

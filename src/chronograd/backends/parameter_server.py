@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from chronograd.backends.plan import RankPlan, prepare_nothing, torch_is_there
+from chronograd.backends.plan import RankPlan, prepare_nothing, refuse_noise_scale, torch_is_there
 from chronograd.errors import JobError
 from chronograd.job import Job
 from chronograd.train.place import threads_per_rank
@@ -35,6 +35,7 @@ def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
 
     `cluster.threads` are those of a learner.
     """
+    refuse_noise_scale(job)
     for is_asked, what, instead in (
         (job.training.ema_decay > 0, "training.ema_decay", "write training.ema_decay=0"),
         (job.training.precision == "fp16", "training.precision fp16, whose loss scale is one rank's own", "use bf16"),

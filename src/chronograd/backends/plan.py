@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from chronograd.errors import JobError
 from chronograd.job import Job
 from chronograd.rundir import RunDir
 
@@ -50,6 +51,16 @@ class Backend(Protocol):
 
 def prepare_nothing(job: Job, run: RunDir) -> None:
     """The `prepare` of backends whose ranks read the job alone."""
+
+
+def refuse_noise_scale(job: Job) -> None:
+    """For backends that do not see a rank's own gradient. Raises JobError."""
+    if job.training.noise_scale_every:
+        raise JobError(
+            f"training.noise_scale_every is {job.training.noise_scale_every}; "
+            f"backend {job.backend} does not measure the gradient noise scale",
+            "write training.noise_scale_every=0, or backend=ddp or single",
+        )
 
 
 def torch_worker(run: Path, arguments: Sequence[str]) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """The training loop of PyTorch: the steps of an epoch, within chronograd.train.epochs.
 
 Written for one rank; `place.exchange` does nothing there. The training clock also covers the one pass of a frozen trunk
-whose features are kept.
+whose features are kept, and leaves out what it takes to measure the gradient noise scale.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.epochs import train_epochs
 from chronograd.train.evaluation import evaluate
 from chronograd.train.exchange import number_of_first
+from chronograd.train.noise_scale import GradientNoise
 from chronograd.train.place import Place
 from chronograd.train.step import TrainingStep
 from chronograd.train.where import GRADIENTS, HERE
@@ -39,6 +40,8 @@ def train(step: TrainingStep, dataset: Dataset, place: Place, run: RunDir, lines
         lines.write(event="features", step=progress.step, seconds=step.setup_s)
     if progress.step == 0:
         progress.training_time_s = step.setup_s
+    if step.training.noise_scale_every:
+        step.noise = GradientNoise(step)
     lines.write(event="ready", step=progress.step, **process.at_first_step())
     train_epochs(
         progress,
@@ -75,6 +78,7 @@ def _epoch(step: TrainingStep, place: Place, lines: StepWriter, progress: Progre
     start = time.perf_counter()
     for index in range(progress.step, progress.step + step.steps_per_epoch):
         parts = step.run(index)
+        start += parts.get("noise_scale_s", 0.0)
         log.add(index + 1, step.loss.detach(), step.rank_samples, time.perf_counter() - start, parts)
     log.flush()
     epoch_time_s = time.perf_counter() - start

@@ -10,6 +10,7 @@ from typing import Any
 from chronograd import job as jobs
 from chronograd.data.datasets import DatasetCard
 from chronograd.errors import RunError
+from chronograd.fit.noise_scale import NoiseLog
 from chronograd.job import Job
 from chronograd.measure import result
 from chronograd.record import Curve, Quantity, Record
@@ -20,6 +21,7 @@ CLOCK = "training clock: input to update of every step; evaluation and checkpoin
 # The first steps pay for what libraries set up on first use, as in chronograd.measure.steps.Timing.
 WARMUP = 5
 WITHOUT_WARMUP = f"without the first {WARMUP} steps of each start"
+NOT_ASKED = Quantity.missing("sample", "training.noise_scale_every is 0")
 
 
 def training_record(run: RunDir, job: Job, card: DatasetCard, stopped: str, updates: StepLog | None = None) -> Record:
@@ -41,6 +43,10 @@ def training_record(run: RunDir, job: Job, card: DatasetCard, stopped: str, upda
     record.curves = {"training": _training_curve(epochs), "loss": _loss_curve(logs, job.training.batch)}
     for name, quantity in _quantities(epochs, first, job, card).items():
         record.put(name, quantity)
+    noise = _noise(logs, job, first)
+    record.put("gradient_noise_scale", noise.quantity() if job.training.noise_scale_every else NOT_ASKED)
+    if record["gradient_noise_scale"].n:
+        record.curves["gradient_noise_scale"] = noise.curve()
     record.put("memory_peak_bytes", result.memory_quantity(run))
     record.put("wall_time_s", _wall_time(first))
     if interrupted.starts > 1:
@@ -107,6 +113,13 @@ def _wall_time(first: StepLog) -> Quantity:
     return Quantity(
         value=seconds, unit="s", source="rank 0, from its first line to its last, evaluation and pauses too"
     )
+
+
+def _noise(logs: dict[int, StepLog], job: Job, first: StepLog) -> NoiseLog:
+    """What steps measured. Images that are drawn anew, or some of them more often than others, have no end."""
+    sizes = [float(e["dataset_samples"]) for e in first.events if e["event"] == "work"]
+    is_finite = job.training.augmentation.is_none and job.data.resampling == "natural"
+    return NoiseLog.of_lines((log.steps for log in logs.values()), sizes[-1] if sizes and is_finite else None)
 
 
 def _time_to_accuracy(epochs: list[result.Line], target: float | None) -> Quantity:

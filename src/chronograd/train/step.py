@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ from chronograd.train.order import SampleOrder, random_seed, rank_slice
 from chronograd.train.place import Place
 from chronograd.train.where import HERE
 
+if TYPE_CHECKING:
+    from chronograd.train.noise_scale import GradientNoise
+
 # Weight of each auxiliary classifier's loss: C. Szegedy et al., Going deeper with convolutions, 2014, section 5.
 AUXILIARY_WEIGHT = 0.3
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -52,6 +55,7 @@ class TrainingStep:
         network: all of it; `trained` is the part that a step runs (the head alone where a frozen trunk's features
             are kept), `averaged` the running mean of all weights, or None.
         setup_s: seconds that a frozen trunk took to make its features, which belong to training.
+        noise: measures the gradient noise scale in some steps, where the loop sets it.
 
     Left out: gradient clipping. Pixel dropout draws per rank, so it alone depends on their number.
     """
@@ -75,6 +79,7 @@ class TrainingStep:
         self.test_input: Input = ImageInput(dataset.test, dataset, place.device, training.channels_last)
         self.averaged: AveragedModel | None = None
         self.setup_s = 0.0
+        self.noise: GradientNoise | None = None
         self._head = ""
         if training.trainable == "head":
             self._head = frozen.freeze_trunk(self.network)
@@ -115,9 +120,14 @@ class TrainingStep:
         yield "input", lambda: self.gather(index)
         yield "transfer", self.transfer
         yield "input", self.prepare
+        noise = self.noise if self.noise is not None and self.noise.is_due(index) else None
+        if noise is not None:
+            yield "noise_scale", noise.begin
         for _ in range(self.training.accumulation):
             yield "forward", self.forward
             yield "backward", self.backward
+        if noise is not None:
+            yield "noise_scale", noise.end
         yield "update", self.update if is_updated else self.drop_gradients
 
     def gather(self, index: int) -> None:
@@ -183,7 +193,8 @@ class TrainingStep:
     def run(self, index: int) -> dict[str, float]:
         """All parts of step `index`. Returns the host's seconds by part; on CUDA those of input alone, as the host runs ahead.
 
-        `exchange_wait_s`, with several ranks, is the part of `backward_s` in which this rank waited for the others.
+        `exchange_wait_s`, with several ranks, is the part of `backward_s` in which this rank waited for the others. A step that
+        measures the gradient noise scale has what chronograd.train.noise_scale found, too.
         """
         seconds: dict[str, float] = {}
         last_s = time.perf_counter()
@@ -192,9 +203,12 @@ class TrainingStep:
             now_s = time.perf_counter()
             seconds[f"{name}_s"] = seconds.get(f"{name}_s", 0.0) + now_s - last_s
             last_s = now_s
+        found = {} if self.noise is None or "noise_scale_s" not in seconds else self.noise.found
         if self.device.type == "cuda":
-            return {"input_s": seconds["input_s"]}
-        return seconds if self.waited_s is None else {**seconds, "exchange_wait_s": self.waited_s}
+            return {"input_s": seconds["input_s"], **found}
+        if found:
+            seconds["backward_s"] -= found["noise_scale_s"] - seconds["noise_scale_s"]
+        return {**seconds, **found} | ({} if self.waited_s is None else {"exchange_wait_s": self.waited_s})
 
     def again(self, times: int = 1) -> None:
         """Forward and backward of the last batch once more, its samples repeated; nothing comes of it."""
@@ -208,6 +222,16 @@ class TrainingStep:
         finally:
             self.drop_gradients()
             self._seen, self._targets = seen, targets
+
+    def loss_on(self, samples: slice) -> torch.Tensor:
+        """Mean loss on some of this rank's samples, with all their copies. Runs the network itself: not compiled, no exchange."""
+        copies = self.training.augmentation.copies
+        seen, targets = (
+            t.view(copies, -1, *t.shape[1:])[:, samples].flatten(0, 1) if copies > 1 else t[samples]
+            for t in (self._seen, self._targets)
+        )
+        with self.arithmetic():
+            return self._loss_of(self.part_of(self.network)(seen), targets)
 
     def drop_gradients(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)

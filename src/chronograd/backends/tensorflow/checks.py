@@ -16,7 +16,7 @@ NEEDED = ("tensorflow", "keras", "torch", "safetensors", "psutil")
 # Fields of `training` that these backends do not follow; they take a job only where they have their default.
 NOT_TAKEN = (
     *("augmentation", "trainable", "parameter_groups", "accumulation", "ema_decay", "compile"),
-    *("activation_checkpointing", "zero_stage"),
+    *("activation_checkpointing", "zero_stage", "noise_scale_every"),
 )
 PRECISIONS = ("fp32", "tf32")
 

@@ -1,0 +1,110 @@
+"""The gradient noise scale of a run, from the squared norms of gradients that its ranks wrote at every so many steps.
+
+The scale grows while the loss falls. At a scale Bn a step of B samples comes as far as 1/(1 + Bn/B) steps without noise, so the
+mean that S(B) is about weighs each step by that: Σ Bn/(1 + Bn/B) over Σ 1/(1 + Bn/B). With Bn = tr(Σ)/|G|² this is the ratio of
+two sums, of tr(Σ) and of |G|², each over the mean square |G|² + tr(Σ)/B of the gradient of the batch at that stage. So no
+stage needs an estimate of its own that is above 0.
+
+Source: McCandlish et al., arXiv 1812.06162, appendix A.1, for the ratio of averages; blocks, their weights and their bootstrap are
+ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chronograd.predict.batch_size import gradient_moments
+from chronograd.record import Curve, Quantity
+
+Array = np.ndarray
+FIELDS = ("grad_sq_small", "grad_sq_big", "batch_small", "batch_big")
+INTERVAL = (0.1, 0.9)
+# Steps of a block are near enough to have one noise scale; so many blocks are enough to draw from.
+LEAST_IN_BLOCK, MOST_BLOCKS, LEAST_BLOCKS = 5, 20, 4
+DRAWS = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseLog:
+    """Steps that were measured, in order; all of shape (num_measured,).
+
+    Attributes:
+        sq_small: squared norm of the gradient over `batch_small` samples, mean over ranks or parts.
+        sq_big: the same of the whole batch, `batch_big`.
+        population: see chronograd.predict.batch_size.gradient_moments.
+    """
+
+    steps: Array
+    sq_small: Array
+    sq_big: Array
+    batch_small: Array
+    batch_big: Array
+    population: float | None = None
+
+    @classmethod
+    def of_lines(cls, ranks: Iterable[Iterable[Mapping[str, Any]]], population: float | None = None) -> NoiseLog:
+        """From the steps of each rank; a step that some rank lacks, or whose gradient was not finite, is left out."""
+        by_step: dict[int, list[list[float]]] = {}
+        num_ranks = 0
+        for lines in ranks:
+            num_ranks += 1
+            for line in lines:
+                values = [line.get(name) for name in FIELDS]
+                if all(isinstance(value, int | float) for value in values):
+                    by_step.setdefault(line["step"], []).append([float(v) for v in values if v is not None])
+        whole = {step: np.array(rows) for step, rows in sorted(by_step.items()) if len(rows) == num_ranks}
+        columns = [[r[:, 0].mean(), r[:, 1].mean(), 1 / (1 / r[:, 2]).mean(), r[:, 3].mean()] for r in whole.values()]
+        small, big, batch_small, batch_big = np.array(columns).reshape(-1, 4).T
+        return cls(np.array(list(whole), dtype=float), small, big, batch_small, batch_big, population)
+
+    def blocks(self) -> tuple[Array, Array, Array]:
+        """Last step, |G|² and tr(Σ) of each block of steps, the latter two over the mean square of the batch's gradient."""
+        squared, trace = gradient_moments(self.sq_small, self.sq_big, self.batch_small, self.batch_big, self.population)
+        count = min(MOST_BLOCKS, len(self.steps) // LEAST_IN_BLOCK)
+        parts = np.array_split(np.arange(len(self.steps)), count)
+        rows = [
+            (self.steps[p[-1]], *(np.array([squared[p].mean(), trace[p].mean()]) / self.sq_big[p].mean()))
+            for p in parts
+        ]
+        ends, squares, traces = np.array(rows).T
+        return ends, squares, traces
+
+    def quantity(self) -> Quantity:
+        """B_noise in samples: over the whole run, with the middle 80 % of draws of its blocks; or why there is none."""
+        num = len(self.steps)
+        if num < LEAST_BLOCKS * LEAST_IN_BLOCK:
+            needed = LEAST_BLOCKS * LEAST_IN_BLOCK
+            return Quantity.missing(
+                "sample", f"{num} steps measured the gradient's noise, and {needed} or more are needed"
+            )
+        _, squares, traces = self.blocks()
+        squared, trace = squares.mean(), traces.mean()
+        if not (squared > 0 and trace > 0):
+            what = "|G|²" if squared <= 0 else "tr(Σ)"
+            return Quantity.missing("sample", f"{what} is not above 0 in the mean of {num} steps: measure more of them")
+        chosen = np.random.default_rng(0).integers(0, len(squares), (DRAWS, len(squares)))
+        below, above = squares[chosen].mean(axis=1), traces[chosen].mean(axis=1)
+        drawn = np.where(below > 0, above / np.where(below > 0, below, 1.0), np.inf)
+        low, high = np.quantile(drawn, INTERVAL, method="nearest")
+        return Quantity(
+            value=float(trace / squared),
+            unit="sample",
+            low=float(low) if np.isfinite(low) else None,
+            high=float(high) if np.isfinite(high) else None,
+            n=num,
+            source=f"tr(Σ)/|G|² from gradients over {self.batch_small.mean():g} and {self.batch_big.mean():g} samples",
+        )
+
+    def curve(self) -> Curve:
+        """The noise scale of each block against its last step; None where |G|² came out as 0 or below."""
+        ends, squares, traces = self.blocks()
+        scales = [float(t / g) if g > 0 and t > 0 else None for g, t in zip(squares, traces, strict=True)]
+        return Curve(
+            columns={"step": list(ends), "noise_scale": scales},
+            units={"step": "count", "noise_scale": "sample"},
+            source="gradient noise scale of the measured steps up to there, since the point before",
+        )
