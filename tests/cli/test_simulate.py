@@ -37,6 +37,25 @@ def test_staleness_of_learners(capsys: pytest.CaptureFixture[str]) -> None:
     assert slow["learners"][1]["mean_staleness"] > 2
 
 
+def test_a_picture_of_staleness(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["staleness", "--pushes", "1,2,3,4", "--pushes", "2.5,5", "--picture"]
+    data(capsys, *words, str(tmp_path / "a.svg"))
+    assert "learner 2" in (tmp_path / "a.svg").read_text()
+    data(capsys, *words, str(tmp_path / "a.png"))
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    for name, told in (("a.pdf", ".svg or .png"), ("none/a.svg", "cannot write")):
+        assert main(["simulate", *words, str(tmp_path / name)]) == 2
+        assert told in capsys.readouterr().err
+    assert main(["simulate", *words, str(tmp_path / "b.svg")]) == 0
+    assert "b.svg" in capsys.readouterr().out
+
+
+def test_a_server_that_takes_time(capsys: pytest.CaptureFixture[str]) -> None:
+    found = data(capsys, "staleness", "--compute", "1", "--learners", "4", "--serve", "0.5", "--updates", "400")
+    assert found["updates_per_s"] == pytest.approx(2, rel=0.01)
+    assert found["mean_staleness"] == pytest.approx(3, rel=0.02)
+
+
 def test_speed_of_published_coefficients(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--coefficients", "1.02,2.78,4.92,0,0.02", "--batch", "40", "--servers", "4", "--workers", "1:20")
     found = data(capsys, "speed", *words)
@@ -59,6 +78,8 @@ def test_speed_of_published_coefficients(capsys: pytest.CaptureFixture[str]) -> 
         (["staleness", "--compute", "1", "--pull", "1", "--pull", "2"], "for each"),
         (["staleness", "--compute", "1", "--softsync", "2"], "needs 2 learners"),
         (["staleness", "--compute", "1", "--updates", "0"], "1 to"),
+        (["staleness", "--pushes", "1,2", "--serve", "1"], "--serve"),
+        (["staleness", "--compute", "1", "--serve", "x"], "no duration"),
         (["speed", "--coefficients", "1,2,3"], "5 numbers"),
         (["speed", "--coefficients", "1,2,3,4,5"], "--batch"),
         (["speed", "--workers", "3:1"], "is empty"),

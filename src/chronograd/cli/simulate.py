@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -39,21 +40,26 @@ def _durations(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) ->
     name="staleness",
     epilog="\b\nchronograd simulate staleness --pushes 1,2,3,4 --pushes 2.5,5\n"
     "chronograd simulate staleness --compute 1 --compute 2.5 --updates 1000\n"
-    "chronograd simulate staleness --compute exponential:1 --learners 8 --softsync 4 --push 0.1",
+    "chronograd simulate staleness --compute exponential:1 --learners 8 --softsync 4 --push 0.1\n"
+    "chronograd simulate staleness --compute uniform:0.8:1.2 --learners 4 --push 0.1 --picture staleness.svg",
 )
 @click.option("--pushes", multiple=True, metavar="T,T,...", help="One learner's pushes, seconds.")
 @click.option("--compute", multiple=True, callback=_durations, metavar="S", help="Of one learner; may be repeated.")
 @click.option("--pull", multiple=True, callback=_durations, metavar="S", help="Of all learners, or one for each.")
 @click.option("--push", multiple=True, callback=_durations, metavar="S", help="Of all learners, or one for each.")
+@click.option("--serve", metavar="S", help="Of the server, which takes one gradient at a time.  [default: 0]")
 @click.option("--learners", type=click.IntRange(1, 100_000), help="So many alike, with a single --compute.")
 @click.option("--updates", default=100, show_default=True, help="Updates to simulate.")
 @click.option("--softsync", type=click.IntRange(1), help="n-softsync: an update takes learners/n gradients.")
 @click.option("--no-wait", is_flag=True, help="A learner pulls as soon as its gradient is sent, not applied.")
 @click.option("--seed", default=0, show_default=True, help="Of random durations.")
+@click.option(
+    "--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the first updates: .svg or .png."
+)
 @common.json_option
 def staleness(pushes: tuple[str, ...], compute: list[Duration], pull: list[Duration], push: list[Duration],
-              learners: int | None, updates: int, softsync: int | None, no_wait: bool, seed: int,
-              as_json: bool) -> None:  # fmt: skip
+              serve: str | None, learners: int | None, updates: int, softsync: int | None, no_wait: bool, seed: int,
+              picture: Path | None, as_json: bool) -> None:  # fmt: skip
     """How stale gradients are: updates that others made between a learner's pull and its own update.
 
     Give the times of each learner's pushes, or what a learner takes: S is seconds such as 0.5, exponential:0.5 (mean),
@@ -63,8 +69,8 @@ def staleness(pushes: tuple[str, ...], compute: list[Duration], pull: list[Durat
 
     if bool(pushes) == bool(compute):
         raise click.UsageError("give --pushes of each learner, or --compute")
-    if pushes and (pull or push or learners or no_wait):
-        raise click.UsageError("--pull, --push, --learners and --no-wait go with --compute")
+    if pushes and (pull or push or serve or learners or no_wait):
+        raise click.UsageError("--pull, --push, --serve, --learners and --no-wait go with --compute")
     if learners is not None and len(compute) > 1:
         raise click.UsageError("--learners goes with one --compute")
     count = len(pushes) or learners or len(compute)
@@ -76,8 +82,22 @@ def staleness(pushes: tuple[str, ...], compute: list[Duration], pull: list[Durat
     else:
         parts = [_each(name, given, count) for name, given in (("compute", compute), ("pull", pull), ("push", push))]
         alike = [model.Learner(*of_one) for of_one in zip(*parts, strict=True)]
-        found = model.simulate(alike, updates, per_update, not no_wait, seed)
-    common.print_json(_as_data(found, count)) if as_json else _print(found, count, per_update)
+        found = model.simulate(alike, updates, per_update, not no_wait, seed, model.Duration.parse(serve or "0"))
+    if picture is not None:
+        _draw(found, count, picture)
+    if as_json:
+        common.print_json(_as_data(found, count))
+        return
+    _print(found, count, per_update)
+    if picture is not None:
+        click.echo(f"picture    {picture}")
+
+
+def _draw(found: Updates, count: int, path: Path) -> None:
+    from chronograd.report import lanes, plots
+    from chronograd.report.figure import Figure
+
+    plots.save(Figure([lanes.panel(found, count)]), path)
 
 
 def _each(name: str, given: list[Duration], count: int) -> list[Duration]:

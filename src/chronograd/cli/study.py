@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from chronograd.cli import common
+from chronograd.errors import InputError
+
+if TYPE_CHECKING:
+    from chronograd.studies.study import Study
 
 
 @click.group()
@@ -29,6 +35,7 @@ def list_(as_json: bool) -> None:
 
 @command.command()
 @click.argument("name")
+@click.argument("files", nargs=-1, metavar="", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--size", default="laptop", show_default=True, help="smoke: seconds; laptop: minutes; paper: as published."
 )
@@ -36,9 +43,24 @@ def list_(as_json: bool) -> None:
 @click.option("--parallel", type=click.IntRange(1), help="Runs at a time; one per core by default.")
 @click.option("--notebook", is_flag=True, help="Also an executed notebook.")
 @click.option("--report-only", is_flag=True, help="Make the report again from the results in the folder.")
+@click.option(
+    "--truth",
+    metavar="FILE...",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Logs of runs to score predictions on, where the study makes such.",
+)
 @common.json_option
 def run(
-    name: str, size: str, out: Path | None, parallel: int | None, notebook: bool, report_only: bool, as_json: bool
+    name: str,
+    files: tuple[Path, ...],
+    size: str,
+    out: Path | None,
+    parallel: int | None,
+    notebook: bool,
+    report_only: bool,
+    truth: tuple[Path, ...],
+    as_json: bool,
 ) -> None:
     """Run a study, or go on with it, and write its report.
 
@@ -47,6 +69,7 @@ def run(
     \b
     chronograd study run cutout --size smoke
     chronograd study run transfer --size laptop --out studies/transfer
+    chronograd study run depth-and-device --size paper --truth history50_K80.json history50_V100.json
     """
     from chronograd.record import write_aside
     from chronograd.report.html import render_html
@@ -56,12 +79,13 @@ def run(
 
     study = find(name)
     settings = settings_of(study, size)
+    _check_truth(study, truth, files, report_only)
     folder = out or Path("studies") / f"{name}-{size}"
     if report_only:
         results = Results.load(folder / "results.json")
     else:
         folder.mkdir(parents=True, exist_ok=True)
-        lab = Lab(folder, name, size, lambda text: click.echo(text, err=True), parallel)
+        lab = Lab(folder, name, size, lambda text: click.echo(text, err=True), parallel, (*truth, *files))
         results = study.conduct(lab, settings)
         results.save(folder / "results.json")
     page = study.page(results)
@@ -79,3 +103,13 @@ def run(
     for section in page.sections:
         click.echo(f"{section.title}: {section.takeaway}")
     click.echo(f"report     {folder / 'report.html'}")
+
+
+def _check_truth(study: Study, truth: Sequence[Path], files: Sequence[Path], report_only: bool) -> None:
+    """`files` are those that stand behind the first of --truth."""
+    if files and not truth:
+        raise click.UsageError(f"{files[0]} belongs to no option; files to score predictions on follow --truth")
+    if truth and not study.truth:
+        raise InputError(f"study {study.name} makes no predictions that --truth could score", "leave --truth out")
+    if truth and report_only:
+        raise InputError("--report-only makes the report of results that are there", "score --truth in a run")

@@ -140,6 +140,12 @@ def resnet44(num_classes: int = 10, in_channels: int = 3) -> nn.Module:
     return CifarResNet(44, num_classes, in_channels)
 
 
+# 6 * 8 + 2 layers; the name says it is not torchvision's, timm's or the original ResNet-50.
+@cifar("resnet50-cifar", params=755_802, macs=111_329_920)
+def resnet50_cifar(num_classes: int = 10, in_channels: int = 3) -> nn.Module:
+    return CifarResNet(50, num_classes, in_channels)
+
+
 @cifar("resnet56", params=853_018, macs=125_485_696)
 def resnet56(num_classes: int = 10, in_channels: int = 3) -> nn.Module:
     return CifarResNet(56, num_classes, in_channels)

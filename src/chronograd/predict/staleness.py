@@ -2,7 +2,8 @@
 
 The server's version V counts its updates. A learner reads V as it pulls, computes, and pushes; the staleness of its gradient is
 the number of updates between: V before its own update, less V as it was read. With softsync an update waits for the gradients
-of several pushes; learners do not wait for it.
+of several pushes; learners do not wait for it. A server that takes time for each gradient takes them one at a time, as they
+arrive.
 
 Times are whole nanoseconds, so that equal times are equal. At one instant learners act in the order of their numbers, each its
 push and then its pull.
@@ -12,10 +13,13 @@ Source: Zhang, Gupta, Lian, Liu, Staleness-aware async-SGD, arXiv 1511.05950, fo
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -25,7 +29,7 @@ NS = 10**9
 LONGEST_S = 1e9  # 30 years; in nanoseconds far from what 64 bits hold
 MOST_UPDATES = 20_000_000
 Array = np.ndarray
-_KINDS = ("exponential", "uniform", "normal")
+_BLOCK = 1024  # durations that are drawn at once
 
 
 @dataclass(frozen=True)
@@ -83,18 +87,22 @@ class Duration:
         return np.rint(drawn * NS).astype(np.int64)
 
 
+NO_TIME = Duration("fixed", (0.0,))
+
+
 @dataclass(frozen=True)
 class Learner:
-    """One learner's cycle: it has the weights `pull` after they were read, the gradient `compute` later, and it is applied
-    `push` after that."""
+    """One learner's cycle: the server reads weights for it `request` after the last cycle, it has them `pull` later, the
+    gradient `compute` after that, and `push` after that the gradient is applied."""
 
     compute: Duration
-    pull: Duration = Duration("fixed", (0.0,))
-    push: Duration = Duration("fixed", (0.0,))
+    pull: Duration = NO_TIME
+    push: Duration = NO_TIME
+    request: Duration = NO_TIME
 
     @property
     def cycle_s(self) -> float:
-        return self.compute.mean_s + self.pull.mean_s + self.push.mean_s
+        return self.request.mean_s + self.pull.mean_s + self.compute.mean_s + self.push.mean_s
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +111,8 @@ class Updates:
 
     Attributes:
         learner, index: whose gradient, and which of its own; from 1.
-        read_ns, pushed_ns, applied_ns: when its weights were read, when it arrived, when the update was made.
+        read_ns, pulled_ns, computed_ns, pushed_ns, applied_ns: when the server read its weights, when the learner had them,
+            when it had the gradient, when that arrived, when the update was made.
         update: which update it went into, from 1: the version after it. `staleness`: versions.
         num_waiting: gradients that arrived, and for which the run ended before their update.
     """
@@ -111,6 +120,8 @@ class Updates:
     learner: Array
     index: Array
     read_ns: Array
+    pulled_ns: Array
+    computed_ns: Array
     pushed_ns: Array
     applied_ns: Array
     update: Array
@@ -156,7 +167,8 @@ def of_pushes(pushes_s: Sequence[Sequence[float]], gradients_per_update: int = 1
         if len(times) and times[-1] > LONGEST_S:
             raise InputError(f"learner {number} pushes at {times[-1]:g} s", f"the longest run is {LONGEST_S:g} s")
     pushed = [np.rint(times * NS).astype(np.int64) for times in pushes]
-    return _ordered(pushed, [np.concatenate([[0], times[:-1]])[: len(times)] for times in pushed], gradients_per_update)
+    read = [np.concatenate([[0], times[:-1]])[: len(times)] for times in pushed]
+    return _ordered([_Times(r, r, p, p, p) for r, p in zip(read, pushed, strict=True)], gradients_per_update)
 
 
 def simulate(
@@ -165,6 +177,7 @@ def simulate(
     gradients_per_update: int = 1,
     waits: bool = True,
     seed: int = 0,
+    serve: Duration = NO_TIME,
 ) -> Updates:
     """The first `num_updates` updates of learners that start together at time 0. Exact for the durations drawn.
 
@@ -172,7 +185,8 @@ def simulate(
         gradients_per_update: 1 is plain asynchronous SGD; n-softsync with L learners has L/n.
         waits: whether a learner pulls when its push was applied, or already when it has sent it. Pushes of one learner never
             overtake each other.
-    Leaves out: a server too busy to apply a gradient as it arrives.
+        serve: the server's time for a gradient, once it has arrived and those before it are done.
+    Leaves out: a server too busy to answer a pull at once.
     Raises: InputError for no learner, a cycle that takes no time, or a count below 1 or above MOST_UPDATES.
     """
     if not learners or min(learner.cycle_s for learner in learners) <= 0:
@@ -184,6 +198,9 @@ def simulate(
     wanted = num_updates * gradients_per_update
     rate = sum(1 / learner.cycle_s for learner in learners)
     clocks = [_Clock(one, (seed, number), waits) for number, one in enumerate(learners)]
+    if serve != NO_TIME:
+        times = _served(clocks, wanted, serve, np.random.default_rng((seed, len(clocks))))
+        return _ordered(times, gradients_per_update, wanted)
     horizon_s = 1.02 * wanted / rate
     while True:
         for clock in clocks:
@@ -192,51 +209,108 @@ def simulate(
         if sum(int(np.searchsorted(clock.pushed, until)) for clock in clocks) >= wanted:
             break
         horizon_s *= 1.25
-    return _ordered([c.pushed for c in clocks], [c.read for c in clocks], gradients_per_update, wanted)
+    return _ordered([clock.times for clock in clocks], gradients_per_update, wanted)
+
+
+@dataclass(frozen=True)
+class _Times:
+    """When what happens to each gradient of one learner, int64 nanoseconds, shape (num_gradients,).
+
+    `pushed`: it arrives. `served`: the server has taken it in.
+    """
+
+    read: Array
+    pulled: Array
+    computed: Array
+    pushed: Array
+    served: Array
 
 
 @dataclass
 class _Clock:
-    """Times of one learner, as many as were asked for so far, int64 nanoseconds."""
+    """Times of one learner, as many as were asked for so far."""
 
     learner: Learner
     seed: tuple[int, int]
     waits: bool
-    pushed: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    read: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    _free: int = 0  # when the next pull begins
+    times: _Times = field(default_factory=lambda: _Times(*np.zeros((5, 0), dtype=np.int64)))
+    _free: int = 0  # when the next cycle begins
 
     def __post_init__(self) -> None:
         # One for each part, so that what is drawn does not depend on how many are drawn at once.
-        self._random = [np.random.default_rng((*self.seed, part)) for part in range(3)]
+        self._random = [np.random.default_rng((*self.seed, part)) for part in range(4)]
+
+    @property
+    def pushed(self) -> Array:
+        return self.times.pushed
 
     def go_on(self, total: int) -> None:
         count = total - len(self.pushed)
         if count <= 0:
             return
-        durations = (self.learner.pull, self.learner.compute, self.learner.push)
-        pull, compute, push = (d.draw_ns(count, random) for d, random in zip(durations, self._random, strict=True))
-        own = pull + compute + (push if self.waits else 0)
-        done = self._free + np.cumsum(own)
-        read = np.concatenate([[self._free], done[:-1]])
+        pull, compute, push, request = self._draw(count)
+        done = self._free + np.cumsum(request + pull + compute + (push if self.waits else 0))
+        read = np.concatenate([[self._free], done[:-1]]) + request
+        computed = read + pull + compute
         last = int(self.pushed[-1]) if len(self.pushed) else 0
         pushed = done if self.waits else np.maximum.accumulate(np.maximum(done + push, last))
         self._free = int(done[-1])
-        self.pushed, self.read = np.concatenate([self.pushed, pushed]), np.concatenate([self.read, read])
+        new = (read, read + pull, computed, pushed, pushed)
+        old = (self.times.read, self.times.pulled, self.times.computed, self.times.pushed, self.times.served)
+        self.times = _Times(*(np.concatenate(pair) for pair in zip(old, new, strict=True)))
+
+    def cycles(self) -> Iterator[list[int]]:
+        """Pull, compute, push and request of one cycle after the other, without end."""
+        while True:
+            yield from np.stack(self._draw(_BLOCK), axis=1).tolist()
+
+    def _draw(self, count: int) -> list[Array]:
+        own = self.learner
+        durations = zip((own.pull, own.compute, own.push, own.request), self._random, strict=True)
+        return [duration.draw_ns(count, random) for duration, random in durations]
 
 
-def _ordered(pushed: list[Array], read: list[Array], per_update: int, wanted: int | None = None) -> Updates:
+def _served(clocks: list[_Clock], wanted: int, serve: Duration, random: np.random.Generator) -> list[_Times]:
+    """Gradients that queue for the server, played out one after the other; all that are applied until the last wanted one."""
+    cycles = [clock.cycles() for clock in clocks]
+    services = (time for _ in itertools.count() for time in serve.draw_ns(_BLOCK, random).tolist())
+    rows = [array("q") for _ in clocks]  # five times a gradient
+    # The next of each learner: arrival, learner, read, pulled, computed.
+    coming: list[tuple[int, int, int, int, int]] = []
+    for number, own in enumerate(cycles):
+        pull, compute, push, request = next(own)
+        coming.append((request + pull + compute + push, number, request, request + pull, request + pull + compute))
+    heapq.heapify(coming)
+    free = count = 0
+    while True:
+        arrived, number, read, pulled, computed = coming[0]
+        served = max(arrived, free) + next(services)
+        if count >= wanted and served > free:
+            break
+        free, count = served, count + 1
+        rows[number].extend((read, pulled, computed, arrived, served))
+        pull, compute, push, request = next(cycles[number])
+        read = (served if clocks[number].waits else computed) + request
+        computed = read + pull + compute
+        heapq.heapreplace(coming, (max(computed + push, arrived), number, read, read + pull, computed))
+    return [_Times(*np.frombuffer(own, dtype=np.int64).reshape(-1, 5).T) for own in rows]
+
+
+def _ordered(times: list[_Times], per_update: int, wanted: int | None = None) -> Updates:
     """All events in the order of the tie rule; versions are counted along it."""
-    if not pushed or per_update < 1:
-        raise InputError(f"{len(pushed)} learners, {per_update} gradients per update", "give at least 1 of each")
-    sizes = [len(times) for times in pushed]
-    learner = np.repeat(np.arange(1, len(pushed) + 1), sizes)
+    if not times or per_update < 1:
+        raise InputError(f"{len(times)} learners, {per_update} gradients per update", "give at least 1 of each")
+    sizes = [len(own.pushed) for own in times]
+    learner = np.repeat(np.arange(1, len(times) + 1), sizes)
     index = np.concatenate([np.arange(1, size + 1) for size in sizes])
-    pushes, reads, number = np.concatenate(pushed), np.concatenate(read), len(learner)
-    # By time, then learner, then as it happens: pull 1, push 1, pull 2. First pulls, at time 0, come before everything.
-    time = np.concatenate([pushes, reads])
+    reads, pulled, computed, pushed, served = (
+        np.concatenate([getattr(own, column.name) for own in times]) for column in fields(_Times)
+    )
+    number = len(learner)
+    # By time, then learner, then as it happens: pull 1, push 1, pull 2. First pulls at time 0 come before everything.
+    time = np.concatenate([served, reads])
     is_read = np.repeat([False, True], number)
-    who = np.concatenate([learner, np.where(index == 1, 0, learner)])
+    who = np.concatenate([learner, np.where((index == 1) & (reads == 0), 0, learner)])
     order = np.lexsort((np.concatenate([2 * index + 1, 2 * index]), who, time))
     arrived = np.cumsum(~is_read[order])
     seen = np.empty(2 * number, dtype=np.int64)
@@ -247,12 +321,14 @@ def _ordered(pushed: list[Array], read: list[Array], per_update: int, wanted: in
     whole = count // per_update * per_update
     chosen = inward[:whole]
     update = rank[chosen] // per_update + 1
-    applied = pushes[chosen].reshape(-1, per_update)[:, -1].repeat(per_update)
+    applied = served[chosen].reshape(-1, per_update)[:, -1].repeat(per_update)
     return Updates(
         learner[chosen],
         index[chosen],
         reads[chosen],
-        pushes[chosen],
+        pulled[chosen],
+        computed[chosen],
+        pushed[chosen],
         applied,
         update,
         update - 1 - before_read[chosen] // per_update,

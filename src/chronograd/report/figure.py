@@ -180,7 +180,56 @@ class Pictures:
         return [{"row": row.label, "picture": p.title.replace("\n", ", ")} for row in self.rows for p in row.pictures]
 
 
-Panel = Lines | Bars | Ranges | Pictures
+@dataclass(frozen=True)
+class Span:
+    """What a lane does between two times. One that is beside another, such as a push while the next gradient is computed,
+    is drawn below it. `note` is printed in it where there is room."""
+
+    lane: int
+    part: str
+    start: float
+    end: float
+    note: str = ""
+    is_beside: bool = False
+
+
+@dataclass(frozen=True)
+class Push:
+    """A gradient that arrives, `at` which time, in which version of the weights it came, and how stale it was by then."""
+
+    lane: int
+    at: float
+    version: int
+    staleness: int
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Asynchronous SGD over time: a lane per learner, top to bottom, and below them the server's versions.
+
+    Attributes:
+        versions: time and number of each, in order. Pushes that are no version's time wait for their update.
+        colors: part → PALETTE. `role`: predicted spans are light, measured ones solid.
+    """
+
+    x_label: str
+    lanes: Sequence[str]
+    spans: Sequence[Span]
+    pushes: Sequence[Push]
+    versions: Sequence[tuple[float, int]]
+    colors: dict[str, str]
+    role: Role = "predicted"
+    y_label: str = ""
+    kind: Literal["lanes"] = "lanes"
+
+    def data(self) -> list[dict[str, Any]]:
+        return [
+            {"learner": self.lanes[p.lane], self.x_label: p.at, "version": p.version, "staleness": p.staleness}
+            for p in self.pushes
+        ]
+
+
+Panel = Lines | Bars | Ranges | Pictures | Lanes
 
 
 @dataclass(frozen=True)
@@ -210,6 +259,9 @@ def _panel(data: dict[str, Any]) -> Panel:
     if data["kind"] == "pictures":
         rows = [PictureRow(r["label"], [Picture(**p) for p in r["pictures"]]) for r in data["rows"]]
         return Pictures(**{**data, "rows": rows})
+    if data["kind"] == "lanes":
+        spans, pushes = [Span(**s) for s in data["spans"]], [Push(**p) for p in data["pushes"]]
+        return Lanes(**{**data, "spans": spans, "pushes": pushes, "versions": [(t, v) for t, v in data["versions"]]})
     return Ranges(**{**data, "ranges": [Range(**r) for r in data["ranges"]]})
 
 

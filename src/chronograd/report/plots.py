@@ -7,6 +7,7 @@ page may set for dark grounds; standing alone it falls back to the light ones.
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import math
 import re
@@ -16,11 +17,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from chronograd.errors import FileFormatError, MissingExtraError
+from chronograd.errors import FileFormatError, InputError, MissingExtraError
+from chronograd.report import lanes
 from chronograd.report.figure import (
     PALETTE,
     ROLE_COLORS,
@@ -28,6 +31,7 @@ from chronograd.report.figure import (
     Bar,
     Bars,
     Figure,
+    Lanes,
     Lines,
     Panel,
     Picture,
@@ -36,6 +40,7 @@ from chronograd.report.figure import (
     Ranges,
     Series,
 )
+from chronograd.report.markdown import standalone
 
 try:
     import matplotlib
@@ -116,6 +121,20 @@ def draw(figure: Figure) -> Drawing:
     return drawing
 
 
+def save(figure: Figure, path: Path) -> None:
+    """Write a drawing that stands alone, SVG or PNG by the name's ending. Raises InputError for another, and if it cannot."""
+    is_png = path.suffix.lower() == ".png"
+    if not is_png and path.suffix.lower() != ".svg":
+        raise InputError(f"{path} is no name of a picture", "name a file that ends in .svg or .png")
+    try:
+        if is_png:
+            draw(figure).savefig(path, format="png")
+        else:
+            path.write_text(standalone(svgs(figure)), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}", "name a file in a folder that exists") from None
+
+
 def _set_layout(drawing: Drawing, panels: Sequence[Panel]) -> None:
     """Grids of pictures are laid out here, all else by matplotlib."""
     if all(isinstance(panel, Pictures) for panel in panels):
@@ -141,6 +160,9 @@ def _tidy(text: str, css_class: str) -> str:
     text = text[text.index("<svg") :]
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'(<g|<svg|<use|<path|<text) id="[A-Za-z0-9]+_[0-9]+"', r"\1", text)
+    for old, content in re.findall(r'<(?:clipPath|path) id="([mp][0-9a-f]{10})"(.*?)(?:</clipPath>|/>)', text, re.DOTALL):
+        # Hashed by matplotlib before rounding: another processor's last digit would make another drawing.
+        text = text.replace(old, old[0] + hashlib.sha256(content.encode()).hexdigest()[:10])
     head, body = text.split(">", 1)
     box = re.search(r'viewBox="[^"]*"', head)
     assert box is not None, "matplotlib always writes a viewBox"
@@ -164,6 +186,8 @@ def _height(panel: Panel, width: float) -> float:
         return _Grid.of(panel, width).height
     if isinstance(panel, Bars):
         labels, plot = _segments(panel), 44 + 22.0 * len(panel.bars)
+    elif isinstance(panel, Lanes):
+        labels, plot = lanes.parts(panel), lanes.height(panel)
     elif isinstance(panel, Ranges):
         labels, plot = [_TOLD, _FOUND], 48 + 19.0 * len(panel.ranges)
     else:
@@ -183,6 +207,10 @@ def _draw(target: Any, panel: Panel, width: float) -> None:
     axes.tick_params(length=2.5, width=0.8)
     if isinstance(panel, Bars):
         handles = _bars(axes, panel)
+    elif isinstance(panel, Lanes):
+        lanes.draw(axes, panel, COLORS, width)
+        _ticks(axes.xaxis, False)
+        handles = {part: Patch(color=face) for part, face in lanes.faces(panel, COLORS).items()}
     elif isinstance(panel, Ranges):
         handles = _ranges(axes, panel.ranges)
     else:

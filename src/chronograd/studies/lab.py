@@ -28,10 +28,15 @@ Say = Callable[[str], None]
 
 
 class Lab:
-    """A folder for the runs of one study, and how many run at a time. Every run has `threads` threads."""
+    """A folder for the runs of one study, and how many run at a time. Every run has `threads` threads.
 
-    def __init__(self, folder: Path, study: str, size: str, say: Say, parallel: int | None = None) -> None:
-        self.folder, self.study, self.size = folder, study, size
+    `truth` are files of what happened, for a study that scores its predictions on such.
+    """
+
+    def __init__(
+        self, folder: Path, study: str, size: str, say: Say, parallel: int | None = None, truth: Sequence[Path] = ()
+    ) -> None:
+        self.folder, self.study, self.size, self.truth = folder, study, size, tuple(truth)
         self.parallel = parallel or environment.cores()
         self.threads = max(1, environment.cores() // self.parallel)
         self.say, self._lock, self._is_stopped = say, threading.Lock(), threading.Event()

@@ -76,6 +76,7 @@ class Study:
         sizes: settings by size: `smoke` takes seconds and runs in the tests, `laptop` minutes on two cores with real
             data, `paper` has the published setting.
         conduct: runs a size in a lab. `page`: the report of results.
+        truth: what files the lab's `truth` may name, which predictions are then scored on; empty: none.
     """
 
     name: str
@@ -84,10 +85,22 @@ class Study:
     sizes: Mapping[str, Settings]
     conduct: Callable[[Lab, Settings], Results]
     page: Callable[[Results], Page]
+    truth: str = ""
 
 
 # Files of this folder that are no study.
-_OTHERS = {"lab", "ladders", "loop", "published_runs", "sources", "study", "tables"}
+_OTHERS = {
+    "across_page",
+    "across_runs",
+    "lab",
+    "ladders",
+    "loop",
+    "parameter_servers",
+    "published_runs",
+    "sources",
+    "study",
+    "tables",
+}
 
 
 def studies() -> dict[str, Study]:

@@ -1,0 +1,129 @@
+"""The picture of asynchronous SGD over time: from the simulator's updates to a panel, and from that onto axes.
+
+`plots` calls it with axes of matplotlib; nothing here imports that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from chronograd.predict.staleness import Updates
+from chronograd.report.figure import Lanes, Push, Role, Span
+
+PULL, COMPUTE, PUSH = "pull", "compute", "push"
+COLORS = {PULL: "sky", COMPUTE: "grey", PUSH: "orange"}
+MOST_LANES, MOST_GRADIENTS = 12, 60
+_KEY = "above a push: its staleness; in a bar: the version it is computed on"
+# Points: of a lane, of the title above, the server and the axis below; of a letter at 7 pt.
+_LANE, _BELOW, _LETTER = 25.0, 74.0, 4.2
+_BAR, _TOP = 0.4, -0.14  # of a lane: height of a bar, and its upper edge
+
+
+def panel(updates: Updates, count: int, most_gradients: int = MOST_GRADIENTS, role: Role = "predicted") -> Lanes:
+    """The first updates of `count` learners, in whole updates up to `most_gradients` gradients, at least one.
+
+    Of more than MOST_LANES learners the first have lanes; versions count the updates of all.
+    Raises: ValueError if there is no update.
+    """
+    if not len(updates.update):
+        raise ValueError("there is no update to draw; simulate at least one")
+    last = int(updates.update[min(most_gradients, len(updates.update)) - 1])
+    in_time = updates.update <= last
+    end_ns = int(updates.applied_ns[in_time][-1])
+    scale, unit = next((s, u) for s, u in ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns")) if end_ns >= s or s == 1)
+    spans, pushes = [], []
+    is_beside = _overlaps(updates)
+    version_read = updates.update - 1 - updates.staleness
+    for i in np.flatnonzero((updates.read_ns < end_ns) & (updates.learner <= MOST_LANES)).tolist():
+        lane = int(updates.learner[i]) - 1
+        times = (updates.read_ns[i], updates.pulled_ns[i], updates.computed_ns[i], updates.pushed_ns[i])
+        ends = [min(int(t), end_ns) / scale for t in times]
+        for part, start, end in zip((PULL, COMPUTE, PUSH), ends, ends[1:], strict=False):
+            if end > start:
+                note = f"v{version_read[i]}" if part == COMPUTE else ""
+                spans.append(Span(lane, part, start, end, note, is_beside and part == PUSH))
+        if in_time[i]:
+            pushes.append(Push(lane, ends[3], int(updates.update[i]), int(updates.staleness[i])))
+    numbers, first = np.unique(updates.update[in_time], return_index=True)
+    versions = zip((updates.applied_ns[in_time][first] / scale).tolist(), numbers.tolist(), strict=True)
+    names = [f"learner {number}" for number in range(1, min(count, MOST_LANES) + 1)]
+    return Lanes(f"time, {unit}", names, spans, pushes, list(versions), COLORS, role)
+
+
+def _overlaps(updates: Updates) -> bool:
+    """Whether a learner reads before its last gradient has arrived."""
+    order = np.lexsort((updates.index, updates.learner))
+    learner, read, pushed = updates.learner[order], updates.read_ns[order], updates.pushed_ns[order]
+    return bool(((learner[1:] == learner[:-1]) & (read[1:] < pushed[:-1])).any())
+
+
+def parts(panel: Lanes) -> list[str]:
+    """In the order of a cycle."""
+    found = {span.part for span in panel.spans}
+    return [part for part in panel.colors if part in found]
+
+
+def faces(panel: Lanes, colors: Mapping[str, str]) -> dict[str, Any]:
+    """Part → colour and strength."""
+    return {part: (colors[panel.colors[part]], 0.42 if panel.role == "predicted" else 1.0) for part in parts(panel)}
+
+
+def height(panel: Lanes) -> float:
+    """Points, without a legend."""
+    return _BELOW + _LANE * len(panel.lanes)
+
+
+def draw(axes: Any, panel: Lanes, colors: Mapping[str, str], width: float) -> None:
+    """Bars of what learners do, behind them a line down from each push to the server's versions.
+
+    Numbers over bars are staleness, those below the server's line its versions, as many as have room.
+    """
+    end = max(at for at, _ in panel.versions)
+    server = len(panel.lanes) + 0.1
+    faced, points_per_x = faces(panel, colors), 0.84 * width / end
+    axes.set_title(_KEY, loc="right", fontsize=7, color=colors["muted"], pad=4)
+    noted = colors["muted" if panel.role == "predicted" else "ground"]
+    for span in panel.spans:
+        low, tall = (_TOP + _BAR, 0.12) if span.is_beside else (_TOP, _BAR)
+        box = {"width": span.end - span.start, "height": tall, "left": span.start, "align": "edge", "zorder": 2.5}
+        axes.barh(span.lane + low, color=colors["ground"], **box)  # hides lines behind light bars
+        axes.barh(span.lane + low, color=faced[span.part], edgecolor=colors["ground"], linewidth=0.5, **box)
+        if span.note and (span.end - span.start) * points_per_x > _LETTER * (len(span.note) + 1.5):
+            axes.annotate(span.note, (span.start, span.lane + _TOP + _BAR / 2), (3, 0), textcoords="offset points",
+                          va="center", fontsize=6.5, color=noted, zorder=3)  # fmt: skip
+    free = [-math.inf] * len(panel.lanes)  # points from the left where a lane's next number has room
+    for push in panel.pushes:
+        axes.vlines(push.at, push.lane + _TOP, server, color=colors["muted"], linewidth=0.5, alpha=0.55, zorder=1.5)
+        middle, half = push.at * points_per_x, _LETTER * len(str(push.staleness)) / 2
+        right = max(0.0, free[push.lane] - (middle - half))
+        free[push.lane] = middle + right + half + 3
+        axes.annotate(str(push.staleness), (push.at, push.lane + _TOP), (right, 1.5), textcoords="offset points",
+                      ha="center", va="bottom", fontsize=7.5, color=colors["ink" if push.staleness else "muted"])  # fmt: skip
+    axes.axhline(server, color=colors["muted"], linewidth=0.9, zorder=1.6)
+    applied = {at for at, _ in panel.versions}
+    waiting = [push.at for push in panel.pushes if push.at not in applied]
+    dots = {"color": colors["accent"], "markersize": 3.6, "linestyle": "", "marker": "o", "zorder": 3}
+    axes.plot(waiting, [server] * len(waiting), **{**dots, "markerfacecolor": colors["ground"]})
+    axes.plot([at for at, _ in panel.versions], [server] * len(panel.versions), **dots)
+    _number_versions(axes, panel, server, points_per_x, colors["accent"])
+    axes.set_yticks([*(row + 0.06 for row in range(len(panel.lanes))), server], [*panel.lanes, "server's version"])
+    axes.set_ylim(server + 0.62, -0.62)
+    axes.set_xlim(0, end * 1.015)
+    axes.tick_params(axis="y", length=0, labelcolor=colors["ink"])
+    axes.spines["left"].set_visible(False)
+
+
+def _number_versions(axes: Any, panel: Lanes, server: float, points_per_x: float, color: str) -> None:
+    """Of versions at one instant the last; those that would touch the one before are left out."""
+    latest = {0.0: panel.versions[0][1] - 1, **dict(panel.versions)}
+    free = -math.inf
+    for at, version in latest.items():
+        half = _LETTER * len(str(version)) / 2
+        if at * points_per_x - half >= free:
+            axes.annotate(str(version), (at, server), (0, -4), textcoords="offset points", ha="center", va="top",
+                          fontsize=7, color=color)  # fmt: skip
+            free = at * points_per_x + half + 2
