@@ -197,8 +197,10 @@ class TestBadPoints:
     def test_unknown_family_and_no_draws(self) -> None:
         with pytest.raises(NotFoundError, match="inverse"):
             fit_loss(STEPS, STEPS, "inverted")
-        with pytest.raises(InputError, match="0 bootstrap draws"):
-            fit_loss(STEPS, STEPS, draws=0)
+        with pytest.raises(InputError, match="-1 bootstrap draws"):
+            fit_loss(STEPS, STEPS, draws=-1)
+        alone = fit_loss(STEPS, 1 / STEPS, draws=0)
+        assert alone.interval(60) == pytest.approx((alone.at(60), alone.at(60)))
 
     @pytest.mark.parametrize("family", [*FAMILIES, "last"])
     @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chronograd.cli import common
+from chronograd.cli import common, plan_goal
 
 if TYPE_CHECKING:
     from chronograd.job import Job
@@ -45,7 +45,8 @@ def _numbers(_: click.Context, option: click.Parameter, text: str) -> list[int]:
 @click.command(
     epilog="\b\nchronograd plan examples/digits.yaml --largest-batch --on V100\n"
     "chronograd plan examples/digits.yaml --largest-batch --on local --memory 2GB --confirm\n"
-    "chronograd plan examples/digits.yaml --on V100 --on A100 --counts 1,2,4,8 --batches 32,64"
+    "chronograd plan examples/digits.yaml --on V100 --on A100 --counts 1,2,4,8 --batches 32,64\n"
+    "chronograd plan examples/digits.yaml --target-accuracy 0.92 --budget 50 --deadline 6h --noise-scale 900"
 )
 @common.job_arguments
 @click.option("--largest-batch", "is_largest", is_flag=True, help="The largest batch per device that fits its memory.")
@@ -58,11 +59,15 @@ def _numbers(_: click.Context, option: click.Parameter, text: str) -> list[int]:
 @click.option("--batches", default="16,32,64,128", show_default=True, callback=_numbers, help="Batches per device.")
 @click.option("--algorithm", "algorithms", multiple=True, default=("ring",), help="All-reduce; may be repeated.")
 @click.option("--most", default=20, show_default=True, help="Settings to print.")
+@plan_goal.options
 @common.json_option
 def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_largest: bool, places: tuple[str, ...],
             trace_file: Path | None, memory: str | None, confirm: bool, probes: int, counts: list[int],
-            batches: list[int], algorithms: tuple[str, ...], most: int, as_json: bool) -> None:  # fmt: skip
-    """Find the largest batch that fits, or list settings by the price of a sample.
+            batches: list[int], algorithms: tuple[str, ...], most: int, as_json: bool, **asked: Any) -> None:  # fmt: skip
+    """Find the largest batch that fits, the setting that reaches a goal, or list settings by the price of a sample.
+
+    With --target-accuracy, --budget or --deadline: hours and dollars to the target of every setting that no other beats in both,
+    with their middle 80 %, how likely each keeps the goal, which to take, why, and what would change that.
 
     Without torch, give a trace saved by `chronograd count JOB --out FILE`.
     """
@@ -75,7 +80,12 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
         raise click.UsageError("--memory and --confirm go with --largest-batch")
     if confirm and places not in ((), ("local",), ("cpu",)):
         raise click.UsageError(f"--confirm runs here: write --on local, not {' '.join(places)}")
+    if is_largest and plan_goal.is_asked(asked):
+        raise click.UsageError("--largest-batch and a goal are two questions: ask one at a time")
     trace = Trace.load(trace_file) if trace_file else trace_job(job)
+    if plan_goal.is_asked(asked):
+        plan_goal.plan(trace, job, places, counts, batches, algorithms, most, as_json, **asked)
+        return
     if not is_largest:
         _plan_settings(trace, job, places, counts, batches, algorithms, most, as_json)
         return
@@ -162,12 +172,10 @@ def _plan_settings(trace: Trace, job: Job, places: Sequence[str], counts: list[i
     """Settings that fit, the cheapest sample first; those without a price after them, the fastest first."""
     import numpy as np
 
-    from chronograd.hardware import catalog
     from chronograd.predict.plan import evaluate
     from chronograd.units import dollars, quantity, seconds, si
 
-    names = list(places) or [d.name for d in catalog.devices() if d.kind == "gpu"]
-    devices = [catalog.device(name) for name in names]
+    devices = plan_goal.devices_of(job, places)
     table = evaluate(trace, job, devices, counts, batches, algorithms)
     per_sample = table["cost_usd_per_hour"] / 3600 / table["throughput_samples_per_s"]
     order = np.lexsort((-table["throughput_samples_per_s"], per_sample))

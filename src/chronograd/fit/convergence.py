@@ -57,7 +57,8 @@ def converged_at(steps: Array, values: Array) -> float:
 
 def median_of_three(values: Array) -> Array:
     """Of each value and its neighbours; the ends stay."""
-    return np.median([values, np.append(values[:1], values[:-1]), np.append(values[1:], values[-1:])], axis=0)
+    beside = [values, np.append(values[:1], values[:-1]), np.append(values[1:], values[-1:])]
+    return np.asarray(np.median(beside, axis=0))
 
 
 def forecast_convergence(curve: LearningCurve, known: Published | None = None) -> Convergence:
@@ -118,7 +119,7 @@ def from_curve(curve: LearningCurve, known: Published) -> Convergence:
 
 def _to_level(steps: Array, values: Array, first: float) -> float:
     """Where the exponential has come within CONVERGED of the fall from `first` to its level; at once if nothing falls."""
-    model = fit_loss(steps, values, "exponential", draws=1)
+    model = fit_loss(steps, values, "exponential", draws=0)
     level = model.coefficients["c"]
     near = CONVERGED * max(first - level, TINY)
     is_flat = float(np.ptp(values)) <= near

@@ -92,6 +92,7 @@ def forecast(
     at: Sequence[float] = (),
     num_earlier: int = 0,
     known: Published | None = None,
+    draws: int = 100,
 ) -> Forecast:
     """Fit the first `fraction` of a curve, since the last drop of its learning rate, and forecast.
 
@@ -101,7 +102,7 @@ def forecast(
         family: None takes the best on held-out points of the fitted part.
         target: a loss, or an accuracy, to be reached. `at`: steps; the last of the curve and the planned one are added.
         num_earlier: forecasts of convergence that were made on the way, evenly spaced.
-        known: published runs, those of the package by default.
+        known: published runs, those of the package by default. draws: refits for the intervals of values.
     Raises: InputError for too few points, or a target that is no loss or accuracy.
     """
     count = int(fraction * len(curve.steps))
@@ -113,7 +114,7 @@ def forecast(
         raise InputError(f"a target {curve.metric} of {target}", "give an accuracy from 0 to 1, or a loss from 0")
     early, known = curve.first(count), published() if known is None else known
     started, kept = early.since_last_drop(MIN_POINTS)
-    model = fit_loss(kept.steps, kept.values, family or best_family(kept.steps, kept.values))
+    model = fit_loss(kept.steps, kept.values, family or best_family(kept.steps, kept.values), draws)
     until = float(early.steps[-1])
     course = _Course(curve, model, started, until, _ahead(curve.schedule, until), known)
     ends = [curve.steps[-1], *([curve.schedule.planned] if curve.schedule.planned else [])]

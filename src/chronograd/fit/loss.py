@@ -135,7 +135,7 @@ def fit_loss(
     Args:
         steps: rising, above 0. losses: finite, at least 0, one per step.
         family: of `curves.FAMILIES`, or `last`.
-        draws: bootstrap refits. seed: of the draws.
+        draws: bootstrap refits; with 0 the bounds of an interval are the curve. seed: of the draws.
     Leaves out: changes of the learning rate, after which a curve must be fitted anew.
     Raises: InputError for points that cannot be fitted; NotFoundError for a family.
     Source: Peng et al., Optimus, EuroSys 2018; the intervals are ours.
@@ -146,12 +146,16 @@ def fit_loss(
     """
     if family != LAST and family not in FAMILIES:
         raise NotFoundError("loss family", family, [*FAMILIES, LAST])
-    if draws < 1:
-        raise InputError(f"{draws} bootstrap draws give no interval", "draw at least 1")
+    if draws < 0:
+        raise InputError(f"{draws} bootstrap draws", "draw at least 1, or 0 for no intervals")
     k, observed = _points(steps, losses)
     first, largest = float(k[0]), max(float(replace_outliers(observed).max()), TINY)
     k, observed = k / first, observed / largest
     p = _fit(family, k, observed)
+    ends = [float(first * third[-1]) for third in np.array_split(k, 3)]
+    thirds = ends[0], ends[1], ends[2]
+    if not draws:
+        return LossModel(family, first, largest, thirds, len(k), p, p[None], np.zeros((1, 3)), np.zeros(1))
     fitted = evaluate(family, k, p)
     random = np.random.default_rng(seed)
     residuals = np.array_split(observed - fitted, 3)
@@ -161,8 +165,7 @@ def fit_loss(
         refits.append(_fit(family, k, sample, near=p))
     noise = np.column_stack([random.choice(part, draws) for part in residuals])
     drift = random.choice(_drift(family, k, observed), draws) * random.choice([-1.0, 1.0], draws)
-    ends = [float(first * third[-1]) for third in np.array_split(k, 3)]
-    return LossModel(family, first, largest, (ends[0], ends[1], ends[2]), len(k), p, np.array(refits), noise, drift)
+    return LossModel(family, first, largest, thirds, len(k), p, np.array(refits), noise, drift)
 
 
 def best_family(steps: Sequence[float] | Array, losses: Sequence[float] | Array, tail: float = 0.25) -> str:

@@ -83,7 +83,7 @@ def weighted_quantiles(values: Array, weights: Array, shares: tuple[float, ...])
     """
     order = np.argsort(values)
     passed = np.cumsum(weights[order]) / weights.sum()
-    return [float(values[order][min(np.searchsorted(passed, share), len(order) - 1)]) for share in shares]
+    return [float(values[order][min(int(np.searchsorted(passed, share)), len(order) - 1)]) for share in shares]
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.job import Job
 from chronograd.predict.calibration import Calibration, calibrations
+from chronograd.predict.compute import sigma_log
 from chronograd.predict.memory import Memory, footprint, optimizer_kind, reserve_bytes
 from chronograd.predict.prediction import Setting, footprint_of, price_of, rank_work, setting_of, with_others
 from chronograd.trace import Trace
@@ -37,7 +38,8 @@ def evaluate(
         job: training and cluster fields that hold for all; its own device, count and batch are not used.
         counts: numbers of devices. batches: samples per step of one device.
 
-    Returns: `device` (index into devices), `count`, `batch_per_rank`, `algorithm` (index), `step_time_s`,
+    Returns: `device` (index into devices), `count`, `batch_per_rank`, `algorithm` (index), `step_time_s`, `sigma_log` (its
+    standard deviation, of the logarithm),
     `throughput_samples_per_s` (of all devices), `cost_usd_per_hour` (NaN where no price is known), `memory_bytes` (of
     one device) and `fits`, in that order of the arguments, algorithms changing
     fastest.
@@ -48,6 +50,7 @@ def evaluate(
     shape = (len(devices), len(counts), len(batches), len(algorithms))
     count, batch = np.array(counts), np.array(batches)
     step_s, cost, capacity, memory = np.empty(shape), np.empty(shape[:2]), np.empty(shape[0]), np.empty(shape[1:3])
+    spread = np.empty(shape[:3])
     for d, device in enumerate(catalog.device(x) if isinstance(x, str) else x for x in devices):
         base = replace(setting_of(job, algorithms[0], device), batch_per_rank=1)
         price = price_of(job, device)
@@ -61,6 +64,7 @@ def evaluate(
             for b, samples in enumerate(batches):
                 setting = replace(ranks, batch_per_rank=samples)
                 times, alone = rank_work(trace, samples, setting)
+                spread[d, same, b] = sigma_log(trace, times, calibration)
                 for a, algorithm in enumerate(algorithms):
                     parts = with_others(trace, times, alone, replace(setting, algorithm=algorithm))[0]
                     step_s[d, same, b, a] = sum(parts.values())
@@ -73,6 +77,7 @@ def evaluate(
         "batch_per_rank": batch[index[2]].ravel(),
         "algorithm": index[3].ravel(),
         "step_time_s": step_s.ravel(),
+        "sigma_log": spread[index[0], index[1], index[2]].ravel(),
         "throughput_samples_per_s": (samples_per_step / step_s).ravel(),
         "cost_usd_per_hour": cost[index[0], index[1]].ravel(),
         "memory_bytes": memory[index[1], index[2]].ravel(),

@@ -1,0 +1,263 @@
+"""Goals: which of many settings reaches a target in time and within budget, how likely, and what would change the choice.
+
+    hours   = steps to the target · step time / 3600       steps by batch: (1 + noise scale / batch), predict.batch_size
+    dollars = hours · price per device and hour · devices
+
+Both are log-normal: the variances of log(step time), of log(epochs to the target) and of what the noise scale leaves open add up.
+As hours decide dollars, a setting keeps deadline and budget if it keeps the earlier of the deadline and budget / price.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from chronograd.errors import InputError
+from chronograd.hardware import catalog
+from chronograd.hardware.catalog import Device
+from chronograd.job import Job
+from chronograd.predict.batch_size import steps_factor
+from chronograd.predict.calibration import Z80
+from chronograd.predict.prediction import price_of
+
+Kind = Literal["on-demand", "spot"]
+KINDS: tuple[Kind, ...] = ("on-demand", "spot")
+# Of log(epochs to a target) between seeds of one job: 3 to 12 % in the studies of this project.
+SEED_SIGMA = 0.1
+# Times the job's batch, where no noise scale was measured: published ones on CIFAR-10 and ImageNet lie in this range.
+ASSUMED_NOISE = (2.0, 8.0, 32.0)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What the target takes.
+
+    Attributes:
+        samples: training samples until the target at batch `reference_batch`.
+        sigma_log: standard deviation of log(samples).
+        reached: probability that the target is reached at all.
+        noise_scale: of the gradient, in samples, with the middle 80 %.
+        source: where the number comes from.
+    """
+
+    samples: float
+    reference_batch: int
+    sigma_log: float = SEED_SIGMA
+    reached: float = 1.0
+    noise_scale: tuple[float, float, float] = (math.nan, math.nan, math.nan)
+    source: str = "told"
+
+    def __post_init__(self) -> None:
+        if not (0 < self.samples < math.inf and self.reference_batch > 0 and 0 <= self.sigma_log < math.inf):
+            raise InputError(
+                f"{self.samples:g} samples at batch {self.reference_batch} to the target", "give epochs above 0"
+            )
+        if math.isnan(self.noise_scale[1]):
+            assumed = tuple(times * self.reference_batch for times in ASSUMED_NOISE)
+            object.__setattr__(self, "noise_scale", assumed)
+
+    def steps(self, batch: Any) -> tuple[Any, Any]:
+        """Steps to the target by global batch, and the standard deviation of their logarithm."""
+        least, middle, most = (steps_factor(batch, self.reference_batch, scale) for scale in self.noise_scale)
+        of_noise = np.abs(np.log(most / least)) / (2 * Z80)
+        return self.samples / self.reference_batch * middle, np.hypot(self.sigma_log, of_noise)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Attributes: budget_usd, deadline_s: None where there is none. confidence: the probability that is asked for."""
+
+    budget_usd: float | None = None
+    deadline_s: float | None = None
+    confidence: float = 0.8
+
+    def __post_init__(self) -> None:
+        limits = (self.budget_usd, self.deadline_s)
+        if any(limit is not None and not 0 < limit < math.inf for limit in limits) or not 0 < self.confidence < 1:
+            raise InputError(f"a goal of {limits} at {self.confidence}", "give a budget and a deadline above 0")
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Interruptions of spot instances: of one node per hour, and what each costs: work since a checkpoint, and the start.
+
+    The defaults are assumed; vendors publish no rates that hold.
+    """
+
+    per_hour: float = 0.05
+    lost_s: float = 600.0
+
+    def slow_down(self, nodes: Any) -> Any:
+        """Wall time over time without interruptions; infinite where no work is left between them."""
+        share = np.asarray(self.per_hour * nodes * self.lost_s / 3600)
+        return np.where(share < 1, 1 / np.maximum(1 - share, 1e-12), np.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """Settings with what they take: arrays of one row each, on-demand first, then spot.
+
+    Attributes:
+        columns: of `predict.plan.evaluate`, and `kind` (index into KINDS), `price_usd_per_hour` (of all devices),
+            `steps`, `hours`, `dollars` (medians), `sigma_log`, `probability` (of keeping the goal).
+        is_candidate: fits in memory, and has a price.
+        chosen: row of the choice; None if no setting keeps the goal with its confidence.
+    """
+
+    columns: Mapping[str, np.ndarray]
+    is_candidate: np.ndarray
+    goal: Goal
+    effort: Effort
+    chosen: int | None
+
+    def interval(self, name: str, row: int) -> tuple[float, float]:
+        """The middle 80 % of `hours` or `dollars`."""
+        spread = math.exp(Z80 * float(self.columns["sigma_log"][row]))
+        return float(self.columns[name][row]) / spread, float(self.columns[name][row]) * spread
+
+    def surely(self, name: str) -> np.ndarray:
+        """Hours or dollars of each row that are enough with the confidence of the goal; infinite where the target is too
+        unsure."""
+        asked = self.goal.confidence / max(self.effort.reached, 1e-12)
+        if asked >= 1:
+            return np.full(len(self.columns[name]), math.inf)
+        return np.asarray(self.columns[name] * np.exp(ndtri(asked) * self.columns["sigma_log"]))
+
+    def front(self) -> list[int]:
+        """Rows than which none is both faster and cheaper, the fastest first."""
+        rows = np.flatnonzero(self.is_candidate)
+        order = rows[np.lexsort((self.columns["dollars"][rows], self.columns["hours"][rows]))]
+        costs = self.columns["dollars"][order]
+        before = np.concatenate([[math.inf], np.minimum.accumulate(costs)[:-1]])
+        return [int(row) for row in order[costs < before * (1 - 1e-9)]]  # what differs by rounding only is the same
+
+    def likeliest(self) -> int | None:
+        """The candidate that keeps the goal most probably."""
+        rows = np.flatnonzero(self.is_candidate)
+        return int(rows[np.argmax(self.columns["probability"][rows])]) if len(rows) else None
+
+    def under(self, goal: Goal) -> Choices:
+        """The same settings under another goal."""
+        return _chosen(self.columns, self.is_candidate, goal, self.effort)
+
+
+def choose(
+    table: Mapping[str, np.ndarray],
+    devices: Sequence[Device],
+    job: Job,
+    effort: Effort,
+    goal: Goal,
+    spot: Spot = Spot(),
+    kinds: Sequence[Kind] = KINDS,
+) -> Choices:
+    """Of the settings of `predict.plan.evaluate`, the one to take.
+
+    With a deadline it is the cheapest that keeps the goal with its confidence, with only a budget the fastest, with neither the
+    cheapest.
+
+    Left out: evaluation, start-up, storage and traffic between zones; devices are priced one by one, also where vendors rent
+    them by eight only.
+    """
+    asked = [_of_kind(table, devices, job, effort, spot, kind) for kind in kinds]
+    columns = {name: np.concatenate([one[name] for one in asked]) for name in asked[0]}
+    is_candidate = columns["fits"] & np.isfinite(columns["dollars"])
+    return _chosen(columns, is_candidate, goal, effort)
+
+
+def _of_kind(
+    table: Mapping[str, np.ndarray], devices: Sequence[Device], job: Job, effort: Effort, spot: Spot, kind: Kind
+) -> dict[str, np.ndarray]:
+    unit = np.array([_price(job, device, kind) for device in devices])
+    per_node = np.array([max(1, device.node.devices_per_node) for device in devices])
+    count = table["count"]
+    price = unit[table["device"]] * count
+    steps, sigma_steps = effort.steps(count * table["batch_per_rank"])
+    slow = spot.slow_down(-(-count // per_node[table["device"]])) if kind == "spot" else 1.0
+    hours = steps * table["step_time_s"] * slow / 3600
+    return {
+        **table,
+        "kind": np.full(len(count), KINDS.index(kind)),
+        "price_usd_per_hour": price,
+        "steps": steps,
+        "hours": hours,
+        "dollars": hours * price,
+        "sigma_log": np.hypot(table["sigma_log"], sigma_steps),
+    }
+
+
+def _price(job: Job, device: Device, kind: Kind) -> float:
+    """Dollars per device and hour; NaN where it is not known. A price in the job is that on demand."""
+    if kind == "on-demand":
+        found = price_of(job, device)
+        return found[0] if found else math.nan
+    listed = catalog.price_of(device, "spot") if device.kind == "gpu" else None
+    return listed.usd_per_device_hour if listed else math.nan
+
+
+def _chosen(columns: Mapping[str, np.ndarray], is_candidate: np.ndarray, goal: Goal, effort: Effort) -> Choices:
+    hours, dollars, price = (columns[name] for name in ("hours", "dollars", "price_usd_per_hour"))
+    limit = np.full(len(hours), math.inf if goal.deadline_s is None else goal.deadline_s / 3600)
+    if goal.budget_usd is not None:
+        limit = np.minimum(limit, goal.budget_usd / price)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = (np.log(limit) - np.log(hours)) / np.maximum(columns["sigma_log"], 1e-12)
+    probability = effort.reached * np.where(np.isfinite(hours), ndtr(z), 0.0)
+    columns = {**columns, "probability": probability}
+    rows = np.flatnonzero(is_candidate & (probability >= goal.confidence))
+    first, second = (hours, dollars) if goal.deadline_s is None and goal.budget_usd is not None else (dollars, hours)
+    with np.errstate(divide="ignore"):
+        alike = np.round(np.log(first[rows]), 9)
+    chosen = int(rows[np.lexsort((second[rows], alike))[0]]) if len(rows) else None
+    return Choices(columns, is_candidate, goal, effort, chosen)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What would change the choice: `what` at `value` (hours, dollars, or times as many steps), and the row taken then."""
+
+    what: Literal["deadline", "budget", "steps"]
+    value: float
+    row: int | None
+
+
+def changes(choices: Choices) -> list[Change]:
+    """The tighter deadline and budget at which another setting is chosen, the looser deadline, and how many times as many
+    steps the choice bears."""
+    goal, row = choices.goal, choices.chosen
+    if row is None:
+        return []
+    found = []
+    hours, dollars = (float(choices.surely(name)[row]) for name in ("hours", "dollars"))
+    tighter = choices.under(replace(goal, deadline_s=3600 * hours * (1 - 1e-9)))
+    found.append(Change("deadline", hours, tighter.chosen))
+    if goal.deadline_s is not None:
+        looser = choices.under(replace(goal, deadline_s=None, budget_usd=None)).chosen
+        if looser is not None and looser != row:
+            found.append(Change("deadline", float(choices.surely("hours")[looser]), looser))
+    cheaper = choices.under(replace(goal, budget_usd=dollars * (1 - 1e-9)))
+    found.append(Change("budget", dollars, cheaper.chosen))
+    limits = [limit / least for limit, least in (
+        (None if goal.deadline_s is None else goal.deadline_s / 3600, hours), (goal.budget_usd, dollars),
+    ) if limit is not None]  # fmt: skip
+    if limits:
+        found.append(Change("steps", min(limits), None))
+    return found
+
+
+def missing(choices: Choices) -> dict[str, float | None]:
+    """Where no setting keeps the goal: the least deadline in hours within the budget, and the least budget in dollars within
+    the deadline, with its confidence; None where no such setting is."""
+    hours, dollars = (np.where(choices.is_candidate, choices.surely(name), math.inf) for name in ("hours", "dollars"))
+    goal = choices.goal
+    within_budget = dollars <= (math.inf if goal.budget_usd is None else goal.budget_usd)
+    in_time = hours <= (math.inf if goal.deadline_s is None else goal.deadline_s / 3600)
+    least = {
+        "deadline_h": hours[within_budget].min(initial=math.inf),
+        "budget_usd": dollars[in_time].min(initial=math.inf),
+    }
+    return {name: float(value) if math.isfinite(value) else None for name, value in least.items()}
