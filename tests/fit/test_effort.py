@@ -55,8 +55,21 @@ def test_the_command_on_a_job_worked_out_by_hand(capsys: pytest.CaptureFixture[s
     """Hours are steps x step time, dollars hours x price; all of it from what `predict` says of the chosen setting."""
     file = tmp_path / "job.yaml"
     file.write_text(json.dumps({**JOB, "cluster": {"device": "v100", "price_usd_per_hour": 2.0}}))
-    words = ["plan", str(file), *"--on v100 --counts 1,2 --batches 50,100 --prices on-demand --json".split()]
-    goal = "--epochs-to-target 10 --target-accuracy 0.9 --noise-scale 300 --budget 50 --deadline 6h".split()
+    words = [
+        "plan",
+        str(file),
+        "--on",
+        "v100",
+        "--counts",
+        "1,2",
+        "--batches",
+        "50,100",
+        "--prices",
+        "on-demand",
+        "--json",
+    ]
+    goal = ["--epochs-to-target", "10", "--target-accuracy", "0.9", "--noise-scale", "300", "--budget", "50"]
+    goal += ["--deadline", "6h"]
     assert main([*words, *goal]) == 0
     found = json.loads(capsys.readouterr().out)
     chosen = found["chosen"]
@@ -69,7 +82,7 @@ def test_the_command_on_a_job_worked_out_by_hand(capsys: pytest.CaptureFixture[s
     assert chosen["hours"] == pytest.approx(steps * step_s / 3600)
     assert chosen["dollars"] == pytest.approx(2.0 * chosen["count"] * steps * step_s / 3600)
     assert chosen["dollars"] == min(row["dollars"] for row in found["front"])
-    assert main([*words, *goal[:-3], "0.0000001", "--deadline", "6h"]) == 0
+    assert main([*words, *goal, "--budget", "0.0000001"]) == 0
     assert json.loads(capsys.readouterr().out)["chosen"] is None
     assert main([*words[:-1], *goal[:-1], "1ms"]) == 2
     assert main([*words[:-1], *goal[:-1], "1s"]) == 0

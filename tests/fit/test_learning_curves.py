@@ -135,7 +135,19 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     file.write_text(
         "epoch,accuracy\n" + "".join(f"{int(e)},{1 - v / 2}\n" for e, v in zip(EPOCHS, LOSSES, strict=True))
     )
-    words = ["fit", "loss", str(file), "--metric", "accuracy", "--fraction", "0.5", "--to", "0.925"]
+    words = [
+        "fit",
+        "loss",
+        str(file),
+        "--metric",
+        "accuracy",
+        "--fraction",
+        "0.5",
+        "--to",
+        "0.925",
+        "--schedule",
+        "constant",
+    ]
     assert main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["family"] == "inverse"
@@ -144,6 +156,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(words) == 0
     assert "it was reached at epoch 39" in capsys.readouterr().out
     assert main([*words, "--drops", "x"]) == 2
-    assert main([*words[:-1], "1.5"]) == 2
+    assert main([*words, "--to", "1.5"]) == 2
     with pytest.raises(InputError, match="do not make a curve"):
         forecast(curve(LOSSES), fraction=0.05)

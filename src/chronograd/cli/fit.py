@@ -206,7 +206,11 @@ _FORECAST = ("workers", "servers", "steps_per_s", "low", "high")
     help="Of the learning rate: annealed is cosine, one cycle, linear. A run knows its own.",
 )
 @click.option("--drops", metavar="K,K,...", help="Where the learning rate falls at once, seen or still to come.")
-@click.option("--planned", type=click.FloatRange(0, min_open=True), help="Where training is to end.")
+@click.option(
+    "--planned",
+    type=click.FloatRange(0, min_open=True),
+    help="Where training is to end; with --fraction, where the file does.",
+)
 @click.option(
     "--earlier", "num_earlier", default=0, type=click.IntRange(0, 1000), help="Also forecasts made on the way."
 )
@@ -232,6 +236,8 @@ def loss_command(source: Path, metric: str, column: str | None, family: str | No
     from chronograd.fit.schedule import Schedule
 
     curve = read_curve(source, "accuracy" if metric == "accuracy" else "loss", column)
+    if planned is None and fraction < 1 and curve.schedule.planned is None:
+        planned = float(curve.steps[-1])  # of a finished log, which had been planned to end there
     if schedule or drops or planned:
         told = curve.schedule
         kind = schedule or ("multi_step" if drops else told.kind)

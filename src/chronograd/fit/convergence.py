@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from chronograd.errors import InputError
-from chronograd.fit.curves import TINY, Array
+from chronograd.fit.curves import LARGEST_EXPONENT, TINY, Array
 from chronograd.fit.learning_curves import LearningCurve
 from chronograd.fit.loss import FARTHEST, INTERVAL, MIN_POINTS, fit_loss
 from chronograd.fit.published_curves import Published, published, weighted_quantiles
@@ -72,9 +72,9 @@ def forecast_convergence(curve: LearningCurve, known: Published | None = None) -
     known = published() if known is None else known
     schedule, now = curve.schedule, float(curve.steps[-1])
     is_falling = schedule.drops_after(now) if schedule.kind == "multi_step" else schedule.kind == "annealed"
-    if is_falling or (schedule.kind is None and schedule.planned and schedule.planned > now):
-        return from_schedule(schedule, now, known)
-    return from_curve(curve, known)
+    if not is_falling and not (schedule.kind is None and schedule.planned and schedule.planned > now):
+        return from_curve(curve, known)
+    return min(from_schedule(schedule, now, known), _at_zero(curve, known), key=lambda one: one.step)
 
 
 def from_schedule(schedule: Schedule, now: float, known: Published) -> Convergence:
@@ -97,6 +97,13 @@ def _moved(progress: float, num_drops: int) -> float:
     return min(whole, num_drops) + progress - whole if num_drops else progress
 
 
+def _at_zero(curve: LearningCurve, known: Published) -> Convergence:
+    """When the curve, as it goes now, will be so near 0 that no drop of the rate can bring it much lower."""
+    started, kept = curve.since_last_drop(MIN_POINTS)
+    step = started + zero_reaches(CONVERGED * float(curve.values[0]), kept.steps, kept.values)
+    return _corrected(curve, step, known)
+
+
 def from_curve(curve: LearningCurve, known: Published) -> Convergence:
     """As the points since the last drop of the rate extrapolate, times how far off that was on published runs.
 
@@ -104,12 +111,18 @@ def from_curve(curve: LearningCurve, known: Published) -> Convergence:
     down to 0, by the geometric mean of that and of an exponential to 0, with weights that were best on published runs.
     """
     started, kept = curve.since_last_drop(MIN_POINTS)
-    now, first = float(curve.steps[-1]), float(curve.values[0])
+    first = float(curve.values[0])
     nearest, farthest = float(kept.steps[0]), FARTHEST * float(kept.steps[-1])
     to_level = float(np.clip(_to_level(kept.steps, kept.values, first), nearest, farthest))
-    to_zero = float(np.clip(_to_zero(kept.steps, kept.values, first), nearest, MOST_APART * to_level))
+    to_zero = float(np.clip(zero_reaches(CONVERGED * first, kept.steps, kept.values), nearest, MOST_APART * to_level))
     share = WEIGHT_OF_ZERO if curve.metric == "loss" else 0.0
     step = started + to_level ** (1 - share) * to_zero**share
+    return _corrected(curve, step, known)
+
+
+def _corrected(curve: LearningCurve, step: float, known: Published) -> Convergence:
+    """By how far off such forecasts were on published runs; what lies behind us is told as it was."""
+    now = float(curve.steps[-1])
     ratios = np.concatenate([np.ones(1), *(np.array(values) for values in known.ratios.values())])
     low, middle, high = np.maximum(now, step * np.quantile(ratios, SHARES))
     if middle <= now:
@@ -127,11 +140,27 @@ def _to_level(steps: Array, values: Array, first: float) -> float:
     return float(steps[0]) if is_flat else math.inf if reached is None else reached
 
 
-def _to_zero(steps: Array, values: Array, first: float) -> float:
-    """Where the straight line through the later half of log(values) has fallen to CONVERGED of `first`."""
+def zero_line(steps: Array, values: Array) -> tuple[float, float]:
+    """Slope and intercept of the straight line through the later half of log(values): an exponential to 0."""
     late = slice(-max(MIN_POINTS, len(steps) // 2), None)
-    slope, intercept = np.polyfit(steps[late], np.log(np.maximum(values[late], TINY * max(first, TINY))), 1)
-    return math.inf if slope >= 0 else float((math.log(max(CONVERGED * first, TINY)) - intercept) / slope)
+    slope, intercept = np.polyfit(steps[late], np.log(np.maximum(values[late], TINY * max(float(values[0]), TINY))), 1)
+    return float(slope), float(intercept)
+
+
+def zero_reaches(value: float, steps: Array, values: Array) -> float:
+    """Where that line has fallen to a value; infinite where it does not fall."""
+    slope, intercept = zero_line(steps, values)
+    return math.inf if slope >= 0 else float((math.log(max(value, TINY)) - intercept) / slope)
+
+
+def zero_error(steps: Array, values: Array, tail: float = 0.25) -> float:
+    """As `loss.family_errors`, of that line; infinite with too few points to spare a tail."""
+    head = len(steps) - max(1, round(tail * len(steps)))
+    if head < MIN_POINTS:
+        return math.inf
+    slope, intercept = zero_line(steps[:head], values[:head])
+    forecast = np.exp(np.minimum(intercept + slope * steps[head:], LARGEST_EXPONENT))
+    return float(np.mean(np.abs(forecast - values[head:])) / max(float(values.max()), TINY))
 
 
 def levels_ahead(schedule: Schedule, now: float, steps: Array, known: Published) -> tuple[Array, Array]:

@@ -9,12 +9,22 @@ from typing import Any
 import numpy as np
 
 from chronograd.errors import InputError
-from chronograd.fit.convergence import SHARES, Convergence, forecast_convergence, levels_ahead
+from chronograd.fit.convergence import (
+    MOST_APART,
+    SHARES,
+    WEIGHT_OF_ZERO,
+    Convergence,
+    forecast_convergence,
+    levels_ahead,
+    zero_error,
+    zero_reaches,
+)
 from chronograd.fit.learning_curves import LearningCurve
 from chronograd.fit.loss import MIN_POINTS, LossModel, best_family, family_errors, fit_loss
 from chronograd.fit.published_curves import Published, published, weighted_quantiles
 from chronograd.fit.schedule import Schedule
 
+NO_WORSE = 2.0  # times the error of the best family on held-out points: as likely as that
 NUM_STEPS = 400  # tried between now and the planned end
 
 
@@ -116,11 +126,12 @@ def forecast(
     started, kept = early.since_last_drop(MIN_POINTS)
     model = fit_loss(kept.steps, kept.values, family or best_family(kept.steps, kept.values), draws)
     until = float(early.steps[-1])
-    course = _Course(curve, model, started, until, _ahead(curve.schedule, until), known)
+    errors = family_errors(kept.steps, kept.values)
+    course = _Course(curve, kept, model, errors, started, until, _ahead(curve.schedule, until), known)
     ends = [curve.steps[-1], *([curve.schedule.planned] if curve.schedule.planned else [])]
     counts = np.unique(np.linspace(0, count, num_earlier + 2)[1:-1].astype(int))
     return Forecast(
-        curve, model, until, started, course.ahead, family_errors(kept.steps, kept.values),
+        curve, model, until, started, course.ahead, errors,
         tuple(course.at(step) for step in sorted({float(step) for step in (*at, *ends) if step > started})),
         None if target is None else course.reached(target),
         forecast_convergence(early, known),
@@ -143,7 +154,9 @@ class _Course:
     """A curve's family until `ahead`, and published runs from there on."""
 
     curve: LearningCurve
+    kept: LearningCurve
     model: LossModel
+    errors: dict[str, float]
     started: float
     until: float
     ahead: float | None
@@ -169,11 +182,30 @@ class _Course:
         value = self._shown(target)
         is_there = np.flatnonzero(self.curve.values <= value)
         seen = float(self.curve.steps[is_there[0]]) if len(is_there) else None
-        found = [self.model.steps_to(value), *self.model.steps_to_interval(value)]
+        found = [self._steps_to(value), *self.model.steps_to_interval(value)]
         step, low, high = (None if k is None else k + self.started for k in found)
+        low, high = (
+            low if low is None or step is None else min(low, step),
+            high if step is None or high is None else max(high, step),
+        )
         if self.ahead is not None and (step is None or step > self.ahead):
             step, low, high = self._reached_as_published(value)
+            zero = self.started + zero_reaches(value, self.kept.steps, self.kept.values)
+            if self.curve.metric == "loss" and self.until < zero < (step or np.inf):
+                step, low = zero, min(low or zero, zero)
         return Reached(target, step, low, high, seen)
+
+    def _steps_to(self, value: float) -> float | None:
+        """As the family has it; of a loss that may as well fall to 0, the mean that `convergence.from_curve` takes."""
+        own, kept = self.model.steps_to(value), self.kept
+        is_likely = zero_error(kept.steps, kept.values) <= NO_WORSE * min(self.errors.values(), default=0.0)
+        if self.curve.metric != "loss" or not is_likely:
+            return own
+        zero = zero_reaches(value, kept.steps, kept.values)
+        if not np.isfinite(zero) or zero <= 0:
+            return own
+        other = min(np.inf if own is None else own, MOST_APART * zero)
+        return float(other ** (1 - WEIGHT_OF_ZERO) * zero**WEIGHT_OF_ZERO)
 
     def _reached_as_published(self, value: float) -> list[float | None]:
         """When runs of such a schedule had fallen as far as it is from here to the value; None where they never did."""

@@ -1,0 +1,309 @@
+"""Loss curves: from the first part of a run, when will it have converged, and when will it reach a target?
+
+The plain form is that of Optimus (Peng et al., EuroSys 2018). Own runs are trained under four schedules of the learning rate;
+published ones are added where CHRONOGRAD_MEASURED names the folder that holds them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from chronograd.fit.convergence import CONVERGED, converged_at, forecast_convergence
+from chronograd.fit.curves import LAST
+from chronograd.fit.forecast import forecast
+from chronograd.fit.learning_curves import LearningCurve, Metric, read_curve
+from chronograd.fit.loss import MIN_POINTS, best_family, fit_loss
+from chronograd.fit.published_curves import published
+from chronograd.fit.schedule import Schedule
+from chronograd.job import Job, from_dict
+from chronograd.report.figure import Figure, Lines, Mark, Series
+from chronograd.report.page import Highlight, Page, Section, Table
+from chronograd.studies.lab import Lab, over_seeds, split_seed
+from chronograd.studies.published_runs import PublishedCurve, cifar_resnets, dawnbench, measured_folder
+from chronograd.studies.study import Results, Row, Settings, Study
+from chronograd.studies.tables import distinct, study_page
+
+FRACTIONS = (0.25, 0.5, 0.75)
+OURS, UNTOLD, OPTIMUS, BEST = "with the schedule", "with the end only", "Optimus", "best family"
+METHODS = (OURS, UNTOLD, BEST, OPTIMUS, LAST)
+OWN = "own runs"
+NUM_SHOWN = 60  # points of a plotted forecast
+
+
+def experiments(settings: Settings) -> dict[str, Job]:
+    """Every network under every schedule with every augmentation, such as `small-cnn, cosine, crop and flip`."""
+    data = {key: settings[key] for key in ("samples", "image_size", "test_samples")} | {"name": settings["data"]}
+    found = {}
+    for network in settings["networks"]:
+        for (name, schedule), (how, augmentation) in itertools.product(
+            settings["schedules"].items(), settings["augmentations"].items()
+        ):
+            training = {
+                "recipe": "sgd-momentum", "epochs": settings["epochs"], "batch": settings["batch"],
+                "learning_rate": settings["learning_rate"], "checkpoint_every": settings["epochs"],
+                "augmentation": augmentation, "schedule": name, **schedule,
+            }  # fmt: skip
+            job = {"network": {"name": network}, "data": data, "training": training, "cluster": {"device": "cpu"}}
+            found[f"{network}, {name}, {how}"] = from_dict(job)
+    return found
+
+
+def conduct(lab: Lab, settings: Settings) -> Results:
+    runs = lab.train(over_seeds(experiments(settings), settings["seeds"]))
+    metrics: tuple[Metric, ...] = ("loss", "accuracy")
+    curves = [
+        PublishedCurve(replace(read_curve(run.path, metric), name=f"{name}, {metric}"), _own(name), name)
+        for name, run in runs.items()
+        for metric in metrics
+    ]
+    notes = []
+    measured = measured_folder()
+    if measured is None:
+        notes.append("Published curves were not at hand (CHRONOGRAD_MEASURED): only own runs are forecast.")
+    else:
+        curves += [*dawnbench(measured), *cifar_resnets(measured)]
+    rows: dict[str, list[Row]] = {"convergence": [], "target": []}
+    for one in curves:
+        for kind, row in forecasts(one):
+            rows[kind].append(row)
+        lab.say(f"{one.source}: {one.curve.name}")
+    kept = {
+        one.curve.name: _shown(one.curve)
+        for one in curves
+        if one.source.startswith(OWN) and one.curve.metric == "accuracy" and split_seed(one.group)[1] == 0
+    }
+    return lab.results(settings, rows=rows, curves=kept, notes=notes)
+
+
+def _own(name: str) -> str:
+    """
+    >>> _own("small-cnn, cosine, crop and flip/seed-0")
+    'own runs, crop and flip'
+    """
+    return f"{OWN}, {split_seed(name)[0].split(', ')[-1]}"
+
+
+def forecasts(one: PublishedCurve) -> Iterator[tuple[str, Row]]:
+    """Forecasts made after each of FRACTIONS of the way to convergence, of convergence and of the target that is met then.
+
+    Of published runs those of the same group are not asked. A method that says never is taken to say the planned end.
+    """
+    curve, known = one.curve, published().without(one.group)
+    true = converged_at(curve.steps, curve.values)
+    target = float(curve.values[np.flatnonzero(curve.steps == true)[0]])
+    met = float(curve.steps[np.flatnonzero(curve.values <= target)[0]])
+    planned = curve.schedule.planned or float(curve.steps[-1])
+    untold = replace(curve, schedule=Schedule(None, (), planned))
+    for fraction in FRACTIONS:
+        early = curve.first(int((curve.steps <= fraction * true).sum()))
+        if len(early.steps) < MIN_POINTS:
+            continue
+        now, said = float(early.steps[-1]), {"source": one.source, "curve": curve.name, "fraction": fraction}
+        ours = forecast_convergence(early, known)
+        plain = fit_loss(early.steps, early.values, draws=0)
+        best = fit_loss(early.steps, early.values, best_family(early.steps, early.values), draws=0)
+        first = float(early.values[0])
+        found: dict[str, float | None] = {
+            OURS: ours.step,
+            UNTOLD: forecast_convergence(untold.first(len(early.steps)), known).step,
+            BEST: best.steps_to(_near(best.coefficients, first)),
+            OPTIMUS: plain.steps_to(_near(plain.coefficients, first)),
+            LAST: now,
+        }
+        bounds = {OURS: (ours.low, ours.high)}
+        for method, step in found.items():
+            low, high = bounds.get(method, (None, None))
+            yield "convergence", said | _row(method, step, now, true, planned, low, high)
+        if met <= now:
+            continue
+        share = len(early.steps) / len(curve.steps)
+        aimed = 1 - target if curve.metric == "accuracy" else target
+        reached = {
+            OURS: forecast(curve, share + 1e-9, target=aimed, known=known, draws=0).reached,
+            UNTOLD: forecast(untold, share + 1e-9, target=aimed, known=known, draws=0).reached,
+        }
+        steps = {method: None if told is None else told.step for method, told in reached.items()}
+        steps |= {BEST: best.steps_to(target), OPTIMUS: plain.steps_to(target), LAST: now}
+        for method, step in steps.items():
+            yield "target", said | _row(method, step, now, met, planned)
+
+
+def _near(coefficients: dict[str, float], first: float) -> float:
+    """Within CONVERGED of the fall from the first value to the level of a fitted curve."""
+    level = coefficients.get("loss", coefficients.get("b2", coefficients.get("c", 0.0)))
+    return level + CONVERGED * max(first - level, 0.0)
+
+
+def _row(
+    method: str,
+    step: float | None,
+    now: float,
+    true: float,
+    planned: float,
+    low: float | None = None,
+    high: float | None = None,
+) -> Row:
+    """`error` is of the remaining epochs, over what really remained."""
+    said = min(max(planned if step is None else step, now), max(planned, now))
+    row = {"method": method, "now": now, "said": said, "true": true, "error": abs(said - true) / (true - now)}
+    return row if low is None or high is None else row | {"is_covered": low <= true <= high}
+
+
+def _shown(curve: LearningCurve) -> dict[str, list[float | None]]:
+    """The curve and its forecast after half of the way, with bounds."""
+    true = converged_at(curve.steps, curve.values)
+    count = int((curve.steps <= 0.5 * true).sum())
+    if count < MIN_POINTS:
+        return {"epoch": curve.steps.tolist(), "seen": curve.values.tolist()}
+    at = np.linspace(curve.steps[count - 1], curve.schedule.planned or curve.steps[-1], NUM_SHOWN)[1:]
+    found = [one for one in forecast(curve, count / len(curve.steps) + 1e-9, at=at.tolist()).at if one.step in at]
+    columns = {"epoch": curve.steps.tolist(), "seen": curve.values.tolist(), "converged": [true]}
+    is_error = curve.metric == "accuracy"
+    for name in ("step", "value", "low", "high"):
+        values = [getattr(one, name) for one in found]
+        columns[f"forecast_{name}"] = [1 - v for v in values] if is_error and name != "step" else values
+    return columns
+
+
+def page(results: Results) -> Page:
+    rows = results.rows["convergence"]
+    half = {method: _errors(rows, 0.5, method) for method in (OURS, OPTIMUS)}
+    highlight = Highlight(
+        "remaining epochs, half-way",
+        f"{100 * np.median(half[OURS]):.0f} % off",
+        f"median of {len(half[OURS])} curves; Optimus' form {100 * np.median(half[OPTIMUS]):.0f} %",
+    )
+    sections = [
+        _table_section(
+            rows,
+            "When it will have converged",
+            "The run has converged when its value, as a median of three, has come within 2 % of its whole fall of the level at its end. "
+            "Forecasts are made from the points up to a quarter, half and three quarters of the way there; errors are over the "
+            "epochs that really remained, medians with the 90th percentile. No run of the same team, depth or network is "
+            "asked. A method that says never is taken at the planned end. With the last value, all has been reached now.",
+        ),
+        _table_section(
+            results.rows["target"],
+            "When it will reach a target",
+            "The target is the value at convergence, known beforehand, as an accuracy to be reached is.",
+        ),
+        _example_section(results),
+        _interval_section(rows),
+    ]
+    return study_page(STUDY, results, sections, [highlight])
+
+
+def _errors(rows: Sequence[Row], fraction: float, method: str, source: str | None = None) -> np.ndarray:
+    wanted = [row["error"] for row in rows if row["fraction"] == fraction and row["method"] == method]
+    own = [
+        row["error"]
+        for row in rows
+        if row["fraction"] == fraction and row["method"] == method and source in (None, row["source"])
+    ]
+    return np.array(wanted if source is None else own)
+
+
+def _table_section(rows: Sequence[Row], title: str, intro: str) -> Section:
+    body = []
+    for source in (*distinct(rows, "source"), None):
+        for fraction in FRACTIONS:
+            errors = [_errors(rows, fraction, method, source) for method in METHODS]
+            if len(errors[0]):
+                cells = [f"{100 * np.median(e):.0f} ({100 * np.quantile(e, 0.9):.0f})" for e in errors]
+                body.append([source or "all", f"{100 * fraction:.0f} %", str(len(errors[0])), *cells])
+    half = {method: float(np.median(_errors(rows, 0.5, method))) for method in METHODS}
+    worse = [
+        f"{row[0]} after {row[1]}"
+        for row in body
+        if float(row[3].split()[0]) > float(row[3 + METHODS.index(OPTIMUS)].split()[0])
+    ]
+    never = (
+        "never worse than Optimus' form in the median" if not worse else f"worse than Optimus' form: {', '.join(worse)}"
+    )
+    return Section(
+        title,
+        f"Half-way, the median error of the remaining epochs is {100 * half[OURS]:.0f} % with the schedule, "
+        f"{100 * half[UNTOLD]:.0f} % if only its end is told, {100 * half[OPTIMUS]:.0f} % by Optimus' form and {100 * half[LAST]:.0f} % by "
+        f"the last value; {never}.",
+        intro=intro,
+        table=Table(["curves", "seen", "n", *(f"{m}, %" for m in METHODS)], body, set(range(1, 3 + len(METHODS)))),
+    )
+
+
+def _example_section(results: Results) -> Section:
+    panels, said = [], []
+    for name, columns in results.curves.items():
+        if "forecast_step" not in columns:
+            continue
+        known = {key: [value or 0.0 for value in values] for key, values in columns.items()}
+        steps, low, high = (known[f"forecast_{key}"] for key in ("step", "low", "high"))
+        series = [
+            Series("measured", "measured", known["epoch"], known["seen"], is_joined=True),
+            Series("forecast", "predicted", steps, known["forecast_value"], low, high),
+        ]
+        told = split_seed(name.removesuffix(", accuracy"))[0]
+        marks = [Mark("x", steps[0], "forecast from here")]
+        panels.append(Lines("epoch", f"test error: {told}", series, marks, log_y=True))
+        followed = np.interp(steps, known["epoch"], known["seen"])
+        inside = (np.array(low) <= followed) & (followed <= np.array(high))
+        said.append(float(np.mean(inside)))
+    return Section(
+        "Forecasts half-way",
+        f"{100 * np.mean(said):.0f} % of what followed lies in the middle 80 % of the forecasts, over {len(said)} curves."
+        if said
+        else "No run of this size has points enough before it is half-way.",
+        intro="Test errors, of one seed each. Beyond the next drop of the rate, and where it is annealed, levels fall as they "
+        "did in published runs, whose training sets are 25 times as large and more.",
+        figure=Figure(panels) if panels else None,
+        table=None if panels else Table(["note"], [["more epochs are needed"]]),
+    )
+
+
+def _interval_section(rows: Sequence[Row]) -> Section:
+    body, counts = [], []
+    for source in (*distinct(rows, "source"), None):
+        covered = [row["is_covered"] for row in rows if row["method"] == OURS and source in (None, row["source"])]
+        body.append([source or "all", str(len(covered)), f"{100 * np.mean(covered):.0f} %"])
+        counts = covered
+    return Section(
+        "Middle 80 %",
+        f"The middle 80 % of our forecasts held the epoch of convergence {100 * np.mean(counts):.0f} times in a hundred.",
+        table=Table(["curves", "forecasts", "inside"], body, {1, 2}),
+    )
+
+
+_SCHEDULES = {
+    "constant": {"learning_rate": 0.02},
+    "multi_step": {"milestones": [0.5, 0.75]},
+    "cosine": {},
+    "one_cycle": {},
+}
+_SMOKE = {
+    "data": "digits", "networks": ["small-cnn"], "samples": 200, "test_samples": None, "image_size": 8, "epochs": 16,
+    "batch": 20, "learning_rate": 0.05, "seeds": 1,
+    "schedules": {"constant": {"learning_rate": 0.02}, "multi_step": {"milestones": [0.5, 0.75]}},
+    "augmentations": {"nothing": {}},
+}  # fmt: skip
+_LAPTOP = {
+    "data": "cifar10", "networks": ["small-cnn", "resnet8"], "samples": 2000, "test_samples": 2000, "image_size": 16,
+    "epochs": 40, "batch": 64, "learning_rate": 0.05, "seeds": 1, "schedules": _SCHEDULES,
+    "augmentations": {"nothing": {}, "crop and flip": {"crop": 2, "flip": True}},
+}  # fmt: skip
+_PAPER = {
+    "data": "cifar10", "networks": ["resnet20", "resnet56"], "samples": None, "test_samples": None, "image_size": 32,
+    "epochs": 180, "batch": 128, "learning_rate": 0.1, "seeds": 3, "schedules": _SCHEDULES,
+    "augmentations": {"nothing": {}, "crop and flip": {"crop": 4, "flip": True}},
+}  # fmt: skip
+
+STUDY = Study(
+    name="loss-curves",
+    question="From the first part of a training run, when will it have converged, and when will it reach a target?",
+    hypothesis="A falling curve extrapolates where the learning rate is constant; where the rate falls, its schedule decides",
+    sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
+    conduct=conduct,
+    page=page,
+)
