@@ -191,7 +191,7 @@ class _Course:
         if self.ahead is not None and (step is None or step > self.ahead):
             step, low, high = self._reached_as_published(value)
             zero = self.started + zero_reaches(value, self.kept.steps, self.kept.values)
-            if self.curve.metric == "loss" and self.until < zero < (step or np.inf):
+            if self.curve.metric == "loss" and self.until < zero < (step or self._end()):
                 step, low = zero, min(low or zero, zero)
         return Reached(target, step, low, high, seen)
 
@@ -209,12 +209,15 @@ class _Course:
 
     def _reached_as_published(self, value: float) -> list[float | None]:
         """When runs of such a schedule had fallen as far as it is from here to the value; None where they never did."""
-        steps = np.linspace(self.until, self.curve.schedule.planned or 2 * self.until, NUM_STEPS)[1:]
+        steps = np.linspace(self.until, self._end(), NUM_STEPS)[1:]
         ratios, weights = levels_ahead(self.curve.schedule, self.until, steps, self.known)
         is_there = self._level() * ratios <= value
         firsts = np.where(is_there.any(1), steps[is_there.argmax(1)], np.inf)
         low, middle, high = weighted_quantiles(firsts, weights, SHARES)
         return [k if np.isfinite(k) else None for k in (middle, low, high)]
+
+    def _end(self) -> float:
+        return self.curve.schedule.planned or 2 * self.until
 
     def _level(self) -> float:
         """Now, without noise: the curve's family where it was fitted."""
