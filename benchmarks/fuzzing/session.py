@@ -21,7 +21,7 @@ from typing import Any
 WITH_TORCH = ("checkpoint", "weights", "labels")
 NAMES = (
     *("job", "override", "device", "link", "prices", "calibration", "table", "trace", "record", "rundir"),
-    *("profile", "wall-times"),
+    *("profile", "wall-times", "curve", "speeds"),
     *WITH_TORCH,
 )
 SAY_EVERY_S = 2.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,12 +23,17 @@ from chronograd.errors import ChronogradError, InputError
 from chronograd.explain import wall_times
 from chronograd.explain.explanation import explain
 from chronograd.fit import tables
+from chronograd.fit.forecast import forecast
+from chronograd.fit.learning_curves import read_curve
+from chronograd.fit.schedule import Schedule
+from chronograd.fit.speed import fit_speed, read_points
 from chronograd.hardware import catalog
 from chronograd.launch import slurm, slurm_array
 from chronograd.measure import result
 from chronograd.predict.calibration import calibrations, from_datasheet
 from chronograd.predict.compute import Work
 from chronograd.predict.prediction import predict
+from chronograd.predict.speed import OPTIMUS_RESNET50
 from chronograd.predict.timeline import timeline_of_run
 from chronograd.record import Quantity, Record, subtract
 from chronograd.rundir import RunDir, StepFollower, list_runs
@@ -381,6 +387,58 @@ def _run_seeds() -> list[bytes]:
     return [pack.packed(found) for found in (entries, finished, linked)]
 
 
+# -- learning curves and speeds -----------------------------------------------------------------------------
+
+
+def _curve(folder: Path) -> None:
+    """Read as a loss and as accuracies; of short ones one in sixteen, as fits are slow, is fitted, with a schedule or without."""
+    name = folder / "log.csv"
+    drawn = zlib.crc32(name.read_bytes())
+    errors = 0
+    for metric in ("loss", "accuracy"):
+        try:
+            curve = read_curve(name, metric)  # type: ignore[arg-type]
+            if len(curve.steps) <= MOST_FITTED and drawn % 16 == 0:
+                schedule = (Schedule(), Schedule("multi_step", (2.0, 5.0), 8.0))[drawn // 16 % 2]
+                found = forecast(replace(curve, schedule=schedule), target=0.5, at=[3.0], num_earlier=1, draws=1)
+                json.dumps(found.data(), allow_nan=False)
+        except ChronogradError as error:
+            errors += 1
+            if errors == 2:
+                raise error
+
+
+def _curve_seeds() -> list[bytes]:
+    k = range(1, MOST_FITTED + 1)
+    csv = "epoch,loss,acc\n" + "".join(f"{n},{1 / n + 0.1:.3f},{1 - 1 / n:.3f}\n" for n in k)
+    lists = {"loss": [round(0.8**n, 4) for n in k], "acc": [1 - 0.8**n for n in k]}
+    lines = "\n".join(json.dumps({"step": 10 * n, "train_loss": 2 / n, "val_acc": 50 + n}) for n in k)
+    return [csv.encode(), csv.replace(",", "\t").encode(), json.dumps(lists).encode(), lines.encode()]
+
+
+def _speeds(folder: Path) -> None:
+    points = read_points(folder / "speeds.csv")
+    workers, servers, speeds = (
+        [p.workers for p in points],
+        [p.servers for p in points],
+        [p.steps_per_s for p in points],
+    )
+    for batch in (None, 32.0):
+        found = fit_speed(workers, servers, speeds, batch, draws=3)
+        json.dumps([found.model.coefficients, found.coefficient_intervals()], allow_nan=False)
+
+
+def _speed_seeds() -> list[bytes]:
+    pairs = [(1, 1), (2, 1), (4, 2), (8, 2), (8, 4), (2, 4)]
+    rows = [(w, p, OPTIMUS_RESNET50.steps_per_s(w, p)) for w, p in pairs]
+    return [
+        ("workers,servers,steps_per_s\n" + "".join(f"{w},{p},{f:.4f}\n" for w, p, f in rows)).encode(),
+        ("batch,servers,workers,step_time_s\n" + "".join(f"40,{p},{w},{1 / f:.3f}\n" for w, p, f in rows)).encode(),
+    ]
+
+
+MOST_FITTED = 12
+
 TARGETS = (
     Target("job", as_file("job.yaml"), _job, _job_seeds, damage.of_yaml),
     Target("override", as_file("words"), _overrides, lambda: _WORDS, damage.of_bytes),
@@ -399,6 +457,8 @@ TARGETS = (
         lambda: [(ROOT / "docs" / "hpc-report.csv").read_bytes()],
         damage.of_cells,
     ),
+    Target("curve", as_file("log.csv"), _curve, _curve_seeds, damage.of_cells, most_bytes=4_000),
+    Target("speeds", as_file("speeds.csv"), _speeds, _speed_seeds, damage.of_cells, most_bytes=4_000),
     Target("rundir", as_folder, _run, _run_seeds, damage.of_pack),
 )
 BY_NAME = {target.name: target for target in TARGETS}

@@ -130,7 +130,7 @@ class TestFromPublishedRuns:
 
     def test_nothing_is_told_of_a_constant_rate(self) -> None:
         with pytest.raises(InputError, match="not known"):
-            levels_ahead(Schedule("constant", (), 9.0), 3.0, np.array([5.0]), self.KNOWN)
+            levels_ahead(Schedule("constant", (), 9.0), 3.0, 0.5, np.array([5.0]), self.KNOWN)
 
 
 def test_quantiles_count_weights() -> None:

@@ -26,6 +26,7 @@ from chronograd.fit.schedule import Schedule
 CONVERGED = 0.02  # of the fall from the first value to the last level
 END = 0.05  # of the points, the last ones, whose median is the last level
 WEIGHT_OF_ZERO = 2 / 3
+LITTLE, MOST_TIMES = 0.1, 3.0  # of log(error): keep the ratio of two falls sane where they have hardly begun
 MOST_APART = 4.0  # times the way to its own level: a loss that needs longer to 0 is not on its way there
 SHARES = (INTERVAL[0], 0.5, INTERVAL[1])
 
@@ -163,10 +164,15 @@ def zero_error(steps: Array, values: Array, tail: float = 0.25) -> float:
     return float(np.mean(np.abs(forecast - values[head:])) / max(float(values.max()), TINY))
 
 
-def levels_ahead(schedule: Schedule, now: float, steps: Array, known: Published) -> tuple[Array, Array]:
-    """What errors fall to by later steps, over what they are now, in each published run of that kind.
+def levels_ahead(schedule: Schedule, now: float, fallen: float, steps: Array, known: Published) -> tuple[Array, Array]:
+    """What errors fall to by later steps, over what they are now, as they did in each published run of that kind.
 
-    Returns: ratios of shape (num_runs, num_steps), and the weights of the runs.
+    Each run tells it twice: as large a fall of log(error) as there, and one that is as large over what the run has fallen so
+    far, as one that learns little before a drop of the rate learns little after it. Which holds is not known beforehand.
+
+    Args:
+        fallen: the error now over the first.
+    Returns: ratios of shape (2 · num_runs, num_steps), and their weights.
     """
     if schedule.kind == "constant" or not (schedule.kind or schedule.planned):
         raise InputError("no published run tells how a curve goes on whose schedule is not known", "give --planned")
@@ -174,4 +180,8 @@ def levels_ahead(schedule: Schedule, now: float, steps: Array, known: Published)
     runs, weights = known.alike(schedule)
     here = mine.progress(np.array([now, *steps]))
     logs = np.array([run.level(here, schedule) for run in runs])
-    return np.exp(np.minimum(logs[:, 1:] - logs[:, :1], 0.0)), weights
+    theirs = logs[:, 0] - np.array([math.log(max(float(run.errors[0]), TINY)) for run in runs])
+    mine_fallen = -min(math.log(max(fallen, TINY)), 0.0)
+    shares = np.clip((mine_fallen + LITTLE) / (LITTLE - np.minimum(theirs, 0.0)), 0.0, MOST_TIMES)
+    ahead = np.minimum(logs[:, 1:] - logs[:, :1], 0.0)
+    return np.exp(np.concatenate([ahead, ahead * shares[:, None]])), np.tile(weights, 2)

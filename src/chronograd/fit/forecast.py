@@ -19,11 +19,15 @@ from chronograd.fit.convergence import (
     zero_error,
     zero_reaches,
 )
+from chronograd.fit.curves import TINY
 from chronograd.fit.learning_curves import LearningCurve
 from chronograd.fit.loss import MIN_POINTS, LossModel, best_family, family_errors, fit_loss
 from chronograd.fit.published_curves import Published, published, weighted_quantiles
 from chronograd.fit.schedule import Schedule
+from chronograd.predict.calibration import Z80
 
+# Of log(level) beyond what published runs differ by: so that the middle 80 % held four of five levels of teams left out.
+LEVEL_SIGMA = 0.25
 NO_WORSE = 2.0  # times the error of the best family on held-out points: as likely as that
 NUM_STEPS = 400  # tried between now and the planned end
 
@@ -173,9 +177,10 @@ class _Course:
 
     def _as_published(self, step: float) -> tuple[float, float, float]:
         level = self._level()
-        ratios, weights = levels_ahead(self.curve.schedule, self.until, np.array([step]), self.known)
+        ratios, weights = levels_ahead(self.curve.schedule, self.until, self._fallen(), np.array([step]), self.known)
         low, middle, high = weighted_quantiles(level * ratios[:, 0], weights, SHARES)
-        return middle, low, high
+        spread = float(np.exp(Z80 * LEVEL_SIGMA))
+        return middle, low / spread, high * spread
 
     def reached(self, target: float) -> Reached:
         """Of the expected curve; one that was reached before the end of the fitted points is told by `seen`."""
@@ -210,7 +215,7 @@ class _Course:
     def _reached_as_published(self, value: float) -> list[float | None]:
         """When runs of such a schedule had fallen as far as it is from here to the value; None where they never did."""
         steps = np.linspace(self.until, self._end(), NUM_STEPS)[1:]
-        ratios, weights = levels_ahead(self.curve.schedule, self.until, steps, self.known)
+        ratios, weights = levels_ahead(self.curve.schedule, self.until, self._fallen(), steps, self.known)
         is_there = self._level() * ratios <= value
         firsts = np.where(is_there.any(1), steps[is_there.argmax(1)], np.inf)
         low, middle, high = weighted_quantiles(firsts, weights, SHARES)
@@ -222,6 +227,9 @@ class _Course:
     def _level(self) -> float:
         """Now, without noise: the curve's family where it was fitted."""
         return self.model.at(self.until - self.started)
+
+    def _fallen(self) -> float:
+        return self._level() / max(float(self.curve.values[0]), TINY)
 
     def _shown(self, value: float) -> float:
         return 1 - value if self.curve.metric == "accuracy" else value
