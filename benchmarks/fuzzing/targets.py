@@ -397,7 +397,7 @@ def _curve(folder: Path) -> None:
     errors = 0
     for metric in ("loss", "accuracy"):
         try:
-            curve = read_curve(name, metric)  # type: ignore[arg-type]
+            curve = read_curve(name, metric)
             if len(curve.steps) <= MOST_FITTED and drawn % 16 == 0:
                 schedule = (Schedule(), Schedule("multi_step", (2.0, 5.0), 8.0))[drawn // 16 % 2]
                 found = forecast(replace(curve, schedule=schedule), target=0.5, at=[3.0], num_earlier=1, draws=1)

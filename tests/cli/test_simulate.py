@@ -68,6 +68,21 @@ def test_speed_of_published_coefficients(capsys: pytest.CaptureFixture[str]) -> 
     assert (free["mode"], free["best_workers"], free["closed_form_workers"]) == ("asynchronous", 2, None)
 
 
+def test_time_of_steps_and_the_all_reduce_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--batch", "40", "--servers", "2", "--workers", "1,4")
+    plain = data(capsys, "speed", *words)
+    found = data(capsys, "speed", *words, "--steps", "1000", "--all-reduce")
+    assert {key: found[key] for key in plain} == plain
+    assert found["time_s"]["4"] == pytest.approx(1000 / 0.04374, rel=2e-4)
+    shared = found["all_reduce"]
+    assert (shared["best_workers"], shared["closed_form_workers"]) == (4, None)
+    assert shared["time_s"]["4"] == pytest.approx(1000 * (10.2 + 2.78 + 4.92 * 3 / 4))
+    assert main(["simulate", "speed", *words, "--steps", "1000", "--all-reduce"]) == 0
+    told = capsys.readouterr().out
+    assert "all-reduce, no servers" in told
+    assert "4 h 37 min" in told  # 1000 · 16.67 s
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -83,6 +98,7 @@ def test_speed_of_published_coefficients(capsys: pytest.CaptureFixture[str]) -> 
         (["speed", "--coefficients", "1,2,3"], "5 numbers"),
         (["speed", "--coefficients", "1,2,3,4,5"], "--batch"),
         (["speed", "--workers", "3:1"], "is empty"),
+        (["speed", "--steps", "0"], "--steps"),
     ],
 )  # fmt: skip
 def test_wrong_words_are_refused(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from chronograd.errors import InputError
-from chronograd.predict.speed import OPTIMUS_RESNET50, OPTIMUS_RESNET50_ASYNCHRONOUS, SpeedModel
+from chronograd.predict.speed import (
+    OPTIMUS_RESNET50,
+    OPTIMUS_RESNET50_ASYNCHRONOUS,
+    SpeedModel,
+    time_to_target,
+)
 
 # Optimus' ResNet-50: workers → steps/s at (M, p) = (40, 2), (40, 4), (128, 2), (128, 4).
 TABLE = {
@@ -47,6 +53,38 @@ def test_asynchronous_workers_only_add_steps() -> None:
     assert speeds[-1] < 4 / 3.92
     assert model.closed_form(4) is None
     assert SpeedModel("synchronous", (1, 1, 0, 0, 0), 32).closed_form(2) is None
+
+
+def test_an_all_reduce_has_the_work_and_the_link_of_the_servers() -> None:
+    """Of one worker all but the transfer is left; endlessly many share computation, and each moves what one worker did."""
+    model = of_batch(40).all_reduce()
+    assert model.steps_per_s(1) == pytest.approx(1 / (40 * 1.02 + 2.78))
+    assert model.steps_per_s(4) == pytest.approx(1 / (10 * 1.02 + 2.78 + 4.92 * 3 / 4))
+    assert model.steps_per_s(1e9) == pytest.approx(1 / (2.78 + 4.92))
+    assert model.closed_form() is None
+    assert model.all_reduce() is model
+    shared = OPTIMUS_RESNET50_ASYNCHRONOUS.all_reduce()
+    assert shared.steps_per_s(2) == pytest.approx(1 / (2.83 / 2 + 3.92 / 2))
+    assert shared.closed_form() == 1.0  # more is moved than computed
+
+
+@pytest.mark.parametrize("coefficients", [(2.0, 1.0, 8.0, 0.5), (1.0, 0.0, 30.0, 0.02), (1.0, 1.0, 50.0, 0.1)])
+def test_closed_form_of_an_all_reduce_is_its_fastest(coefficients: tuple[float, ...]) -> None:
+    model = SpeedModel("all-reduce", coefficients, 40)
+    counts = np.linspace(1, 100, 9901)
+    fastest = counts[np.argmax(model.steps_per_s(counts))]
+    assert model.closed_form() == pytest.approx(fastest, abs=0.011)
+
+
+def test_time_to_a_target() -> None:
+    """Spreads of steps and of speed add up as variances of logarithms: 3 and 4 give 5."""
+    middle, low, high = time_to_target([100, 200], 4.0, 0.3, 0.4)
+    assert list(middle) == [25.0, 50.0]
+    assert list(high / middle) == pytest.approx([np.exp(1.2816 * 0.5)] * 2)
+    assert list(low * high) == pytest.approx(list(middle**2))
+    assert of_batch(40).time_s(1000, 4, 2) == pytest.approx(1000 / 0.04374, rel=2e-4)
+    with pytest.raises(InputError, match="0 steps"):
+        of_batch(40).time_s(0, 4, 2)
 
 
 def test_wrong_models_are_refused() -> None:

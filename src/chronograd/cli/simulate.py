@@ -12,6 +12,7 @@ import click
 from chronograd.cli import common
 
 if TYPE_CHECKING:
+    from chronograd.predict.speed import SpeedModel
     from chronograd.predict.staleness import Duration, Updates
 
 
@@ -185,7 +186,8 @@ def _print(found: Updates, count: int, per_update: int) -> None:
     name="speed",
     epilog="\b\nchronograd simulate speed --batch 128 --servers 2\n"
     "chronograd simulate speed --coefficients 1.02,2.78,4.92,0,0.02 --batch 40 --servers 4 --workers 1:20\n"
-    "chronograd simulate speed --coefficients 2.83,3.92,0,0.11 --servers 4",
+    "chronograd simulate speed --coefficients 2.83,3.92,0,0.11 --servers 4\n"
+    "chronograd simulate speed --batch 128 --servers 4 --steps 10000 --all-reduce",
 )
 @click.option(
     "--coefficients", metavar="A,A,...", help="Five: synchronous; four: asynchronous.  [default: ResNet-50 of Optimus]"
@@ -193,12 +195,16 @@ def _print(found: Updates, count: int, per_update: int) -> None:
 @click.option("--batch", type=float, help="Global batch of a synchronous step.")
 @click.option("--servers", default=1, show_default=True, type=click.IntRange(1), help="Parameter servers.")
 @click.option("--workers", default="1:20", show_default=True, metavar="FROM:TO", help="Numbers of workers, or 1,2,4.")
+@click.option("--steps", type=click.FloatRange(0, min_open=True), help="Until a target: prints how long they take.")
+@click.option("--all-reduce", is_flag=True, help="Beside it: the same work and link without servers.")
 @common.json_option
-def speed(coefficients: str | None, batch: float | None, servers: int, workers: str, as_json: bool) -> None:
+def speed(coefficients: str | None, batch: float | None, servers: int, workers: str, steps: float | None,
+          all_reduce: bool, as_json: bool) -> None:  # fmt: skip
     """Steps per second by workers and parameter servers, and the best number of workers.
 
     A synchronous step of M samples takes a0·M/w + a1 + a2·w/p + a3·w + a4·p; asynchronous workers make
     w / (a0 + a1·w/p + a2·w + a3·p) steps a second together. `chronograd fit speed` finds the coefficients.
+    An all-reduce of the same work takes a0·M/w + a1 + a2·(w − 1)/w + a3·w; asynchronous workers then share a minibatch.
     """
     from chronograd.predict.speed import NUM_COEFFICIENTS, OPTIMUS_RESNET50, SpeedModel
 
@@ -209,25 +215,43 @@ def speed(coefficients: str | None, batch: float | None, servers: int, workers: 
         raise click.UsageError("--batch goes with five coefficients: an asynchronous step is one worker's minibatch")
     standard = None if is_asynchronous or coefficients else OPTIMUS_RESNET50.batch
     model = SpeedModel("asynchronous" if is_asynchronous else "synchronous", a, batch or standard)
-    speeds = [float(f) for f in model.steps_per_s(counts, servers)]
-    best, exact = model.best_workers(servers, counts), model.closed_form(servers)
+    found: dict[str, Any] = {"mode": model.mode, "coefficients": list(a), "batch": model.batch, "servers": servers}
+    found |= _speeds(model, servers, counts, steps)
+    if all_reduce:
+        found["all_reduce"] = _speeds(model.all_reduce(), servers, counts, steps)
     if as_json:
-        common.print_json({
-            "mode": model.mode, "coefficients": list(a), "batch": model.batch, "servers": servers,
-            "best_workers": best, "closed_form_workers": exact,
-            "steps_per_s": {str(w): f for w, f in zip(counts, speeds, strict=True)},
-        })  # fmt: skip
+        common.print_json(found)
         return
-    one = model.steps_per_s(1, servers)
+    title = f"{model.mode}, {servers} server{'s' * (servers > 1)}" + (f", batch {model.batch:g}" if model.batch else "")
+    _print_speeds(title, found, model.steps_per_s(1, servers))
+    if all_reduce:
+        _print_speeds("all-reduce, no servers", found["all_reduce"], model.all_reduce().steps_per_s(1))
+
+
+def _speeds(model: SpeedModel, servers: int, counts: list[int], steps: float | None) -> dict[str, Any]:
+    speeds = [float(f) for f in model.steps_per_s(counts, servers)]
+    found: dict[str, Any] = {
+        "best_workers": model.best_workers(servers, counts),
+        "closed_form_workers": model.closed_form(servers),
+        "steps_per_s": {str(w): f for w, f in zip(counts, speeds, strict=True)},
+    }
+    if steps is not None:
+        found["time_s"] = {str(w): float(t) for w, t in zip(counts, model.time_s(steps, counts, servers), strict=True)}
+    return found
+
+
+def _print_speeds(title: str, found: dict[str, Any], one: float) -> None:
+    from chronograd.units import seconds
+
+    exact, times = found["closed_form_workers"], found.get("time_s", {})
     told = f"; exactly {exact:.2f}" if exact is not None else "; more are always faster"
     common.print_table(
-        ("workers", "steps/s", "speed-up", ""),
+        ("workers", "steps/s", "speed-up", *(["time"] if times else []), ""),
         [
-            [str(w), f"{f:.4g}", f"{f / one:.2f}", "best" if w == best else ""]
-            for w, f in zip(counts, speeds, strict=True)
+            [w, f"{f:.4g}", f"{f / one:.2f}", *([seconds(times[w])] if times else []), "best" * (w == str(found["best_workers"]))]
+            for w, f in found["steps_per_s"].items()
         ],
-        right=range(3),
-        title=f"{model.mode}, {servers} server{'s' * (servers > 1)}"
-        + (f", batch {model.batch:g}" if model.batch else ""),
-        caption=f"best: {best}{told}",
-    )
+        right=range(4 if times else 3),
+        title=title,
+        caption=f"best: {found['best_workers']}{told}",
+    )  # fmt: skip

@@ -9,6 +9,13 @@ a0 is computation, a1 (asynchronous: in a0) what is fixed, then the transfer to 
 of each server. Per worker the batch of a synchronous step shrinks, so there is a best number of workers; asynchronous workers
 only ever add steps, and what they lose is staleness.
 
+The counterpart without servers, with the same computation and the same link, is ours and not the paper's:
+
+    all-reduce      1/f = a0·M/w + a1 + a2·(w − 1)/w + a3·w
+
+In a2 one worker moves gradients and parameters, twice the size of the network, over the link of one server; a ring all-reduce
+moves 2(w − 1)/w times the size over each rank's link, which is a2·(w − 1)/w. Nothing of it grows with w but the overhead a3.
+
 Source: Peng, Bao, Chen, Wu, Guo, Optimus, EuroSys 2018, section 3.2, and its authors' code.
 """
 
@@ -22,10 +29,11 @@ from typing import Any, Literal
 import numpy as np
 
 from chronograd.errors import InputError
+from chronograd.predict.calibration import Z80
 
-Mode = Literal["synchronous", "asynchronous"]
+Mode = Literal["synchronous", "asynchronous", "all-reduce"]
 Array = np.ndarray
-NUM_COEFFICIENTS: dict[Mode, int] = {"synchronous": 5, "asynchronous": 4}
+NUM_COEFFICIENTS: dict[Mode, int] = {"synchronous": 5, "asynchronous": 4, "all-reduce": 4}
 
 
 def terms(mode: Mode, workers: Any, servers: Any, batch: float | None) -> Array:
@@ -34,12 +42,14 @@ def terms(mode: Mode, workers: Any, servers: Any, batch: float | None) -> Array:
     if mode == "asynchronous":
         return np.stack([np.ones_like(w), w / p, w, p])
     assert batch is not None
+    if mode == "all-reduce":
+        return np.stack([batch / w, np.ones_like(w), (w - 1) / w, w])
     return np.stack([batch / w, np.ones_like(w), w / p, w, p])
 
 
 @dataclass(frozen=True)
 class SpeedModel:
-    """Coefficients in seconds, a0 to a4 (asynchronous: to a3), and the global batch of a synchronous step.
+    """Coefficients in seconds, a0 to a4 (else to a3), and the global batch of a step that workers share.
 
     Raises InputError for another number of them, one below 0, and a batch that is missing or not above 0.
     """
@@ -54,11 +64,24 @@ class SpeedModel:
             raise InputError(
                 f"coefficients {list(a[:9])} of a {self.mode} model", f"give {needed} numbers, none below 0, not all 0"
             )
-        if self.mode == "synchronous" and not (self.batch and 0 < self.batch < math.inf):
+        if self.mode != "asynchronous" and not (self.batch and 0 < self.batch < math.inf):
             raise InputError(f"a global batch of {self.batch}", "a synchronous step has samples: give --batch")
 
-    def steps_per_s(self, workers: Any, servers: Any) -> Any:
-        """Of all workers together; arrays broadcast. Each at least 1.
+    def all_reduce(self) -> SpeedModel:
+        """The same work and link without servers. Of asynchronous workers: one minibatch in each step, shared out.
+
+        >>> round(OPTIMUS_RESNET50.all_reduce().steps_per_s(4), 5)
+        0.0595
+        """
+        if self.mode == "all-reduce":
+            return self
+        if self.mode == "synchronous":
+            return SpeedModel("all-reduce", self.coefficients[:4], self.batch)
+        a0, a1, a2, _ = self.coefficients
+        return SpeedModel("all-reduce", (a0, 0.0, a1, a2), 1.0)
+
+    def steps_per_s(self, workers: Any, servers: Any = 1) -> Any:
+        """Of all workers together; arrays broadcast. Each at least 1. An all-reduce has no servers.
 
         >>> round(SpeedModel("synchronous", (1.02, 2.78, 4.92, 0, 0.02), 40).steps_per_s(4, 2), 5)
         0.04374
@@ -71,6 +94,12 @@ class SpeedModel:
             found = done / needed_s
         return float(found) if np.ndim(found) == 0 else found
 
+    def time_s(self, steps: float, workers: Any, servers: Any = 1) -> Any:
+        """Seconds that so many steps take."""
+        if not 0 < steps < math.inf:
+            raise InputError(f"{steps:g} steps", "give a number above 0")
+        return steps / self.steps_per_s(workers, servers)
+
     def best_workers(self, servers: int, counts: Sequence[int]) -> int:
         """The fastest of some counts of workers; the fewest of those that are as fast."""
         if not counts:
@@ -78,17 +107,41 @@ class SpeedModel:
         ordered = sorted(counts)
         return ordered[int(np.argmax(self.steps_per_s(np.array(ordered), servers)))]
 
-    def closed_form(self, servers: int) -> float | None:
-        """The real number of workers at which a synchronous step is shortest, sqrt(a0·M / (a2/p + a3)).
+    def closed_form(self, servers: int = 1) -> float | None:
+        """The real number of workers at which a shared step is shortest: with servers sqrt(a0·M / (a2/p + a3)), by all-reduce
+        sqrt((a0·M − a2) / a3), and 1 where one is faster than any more.
 
         None where more workers are always faster: asynchronous ones, or with nothing that grows with them.
         """
         if self.mode == "asynchronous":
             return None
-        a0, _, a2, a3, _ = self.coefficients
-        growing_s = a2 / servers + a3
+        a0, _, a2, a3 = self.coefficients[:4]
         assert self.batch is not None
+        if self.mode == "all-reduce":
+            gained_s = a0 * self.batch - a2
+            if gained_s <= 0:
+                return 1.0
+            return max(1.0, math.sqrt(gained_s / a3)) if a3 > 0 else None
+        growing_s = a2 / servers + a3
         return math.sqrt(a0 * self.batch / growing_s) if growing_s > 0 else None
+
+
+def time_to_target(steps: Any, steps_per_s: Any, steps_sigma_log: Any, speed_sigma_log: Any = 0.0) -> Array:
+    """Seconds to a target, with the middle 80 %: shape (3, ...), the median, the low and the high bound.
+
+    Both are log-normal and independent. Steps of asynchronous workers are one minibatch each; what staleness adds to them
+    has to be in `steps`, as no model here foretells it. For another global batch see `predict.batch_size.steps_factor`.
+
+    Args:
+        steps: until the target. `steps_sigma_log`: standard deviation of their logarithm, between seeds.
+        steps_per_s: of all workers. `speed_sigma_log`: standard deviation of its logarithm.
+
+    >>> [round(float(s), 1) for s in time_to_target(1000, 10, 0.1)]
+    [100.0, 88.0, 113.7]
+    """
+    seconds = np.asarray(steps, dtype=float) / steps_per_s
+    spread = np.exp(Z80 * np.hypot(steps_sigma_log, speed_sigma_log))
+    return np.stack(np.broadcast_arrays(seconds, seconds / spread, seconds * spread))
 
 
 # ResNet-50, of the paper's testbed: a step of 40 samples, and asynchronous minibatches.
