@@ -10,9 +10,7 @@ import numpy as np
 
 from chronograd.errors import InputError
 from chronograd.fit.convergence import (
-    MOST_APART,
     SHARES,
-    WEIGHT_OF_ZERO,
     Convergence,
     forecast_convergence,
     levels_ahead,
@@ -201,16 +199,13 @@ class _Course:
         return Reached(target, step, low, high, seen)
 
     def _steps_to(self, value: float) -> float | None:
-        """As the family has it; of a loss that may as well fall to 0, the mean that `convergence.from_curve` takes."""
+        """As the family has it; of a loss that may as well fall to 0, by the line to it where that is sooner."""
         own, kept = self.model.steps_to(value), self.kept
         is_likely = zero_error(kept.steps, kept.values) <= NO_WORSE * min(self.errors.values(), default=0.0)
         if self.curve.metric != "loss" or not is_likely:
             return own
         zero = zero_reaches(value, kept.steps, kept.values)
-        if not np.isfinite(zero) or zero <= 0:
-            return own
-        other = min(np.inf if own is None else own, MOST_APART * zero)
-        return float(other ** (1 - WEIGHT_OF_ZERO) * zero**WEIGHT_OF_ZERO)
+        return own if zero <= 0 or zero >= (own or np.inf) else zero
 
     def _reached_as_published(self, value: float) -> list[float | None]:
         """When runs of such a schedule had fallen as far as it is from here to the value; None where they never did."""

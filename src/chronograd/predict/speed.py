@@ -71,7 +71,7 @@ class SpeedModel:
         """The same work and link without servers. Of asynchronous workers: one minibatch in each step, shared out.
 
         >>> round(OPTIMUS_RESNET50.all_reduce().steps_per_s(4), 5)
-        0.0595
+        0.05999
         """
         if self.mode == "all-reduce":
             return self

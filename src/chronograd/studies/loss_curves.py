@@ -149,7 +149,8 @@ def _row(
 ) -> Row:
     """`error` is of the remaining epochs, over what really remained."""
     said = min(max(planned if step is None else step, now), max(planned, now))
-    row = {"method": method, "now": now, "said": said, "true": true, "error": abs(said - true) / (true - now)}
+    error = abs(said - true) / (true - now)
+    row = {"method": method, "now": round(now, 4), "said": round(said, 4), "true": round(true, 4), "error": round(error, 5)}
     return row if low is None or high is None else row | {"is_covered": low <= true <= high}
 
 
@@ -162,10 +163,15 @@ def _shown(curve: LearningCurve) -> dict[str, list[float | None]]:
     at = np.linspace(curve.steps[count - 1], curve.schedule.planned or curve.steps[-1], NUM_SHOWN)[1:]
     found = [one for one in forecast(curve, count / len(curve.steps) + 1e-9, at=at.tolist()).at if one.step in at]
     columns = {"epoch": curve.steps.tolist(), "seen": curve.values.tolist(), "converged": [true]}
+    columns["forecast_step"] = [round(one.step, 3) for one in found]
     is_error = curve.metric == "accuracy"
-    for name in ("step", "value", "low", "high"):
-        values = [getattr(one, name) for one in found]
-        columns[f"forecast_{name}"] = [1 - v for v in values] if is_error and name != "step" else values
+    for name, field in (
+        ("value", "value"),
+        ("low", "high" if is_error else "low"),
+        ("high", "low" if is_error else "high"),
+    ):
+        values = [getattr(one, field) for one in found]
+        columns[f"forecast_{name}"] = [round(1 - v if is_error else v, 5) for v in values]
     return columns
 
 

@@ -100,6 +100,7 @@ _OTHERS = {
     "sources",
     "study",
     "tables",
+    "time_forecasts",
 }
 
 

@@ -1,0 +1,399 @@
+"""Time to accuracy against the number of workers: with parameter servers, and with an all-reduce.
+
+Y. Peng et al., Optimus, EuroSys 2018. Time is steps to the target over steps per second; both have their spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from chronograd.backends import parameter_server
+from chronograd.job import Job, changed, from_dict
+from chronograd.predict.speed import SpeedModel
+from chronograd.report.figure import Figure, Lines, Role, Series
+from chronograd.report.page import Highlight, Page, Section, Table
+from chronograd.studies.lab import Lab, curve
+from chronograd.studies.study import Results, Row, Settings, Study
+from chronograd.studies.tables import distinct, study_page
+from chronograd.studies.time_forecasts import (
+    ALL_REDUCE,
+    ASYNCHRONOUS,
+    SINGLE,
+    STRONG,
+    WEAK,
+    forecasts,
+    mean,
+    of_optimus,
+    on_device,
+    reached,
+    series_of,
+)
+from chronograd.units import seconds
+
+BACKENDS = {SINGLE: "single", ASYNCHRONOUS: "parameter_server", ALL_REDUCE: "ddp"}
+COLORS = {"1 server": "purple", "2 servers": "accent", "4 servers": "teal", ALL_REDUCE: "orange"}
+
+
+# -- what is run -----------------------------------------------------------------------------------
+
+
+def job(settings: Settings, method: str, workers: int = 1, servers: int = 1) -> Job:
+    """Until the target accuracy. Ranks of an all-reduce share a minibatch out, a worker of parameter servers has its own."""
+    data = {key: settings[key] for key in ("samples", "test_samples", "image_size")} | {"name": settings["data"]}
+    training = {key: settings[key] for key in ("momentum", "epochs", "batch", "learning_rate", "target_accuracy")}
+    return from_dict(
+        {
+            "network": {"name": settings["network"]},
+            "data": data,
+            "training": {"recipe": "sgd-momentum", "checkpoint_every": settings["epochs"], **training},
+            "cluster": {"device": "cpu", "count": workers, "threads": 1},
+            "communication": {"servers": servers},
+            "backend": BACKENDS[method],
+        }
+    )
+
+
+def experiments(settings: Settings) -> dict[str, Job]:
+    """By name, such as `asynchronous, 3 workers, 1 server`."""
+    found = {
+        f"{SINGLE}, seed {seed}": changed(job(settings, SINGLE), [f"training.seed={seed}"])
+        for seed in range(settings["seeds"])
+    }
+    found |= {f"{ALL_REDUCE}, {ranks} ranks": job(settings, ALL_REDUCE, ranks) for ranks in settings["ranks"]}
+    for workers, servers in settings["pairs"]:
+        name = f"{ASYNCHRONOUS}, {workers} worker{'s' * (workers > 1)}, {series_of(servers)}"
+        found[name] = job(settings, ASYNCHRONOUS, workers, servers)
+    return found
+
+
+def conduct(lab: Lab, settings: Settings) -> Results:
+    lab.parallel = lab.threads = 1  # runs are timed, so each has the machine to itself, and a rank one core
+    is_there, why_not = parameter_server.available()
+    jobs = {n: one for n, one in experiments(settings).items() if is_there or one.backend != BACKENDS[ASYNCHRONOUS]}
+    notes = [] if is_there else [f"Nothing ran on parameter servers: {why_not}."]
+    runs, curves = [], {}
+    for name, run in lab.train(jobs).items():
+        record, one = run.record(), run.job()
+        curves[name] = curve(record)
+        epochs, spent = reached(curves[name], settings["target_accuracy"])
+        servers = one.communication.servers if name.startswith(ASYNCHRONOUS) else None
+        runs.append({
+            "run": name, "method": name.split(",")[0], "workers": one.cluster.count, "servers": servers,
+            "steps_per_s": 1 / record.value("step_time_s"), "staleness": record["staleness"].value, "epochs": epochs,
+            "time_s": spent, "accuracy": record.value("test_accuracy"),
+        })  # fmt: skip
+    rows = {
+        "runs": runs,
+        **of_optimus(settings["optimus"]),
+        **on_device(settings["device"]),
+        **forecasts(runs, settings),
+    }
+    return lab.results(settings, rows=rows, curves=curves, notes=notes)
+
+
+# -- what is said ----------------------------------------------------------------------------------
+
+
+def page(results: Results) -> Page:
+    rows = results.rows
+    sections = [_optimus_section(rows), _optimus_speeds(rows)]
+    if rows["points"]:
+        sections += [_speed_section(rows), _time_section(results), _forecast_section(results)]
+    sections.append(_device_section(results))
+    return study_page(STUDY, results, sections, _highlights(rows))
+
+
+def _of(rows: Sequence[Row], **wanted: Any) -> list[Row]:
+    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+
+def _band(label: str, rows: Sequence[Row], scale: float = 1.0, keys: Sequence[str] = ("time_s", "low", "high"),
+          color: str = "", role: Role = "predicted") -> Series:  # fmt: skip
+    y, low, high = ([float(f"{row[key] / scale:.6g}") for row in rows] for key in keys)
+    return Series(label, role, [row["workers"] for row in rows], y, low, high, color or COLORS.get(label, ""))
+
+
+def _fastest(rows: Sequence[Row]) -> Row:
+    return min(rows, key=lambda row: row["time_s"])
+
+
+def _told(row: Row) -> str:
+    return f"{seconds(row['time_s'])} ({seconds(row['low'])} … {seconds(row['high'])})"
+
+
+def _exact(exact: float | None) -> str:
+    return "more are always faster" if exact is None else f"{exact:.2f}"
+
+
+def _optimus_section(rows: Mapping[str, list[Row]]) -> Section:
+    panels, body, said = [], [], []
+    for batch in distinct(rows["optimus_best"], "batch"):
+        own = _of(rows["optimus"], batch=batch)
+        series = [_band(name, _of(own, series=name), 86400) for name in distinct(own, "series")]
+        panels.append(Lines(f"workers, batch {batch}", "time to the target, days", series, log_y=True))
+        for best in _of(rows["optimus_best"], batch=batch):
+            times = {row["workers"]: row for row in _of(own, series=best["series"])}
+            at = times[best["best"]]
+            body.append([str(batch), best["series"], f"{best['steps']:,.0f}", str(best["best"]), _exact(best["exact"]),
+                         f"{at['steps_per_s']:.5f}", _told(at), f"{times[max(times)]['time_s'] / at['time_s']:.2f} ×"])  # fmt: skip
+            if best["series"] != ALL_REDUCE:
+                said.append(f"{best['best']} ({_exact(best['exact'])}) for batch {batch} on {best['series']}")
+    most = max(row["workers"] for row in rows["optimus"])
+    least = _fastest(_of(rows["optimus"], series=ALL_REDUCE))
+    served = _fastest([row for row in rows["optimus"] if row["series"] != ALL_REDUCE])
+    return Section(
+        "ResNet-50 of Optimus",
+        f"The best number of workers, and by the closed form: {', '.join(said)}. By all-reduce {most} are still faster, as its "
+        f"overhead of a worker is 0: the target takes {seconds(least['time_s'])} at best, with servers {seconds(served['time_s'])}.",
+        intro="Speeds by the published coefficients; the all-reduce of the same computation and link is ours. The target is a "
+        "stated one, some samples at a stated batch: another batch takes the steps that its noise scale says, and the band holds "
+        "seeds and a noise scale of 2 to 32 batches. Coefficients are published without intervals.",
+        figure=Figure(panels),
+        table=Table(["batch", "", "steps", "best", "closed form", "steps/s", "time to the target", f"{most} workers take"],
+                    body, {0, 2, 3, 4, 5, 6, 7}),
+    )  # fmt: skip
+
+
+def _optimus_speeds(rows: Mapping[str, list[Row]]) -> Section:
+    best = rows["optimus_best"]
+    counts = sorted({row["workers"] for row in rows["optimus"]})
+    speed = {(row["batch"], row["series"], row["workers"]): row["steps_per_s"] for row in rows["optimus"]}
+    body = [[str(w), *(f"{speed[b['batch'], b['series'], w]:.5f}" for b in best)] for w in counts]
+    lost = [speed[b["batch"], b["series"], counts[-1]] / speed[b["batch"], b["series"], b["best"]]
+            for b in best if b["series"] != ALL_REDUCE]  # fmt: skip
+    return Section(
+        "Its steps per second",
+        f"With servers {counts[-1]} workers make {min(lost):.2f} to {max(lost):.2f} times the steps per second of the best number.",
+        table=Table(
+            ["workers", *(f"{b['series']}, batch {b['batch']}" for b in best)], body, set(range(len(best) + 1))
+        ),
+    )
+
+
+def _speed_section(rows: Mapping[str, list[Row]]) -> Section:
+    points, series = rows["points"], []
+    for servers in sorted({row["servers"] for row in points}):
+        name, own = series_of(servers), sorted(_of(points, servers=servers), key=lambda row: row["workers"])
+        series.append(_band(name, _of(rows["here"], series=name), 1.0, ("steps_per_s", "f_low", "f_high")))
+        w, f = ([row[key] for row in own] for key in ("workers", "steps_per_s"))
+        series.append(Series(f"{name}, measured", "measured", w, f, color=COLORS[name]))
+    body = [
+        [str(r["workers"]), str(r["servers"]), f"{r['steps_per_s']:.1f}", f"{r['fitted']:.1f}", f"{100 * r['error']:+.0f} %",
+         "" if r["left_out"] is None else f"{100 * r['left_out']:+.0f} %"]
+        for r in points
+    ]  # fmt: skip
+    errors, left_out = ([abs(r[key]) for r in points if r[key] is not None] for key in ("error", "left_out"))
+    held = f", and of pairs left out by {100 * float(np.mean(left_out)):.0f} %" if left_out else ""
+    told = ", ".join(
+        f"{c['name']} {1e3 * c['value']:.1f} ({1e3 * c['low']:.1f} … {1e3 * c['high']:.1f})"
+        for c in rows["coefficients"]
+    )
+    return Section(
+        "Steps per second of parameter servers here",
+        f"The asynchronous form fits {len(points)} pairs of workers and servers within {100 * float(np.mean(errors)):.0f} % in "
+        f"the mean{held}.",
+        intro="w/f = a0 + a1·w/p + a2·w + a3·p, found by least squares with no coefficient below 0. Workers and servers share "
+        "the cores of one machine, so a2, which a cluster has not, is what they take from each other.",
+        figure=Figure([Lines("workers", "steps/s", series, from_zero=True)]),
+        caption=f"Coefficients in ms, with the middle 80 %: {told}.",
+        table=Table(["workers", "servers", "steps/s", "fitted", "error", "by all others"], body, set(range(6))),
+    )  # fmt: skip
+
+
+def _time_section(results: Results) -> Section:
+    rows, most = results.rows, max(r["workers"] for r in results.rows["runs"])
+    trained = [row for row in rows["runs"] if row["time_s"] is not None]
+    alone = mean([row["epochs"] for row in _of(trained, method=SINGLE)])
+    panels, best = [], []
+    for name in distinct(rows["here"], "series"):
+        own = [row for row in trained if series_of(row["servers"]) == name]  # one rank of an all-reduce is `single`
+        if own:
+            forecast = [row for row in _of(rows["here"], series=name) if row["workers"] <= most]
+            measured = Series("measured", "measured", [r["workers"] for r in own], [r["time_s"] for r in own])
+            both = [_band("predicted", forecast, color=COLORS[name]), measured]
+            label = f"{'ranks' if name == ALL_REDUCE else 'workers'}, {name}"
+            panels.append(Lines(label, "time to accuracy, s", both, from_zero=True, x_ticks=range(1, most + 1)))
+            first = _fastest(_alike(own))
+            best.append(f"{first['workers']} {'by' if name == ALL_REDUCE else 'on'} {name} ({first['time_s']:.1f} s)")
+    ratios = {r["run"]: r["time_s"] / _known(rows, r)["time_s"] for r in trained if r["method"] != SINGLE}
+    inside = sum(
+        r["run"] in ratios and _known(rows, r)["low"] <= r["time_s"] <= _known(rows, r)["high"] for r in trained
+    )
+    never = [row["run"] for row in rows["runs"] if row["time_s"] is None]
+    return Section(
+        "Time to accuracy here",
+        f"Measured best are {', '.join(best)}.{_stale_told(trained)} {inside} of {len(ratios)} runs lie in the band of what was "
+        f"predicted as if staleness cost nothing; they took {min(ratios.values()):.2f} to {max(ratios.values()):.2f} times as long.{_foretold(rows, trained, alone)}"
+        + (f" Not reached by {', '.join(never)}." if never else ""),
+        intro=f"Predicted: the steps of single ({alone:.1f} epochs) over the fitted steps per second; the band holds seeds and "
+        "the fit. The all-reduce has the terms of the servers' fit: no run of its own went into it. The last column has the epochs "
+        "that the run took. Between two epochs the accuracy is taken to lie on a line.",
+        figure=Figure(panels),
+        caption=_shared_told(rows),
+        table=Table(
+            ["run", "staleness", "steps/s", "epochs", "of seed 0", "time, s", "predicted, s", "with its own epochs, s"],
+            [_time_row(rows, row, alone) for row in rows["runs"]],
+            set(range(1, 8)),
+        ),
+    )
+
+
+def _alike(trained: Sequence[Row]) -> list[Row]:
+    """Runs with the same minibatches: of `single` only the first seed."""
+    return [row for row in trained if row["method"] != SINGLE or row["run"] == f"{SINGLE}, seed 0"]
+
+
+def _foretold(rows: Mapping[str, list[Row]], trained: Sequence[Row], alone: float) -> str:
+    """How far times are off that take a run's own epochs: what is left is speed."""
+    stale = _of(trained, method=ASYNCHRONOUS)
+    if not stale:
+        return ""
+    off = [abs(_known(rows, run)["time_s"] * run["epochs"] / alone / run["time_s"] - 1) for run in stale]
+    return (
+        f" With their own epochs the asynchronous ones are told within {100 * float(np.mean(off)):.0f} % in the mean."
+    )
+
+
+def _known(rows: Mapping[str, list[Row]], run: Row) -> Row:
+    return _of(rows["here"], series=series_of(run["servers"]), workers=run["workers"])[0]
+
+
+def _time_row(rows: Mapping[str, list[Row]], run: Row, alone: float) -> list[str]:
+    row = [run["run"], "" if run["staleness"] is None else f"{run['staleness']:.2f}", f"{run['steps_per_s']:.1f}"]
+    if run["time_s"] is None:
+        return [*row, *["–"] * 5]
+    row += [f"{run['epochs']:.1f}", _of_seed_0(rows["runs"], run, "{:.2f} ×"), f"{run['time_s']:.1f}"]
+    if run["method"] == SINGLE:
+        return [*row, "–", "–"]
+    at = _known(rows, run)
+    told = f"{at['time_s']:.1f} ({at['low']:.1f} … {at['high']:.1f})"
+    return [*row, told, f"{at['time_s'] * run['epochs'] / alone:.1f}"]
+
+
+def _of_seed_0(runs: Sequence[Row], run: Row, form: str) -> str:
+    """Epochs over those of `single` with the same minibatches."""
+    own = [row["epochs"] for row in _of(runs, run=f"{SINGLE}, seed 0") if row["epochs"]]
+    return form.format(run["epochs"] / own[0]) if own else "–"
+
+
+def _stale_told(trained: Sequence[Row]) -> str:
+    stale = _of(trained, method=ASYNCHRONOUS)
+    if not stale:
+        return ""
+    worst = max(stale, key=lambda row: row["epochs"])
+    return (
+        f" Stale gradients took up to {_of_seed_0(trained, worst, '{:.1f} times')} the epochs of single with the same "
+        f"minibatches ({worst['run']}, staleness {worst['staleness']:.1f})."
+    )
+
+
+def _shared_told(rows: Mapping[str, list[Row]]) -> str:
+    """What the servers' fit says of the all-reduce, where workers share cores."""
+    a0, a2 = (rows["coefficients"][i]["value"] for i in (0, 2))
+    off = [
+        f"{_known(rows, row)['steps_per_s'] / row['steps_per_s']:.2f} times the measured steps per second with {row['workers']}"
+        for row in _of(rows["runs"], method=ALL_REDUCE)
+    ]
+    if not off or a0 >= a2:
+        return ""
+    return (
+        f"Of the all-reduce the fit says {', '.join(off)}: workers that share cores have their computation in a2·w, which ranks "
+        "divide when they share a minibatch and the form does not."
+    )
+
+
+def _forecast_section(results: Results) -> Section:
+    rows = [row for row in results.rows["here"] if row["series"] != series_of(1)]
+    names = distinct(rows, "series")
+    series = [_band(name, _of(rows, series=name)) for name in names]
+    best = {name: _fastest(_of(rows, series=name)) for name in names}
+    by = {name: f"{best[name]['workers']} {'by' if name == ALL_REDUCE else 'on'} {name}" for name in names}
+    counts = sorted({row["workers"] for row in rows})
+    body = [
+        [str(w), *(_told(row) + (" best" if row is best[row["series"]] else "") for row in _of(rows, workers=w))]
+        for w in counts
+    ]
+    a0, a1, a2, a3 = (c["value"] for c in results.rows["coefficients"])
+    exact = _exact(SpeedModel(ASYNCHRONOUS, (a0, a1, a2, a3)).all_reduce().closed_form())
+    return Section(
+        "More workers, 4 servers",
+        f"Best of 1 to {counts[-1]} workers would be {', '.join(f'{by[n]}, {_told(best[n])}' for n in names)}, if staleness cost "
+        f"nothing. The closed form, which only the all-reduce has, says {exact}.",
+        intro="By the fitted model, on a machine as busy as this one. Asynchronous workers only ever add steps: their best number "
+        "is where staleness takes more than the next worker gives, which the runs above show and the speed model does not.",
+        figure=Figure([Lines("workers", "time to accuracy, s", series, log_y=True, x_ticks=counts)]),
+        table=Table(["workers", *names], body, set(range(len(names) + 1))),
+    )
+
+
+def _device_section(results: Results) -> Section:
+    rows, asked = results.rows["device"], results.settings["device"]
+    series, body, said = [], [], []
+    for scaling, color in ((STRONG, "accent"), (WEAK, "teal")):
+        own = _of(rows, scaling=scaling)
+        series.append(_band(f"{scaling} scaling", own, 3600, color=color))
+        best, one = _fastest(own), own[0]
+        body += [[scaling, str(r["workers"]), f"{r['batch']:,}", f"{r['steps']:,.0f}", seconds(r["step_time_s"]), _told(r),
+                  f"{one['time_s'] / r['time_s']:.2f} ×"] for r in own]  # fmt: skip
+        said.append(
+            f"{best['workers']} take {_told(best)} by {scaling} scaling, {one['time_s'] / best['time_s']:.1f} times as fast as one"
+        )
+    return Section(
+        f"All-reduce of {asked['network']} on {asked['device']}, predicted",
+        f"Fastest: {'; '.join(said)}.",
+        intro=f"Step times of a ring over {asked['link']} as predicted from a trace; {asked['epochs']} epochs of "
+        f"{asked['samples']:,} samples at batch {asked['batch']}, a stated number. Larger batches take fewer steps, but more "
+        "samples, by a noise scale of 2 to 32 such batches, which is in the band.",
+        figure=Figure([Lines("devices", "time to the target, h", series, log_x=True, log_y=True, x_ticks=asked["counts"])]),
+        table=Table(["scaling", "devices", "batch", "steps", "step time", "time to the target", "speed-up"], body, set(range(1, 7))),
+    )  # fmt: skip
+
+
+def _highlights(rows: Mapping[str, list[Row]]) -> list[Highlight]:
+    best = [f"{row['best']}" for row in rows["optimus_best"] if row["series"] != ALL_REDUCE]
+    detail = ", ".join(
+        f"{row['series']} at batch {row['batch']}" for row in rows["optimus_best"] if row["series"] != ALL_REDUCE
+    )
+    found = [Highlight("best workers of Optimus' ResNet-50", ", ".join(best), detail)]
+    trained = [row for row in rows["runs"] if row["time_s"] is not None]
+    if trained:
+        first = _fastest(_alike(trained) or trained)
+        found.append(Highlight("first at the target here", f"{first['time_s']:.1f} s", first["run"]))
+    return found
+
+
+_OPTIMUS = {"samples": 400_000, "reference_batch": 40, "batches": [40, 128], "servers": [2, 4], "workers": 20}
+_DEVICE = {
+    "network": "resnet50", "shape": [3, 224, 224], "classes": 1000, "device": "v100", "link": "ethernet-25g", "batch": 256,
+    "counts": [1, 2, 4, 8, 16], "epochs": 90, "samples": 1_281_167,
+}  # fmt: skip
+_SMOKE = {
+    "data": "digits", "network": "small-cnn", "samples": 400, "test_samples": None, "image_size": 8, "batch": 20,
+    "learning_rate": 0.05, "momentum": 0.9, "epochs": 2, "target_accuracy": 0.2, "seeds": 1, "ranks": [],
+    "pairs": [[2, 1]], "servers": [1, 2, 4], "workers": 8, "optimus": _OPTIMUS,
+    "device": {**_DEVICE, "network": "lenet5", "shape": [1, 32, 32], "classes": 10},
+}  # fmt: skip
+_LAPTOP = {
+    "data": "fashion-mnist", "network": "lenet5", "samples": 4000, "test_samples": 2000, "image_size": None, "batch": 32,
+    "learning_rate": 0.01, "momentum": 0.9, "epochs": 16, "target_accuracy": 0.78, "seeds": 3, "ranks": [2, 4],
+    "pairs": [[1, 1], [2, 1], [3, 1], [4, 1], [1, 2], [2, 2], [3, 2]], "servers": [1, 2, 4], "workers": 8,
+    "optimus": _OPTIMUS, "device": _DEVICE,
+}  # fmt: skip
+_PAPER = {
+    **_LAPTOP, "data": "cifar10", "network": "resnet20", "samples": None, "test_samples": None, "batch": 128,
+    "learning_rate": 0.05, "epochs": 100, "target_accuracy": 0.85, "ranks": [2, 4, 8, 16],
+    "pairs": [[w, p] for p in (1, 2, 4) for w in (1, 2, 4, 8, 16)], "workers": 20,
+}  # fmt: skip
+
+STUDY = Study(
+    name="time-to-accuracy",
+    question="How long to an accuracy with more workers, on 2 and 4 parameter servers and by all-reduce, and which number is best?",
+    hypothesis="A synchronous step on p servers is shortest with sqrt(a0·M / (a2/p + a3)) workers; asynchronous workers only add "
+    "steps, until staleness takes more than they give; an all-reduce, whose traffic does not grow with its ranks, gains longer",
+    sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
+    conduct=conduct,
+    page=page,
+)

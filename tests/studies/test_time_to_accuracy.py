@@ -1,0 +1,109 @@
+"""Time to accuracy: the smoke size through every step to a page, and what is said of runs whose speed model is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chronograd.backends import parameter_server
+from chronograd.predict.speed import OPTIMUS_RESNET50, SpeedModel
+from chronograd.report.html import render_html
+from chronograd.studies.lab import Lab
+from chronograd.studies.study import Results, Row
+from chronograd.studies.time_forecasts import (
+    ALL_REDUCE,
+    ASYNCHRONOUS,
+    SINGLE,
+    forecasts,
+    of_optimus,
+    on_device,
+    reached,
+)
+from chronograd.studies.time_to_accuracy import STUDY, experiments
+
+IS_THERE, WHY_NOT = parameter_server.available()
+TRUTH = SpeedModel("asynchronous", (0.02, 0.006, 0.004, 0.001))
+PAIRS = [(1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (4, 2)]
+ALWAYS = ["ResNet-50 of Optimus", "Its steps per second", "All-reduce of lenet5 on v100, predicted"]
+FITTED = ["Steps per second of parameter servers here", "Time to accuracy here", "More workers, 4 servers"]
+
+
+@pytest.mark.skipif(not IS_THERE, reason=WHY_NOT)
+def test_smoke_size_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    settings = STUDY.sizes["smoke"]
+    results = STUDY.conduct(Lab(tmp_path, STUDY.name, "smoke", lambda _: None), settings)
+    results.save(tmp_path / "results.json")
+    results = Results.load(tmp_path / "results.json")
+    assert [row["run"] for row in results.rows["runs"]] == list(experiments(settings))
+    assert all(row["steps_per_s"] > 0 for row in results.rows["runs"])
+    assert results.rows["runs"][-1]["staleness"] > 0
+    assert results.rows["points"] == []  # one pair of workers and servers is no speed model
+    page = STUDY.page(results)
+    assert [s.title for s in page.sections] == ALWAYS
+    assert render_html(page).startswith("<!doctype html>")
+
+
+def made_up(stale: float) -> Results:
+    """Runs at the speed of TRUTH that reach the target after 4 epochs of 20 steps, with each stale update so much later."""
+    settings = {**STUDY.sizes["smoke"], "pairs": PAIRS, "ranks": [2]}
+
+    def run(method: str, name: str, workers: int, servers: int | None, speed: float, epochs: float) -> Row:
+        return {"run": name, "method": method, "workers": workers, "servers": servers, "steps_per_s": speed, "epochs": epochs,
+                "staleness": workers - 1.0 if servers else None, "time_s": 20 * epochs / speed, "accuracy": 0.8}  # fmt: skip
+
+    runs = [run(SINGLE, f"single, seed {seed}", 1, None, 50.0, 4.0) for seed in (0, 1)]
+    runs.append(run(ALL_REDUCE, "all-reduce, 2 ranks", 2, None, TRUTH.all_reduce().steps_per_s(2), 4.0))
+    for w, p in PAIRS:
+        name = f"asynchronous, {w} worker{'s' * (w > 1)}, {p} server{'s' * (p > 1)}"
+        runs.append(run(ASYNCHRONOUS, name, w, p, TRUTH.steps_per_s(w, p), 4 * (1 + stale * (w - 1))))
+    asked = {**of_optimus(settings["optimus"]), **on_device(settings["device"]), **forecasts(runs, settings)}
+    return Results(STUDY.name, "smoke", settings, {"runs": runs, **asked})
+
+
+def test_a_planted_speed_model_is_found_and_foretells_times() -> None:
+    results = made_up(stale=0.0)
+    rows = results.rows
+    assert [c["value"] for c in rows["coefficients"]] == pytest.approx(TRUTH.coefficients)
+    assert all(abs(p["left_out"]) < 1e-6 for p in rows["points"])
+    times = {(row["series"], row["workers"]): row for row in rows["here"]}
+    assert times["4 servers", 8]["time_s"] == pytest.approx(80 / TRUTH.steps_per_s(8, 4))
+    assert times[ALL_REDUCE, 2]["time_s"] == pytest.approx(80 * (0.02 / 2 + 0.006 / 2 + 2 * 0.004))
+    for row in rows["here"]:
+        assert 1.1 < row["high"] / row["time_s"] < 1.3  # the seeds' 0.1, and little of the fit
+        assert row["f_low"] <= row["steps_per_s"] <= row["f_high"]
+    page = STUDY.page(results)
+    assert [s.title for s in page.sections] == [*ALWAYS[:2], *FITTED, ALWAYS[2]]
+    assert "7 of 7 runs lie in the band" in page.sections[3].takeaway
+
+
+def test_staleness_is_told_from_speed() -> None:
+    told = STUDY.page(made_up(stale=1.0)).sections[3]
+    cost = "up to 4.0 times the epochs of single with the same minibatches (asynchronous, 4 workers, 1 server, staleness 3.0)"
+    assert cost in told.takeaway
+    assert "1 on 1 server (2.5 s)" in told.takeaway  # 80 · 0.031
+    assert "3 of 7 runs lie in the band" in told.takeaway  # those of one worker, and the all-reduce
+    assert told.table is not None
+    *_, own = next(row for row in told.table.rows if row[0] == "asynchronous, 4 workers, 2 servers")
+    assert float(own) == pytest.approx(16 * 20 / TRUTH.steps_per_s(4, 2), abs=0.05)
+
+
+def test_best_numbers_of_optimus() -> None:
+    rows = of_optimus(STUDY.sizes["laptop"]["optimus"])
+    found = {(row["batch"], row["series"]): (row["best"], row["exact"]) for row in rows["optimus_best"]}
+    for key, (whole, real) in {(40, "2 servers"): (4, 4.07), (40, "4 servers"): (6, 5.76), (128, "2 servers"): (7, 7.29),
+                               (128, "4 servers"): (10, 10.30)}.items():  # fmt: skip
+        assert found[key] == (whole, pytest.approx(real, abs=0.005))
+    one = next(r for r in rows["optimus"] if (r["batch"], r["series"], r["workers"]) == (40, "2 servers", 4))
+    assert one["time_s"] == pytest.approx(10_000 / OPTIMUS_RESNET50.steps_per_s(4, 2))
+    # A noise scale of 8 batches of 40: steps fall by (1 + 320/128) / (1 + 8).
+    (steps,) = {row["steps"] for row in rows["optimus_best"] if row["batch"] == 128}
+    assert steps == pytest.approx(10_000 * 3.5 / 9)
+
+
+def test_when_a_target_is_reached() -> None:
+    columns = {"epoch": [1, 2, 3], "seconds": [2.0, 4.0, 6.0], "test_accuracy": [0.5, 0.7, 0.6]}
+    assert reached(columns, 0.6) == pytest.approx((1.5, 3.0))
+    assert reached(columns, 0.4) == (1.0, 2.0)
+    assert reached(columns, 0.8) == (None, None)
