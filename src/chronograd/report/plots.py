@@ -160,7 +160,9 @@ def _tidy(text: str, css_class: str) -> str:
     text = text[text.index("<svg") :]
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'(<g|<svg|<use|<path|<text) id="[A-Za-z0-9]+_[0-9]+"', r"\1", text)
-    for old, content in re.findall(r'<(?:clipPath|path) id="([mp][0-9a-f]{10})"(.*?)(?:</clipPath>|/>)', text, re.DOTALL):
+    for old, content in re.findall(
+        r'<(?:clipPath|path) id="([mp][0-9a-f]{10})"(.*?)(?:</clipPath>|/>)', text, re.DOTALL
+    ):
         # Hashed by matplotlib before rounding: another processor's last digit would make another drawing.
         text = text.replace(old, old[0] + hashlib.sha256(content.encode()).hexdigest()[:10])
     head, body = text.split(">", 1)

@@ -150,7 +150,13 @@ def _row(
     """`error` is of the remaining epochs, over what really remained."""
     said = min(max(planned if step is None else step, now), max(planned, now))
     error = abs(said - true) / (true - now)
-    row = {"method": method, "now": round(now, 4), "said": round(said, 4), "true": round(true, 4), "error": round(error, 5)}
+    row = {
+        "method": method,
+        "now": round(now, 4),
+        "said": round(said, 4),
+        "true": round(true, 4),
+        "error": round(error, 5),
+    }
     return row if low is None or high is None else row | {"is_covered": low <= true <= high}
 
 
