@@ -159,3 +159,30 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main([*words, "--to", "1.5"]) == 2
     with pytest.raises(InputError, match="do not make a curve"):
         forecast(curve(LOSSES), fraction=0.05)
+
+
+def test_a_run_is_fitted_again_as_points_arrive(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time that the command looks again the run is one epoch further, and then it has ended."""
+    run = RunDir.create(environment={"created": "2026-11-22T08:00:00+00:00"}, out=tmp_path / "run")
+    job = "network: {name: small-cnn}\ndata: {name: digits}\ntraining: {recipe: sgd-momentum, epochs: 6, batch: 8}\n"
+    (run.path / "job.yaml").write_text(job)
+    with run.step_writer() as lines:
+        written = 0
+
+        def write_one(_: float) -> None:
+            nonlocal written
+            written += 1
+            told = {"seconds": 1.0 * written, "epoch_time_s": 1.0, "test_loss": 1.0, "test_accuracy": 0.5}
+            lines.write(event="epoch", step=written, epoch=written, train_loss=0.5**written, **told)
+            if written == 6:
+                (run.path / "record.json").write_text("{}")
+
+        monkeypatch.setattr("chronograd.cli.fit.time.sleep", write_one)
+        assert main(["fit", "loss", str(run.path), "--follow", "--to", "0.02"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in told] == ["epoch 3", "epoch 4", "epoch 5", "epoch 6"]
+    assert "loss 0.02 at epoch 5.6" in told[2]
+    assert "reached at epoch 6" in told[3]
+    assert main(["fit", "loss", str(run.path), "--follow", "--json"]) == 2

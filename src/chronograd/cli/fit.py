@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +16,10 @@ from chronograd.cli.fit_batch import batch_command
 if TYPE_CHECKING:
     from chronograd.fit.convergence import Convergence
     from chronograd.fit.forecast import Forecast, Reached
+    from chronograd.fit.learning_curves import LearningCurve
     from chronograd.fit.tables import Table
     from chronograd.hardware.catalog import Device
+    from chronograd.rundir import RunDir
 
 
 @click.group()
@@ -214,14 +219,15 @@ _FORECAST = ("workers", "servers", "steps_per_s", "low", "high")
 @click.option(
     "--earlier", "num_earlier", default=0, type=click.IntRange(0, 1000), help="Also forecasts made on the way."
 )
+@click.option("--follow", is_flag=True, help="Fit a run again whenever it has new points, until it ends.")
 @click.option("--to", "target", type=float, help="When will this loss, or accuracy, be reached?")
 @click.option(
     "--at", "ats", multiple=True, type=click.FloatRange(0, min_open=True), help="Forecast at a step; may be repeated."
 )
 @common.json_option
 def loss_command(source: Path, metric: str, column: str | None, family: str | None, fraction: float, schedule: str | None,
-                 drops: str | None, planned: float | None, num_earlier: int, target: float | None, ats: tuple[float, ...],
-                 as_json: bool) -> None:  # fmt: skip
+                 drops: str | None, planned: float | None, num_earlier: int, follow: bool, target: float | None,
+                 ats: tuple[float, ...], as_json: bool) -> None:  # fmt: skip
     """Fit a curve to a loss or an accuracy, and forecast the rest.
 
     SOURCE is a run, or a file: CSV, JSON, JSON lines, TensorBoard events. Curves: inverse, Optimus' 1/(b0*k + b1) + b2; a power
@@ -234,17 +240,53 @@ def loss_command(source: Path, metric: str, column: str | None, family: str | No
     from chronograd.fit.forecast import forecast
     from chronograd.fit.learning_curves import read_curve
     from chronograd.fit.schedule import Schedule
+    from chronograd.rundir import RunDir, is_run_dir
 
-    curve = read_curve(source, "accuracy" if metric == "accuracy" else "loss", column)
-    if planned is None and fraction < 1 and curve.schedule.planned is None:
-        planned = float(curve.steps[-1])  # of a finished log, which had been planned to end there
-    if schedule or drops or planned:
+    def read() -> LearningCurve:
+        curve = read_curve(source, "accuracy" if metric == "accuracy" else "loss", column)
         told = curve.schedule
+        # A part of a finished log had been planned to end where the log does.
+        end = planned or told.planned or (float(curve.steps[-1]) if fraction < 1 else None)
         kind = schedule or ("multi_step" if drops else told.kind)
         places = tuple(common.numbers("--drops", drops)) if drops else told.drops if kind == "multi_step" else ()
-        curve = replace(curve, schedule=Schedule(kind, places, planned or told.planned))  # type: ignore[arg-type]
-    found = forecast(curve, fraction, family, target, ats, num_earlier)
+        return replace(curve, schedule=Schedule(kind, places, end))  # type: ignore[arg-type]
+
+    if follow:
+        if as_json or not is_run_dir(source):
+            raise click.UsageError("--follow prints lines of text, of a run")
+        for curve in _growing(RunDir.open(source), read):
+            _print_line(forecast(curve, 1.0, family, target, draws=20))
+        return
+    found = forecast(read(), fraction, family, target, ats, num_earlier)
     common.print_json(found.data()) if as_json else _print_forecast(found)
+
+
+POLL_EVERY_S = 1.0
+
+
+def _growing(run: RunDir, read: Callable[[], LearningCurve]) -> Iterator[LearningCurve]:
+    """The curve of a run whenever it has grown, from as many points as a fit needs, until the run has ended."""
+    from chronograd.errors import InputError
+    from chronograd.fit.loss import MIN_POINTS
+
+    seen = MIN_POINTS - 1
+    while True:
+        is_last = run.is_finished
+        with contextlib.suppress(InputError):  # no point yet
+            curve = read()
+            if len(curve.steps) > seen:
+                seen = len(curve.steps)
+                yield curve
+        if is_last:
+            return
+        time.sleep(POLL_EVERY_S)
+
+
+def _print_line(found: Forecast) -> None:
+    curve, until = found.curve, found.until
+    value = 1 - curve.values[-1] if curve.metric == "accuracy" else curve.values[-1]
+    told = [f"{curve.unit} {until:g}: {curve.metric} {value:.4g}", _convergence(found.converged, until, curve.unit)]
+    click.echo("; ".join(told if found.reached is None else [*told, _told(found.reached, curve.metric, curve.unit)]))
 
 
 def _print_forecast(found: Forecast) -> None:
