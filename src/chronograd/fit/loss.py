@@ -23,6 +23,7 @@ INTERVAL = (0.1, 0.9)  # the middle 80 %, as in every record
 ORIGINS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # shares of the points from which forecasts of the others are tried
 FARTHEST = 100.0  # times the last fitted step: no forecast is believed beyond
 NUM_STEPS_TRIED = 500  # between the first step and the farthest, evenly in log(step): 2 % apart for 100 fitted steps
+LARGEST = 1e30  # squares of what is above are soon beyond a double, and nobody's loss is
 LARGEST_DRIFT = 20.0  # of log(loss / forecast) per log(step): keeps exp finite where a loss or a forecast is near 0
 
 
@@ -227,8 +228,11 @@ def _points(steps: Sequence[float] | Array, losses: Sequence[float] | Array) -> 
         raise InputError(f"{len(k)} points do not make a loss curve", f"at least {MIN_POINTS} are needed")
     if not (np.isfinite(k).all() and k[0] > 0 and (np.diff(k) > 0).all()):
         raise InputError("steps must rise from above 0", "count steps or epochs from 1")
-    if not (np.isfinite(observed).all() and observed.min() >= 0):
-        at = int(np.flatnonzero(~(observed >= 0) | ~np.isfinite(observed))[0])
+    if k[-1] > LARGEST:
+        raise InputError(f"a step numbered {k[-1]:g}", "count steps or epochs from 1")
+    is_loss = (observed >= 0) & (observed <= LARGEST)
+    if not is_loss.all():
+        at = int(np.flatnonzero(~is_loss)[0])
         raise InputError(f"the loss at step {k[at]:g} is {observed[at]}", "fit the steps before it")
     return k, observed
 

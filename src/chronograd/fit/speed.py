@@ -26,6 +26,7 @@ from chronograd.record import Record
 from chronograd.rundir import RunDir
 
 INTERVAL = (0.1, 0.9)
+LARGEST = 1e12  # count, or steps per second
 # A residual of a fit with as many coefficients as points is 0, and yet nobody times a step that well.
 LEAST_NOISE = 0.01
 
@@ -71,8 +72,10 @@ def _of_line(line: Mapping[str | None, Any], path: Path, number: int) -> Point:
         batch = float(line["batch"]) if line.get("batch") else None
     except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError):
         raise FileFormatError(f"{path}, line {number}: no numbers of workers, servers and speed", hint) from None
-    if not (point.workers > 0 and point.servers > 0 and 0 < speed < np.inf and (batch is None or 0 < batch < np.inf)):
-        raise FileFormatError(f"{path}, line {number}: {dict(line)} has a number that is not above 0", hint)
+    told = (point.workers, point.servers, speed, 1.0 if batch is None else batch)
+    if not all(1 / LARGEST < value < LARGEST for value in told):
+        shown = str(dict(line))[:200]
+        raise FileFormatError(f"{path}, line {number}: {shown} has a number that is not above 0, or beyond any", hint)
     return point._replace(batch=batch)
 
 
