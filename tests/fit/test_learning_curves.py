@@ -179,7 +179,7 @@ def test_a_run_is_fitted_again_as_points_arrive(
             if written == 6:
                 (run.path / "record.json").write_text("{}")
 
-        monkeypatch.setattr("chronograd.cli.fit.time.sleep", write_one)
+        monkeypatch.setattr("chronograd.cli.fit.sleep", write_one)
         assert main(["fit", "loss", str(run.path), "--follow", "--to", "0.02"]) == 0
     told = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in told] == ["epoch 3", "epoch 4", "epoch 5", "epoch 6"]

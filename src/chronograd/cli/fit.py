@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -279,7 +279,7 @@ def _growing(run: RunDir, read: Callable[[], LearningCurve]) -> Iterator[Learnin
                 yield curve
         if is_last:
             return
-        time.sleep(POLL_EVERY_S)
+        sleep(POLL_EVERY_S)
 
 
 def _print_line(found: Forecast) -> None:
