@@ -25,6 +25,7 @@ from chronograd.errors import FileFormatError
 
 FORMAT = "chronograd-record"
 VERSION = 1
+INTERVAL = (0.1, 0.9)  # `low` and `high` of every quantity that is a belief: quantiles, the middle 80 %
 
 # The parts of a step, in the order they happen. Their sum is the step time.
 STEP_PARTS = {

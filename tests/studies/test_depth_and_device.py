@@ -15,7 +15,6 @@ from chronograd.errors import InputError
 from chronograd.report.html import render_html
 from chronograd.studies.across_runs import (
     CIFAR,
-    FOLDER,
     IMAGENET,
     best,
     curve_rows,
@@ -26,6 +25,7 @@ from chronograd.studies.across_runs import (
 )
 from chronograd.studies.depth_and_device import STUDY
 from chronograd.studies.lab import Lab
+from chronograd.studies.published_runs import CIFAR_RESNETS
 from chronograd.studies.study import Results
 
 ACCURACIES = [0.9, 0.95, 0.99]
@@ -47,9 +47,9 @@ def write_logs(folder: Path, depths: list[int], devices: tuple[str, ...] = ("K80
 @pytest.fixture
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Published runs of one family."""
-    write_logs(tmp_path / "measured" / FOLDER, [8, 14, 20, 32])
+    write_logs(tmp_path / "measured" / CIFAR_RESNETS, [8, 14, 20, 32])
     monkeypatch.setenv("CHRONOGRAD_MEASURED", str(tmp_path / "measured"))
-    return tmp_path / "measured" / FOLDER
+    return tmp_path / "measured" / CIFAR_RESNETS
 
 
 def test_smoke_size_end_to_end(tmp_path: Path) -> None:

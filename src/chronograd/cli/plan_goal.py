@@ -59,20 +59,11 @@ def is_asked(asked: Mapping[str, Any]) -> bool:
 
 def devices_of(job: Job, places: Sequence[str]) -> list[Device]:
     """Those that were named; else all GPUs of the catalogue that have the job's precision."""
-    from chronograd.errors import InputError
     from chronograd.hardware import catalog
-    from chronograd.predict.prediction import setting_of
 
     if places:
         return [catalog.device(name) for name in places]
-    found = []
-    for device in (d for d in catalog.devices() if d.kind == "gpu"):
-        try:
-            setting_of(job, device=device)
-        except InputError:
-            continue
-        found.append(device)
-    return found
+    return [d for d in catalog.devices() if d.kind == "gpu" and job.training.precision in d.peak_flops_per_s]
 
 
 def plan(trace: Trace, job: Job, places: Sequence[str], counts: Sequence[int], batches: Sequence[int],

@@ -23,7 +23,8 @@ from scipy.stats import t as student
 
 from chronograd.errors import InputError, NotFoundError
 from chronograd.fit.curves import FAMILIES, TINY, Array, evaluate
-from chronograd.fit.loss import INTERVAL, fit_loss
+from chronograd.fit.loss import fit_loss
+from chronograd.record import INTERVAL
 
 EPOCH_BY_EPOCH = "epoch by epoch"  # no formula: the loss of each epoch is regressed by itself
 FORMS = (*FAMILIES, EPOCH_BY_EPOCH)
@@ -180,7 +181,7 @@ def describe(form: str, runs: Sequence[Run]) -> Array:
     if form == EPOCH_BY_EPOCH:
         return np.array([run.losses[:length] for run in runs])
     epochs = np.arange(1.0, length + 1)
-    return np.array([list(fit_loss(epochs, run.losses[:length], form, draws=1).coefficients.values()) for run in runs])
+    return np.array([list(fit_loss(epochs, run.losses[:length], form, draws=0).coefficients.values()) for run in runs])
 
 
 def curve(form: str, described: Array, num_epochs: int) -> Array:

@@ -22,12 +22,12 @@ from scipy.optimize import nnls
 from chronograd import job as jobs
 from chronograd.errors import InputError
 from chronograd.fit.learning_curves import Metric
+from chronograd.fit.speed import redrawn
 from chronograd.predict.batch_size import BatchModel
-from chronograd.record import Quantity
+from chronograd.record import INTERVAL, Quantity
 from chronograd.rundir import RunDir
 
 Array = np.ndarray
-INTERVAL = (0.1, 0.9)
 LEAST_BATCHES = 3
 # A residual of a fit through as many points as coefficients is 0, and yet another seed takes other steps.
 LEAST_NOISE = 0.02
@@ -201,13 +201,10 @@ def fit_batches(batches: Sequence[float], steps: Sequence[float], draws: int = 5
     least, samples = _solve(b, s)
     model = BatchModel(least, samples)
     fitted = np.asarray(model.steps(b))
-    random = np.random.default_rng(seed)
     # Two coefficients take two degrees of freedom away.
     spread = (len(s) / max(1, len(s) - 2)) ** 0.5
     noise = np.maximum(np.abs(np.log(s / fitted)) * spread, LEAST_NOISE)
-    refits = [
-        _solve(b, fitted * np.exp(random.choice(noise, len(s)) * random.choice([-1, 1], len(s)))) for _ in range(draws)
-    ]
+    refits = [_solve(b, drawn) for drawn in redrawn(fitted, noise, draws, seed)]
     return FittedBatches(model, np.array(refits), fitted / s - 1)
 
 

@@ -19,9 +19,10 @@ import numpy as np
 from chronograd.errors import InputError
 from chronograd.fit.curves import LARGEST_EXPONENT, TINY, Array
 from chronograd.fit.learning_curves import LearningCurve
-from chronograd.fit.loss import FARTHEST, INTERVAL, MIN_POINTS, fit_loss
+from chronograd.fit.loss import FARTHEST, MIN_POINTS, fit_loss
 from chronograd.fit.published_curves import Published, published, weighted_quantiles
 from chronograd.fit.schedule import Schedule
+from chronograd.record import INTERVAL
 
 CONVERGED = 0.02  # of the fall from the first value to the last level
 END = 0.05  # of the points, the last ones, whose median is the last level
@@ -72,8 +73,7 @@ def forecast_convergence(curve: LearningCurve, known: Published | None = None) -
     """
     known = published() if known is None else known
     schedule, now = curve.schedule, float(curve.steps[-1])
-    is_falling = schedule.drops_after(now) if schedule.kind == "multi_step" else schedule.kind == "annealed"
-    if not is_falling and not (schedule.kind is None and schedule.planned and schedule.planned > now):
+    if schedule.next_fall(now) is None and schedule.kind != "annealed":
         return from_curve(curve, known)
     return min(from_schedule(schedule, now, known), _at_zero(curve, known), key=lambda one: one.step)
 
@@ -81,10 +81,9 @@ def forecast_convergence(curve: LearningCurve, known: Published | None = None) -
 def from_schedule(schedule: Schedule, now: float, known: Published) -> Convergence:
     """As published runs of such a schedule converged that had not yet at the same progress."""
     runs, weights = known.alike(schedule)
-    mine = schedule if schedule.kind else Schedule("annealed", (), schedule.planned)
-    end = mine.step(math.inf)
-    whens = [_moved(float(run.scale(schedule).progress(np.array([run.converged]))[0]), len(mine.drops)) for run in runs]
-    steps = np.array([mine.step(when) for when in whens])
+    end, num_drops = schedule.step(math.inf), len(schedule.drops)
+    whens = [_moved(float(run.scale(schedule).progress(np.array([run.converged]))[0]), num_drops) for run in runs]
+    steps = np.array([schedule.step(when) for when in whens])
     later = steps > now
     if not later.any():
         return Convergence(end, now, end, "published")
@@ -176,9 +175,8 @@ def levels_ahead(schedule: Schedule, now: float, fallen: float, steps: Array, kn
     """
     if schedule.kind == "constant" or not (schedule.kind or schedule.planned):
         raise InputError("no published run tells how a curve goes on whose schedule is not known", "give --planned")
-    mine = schedule if schedule.kind else Schedule("annealed", (), schedule.planned)
     runs, weights = known.alike(schedule)
-    here = mine.progress(np.array([now, *steps]))
+    here = schedule.progress(np.array([now, *steps]))
     logs = np.array([run.level(here, schedule) for run in runs])
     theirs = logs[:, 0] - np.array([math.log(max(float(run.errors[0]), TINY)) for run in runs])
     mine_fallen = -min(math.log(max(fallen, TINY)), 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +64,7 @@ def of_curve(path: Path, job: Job, samples: int, target: float, noise: Scale = N
     if curve.unit != "epoch":
         raise InputError(f"{path} is by {curve.unit}, and a plan counts epochs", "give accuracies by epoch")
     if curve.schedule.kind is None and not curve.schedule.planned:
-        curve = type(curve)(curve.name, curve.steps, curve.values, curve.metric, curve.unit, schedule_of(job))
+        curve = replace(curve, schedule=schedule_of(job))
     reached = forecast(curve, target=target).reached
     assert reached is not None
     if reached.seen is not None:

@@ -19,9 +19,8 @@ from chronograd.fit.convergence import (
 )
 from chronograd.fit.curves import TINY
 from chronograd.fit.learning_curves import LearningCurve
-from chronograd.fit.loss import MIN_POINTS, LossModel, best_family, family_errors, fit_loss
+from chronograd.fit.loss import MIN_POINTS, LossModel, best_of, family_errors, fit_loss
 from chronograd.fit.published_curves import Published, published, weighted_quantiles
-from chronograd.fit.schedule import Schedule
 from chronograd.predict.calibration import Z80
 
 # Of log(level) beyond what published runs differ by: so that the middle 80 % held four of five levels of teams left out.
@@ -126,10 +125,10 @@ def forecast(
         raise InputError(f"a target {curve.metric} of {target}", "give an accuracy from 0 to 1, or a loss from 0")
     early, known = curve.first(count), published() if known is None else known
     started, kept = early.since_last_drop(MIN_POINTS)
-    model = fit_loss(kept.steps, kept.values, family or best_family(kept.steps, kept.values), draws)
-    until = float(early.steps[-1])
     errors = family_errors(kept.steps, kept.values)
-    course = _Course(curve, kept, model, errors, started, until, _ahead(curve.schedule, until), known)
+    model = fit_loss(kept.steps, kept.values, family or best_of(errors), draws)
+    until = float(early.steps[-1])
+    course = _Course(curve, kept, model, errors, started, until, curve.schedule.next_fall(until), known)
     ends = [curve.steps[-1], *([curve.schedule.planned] if curve.schedule.planned else [])]
     counts = np.unique(np.linspace(0, count, num_earlier + 2)[1:-1].astype(int))
     return Forecast(
@@ -141,14 +140,6 @@ def forecast(
             (float(curve.steps[n - 1]), forecast_convergence(curve.first(n), known)) for n in counts if n >= MIN_POINTS
         ),
     )  # fmt: skip
-
-
-def _ahead(schedule: Schedule, until: float) -> float | None:
-    """Where a curve that is known until then leaves its family: at the next drop; at once where the rate falls all the time."""
-    if schedule.kind == "multi_step":
-        return next(iter(schedule.drops_after(until)), None)
-    is_planned = schedule.planned is not None and schedule.planned > until
-    return until if schedule.kind != "constant" and is_planned else None
 
 
 @dataclass(frozen=True, eq=False)

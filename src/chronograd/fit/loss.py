@@ -9,17 +9,17 @@ Source: Peng, Bao, Chen, Wu, Guo, Optimus, EuroSys 2018, and its authors' code f
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from chronograd.errors import InputError, NotFoundError
 from chronograd.fit.curves import FAMILIES, LAST, TINY, Array, evaluate, fit_curve, reach, replace_outliers
+from chronograd.record import INTERVAL
 
 MIN_POINTS = 3  # as many as coefficients; Optimus' code asks for the same
 SIGMA_FALLS_BY = 4.0  # Optimus' code: in each later third of the points, sigma is a fourth of the one before
-INTERVAL = (0.1, 0.9)  # the middle 80 %, as in every record
 ORIGINS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # shares of the points from which forecasts of the others are tried
 FARTHEST = 100.0  # times the last fitted step: no forecast is believed beyond
 NUM_STEPS_TRIED = 500  # between the first step and the farthest, evenly in log(step): 2 % apart for 100 fitted steps
@@ -174,7 +174,11 @@ def best_family(steps: Sequence[float] | Array, losses: Sequence[float] | Array,
 
     Give it only the points that a forecast may see. With too few points to spare a tail it is `inverse`.
     """
-    errors = family_errors(steps, losses, tail)
+    return best_of(family_errors(steps, losses, tail))
+
+
+def best_of(errors: Mapping[str, float]) -> str:
+    """The family with the least of `family_errors`; `inverse` where there are none."""
     return min(errors, key=lambda family: errors[family]) if errors else "inverse"
 
 

@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 
 from chronograd.predict.batch_size import gradient_moments
-from chronograd.record import Curve, Quantity
+from chronograd.record import INTERVAL, Curve, Quantity
 
 Array = np.ndarray
 FIELDS = ("grad_sq_small", "grad_sq_big", "batch_small", "batch_big")
-INTERVAL = (0.1, 0.9)
 # Steps of a block are near enough to have one noise scale; so many blocks are enough to draw from.
 LEAST_IN_BLOCK, MOST_BLOCKS, LEAST_BLOCKS = 5, 20, 4
 DRAWS = 1000

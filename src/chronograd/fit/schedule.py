@@ -51,7 +51,7 @@ class Schedule:
             raise InputError("an annealed schedule without an end", "say where it ends, such as --planned 90")
 
     def progress(self, steps: Array) -> Array:
-        """Of multi_step and annealed."""
+        """Of multi_step, of annealed, and where nothing but the planned end is known."""
         return np.interp(steps, *self._scale())
 
     def step(self, progress: float) -> float:
@@ -62,9 +62,16 @@ class Schedule:
     def drops_after(self, step: float) -> tuple[float, ...]:
         return tuple(drop for drop in self.drops if drop > step)
 
+    def next_fall(self, step: float) -> float | None:
+        """Where a rate falls next that trains on from a step: at the next drop; at once where it falls, or may fall, until a
+        planned end that is still to come. None where it falls no more."""
+        if self.kind == "multi_step":
+            return next(iter(self.drops_after(step)), None)
+        return step if self.kind != "constant" and self.planned is not None and self.planned > step else None
+
     def _scale(self) -> tuple[Array, Array]:
         """Steps, and the progress at each."""
-        if self.kind == "annealed" and self.planned:
+        if self.kind in ("annealed", None) and self.planned:
             return np.array([0.0, self.planned]), np.array([0.0, 1.0])
         starts = [0.0, *self.drops]
         end = max(self.planned or 0.0, 2 * starts[-1] - starts[-2])

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,11 +21,10 @@ from scipy.optimize import nnls
 
 from chronograd import files
 from chronograd.errors import FileFormatError, InputError
-from chronograd.predict.speed import NUM_COEFFICIENTS, Array, Mode, SpeedModel, terms
-from chronograd.record import Record
+from chronograd.predict.speed import NUM_COEFFICIENTS, Array, Mode, SpeedModel, terms, without_servers
+from chronograd.record import INTERVAL, Record
 from chronograd.rundir import RunDir
 
-INTERVAL = (0.1, 0.9)
 LARGEST = 1e12  # count, or steps per second
 # A residual of a fit with as many coefficients as points is 0, and yet nobody times a step that well.
 LEAST_NOISE = 0.01
@@ -102,6 +101,10 @@ class FittedSpeed:
             low, high = np.quantile(done / needed_s, INTERVAL, axis=0)
         return low, high
 
+    def all_reduce(self) -> FittedSpeed:
+        """That of the same work and link without servers, each draw too."""
+        return replace(self, model=self.model.all_reduce(), draws=without_servers(self.model.mode, self.draws))
+
     def coefficient_intervals(self) -> list[tuple[float, float]]:
         low, high = np.quantile(self.draws, INTERVAL, axis=0)
         return list(zip(low.tolist(), high.tolist(), strict=True))
@@ -136,16 +139,19 @@ def fit_speed(
     a = _solve(mode, w, p, f, batch)
     model = SpeedModel(mode, tuple(a.tolist()), batch)
     fitted = np.asarray(model.steps_per_s(w, p))
-    random = np.random.default_rng(seed)
     # As many coefficients as were found take as many degrees of freedom away.
     spread = (len(f) / max(1, len(f) - int(np.count_nonzero(a)))) ** 0.5
     relative = np.log(f / fitted) * spread
     noise = np.maximum(np.abs(relative), LEAST_NOISE) * np.where(relative < 0, -1, 1)
-    refits = [
-        _solve(mode, w, p, fitted * np.exp(random.choice(noise, len(f)) * random.choice([-1, 1], len(f))), batch)
-        for _ in range(draws)
-    ]
+    refits = [_solve(mode, w, p, drawn, batch) for drawn in redrawn(fitted, noise, draws, seed)]
     return FittedSpeed(model, np.array(refits), fitted / f - 1, _left_out(mode, w, p, f, batch))
+
+
+def redrawn(fitted: Array, noise: Array, draws: int, seed: int) -> Iterator[Array]:
+    """Fitted values times exp of residuals of their logarithms, drawn anew with either sign: what other runs might have said."""
+    random = np.random.default_rng(seed)
+    for _ in range(draws):
+        yield fitted * np.exp(random.choice(noise, len(fitted)) * random.choice([-1, 1], len(fitted)))
 
 
 def _left_out(mode: Mode, w: Array, p: Array, f: Array, batch: float | None) -> Array:

@@ -47,6 +47,14 @@ def terms(mode: Mode, workers: Any, servers: Any, batch: float | None) -> Array:
     return np.stack([batch / w, np.ones_like(w), w / p, w, p])
 
 
+def without_servers(mode: Mode, coefficients: Array) -> Array:
+    """Of an all-reduce, from those of servers: shape (..., num_coefficients) to (..., 4)."""
+    if mode == "synchronous":
+        return coefficients[..., :4]
+    a0, a1, a2, _ = np.moveaxis(coefficients, -1, 0)
+    return np.stack([a0, np.zeros_like(a0), a1, a2], axis=-1)
+
+
 @dataclass(frozen=True)
 class SpeedModel:
     """Coefficients in seconds, a0 to a4 (else to a3), and the global batch of a step that workers share.
@@ -75,10 +83,8 @@ class SpeedModel:
         """
         if self.mode == "all-reduce":
             return self
-        if self.mode == "synchronous":
-            return SpeedModel("all-reduce", self.coefficients[:4], self.batch)
-        a0, a1, a2, _ = self.coefficients
-        return SpeedModel("all-reduce", (a0, 0.0, a1, a2), 1.0)
+        coefficients = without_servers(self.mode, np.array(self.coefficients))
+        return SpeedModel("all-reduce", tuple(coefficients.tolist()), self.batch or 1.0)
 
     def steps_per_s(self, workers: Any, servers: Any = 1) -> Any:
         """Of all workers together; arrays broadcast. Each at least 1. An all-reduce has no servers.

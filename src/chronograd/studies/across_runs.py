@@ -1,6 +1,6 @@
 """Sets of runs of several networks, and what each network's features tell of one left out: rows of plain data.
 
-The published runs are in `FOLDER` of CHRONOGRAD_MEASURED: `history{depth}_{device}.json` with lists `loss` and `acc`, of the
+The published runs are in `CIFAR_RESNETS` of CHRONOGRAD_MEASURED: `history{depth}_{device}.json` with lists `loss` and `acc`, of the
 training set, by epoch. Depths 18, 34, 50, 101 and 152 are there torchvision's ImageNet networks on images of 32 x 32, other
 depths of the form 6n + 2 the CIFAR ones of He et al. 2015. Source: github.com/alexunxus/DLSP_hw4_p4.
 """
@@ -34,10 +34,9 @@ from chronograd.fit.across import (
 )
 from chronograd.fit.curves import Array
 from chronograd.fit.learning_curves import read_curve
+from chronograd.studies.published_runs import CIFAR_RESNETS, MEASURED_VARIABLE
 from chronograd.studies.study import Row
 
-MEASURED_VARIABLE = "CHRONOGRAD_MEASURED"
-FOLDER = "resnet_cifar10_k80_p100_v100"
 TORCHVISION_DEPTHS = (18, 34, 50, 101, 152)
 CIFAR, IMAGENET = "6n+2", "ImageNet-style"
 FEATURES: dict[str, tuple[str, ...]] = {
@@ -85,7 +84,7 @@ class Logs:
 def published_folder() -> Path | None:
     """Where the published runs are; None if they are not at hand."""
     measured = os.environ.get(MEASURED_VARIABLE)
-    folder = Path(measured).expanduser() / FOLDER if measured else None
+    folder = Path(measured).expanduser() / CIFAR_RESNETS if measured else None
     return folder if folder is not None and any(folder.glob("history*.json")) else None
 
 

@@ -21,7 +21,6 @@ from chronograd.report.page import Page
 from chronograd.studies.across_runs import (
     CIFAR,
     IMAGENET,
-    MEASURED_VARIABLE,
     OPTIMUS,
     Logs,
     ahead,
@@ -37,6 +36,7 @@ from chronograd.studies.across_runs import (
     truth_rows,
 )
 from chronograd.studies.lab import Lab, curve, over_seeds, split_seed
+from chronograd.studies.published_runs import MEASURED_VARIABLE
 from chronograd.studies.study import Results, Row, Settings, Study
 
 PUBLISHED, OWN, TRUTH = "published", "own", "truth"

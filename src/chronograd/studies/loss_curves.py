@@ -210,13 +210,9 @@ def page(results: Results) -> Page:
 
 
 def _errors(rows: Sequence[Row], fraction: float, method: str, source: str | None = None) -> np.ndarray:
-    wanted = [row["error"] for row in rows if row["fraction"] == fraction and row["method"] == method]
-    own = [
-        row["error"]
-        for row in rows
-        if row["fraction"] == fraction and row["method"] == method and source in (None, row["source"])
-    ]
-    return np.array(wanted if source is None else own)
+    """Of one source, or of all."""
+    asked = [row for row in rows if (row["fraction"], row["method"]) == (fraction, method)]
+    return np.array([row["error"] for row in asked if source in (None, row["source"])])
 
 
 def _table_section(rows: Sequence[Row], title: str, intro: str) -> Section:

@@ -8,18 +8,19 @@ of each run would have said it before the run began.
 from __future__ import annotations
 
 import csv
-import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from chronograd.errors import NotFoundError
-from chronograd.fit.learning_curves import LearningCurve
+from chronograd.fit.learning_curves import LearningCurve, read_curve
 from chronograd.fit.schedule import Schedule
 
+MEASURED_VARIABLE = "CHRONOGRAD_MEASURED"
+CIFAR_RESNETS = "resnet_cifar10_k80_p100_v100"  # a folder of it
 # Drops of the rate, by a part of the name of the file; other runs on images are annealed. Of question answering it is constant.
 DROPS: dict[str, tuple[float, ...]] = {
     "KRes34": (50, 100, 150),
@@ -62,19 +63,18 @@ def dawnbench(measured: Path) -> Iterator[PublishedCurve]:
 
 def cifar_resnets(measured: Path) -> Iterator[PublishedCurve]:
     """Training losses of ResNets of five depths on three devices, at a constant rate."""
-    for path in sorted((measured / "resnet_cifar10_k80_p100_v100").glob("history*.json")):
-        losses = np.array(json.loads(path.read_bytes())["loss"])
+    for path in sorted((measured / CIFAR_RESNETS).glob("history*.json")):
         name = path.stem.removeprefix("history")
-        schedule = Schedule("constant", (), float(len(losses)))
-        curve = LearningCurve(f"ResNet-{name}", np.arange(1.0, len(losses) + 1), losses, "loss", "epoch", schedule)
+        losses = read_curve(path)
+        curve = replace(losses, name=f"ResNet-{name}", schedule=Schedule("constant", (), float(losses.steps[-1])))
         yield PublishedCurve(curve, "ResNets at a constant rate", f"depth {name.split('_')[0]}")
 
 
 def measured_folder() -> Path | None:
     """Where published timings and curves lie, if the user has them."""
-    folder = os.environ.get("CHRONOGRAD_MEASURED")
+    folder = os.environ.get(MEASURED_VARIABLE)
     if folder and not Path(folder).is_dir():
-        raise NotFoundError("folder of CHRONOGRAD_MEASURED", folder, [])
+        raise NotFoundError(f"folder of {MEASURED_VARIABLE}", folder, [])
     return Path(folder) if folder else None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -122,9 +121,7 @@ def forecasts(runs: Sequence[Row], settings: Settings) -> dict[str, list[Row]]:
 def _here(fit: FittedSpeed, alone: Sequence[float], settings: Settings) -> list[Row]:
     steps = mean(alone) * settings["samples"] / settings["batch"]
     sigma = max(SEED_SIGMA, float(np.std(np.log(alone), ddof=1)) if len(alone) > 1 else 0.0)
-    still = np.zeros(len(fit.draws))  # the same as SpeedModel.all_reduce, of each draw
-    shared_draws = np.column_stack([fit.draws[:, 0], still, fit.draws[:, 1], fit.draws[:, 2]])
-    shared = replace(fit, model=fit.model.all_reduce(), draws=shared_draws)
+    shared = fit.all_reduce()
     rows = []
     for servers in (*settings["servers"], None):
         own, p = (shared, 1) if servers is None else (fit, servers)
