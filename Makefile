@@ -27,7 +27,7 @@ check: install
 
 backends: install
 	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable ".[backends]"
-	$(BIN)/python -m chronograd.backends.horovod_build
+	$(BIN)/python -m chronograd.backends.horovod.build
 
 format: install
 	$(BIN)/ruff format src tests benchmarks tools

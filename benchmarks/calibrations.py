@@ -19,7 +19,7 @@ from benchmarks.sources import neusight
 from chronograd.errors import NotFoundError
 from chronograd.fit.tables import read_table
 from chronograd.hardware import catalog
-from chronograd.measure.published import fit_table, join, prior_of
+from chronograd.calibrate.tables import fit_table, join, prior_of
 from chronograd.predict.calibration import Calibration
 
 FOLDER = Path(catalog.__file__).parent / "calibrations"

@@ -29,7 +29,7 @@ from torch import nn
 from chronograd.job import Job, from_dict
 from chronograd.launch import jobs
 from chronograd.measure import environment
-from chronograd.measure.gate import judge, read_condition
+from chronograd.compare.gate import judge, read_condition
 from chronograd.record import Record
 
 # Options of the network: as it is, and with a fifth more.

@@ -27,7 +27,7 @@ from chronograd.data.trace_job import trace_job
 from chronograd.job import Job, changed
 from chronograd.launch import jobs
 from chronograd.measure import environment
-from chronograd.measure.calibrate import calibrate_once
+from chronograd.calibrate.machine import calibrate_once
 from chronograd.predict.prediction import predict
 
 RATES_MBIT = (100, 300, 1000)

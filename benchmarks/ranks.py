@@ -23,7 +23,7 @@ from chronograd.data.trace_job import trace_job
 from chronograd.job import Job, from_dict
 from chronograd.launch import jobs
 from chronograd.measure import environment
-from chronograd.measure.calibrate import calibrate_link, calibrate_once
+from chronograd.calibrate.machine import calibrate_link, calibrate_once
 from chronograd.predict.prediction import predict
 
 # Network, global batch and shape of an image; small and large gradients, little and much work.

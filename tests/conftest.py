@@ -19,7 +19,7 @@ def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def calibrated_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder that holds the device `local`, measured with the shortest clock."""
-    from chronograd.measure.calibrate import Setup, calibrate, save_local
+    from chronograd.calibrate.machine import Setup, calibrate, save_local
 
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:

@@ -29,7 +29,7 @@ from chronograd.errors import ChronogradError, FileFormatError, InputError, JobE
 from chronograd.fit.tables import read_table
 from chronograd.hardware import catalog
 from chronograd.launch.jobs import resume, train
-from chronograd.measure.published import join
+from chronograd.calibrate.tables import join
 from chronograd.models.weights import load_pretrained
 from chronograd.record import Record
 from chronograd.rundir import RunDir, StepFollower, list_runs, read_steps

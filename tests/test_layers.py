@@ -25,19 +25,19 @@ CONFINED = {
     "timm": {"models/registry.py", "models/weights.py"},
     "sklearn": {"data/published.py"},
     "matplotlib": {"report/plots.py"},
-    "PIL": {"data/folders.py", "report/figure.py", "report/plots.py"},
-    "tensorboard": {"report/tensorboard.py", "fit/tensorboard_events.py"},
+    "PIL": {"data/folders.py", "figure.py", "report/plots.py"},
+    "tensorboard": {"watch/tensorboard.py", "fit/tensorboard_events.py"},
     "jinja2": {"report/html.py"},
     "nbformat": {"report/notebook.py"},
     "nbclient": {"report/notebook.py"},
     "ray": {
-        "backends/parameter_server_group.py",
-        "backends/parameter_server_actors.py",
+        "backends/parameter_server/group.py",
+        "backends/parameter_server/actors.py",
         "launch/ray.py",
     },
     "tensorflow": {f"backends/tensorflow/{name}.py" for name in ("layers", "step", "strategies", "update", "worker")},
     "keras": {"backends/tensorflow/layers.py", "backends/tensorflow/worker.py"},
-    "horovod": {"backends/horovod_rank.py", "launch/horovodrun.py"},
+    "horovod": {"backends/horovod/rank.py", "launch/horovodrun.py"},
 }
 
 

@@ -28,7 +28,8 @@ from chronograd.fit.learning_curves import read_curve
 from chronograd.fit.schedule import Schedule
 from chronograd.fit.speed import fit_speed, read_points
 from chronograd.hardware import catalog
-from chronograd.launch import slurm, slurm_array
+from chronograd.launch import slurm
+from chronograd.launch.slurm import array as slurm_array
 from chronograd.measure import result
 from chronograd.predict.calibration import calibrations, from_datasheet
 from chronograd.predict.compute import Work

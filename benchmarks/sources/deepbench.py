@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.sources import Row, row_of
 from chronograd.errors import NotFoundError
 from chronograd.fit.device import Sample
-from chronograd.fit.kernels import Convolution, fit_kernels, gemm
+from benchmarks.kernels import Convolution, fit_kernels, gemm
 from chronograd.hardware import catalog
 from chronograd.predict.calibration import Calibration, from_datasheet
 from chronograd.predict.compute import Work

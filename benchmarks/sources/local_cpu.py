@@ -16,7 +16,7 @@ from benchmarks.sources import Row, row_of
 from chronograd.count.cache import cached_trace
 from chronograd.hardware.catalog import Device
 from chronograd.measure import environment
-from chronograd.measure.calibrate import Setup, calibrate
+from chronograd.calibrate.machine import Setup, calibrate
 from chronograd.models import registry
 from chronograd.predict.calibration import Z80, Calibration
 from chronograd.predict.compute import operator_seconds, phase_seconds

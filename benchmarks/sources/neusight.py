@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.sources import Row, row_of
 from chronograd.count.cache import cached_trace
 from chronograd.fit.device import Sample, fit_calibration
-from chronograd.fit.kernels import (
+from benchmarks.kernels import (
     batched_gemm,
     elementwise,
     layer_norm,

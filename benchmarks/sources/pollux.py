@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.sources import Row, row_of
-from chronograd.fit.scaling import Steps, fit_step
+from benchmarks.step_scaling import Steps, fit_step
 
 MOST_FITTED = 8
 SEEDS = range(5)

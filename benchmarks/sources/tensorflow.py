@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.sources import Row, row_of
-from chronograd.fit.scaling import scaled_step_s
+from benchmarks.step_scaling import scaled_step_s
 
 Curve = tuple[str, str, str, str, str]
 

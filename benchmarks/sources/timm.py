@@ -16,7 +16,7 @@ from benchmarks.sources import Row, row_of
 from chronograd.errors import InputError, NotFoundError
 from chronograd.fit.tables import Table, read_table, shuffled
 from chronograd.hardware import catalog
-from chronograd.measure.published import Timed, fit_table, join, prior_of, ratios
+from chronograd.calibrate.tables import Timed, fit_table, join, prior_of, ratios
 from chronograd.predict.calibration import Z80, Calibration
 from chronograd.predict.relatives import CARRIED_EXPONENT, CARRIED_SPREAD, NEAR_SD
 

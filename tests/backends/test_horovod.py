@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from chronograd import job as jobs
-from chronograd.backends import horovod, horovod_build, registry
+from chronograd.backends import horovod, registry
+from chronograd.backends.horovod import build as horovod_build
 from chronograd.backends.plan import RankPlan
 from chronograd.errors import JobError, RunError
 from chronograd.job import Job
@@ -153,7 +154,7 @@ def test_apart_nothing_is_averaged_and_then_everything_once(tmp_path: Path) -> N
     """
     code = """
 import os, warnings, torch
-from chronograd.backends.horovod_rank import OverHorovod
+from chronograd.backends.horovod.rank import OverHorovod
 from chronograd.job import Communication
 rank, exchange = int(os.environ["HOROVOD_RANK"]), OverHorovod(Communication())
 warnings.simplefilter("error")

@@ -19,7 +19,7 @@ from torch import nn
 
 from chronograd import job as jobs
 from chronograd.backends import parameter_server, registry
-from chronograd.backends.parameter_server_actors import Server, Shard, group_fields, shards, trained_parameters
+from chronograd.backends.parameter_server.actors import Server, Shard, group_fields, shards, trained_parameters
 from chronograd.errors import InputError, JobError, RunError
 from chronograd.job import Job, Training
 from chronograd.launch import jobs as launch

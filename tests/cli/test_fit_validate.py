@@ -14,7 +14,7 @@ import pytest
 from chronograd.cli.main import main
 from chronograd.fit.tables import Row, Table
 from chronograd.hardware import catalog
-from chronograd.measure.published import join
+from chronograd.calibrate.tables import join
 from chronograd.predict.calibration import calibrations, from_datasheet
 
 timm = pytest.importorskip("timm")

@@ -19,7 +19,7 @@ from chronograd import job as jobs
 from chronograd.cli import records
 from chronograd.cli.main import main
 from chronograd.record import Quantity, Record
-from chronograd.report.screen import Screen
+from chronograd.watch.terminal import Screen
 from chronograd.rundir import RunDir
 
 NETWORKS = Path(__file__).parent.parent / "train"
@@ -115,7 +115,7 @@ def test_follow_tells_how_a_run_goes_on_until_it_has_a_record(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "SAY_EVERY_S", 0.0)
-    monkeypatch.setattr("chronograd.report.screen.DRAW_EVERY_S", 0.05)
+    monkeypatch.setattr("chronograd.watch.terminal.DRAW_EVERY_S", 0.05)
     run = new_run()
     write(run, 0, range(1, 4), 0.05)
     write(run, 1, range(1, 4), 0.01)

@@ -37,7 +37,7 @@ def test_the_same_curve_from_every_kind_of_file(tmp_path: Path) -> None:
 
 
 def test_tensorboard_events_are_read_without_tensorflow(tmp_path: Path) -> None:
-    events = pytest.importorskip("chronograd.report.tensorboard")
+    events = pytest.importorskip("chronograd.watch.tensorboard")
     with events.Events(tmp_path) as write:
         for step, loss in enumerate(LOSSES, 1):
             write({"step": step, "loss": float(loss), "step_time_s": 0.1, "attempt": 1})

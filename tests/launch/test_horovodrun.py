@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from chronograd.backends import horovod, horovod_build
+from chronograd.backends import horovod
+from chronograd.backends.horovod import build as horovod_build
 from chronograd.backends.plan import RankPlan
 from chronograd.errors import RunError
 from chronograd.launch import horovodrun

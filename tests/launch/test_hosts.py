@@ -22,7 +22,7 @@ from chronograd.hardware import catalog
 from chronograd.launch import hosts
 from chronograd.launch import jobs as launch
 from chronograd.launch.hosts import Host
-from chronograd.measure.links import measure_links
+from chronograd.calibrate.links import measure_links
 from chronograd.rundir import RunDir
 
 WHY_NOT = networks.why_not()

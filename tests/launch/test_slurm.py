@@ -19,8 +19,9 @@ from chronograd.cli.main import main
 from chronograd.errors import InputError, JobError, RunError
 from chronograd.job import Job
 from chronograd.launch import jobs as local
-from chronograd.launch import slurm, slurm_array
-from chronograd.launch.slurm_script import Options, render
+from chronograd.launch import slurm
+from chronograd.launch.slurm import array as slurm_array
+from chronograd.launch.slurm.script import Options, render
 from chronograd.rundir import RunDir
 from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, list_checkpoints
 

@@ -12,7 +12,7 @@ from PIL import Image
 from chronograd.errors import InputError
 from chronograd.predict.staleness import Duration, Learner, of_pushes, simulate
 from chronograd.report import lanes, plots
-from chronograd.report.figure import Figure, Push, Span
+from chronograd.figure import Figure, Push, Span
 
 
 def fixed(*parts: float) -> Learner:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
-from chronograd.report.figure import PALETTE, Figure, Lines, Picture, PictureRow, Pictures, Series, png_base64
+from chronograd.figure import PALETTE, Figure, Lines, Picture, PictureRow, Pictures, Series, png_base64
 from chronograd.report.markdown import markdown, standalone, write_markdown
-from chronograd.report.page import Highlight, Page, Section, Table
+from chronograd.answer import Highlight, Page, Section, Table
 from chronograd.report.sections import generic_page
 
 SVG = "{http://www.w3.org/2000/svg}"

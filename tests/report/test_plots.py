@@ -15,7 +15,7 @@ from matplotlib.container import ErrorbarContainer
 from PIL import Image
 
 from chronograd.errors import FileFormatError
-from chronograd.report.figure import (
+from chronograd.figure import (
     PALETTE,
     SERIES_COLORS,
     Figure,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chronograd.record import Quantity
-from chronograd.report.figure import Lines
+from chronograd.figure import Lines
 from chronograd.report.plots import svg
 from chronograd.report.sections import generic_page, roofline_section
 

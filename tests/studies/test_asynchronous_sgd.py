@@ -19,8 +19,8 @@ from chronograd.studies.asynchronous_sgd import (
     job,
     staleness_shares,
 )
-from chronograd.studies.lab import Lab
-from chronograd.studies.study import Results
+from chronograd.study.lab import Lab
+from chronograd.study.study import Results
 
 TITLES = [
     "Accuracy after the same samples",

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tools.slurm_cluster import cluster, why_not
 
-from chronograd.launch import slurm_commands
+from chronograd.launch.slurm import commands as slurm_commands
 from chronograd.report.html import render_html
 from chronograd.studies.cluster_profile import PROCESSES, SLURM, STUDY, job, predictions
-from chronograd.studies.lab import Lab
-from chronograd.studies.study import Results
+from chronograd.study.lab import Lab
+from chronograd.study.study import Results
 
 
 def check(folder: Path, launcher: str, nodes: list[int], threads: int) -> Results:

@@ -9,8 +9,8 @@ import pytest
 
 from chronograd.report.html import render_html
 from chronograd.studies.cutout import CUTOUT, PIXELS, STUDY, arms, hidden_share, overfitting_takeaway
-from chronograd.studies.lab import Lab
-from chronograd.studies.study import Results
+from chronograd.study.lab import Lab
+from chronograd.study.study import Results
 
 
 def test_smoke_size_end_to_end(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from chronograd.cli.study import command
 from chronograd.errors import InputError
 from chronograd.report.html import render_html
-from chronograd.studies.across_runs import (
+from chronograd.study.depth_runs import (
     CIFAR,
     IMAGENET,
     best,
@@ -24,9 +24,9 @@ from chronograd.studies.across_runs import (
     target_rows,
 )
 from chronograd.studies.depth_and_device import STUDY
-from chronograd.studies.lab import Lab
-from chronograd.studies.published_runs import CIFAR_RESNETS
-from chronograd.studies.study import Results
+from chronograd.study.lab import Lab
+from chronograd.fit.published_runs import CIFAR_RESNETS
+from chronograd.study.study import Results
 
 ACCURACIES = [0.9, 0.95, 0.99]
 

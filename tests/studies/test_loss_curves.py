@@ -13,10 +13,10 @@ from chronograd.fit.published_curves import published
 from chronograd.fit.schedule import Schedule
 from chronograd.report.html import render_html
 from chronograd.studies import loss_curves
-from chronograd.studies.lab import Lab
+from chronograd.study.lab import Lab
 from chronograd.studies.loss_curves import BEST, FRACTIONS, METHODS, OPTIMUS, OURS, OWN, STUDY, experiments, forecasts
-from chronograd.studies.published_runs import PublishedCurve, cifar_resnets, dawnbench, measured_folder
-from chronograd.studies.study import Results
+from chronograd.fit.published_runs import PublishedCurve, cifar_resnets, dawnbench, measured_folder
+from chronograd.study.study import Results
 
 
 def test_smoke_size_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

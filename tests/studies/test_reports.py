@@ -8,7 +8,7 @@ import pytest
 
 from chronograd.report.html import render_html
 from chronograd.report.markdown import write_markdown
-from chronograd.studies.study import Results, find, settings_of, studies
+from chronograd.study.study import Results, find, settings_of, studies
 
 FOLDER = Path(__file__).parent.parent.parent / "docs" / "studies"
 REPORTS = sorted(path.parent for path in FOLDER.glob("*/results.json"))

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from chronograd.report.html import render_html
-from chronograd.studies import all_reduce_algorithms, data_parallel, horovod_scaling, ladders, strong_and_weak
-from chronograd.studies.lab import Lab
-from chronograd.studies.study import Results, Study
+from chronograd.studies import all_reduce_algorithms, data_parallel, horovod_scaling, strong_and_weak
+from chronograd.study import ladders
+from chronograd.study.lab import Lab
+from chronograd.study.study import Results, Study
 
 STUDIES = [horovod_scaling.STUDY, strong_and_weak.STUDY, all_reduce_algorithms.STUDY, data_parallel.STUDY]
 

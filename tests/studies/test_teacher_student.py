@@ -10,10 +10,10 @@ import pytest
 
 from chronograd.data.labels import read_labels
 from chronograd.report.html import render_html
-from chronograd.report.page import Section
+from chronograd.answer import Section
 from chronograd.studies import teacher_student as study
-from chronograd.studies.lab import Lab
-from chronograd.studies.study import Results
+from chronograd.study.lab import Lab
+from chronograd.study.study import Results
 from chronograd.studies.teacher_student import ALONE, ECHO, PRETRAINED, SOFT, STUDY, TEACHER, TOGETHER, TUNED
 from chronograd.train.methods.teacher import Selection, select
 

@@ -9,9 +9,9 @@ import pytest
 from chronograd.backends import parameter_server
 from chronograd.predict.speed import OPTIMUS_RESNET50, SpeedModel
 from chronograd.report.html import render_html
-from chronograd.studies.lab import Lab
-from chronograd.studies.study import Results, Row
-from chronograd.studies.time_forecasts import (
+from chronograd.study.lab import Lab
+from chronograd.study.study import Results, Row
+from chronograd.study.time_forecasts import (
     ALL_REDUCE,
     ASYNCHRONOUS,
     SINGLE,

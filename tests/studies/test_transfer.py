@@ -8,9 +8,9 @@ import pytest
 
 from chronograd.errors import InputError
 from chronograd.report.html import render_html
-from chronograd.studies.lab import Lab, Spread
-from chronograd.studies.sources import weights_file
-from chronograd.studies.study import Results, find
+from chronograd.study.lab import Lab, Spread
+from chronograd.study.weights import weights_file
+from chronograd.study.study import Results, find
 from chronograd.studies.transfer import (
     FINE,
     HEAD,

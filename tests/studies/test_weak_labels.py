@@ -14,8 +14,8 @@ from chronograd.job import Job
 from chronograd.report.html import render_html
 from chronograd.rundir import RunDir
 from chronograd.studies import weak_labels as study
-from chronograd.studies.lab import Lab, Spread
-from chronograd.studies.study import Results
+from chronograd.study.lab import Lab, Spread
+from chronograd.study.study import Results
 from chronograd.studies.weak_labels import AFTER, ALONE, BEFORE, STUDY
 
 SMOKE, LAPTOP = STUDY.sizes["smoke"], STUDY.sizes["laptop"]

@@ -23,7 +23,7 @@ def command(context: click.Context, precisions: tuple[str, ...], out: Path | Non
     if context.invoked_subcommand is not None:
         return
     from chronograd.hardware import catalog
-    from chronograd.measure.calibrate import calibrate, calibrate_link, save_local
+    from chronograd.calibrate.machine import calibrate, calibrate_link, save_local
 
     with common.progress("calibrating") as report:
         device = save_local(calibrate(precisions=precisions or ("fp32",), progress=report))
@@ -87,7 +87,7 @@ def links_command(worlds: str | None, collectives: tuple[str, ...], seconds: flo
     chronograd calibrate links --world 2,4 --collective all_reduce
     chronograd calibrate links --hosts node1,node2 --name ethernet-here
     """
-    from chronograd.measure import links
+    from chronograd.calibrate import links
 
     if (hosts is None) != (name is None):
         raise click.UsageError("--hosts and --name go together: the link between those hosts is kept under that name")

@@ -41,7 +41,7 @@ def command(context: click.Context, a: str, b: str, conditions: tuple[str, ...],
 
 def _gate(a: str, b: str, texts: tuple[str, ...], is_strict: bool, as_json: bool) -> int:
     """Judges every condition. Returns the exit status."""
-    from chronograd.measure import gate
+    from chronograd.compare import gate
 
     baseline, runs = gate.load_runs(a), gate.load_runs(b)
     known = sorted({name for record in (*baseline, *runs) for name in record.quantities})

@@ -13,7 +13,7 @@ from chronograd.cli import common
 if TYPE_CHECKING:
     from chronograd.data.datasets import Dataset
     from chronograd.job import Data
-    from chronograd.report.page import Page
+    from chronograd.answer import Page
 
 # Classes that the terminal shows; --json and --out have all.
 MOST_CLASSES = 40
@@ -121,8 +121,8 @@ def _class_rows(dataset: Dataset) -> list[list[str]]:
 
 def _page(data: Data, dataset: Dataset) -> Page:
     from chronograd.data.summary import images_per_class, sample_images
-    from chronograd.report.figure import Figure, Picture, PictureRow, Pictures, png_base64
-    from chronograd.report.page import Highlight, Page, Section, Table
+    from chronograd.figure import Figure, Picture, PictureRow, Pictures, png_base64
+    from chronograd.answer import Highlight, Page, Section, Table
     from chronograd.units import percent
 
     card = dataset.card

@@ -13,7 +13,7 @@ import click
 from chronograd.cli import common
 
 if TYPE_CHECKING:
-    from chronograd.explain.doctor_finding import Finding
+    from chronograd.doctor.finding import Finding
 
 PLAIN_WIDTH = 120
 TITLES = {
@@ -42,7 +42,8 @@ def command(job_file: str | None, overrides: tuple[str, ...], hosts: str, out: s
     chronograd doctor job.yaml cluster.count=2 --out /scratch/runs
     chronograd doctor job.yaml --hosts node1,node2
     """
-    from chronograd.explain import doctor, doctor_software
+    from chronograd.doctor import examine as doctor
+    from chronograd.doctor import software as doctor_software
 
     started = time.monotonic()
     found = doctor.examine(common.read_job(job_file, overrides) if job_file else None, hosts, out)

@@ -43,7 +43,7 @@ def command(runs: tuple[Path, ...], as_json: bool) -> None:
 
 
 def _print(found: Explanation) -> None:
-    from chronograd.explain.across import scaling_text
+    from chronograd.explain.ranks import scaling_text
     from chronograd.units import seconds
 
     for one in found.runs:

@@ -98,7 +98,7 @@ def device_command(prior: str, rows: int | None, seed: int, out: Path | None, as
     The file that --out saves is a device for --on and cluster.device.
     """
     from chronograd.fit.tables import shuffled
-    from chronograd.measure.published import fit_table, join, prior_of
+    from chronograd.calibrate.tables import fit_table, join, prior_of
     from chronograd.units import percent
 
     table, device = stated_table(**stated)

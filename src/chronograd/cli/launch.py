@@ -10,7 +10,7 @@ import click
 from chronograd.cli import common
 
 if TYPE_CHECKING:
-    from chronograd.launch.slurm_script import Options
+    from chronograd.launch.slurm.script import Options
     from chronograd.rundir import RunDir
 
 CLUSTERS = ("slurm", "ray")
@@ -66,7 +66,7 @@ def command(words: tuple[str, ...], where: str | None, dry_run: bool, sweep: tup
             raise click.UsageError("A sweep on Ray needs --address HOST:PORT, and has no --dry-run.")
         _print_records(_sweep_on_ray(words, sweep, out, address), as_json)
         return
-    from chronograd.launch.slurm_script import Options
+    from chronograd.launch.slurm.script import Options
 
     options = Options(limit, partition, account, cpus_per_task, interface, python, extra)
     if dry_run:
@@ -78,8 +78,9 @@ def command(words: tuple[str, ...], where: str | None, dry_run: bool, sweep: tup
 
 def _dry_run(words: tuple[str, ...], sweep: tuple[str, ...], options: Options, out: Path | None) -> str:
     from chronograd.job import scaled
-    from chronograd.launch import slurm, slurm_array
-    from chronograd.launch.slurm_script import render
+    from chronograd.launch import slurm
+    from chronograd.launch.slurm import array as slurm_array
+    from chronograd.launch.slurm.script import render
 
     job = common.read_job(words[0], words[1:])
     elements = [element for _, element in slurm_array.grid(job, sweep)] if sweep else [job]
@@ -90,7 +91,8 @@ def _dry_run(words: tuple[str, ...], sweep: tuple[str, ...], options: Options, o
 
 
 def _launch(words: tuple[str, ...], sweep: tuple[str, ...], options: Options, out: Path | None) -> list[RunDir]:
-    from chronograd.launch import slurm, slurm_array
+    from chronograd.launch import slurm
+    from chronograd.launch.slurm import array as slurm_array
 
     job = common.read_job(words[0], words[1:])
     if sweep:
@@ -100,7 +102,8 @@ def _launch(words: tuple[str, ...], sweep: tuple[str, ...], options: Options, ou
 
 def _sweep_on_ray(words: tuple[str, ...], sweep: tuple[str, ...], out: Path | None, address: str) -> list[RunDir]:
     """One run per point of the grid, in folders run-0, run-1, ... of `out`; waits for all."""
-    from chronograd.launch import ray, slurm_array
+    from chronograd.launch import ray
+    from chronograd.launch.slurm import array as slurm_array
 
     def told(name: str, state: str, why: str) -> None:
         click.echo(" ".join(filter(None, (name, state, why))), err=True)

@@ -15,7 +15,7 @@ from chronograd.cli import common, plan_goal
 if TYPE_CHECKING:
     from chronograd.job import Job
     from chronograd.predict.memory import Memory
-    from chronograd.predict.plan import LargestBatch
+    from chronograd.plan.settings import LargestBatch
     from chronograd.trace import Trace
     from chronograd.train.largest_batch import Edge
 
@@ -103,7 +103,7 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
 def _largest(
     trace: Trace, job: Job, capacity: int | None, confirm: bool, probes: int
 ) -> tuple[Job, LargestBatch, Edge | None]:
-    from chronograd.predict.plan import largest_batch
+    from chronograd.plan.settings import largest_batch
 
     if not confirm:
         return job, largest_batch(trace, job, capacity), None
@@ -172,7 +172,7 @@ def _plan_settings(trace: Trace, job: Job, places: Sequence[str], counts: list[i
     """Settings that fit, the cheapest sample first; those without a price after them, the fastest first."""
     import numpy as np
 
-    from chronograd.predict.plan import evaluate
+    from chronograd.plan.settings import evaluate
     from chronograd.units import dollars, quantity, seconds, si
 
     devices = plan_goal.devices_of(job, places)

@@ -14,7 +14,7 @@ from chronograd.cli import common
 if TYPE_CHECKING:
     from chronograd.hardware.catalog import Device
     from chronograd.job import Job
-    from chronograd.predict.goal import Choices, Effort
+    from chronograd.plan.goal import Choices, Effort
     from chronograd.trace import Trace
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -69,8 +69,8 @@ def devices_of(job: Job, places: Sequence[str]) -> list[Device]:
 def plan(trace: Trace, job: Job, places: Sequence[str], counts: Sequence[int], batches: Sequence[int],
          algorithms: Sequence[str], most: int, as_json: bool, **asked: Any) -> None:  # fmt: skip
     """Evaluate, choose, and tell."""
-    from chronograd.predict.goal import KINDS, Goal, Spot, choose
-    from chronograd.predict.plan import evaluate
+    from chronograd.plan.goal import KINDS, Goal, Spot, choose
+    from chronograd.plan.settings import evaluate
 
     devices = devices_of(job, places)
     effort = _effort(job, asked)
@@ -89,7 +89,7 @@ def _effort(job: Job, asked: Mapping[str, Any]) -> Effort:
     """From what was told, else from a learning curve, else from the job's own epochs."""
     from chronograd.data.datasets import card
     from chronograd.errors import InputError
-    from chronograd.fit.effort import of_curve, of_epochs, of_job
+    from chronograd.plan.effort import of_curve, of_epochs, of_job
 
     samples = card(job.data).train_size
     if not samples:
@@ -116,7 +116,7 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
 
 
 def _data(found: Choices, devices: Sequence[Device], algorithms: Sequence[str], most: int) -> dict[str, Any]:
-    from chronograd.predict.goal import changes, missing
+    from chronograd.plan.goal import changes, missing
 
     def row(i: int) -> dict[str, Any]:
         return _row(found, devices, algorithms, i)
@@ -153,7 +153,7 @@ def _data(found: Choices, devices: Sequence[Device], algorithms: Sequence[str], 
 
 
 def _row(found: Choices, devices: Sequence[Device], algorithms: Sequence[str], i: int) -> dict[str, Any]:
-    from chronograd.predict.goal import KINDS
+    from chronograd.plan.goal import KINDS
 
     c = found.columns
     return {

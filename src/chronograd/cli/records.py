@@ -79,7 +79,7 @@ def _show(name: str, folder: str, as_json: bool) -> None:
 def _follow(name: str | None, folder: str) -> None:
     """Show a run until it has a record. Raises RunError when a rank failed and none was started again for a while."""
     from chronograd.errors import RunError
-    from chronograd.report.screen import Screen
+    from chronograd.watch.terminal import Screen
     from chronograd.rundir import RunDir
 
     if name is None:

@@ -96,7 +96,7 @@ def staleness(pushes: tuple[str, ...], compute: list[Duration], pull: list[Durat
 
 def _draw(found: Updates, count: int, path: Path) -> None:
     from chronograd.report import lanes, plots
-    from chronograd.report.figure import Figure
+    from chronograd.figure import Figure
 
     plots.save(Figure([lanes.panel(found, count)]), path)
 

@@ -57,7 +57,7 @@ def command(
     if resumed is not None and (out is not None or initial_weights is not None or seeds is not None):
         raise click.UsageError("--resume goes on with what was begun: leave --out, --initial-weights and --seeds out.")
     if tensorboard:
-        importlib.import_module("chronograd.report.tensorboard")  # an extra: better missed now than after training
+        importlib.import_module("chronograd.watch.tensorboard")  # an extra: better missed now than after training
     tensorboard = tensorboard or (resumed is not None and common.has_events(resumed))
     with _shown(tensorboard) as on_poll:
         run = _train(job, out, resumed, initial_weights, common.launcher(launcher, hosts), seeds, on_poll)
@@ -112,12 +112,12 @@ def _train(
 @contextmanager
 def _shown(with_events: bool) -> Iterator[OnPoll]:
     """Shows the run that goes on: on a terminal its ranks, else one plain line per epoch; and writes its events."""
-    from chronograd.report.screen import Screen
+    from chronograd.watch.terminal import Screen
 
     with ExitStack() as stack:
         followers: list[OnPoll] = [stack.enter_context(Screen(common.console(stderr=True)))]
         if with_events:
-            from chronograd.report.tensorboard import LiveEvents
+            from chronograd.watch.tensorboard import LiveEvents
 
             followers.append(stack.enter_context(LiveEvents()))
 

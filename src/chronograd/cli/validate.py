@@ -26,7 +26,7 @@ def command(calibrate: int, seed: int, limit: int | None, prior: str, as_json: b
     Errors are of the predicted time, as shares of the measured one. Nothing that was fitted to a table of the same name
     is used.
     """
-    from chronograd.measure.published import validate
+    from chronograd.calibrate.tables import validate
     from chronograd.units import percent
 
     table, device = stated_table(**stated)

@@ -1,7 +1,7 @@
 """Causes of lost time in one run, each a test on its evidence with numbers and the experiment that would prove it wrong.
 
 A cause is found where it costs a tenth of the time or more (a slow worker or a small batch: 15 %), and where both halves of
-the run show it. What it costs is a share of the time: what would be saved if only this cause were gone. `explain/across.py`
+the run show it. What it costs is a share of the time: what would be saved if only this cause were gone. `explain/ranks.py`
 compares several runs.
 """
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from chronograd import files
 from chronograd.errors import FileFormatError, InputError
-from chronograd.explain import across, profiler
+from chronograd.explain import profiler
+from chronograd.explain import ranks as across
 from chronograd.explain.causes import CAUSES, Finding
 from chronograd.explain.evidence import Evidence, of_record, read
 from chronograd.explain.split import Split, split

@@ -10,9 +10,9 @@ from typing import Any
 
 from chronograd.errors import MissingExtraError
 from chronograd.record import Record
-from chronograd.report.figure import PALETTE
-from chronograd.report.page import Page, Section
-from chronograd.report.words import count
+from chronograd.figure import PALETTE
+from chronograd.answer import Page, Section
+from chronograd.words import count
 from chronograd.units import quantity
 
 try:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from chronograd.predict.staleness import Updates
-from chronograd.report.figure import Lanes, Push, Role, Span
+from chronograd.figure import Lanes, Push, Role, Span
 
 PULL, COMPUTE, PUSH = "pull", "compute", "push"
 COLORS = {PULL: "sky", COMPUTE: "grey", PUSH: "orange"}

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chronograd.record import write_aside
-from chronograd.report.figure import PALETTE
-from chronograd.report.page import Page, Section, Table
+from chronograd.figure import PALETTE
+from chronograd.answer import Page, Section, Table
 
 # A drawing is an image there, so it brings its own ground and stays legible on dark pages.
 _PADDING, _GAP = 12.0, 14.0  # points

@@ -11,7 +11,7 @@ from typing import Any
 from chronograd.errors import MissingExtraError, RunError
 from chronograd.record import write_aside
 from chronograd.report.markdown import below, head, heading, markdown
-from chronograd.report.page import Page, Section
+from chronograd.answer import Page, Section
 
 try:
     import nbformat.v4
@@ -36,7 +36,7 @@ _READ = """\
 %config InlineBackend.figure_formats = ["svg"]
 from chronograd.record import Record
 from chronograd.report import plots
-from chronograd.report.figure import Figure
+from chronograd.figure import Figure
 from chronograd.units import quantity
 
 records = {name: Record.model_validate(data) for name, data in DATA["records"].items()}

@@ -24,7 +24,7 @@ import numpy as np
 
 from chronograd.errors import FileFormatError, InputError, MissingExtraError
 from chronograd.report import lanes
-from chronograd.report.figure import (
+from chronograd.figure import (
     PALETTE,
     ROLE_COLORS,
     SERIES_COLORS,

@@ -9,12 +9,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from chronograd.job import Job, from_dict
-from chronograd.report.figure import Figure, Lines, Series
-from chronograd.report.page import Highlight, Page, Section, Table
+from chronograd.figure import Figure, Lines, Series
+from chronograd.answer import Highlight, Page, Section, Table
 from chronograd.rundir import RunDir
-from chronograd.studies.lab import Lab, Spread, curve, outcome, over_seeds, split_seed, spread
-from chronograd.studies.study import Results, Row, Settings, Study
-from chronograd.studies.tables import accuracy_panel, points, points_apart, study_page
+from chronograd.study.lab import Lab, Spread, curve, outcome, over_seeds, split_seed, spread
+from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.tables import accuracy_panel, points, points_apart, study_page
 
 SINGLE, SYNCHRONOUS = "single", "synchronous"
 ASYNCHRONOUS, AWARE = "asynchronous", "staleness-aware"

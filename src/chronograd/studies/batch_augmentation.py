@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from chronograd.job import Augmentation, Job, changed, from_dict
-from chronograd.report.figure import Figure, Lines, Mark, Picture, PictureRow, Pictures, Series
-from chronograd.report.page import Highlight, Page, Section, Table
-from chronograd.studies.lab import Lab, Spread, curve, outcome, split_seed, spread
-from chronograd.studies.study import Results, Row, Settings, Study
-from chronograd.studies.tables import Curves, mean_curve, points_apart, study_page
+from chronograd.figure import Figure, Lines, Mark, Picture, PictureRow, Pictures, Series
+from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.study.lab import Lab, Spread, curve, outcome, split_seed, spread
+from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.tables import Curves, mean_curve, points_apart, study_page
 
 # Points of accuracy that ResNet-44 gains on CIFAR-10 from M = 1 to M of 12 to 40: from memory of the paper, whose own
 # figures by M are not at hand.
@@ -110,7 +110,7 @@ def pictures(settings: Settings) -> dict[str, str]:
     import torch
 
     from chronograd.data import augment, datasets
-    from chronograd.report.figure import png_base64
+    from chronograd.figure import png_base64
 
     dataset = datasets.load(job(settings, Arm(1, settings["epochs"], 1)).data)
     images = dataset.train.batch(np.arange(1))

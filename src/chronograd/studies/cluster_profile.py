@@ -21,16 +21,17 @@ from chronograd.data import datasets
 from chronograd.data.trace_job import trace_job
 from chronograd.hardware import catalog
 from chronograd.job import Job, changed, from_dict, scaled
-from chronograd.launch import jobs, slurm, slurm_commands
-from chronograd.launch.slurm_script import Options
+from chronograd.launch import jobs, slurm
+from chronograd.launch.slurm import commands as slurm_commands
+from chronograd.launch.slurm.script import Options
 from chronograd.measure import environment
 from chronograd.predict.prediction import predict
-from chronograd.report.figure import Bar, Bars, Figure, Lines, Series
-from chronograd.report.page import Highlight, Page, Section, Table
+from chronograd.figure import Bar, Bars, Figure, Lines, Series
+from chronograd.answer import Highlight, Page, Section, Table
 from chronograd.rundir import RunDir, is_run_dir
-from chronograd.studies.lab import Lab, outcome
-from chronograd.studies.study import Results, Row, Settings, Study
-from chronograd.studies.tables import distinct, study_page
+from chronograd.study.lab import Lab, outcome
+from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.tables import distinct, study_page
 from chronograd.units import dollars, percent, seconds, si
 
 # Wall time on 1, 2, 3 CPU nodes, in seconds, and how far user time was above real time.

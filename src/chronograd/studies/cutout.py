@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from chronograd.job import Augmentation, Job, from_dict
-from chronograd.report.figure import Figure, Lines, Picture, PictureRow, Pictures, Series
-from chronograd.report.page import Highlight, Page, Section, Table
-from chronograd.studies.lab import Lab, curve, outcome, over_seeds, split_seed, spread
-from chronograd.studies.study import Results, Settings, Study
-from chronograd.studies.tables import accuracy_table, distinct, mean_curve, points_apart, study_page
+from chronograd.figure import Figure, Lines, Picture, PictureRow, Pictures, Series
+from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.study.lab import Lab, curve, outcome, over_seeds, split_seed, spread
+from chronograd.study.study import Results, Settings, Study
+from chronograd.study.tables import accuracy_table, distinct, mean_curve, points_apart, study_page
 
 # Test error in percent without and with cutout, over crop and flip, CIFAR-10, mean of 5 runs: the paper's table.
 PUBLISHED = {"ResNet-18": (4.72, 3.99), "WRN-28-10": (3.87, 3.08), "Shake-Shake 26 2x96d": (2.86, 2.56)}
@@ -84,7 +84,7 @@ def pictures(settings: Settings) -> dict[str, str]:
     import torch
 
     from chronograd.data import augment, datasets
-    from chronograd.report.figure import png_base64
+    from chronograd.figure import png_base64
 
     data = job(settings, settings["networks"][0], {}).data
     images = datasets.load(data).train.batch(np.arange(NUM_PICTURES))

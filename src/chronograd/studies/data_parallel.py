@@ -11,13 +11,13 @@ from typing import Any
 
 from chronograd.job import Job, from_dict
 from chronograd.measure import environment
-from chronograd.report.figure import Figure, Lines, Role, Series
-from chronograd.report.page import Highlight, Page, Section, Table
+from chronograd.figure import Figure, Lines, Role, Series
+from chronograd.answer import Highlight, Page, Section, Table
 from chronograd.report.sections.ranks import UTILISATION
-from chronograd.studies.lab import Lab
-from chronograd.studies.ladders import Arm, climb, of, reasons
-from chronograd.studies.study import Results, Row, Settings, Study
-from chronograd.studies.tables import study_page
+from chronograd.study.lab import Lab
+from chronograd.study.ladders import Arm, climb, of, reasons
+from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.tables import study_page
 from chronograd.units import percent, seconds
 
 COLORS = ("accent", "vermilion", "green", "purple")

@@ -14,11 +14,11 @@ import numpy as np
 
 from chronograd.data.trace_job import trace_job
 from chronograd.errors import InputError
-from chronograd.fit.across import MIN_NETWORKS, Run, epochs_to, label_test, slope
+from chronograd.fit.curve_regression import MIN_NETWORKS, Run, epochs_to, label_test, slope
 from chronograd.fit.curves import FAMILIES
 from chronograd.job import Job, from_dict
-from chronograd.report.page import Page
-from chronograd.studies.across_runs import (
+from chronograd.answer import Page
+from chronograd.study.depth_runs import (
     CIFAR,
     IMAGENET,
     OPTIMUS,
@@ -35,9 +35,9 @@ from chronograd.studies.across_runs import (
     truth_epoch_rows,
     truth_rows,
 )
-from chronograd.studies.lab import Lab, curve, over_seeds, split_seed
-from chronograd.studies.published_runs import MEASURED_VARIABLE
-from chronograd.studies.study import Results, Row, Settings, Study
+from chronograd.study.lab import Lab, curve, over_seeds, split_seed
+from chronograd.fit.published_runs import MEASURED_VARIABLE
+from chronograd.study.study import Results, Row, Settings, Study
 
 PUBLISHED, OWN, TRUTH = "published", "own", "truth"
 OWN_FEATURES: dict[str, tuple[str, ...]] = {"none": (), "depth": ("depth",), "params, MACs": ("params", "macs")}
@@ -247,7 +247,7 @@ def _chosen(rows: Sequence[Row], of: str) -> tuple[str, str]:
 
 
 def page(results: Results) -> Page:
-    from chronograd.studies.across_page import make_page  # needs STUDY
+    from chronograd.study.depth_page import make_page  # needs STUDY
 
     return make_page(STUDY, results)
 

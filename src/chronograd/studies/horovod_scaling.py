@@ -9,12 +9,12 @@ from typing import Any
 
 from chronograd.job import Job, from_dict
 from chronograd.record import Record
-from chronograd.report.page import Highlight, Page, Section, Table
+from chronograd.answer import Highlight, Page, Section, Table
 from chronograd.report.sections.ranks import communication_section, throughput_section
-from chronograd.studies.lab import Lab
-from chronograd.studies.ladders import Arm, climb, last, measured, of, reasons
-from chronograd.studies.study import Results, Row, Settings, Study
-from chronograd.studies.tables import study_page
+from chronograd.study.lab import Lab
+from chronograd.study.ladders import Arm, climb, last, measured, of, reasons
+from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.tables import study_page
 from chronograd.units import percent, seconds
 
 # Scaling efficiency at 128 GPUs (32 servers of 4 Pascal GPUs, RoCE 25 Gbit/s): Horovod's README and docs/benchmarks.rst.

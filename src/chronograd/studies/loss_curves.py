@@ -20,12 +20,12 @@ from chronograd.fit.loss import MIN_POINTS, best_family, fit_loss
 from chronograd.fit.published_curves import published
 from chronograd.fit.schedule import Schedule
 from chronograd.job import Job, from_dict
-from chronograd.report.figure import Figure, Lines, Mark, Series
-from chronograd.report.page import Highlight, Page, Section, Table
-from chronograd.studies.lab import Lab, over_seeds, split_seed
-from chronograd.studies.published_runs import PublishedCurve, cifar_resnets, dawnbench, measured_folder
-from chronograd.studies.study import Results, Row, Settings, Study
-from chronograd.studies.tables import distinct, study_page
+from chronograd.figure import Figure, Lines, Mark, Series
+from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.study.lab import Lab, over_seeds, split_seed
+from chronograd.fit.published_runs import PublishedCurve, cifar_resnets, dawnbench, measured_folder
+from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.tables import distinct, study_page
 
 FRACTIONS = (0.25, 0.5, 0.75)
 OURS, UNTOLD, OPTIMUS, BEST = "with the schedule", "with the end only", "Optimus", "best family"

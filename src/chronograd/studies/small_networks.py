@@ -18,13 +18,13 @@ from typing import Any
 
 from chronograd.data import datasets
 from chronograd.job import Data, Job, changed, from_dict
-from chronograd.report.figure import Bar, Bars, Figure, Lines, Mark
-from chronograd.report.page import Highlight, Page, Section, Table
+from chronograd.figure import Bar, Bars, Figure, Lines, Mark
+from chronograd.answer import Highlight, Page, Section, Table
 from chronograd.rundir import RunDir
-from chronograd.studies.lab import Lab, Spread, outcome, over_seeds, split_seed, spread
-from chronograd.studies.sources import PRETRAINING, source_weights
-from chronograd.studies.study import Results, Row, Settings, Study
-from chronograd.studies.tables import distinct, points, points_apart, seeds, signed, study_page
+from chronograd.study.lab import Lab, Spread, outcome, over_seeds, split_seed, spread
+from chronograd.study.weights import PRETRAINING, source_weights
+from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.tables import distinct, points, points_apart, seeds, signed, study_page
 from chronograd.units import seconds
 
 SCRATCH, HEAD, TUNED = "from scratch", "head on a frozen trunk", "then all unfrozen"

@@ -14,11 +14,11 @@ from chronograd.backends import parameter_server
 from chronograd.job import Job, from_dict
 from chronograd.predict.staleness import NS, Duration, Learner, Updates, of_pushes, simulate
 from chronograd.report import lanes
-from chronograd.report.figure import Figure, Lines, Role, Series
-from chronograd.report.page import Highlight, Page, Section, Table
+from chronograd.figure import Figure, Lines, Role, Series
+from chronograd.answer import Highlight, Page, Section, Table
 from chronograd.rundir import RunDir
-from chronograd.studies.lab import Lab
-from chronograd.studies.parameter_servers import (
+from chronograd.study.lab import Lab
+from chronograd.study.parameter_servers import (
     AT_ONCE,
     COLUMNS,
     COUNTED,
@@ -30,8 +30,8 @@ from chronograd.studies.parameter_servers import (
     shares_of,
     timeline,
 )
-from chronograd.studies.study import Results, Row, Settings, Study
-from chronograd.studies.tables import study_page
+from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.tables import study_page
 
 EXERCISE = ((1.0, 2.0, 3.0, 4.0), (2.5, 5.0))
 FIXED, EXPONENTIAL = "fixed", "exponential"

@@ -9,13 +9,13 @@ from typing import Any
 
 from chronograd.job import Job, from_dict
 from chronograd.launch.scaling import Scaling
-from chronograd.report.figure import Figure, Lines, Series
-from chronograd.report.page import Highlight, Page, Section, Table
+from chronograd.figure import Figure, Lines, Series
+from chronograd.answer import Highlight, Page, Section, Table
 from chronograd.report.sections.ranks import communication_section, throughput_section
-from chronograd.studies.lab import Lab
-from chronograd.studies.ladders import Arm, climb, last, of, reasons
-from chronograd.studies.study import Results, Row, Settings, Study
-from chronograd.studies.tables import study_page
+from chronograd.study.lab import Lab
+from chronograd.study.ladders import Arm, climb, last, of, reasons
+from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.tables import study_page
 from chronograd.units import dollars, percent, seconds
 
 STRONG, WEAK = "strong", "weak"

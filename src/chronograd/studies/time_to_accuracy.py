@@ -13,12 +13,12 @@ import numpy as np
 from chronograd.backends import parameter_server
 from chronograd.job import Job, changed, from_dict
 from chronograd.predict.speed import SpeedModel
-from chronograd.report.figure import Figure, Lines, Role, Series
-from chronograd.report.page import Highlight, Page, Section, Table
-from chronograd.studies.lab import Lab, curve
-from chronograd.studies.study import Results, Row, Settings, Study
-from chronograd.studies.tables import distinct, study_page
-from chronograd.studies.time_forecasts import (
+from chronograd.figure import Figure, Lines, Role, Series
+from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.study.lab import Lab, curve
+from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.tables import distinct, study_page
+from chronograd.study.time_forecasts import (
     ALL_REDUCE,
     ASYNCHRONOUS,
     SINGLE,

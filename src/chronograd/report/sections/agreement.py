@@ -5,9 +5,9 @@ from __future__ import annotations
 from statistics import median
 
 from chronograd.record import STEP_PARTS, Difference, Record, subtract
-from chronograd.report.figure import Figure, Range, Ranges
-from chronograd.report.page import Section, Table
-from chronograd.report.words import interval, is_inside, off, processes, quantity_name, signed_percent
+from chronograd.figure import Figure, Range, Ranges
+from chronograd.answer import Section, Table
+from chronograd.words import interval, is_inside, off, processes, quantity_name, signed_percent
 from chronograd.units import percent, quantity
 
 # The parts of a step have a section of their own; a price is an input, not a prediction.

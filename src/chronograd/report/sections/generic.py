@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chronograd.record import Record
-from chronograd.report.page import Highlight, Page, Section
+from chronograd.answer import Highlight, Page, Section
 from chronograd.report.sections.agreement import accuracy_of_prediction_section
 from chronograd.report.sections.learning import Forecast, training_section
 from chronograd.report.sections.plan import plan_section
@@ -18,7 +18,7 @@ from chronograd.report.sections.ranks import communication_section, throughput_s
 from chronograd.report.sections.roofline import roofline_section
 from chronograd.report.sections.steps import parts_section, scaling_section
 from chronograd.report.sections.work import operators_section
-from chronograd.report.words import count, device, interval, listed, quantity_name
+from chronograd.words import count, device, interval, listed, quantity_name
 from chronograd.units import quantity
 
 # The figures a reader wants first, best first; a page shows three.

@@ -8,9 +8,9 @@ from typing import TypedDict
 import numpy as np
 
 from chronograd.record import Curve, Record
-from chronograd.report.figure import Figure, Lines, Mark, Panel, Series
-from chronograd.report.page import Section, Table
-from chronograd.report.words import device, interval, reasons, scaled, time_unit
+from chronograd.figure import Figure, Lines, Mark, Panel, Series
+from chronograd.answer import Section, Table
+from chronograd.words import device, interval, reasons, scaled, time_unit
 from chronograd.units import percent, quantity, seconds
 
 # More points than this cannot be told apart in a plot; every k-th is drawn, and the caption says so.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chronograd.record import Record
-from chronograd.report.figure import SERIES_COLORS, Figure, Lines, Series
-from chronograd.report.page import Section, Table
-from chronograd.report.words import count, device, interval, reasons, scaled, time_unit
+from chronograd.figure import SERIES_COLORS, Figure, Lines, Series
+from chronograd.answer import Section, Table
+from chronograd.words import count, device, interval, reasons, scaled, time_unit
 from chronograd.units import dollars, quantity, seconds
 
 ByDevice = dict[str, dict[int, Record]]

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chronograd.report.figure import Bar, Bars, Figure, Lines, Role, Series
-from chronograd.report.page import Section, Table
-from chronograd.report.words import off, signed_percent, time_unit
+from chronograd.figure import Bar, Bars, Figure, Lines, Role, Series
+from chronograd.answer import Section, Table
+from chronograd.words import off, signed_percent, time_unit
 from chronograd.units import dollars, percent, quantity, seconds
 
 Row = Mapping[str, Any]

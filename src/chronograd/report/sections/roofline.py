@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chronograd.record import Record
-from chronograd.report.figure import Figure, Lines, Series
-from chronograd.report.page import Section, Table
-from chronograd.report.words import device, listed
+from chronograd.figure import Figure, Lines, Series
+from chronograd.answer import Section, Table
+from chronograd.words import device, listed
 from chronograd.units import percent, quantity, seconds, si
 
 _TERA = 1e12

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from chronograd.record import STEP_PARTS, Quantity, Record
-from chronograd.report.figure import PART_COLORS, Bar, Bars, Figure, Lines, Role, Series
-from chronograd.report.page import Section, Table
-from chronograd.report.words import (
+from chronograd.figure import PART_COLORS, Bar, Bars, Figure, Lines, Role, Series
+from chronograd.answer import Section, Table
+from chronograd.words import (
     interval,
     is_inside,
     listed,

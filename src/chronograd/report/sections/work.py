@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chronograd.record import Record
-from chronograd.report.figure import SERIES_COLORS, Bar, Bars, Figure
-from chronograd.report.page import Section, Table
-from chronograd.report.words import device, kind_name, listed, time_unit
+from chronograd.figure import SERIES_COLORS, Bar, Bars, Figure
+from chronograd.answer import Section, Table
+from chronograd.words import device, kind_name, listed, time_unit
 from chronograd.units import percent, quantity, seconds, si
 
 _MOST_KINDS = 7  # more colours than this cannot be told apart; the rest is "other"

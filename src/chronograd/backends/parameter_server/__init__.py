@@ -1,0 +1,53 @@
+"""Asynchronous SGD over parameter servers, on Ray: J. Dean et al., Large scale distributed deep networks, 2012 (Downpour).
+
+`cluster.count` learners compute gradients, `communication.servers` servers hold the parameters and update them. A learner
+pulls parameters, computes the gradient of one minibatch, and pushes it; nobody waits for anybody else, so by then other
+learners may have updated those parameters: that many updates are its staleness.
+
+`training.batch` is the minibatch of one learner, and a step is one update by one learner. An epoch has as many updates,
+and the same samples, as with the backend `single`, whatever the number of learners.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from chronograd.backends.plan import RankPlan, prepare_nothing, refuse_noise_scale, torch_is_there
+from chronograd.errors import JobError
+from chronograd.job import Job
+from chronograd.train.place import threads_per_rank
+
+prepare = prepare_nothing
+
+
+def available() -> tuple[bool, str]:
+    is_there, reason = torch_is_there()
+    if is_there and find_spec("ray") is None:
+        return False, "ray not installed; pip install 'chronograd[ray]'"
+    return is_there, reason
+
+
+def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
+    """One process, the driver; it starts a Ray of its own, or joins RAY_ADDRESS, and in it servers and learners.
+
+    `cluster.threads` are those of a learner.
+    """
+    refuse_noise_scale(job)
+    for is_asked, what, instead in (
+        (job.training.ema_decay > 0, "training.ema_decay", "write training.ema_decay=0"),
+        (job.training.precision == "fp16", "training.precision fp16, whose loss scale is one rank's own", "use bf16"),
+        (job.communication.compression != "none", "communication.compression", "write communication.compression=none"),
+    ):
+        if is_asked:
+            raise JobError(f"backend parameter_server has no {what}", instead)
+    command = (sys.executable, "-m", "chronograd.backends.parameter_server.run", str(run.absolute()), *arguments)
+    environment = {
+        "RAY_worker_niceness": "0",  # Ray's own 15 has actors starve beside anything else, which other backends do not
+        "OMP_NUM_THREADS": str(threads_per_rank(job.cluster, job.cluster.count)),
+        "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # as Ray is going to have it; silences its warning
+    }
+    return RankPlan(command, world_size=1, environment=environment, max_restarts=job.cluster.max_restarts)

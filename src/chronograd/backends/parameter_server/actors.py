@@ -1,0 +1,297 @@
+"""What servers and learners of asynchronous SGD do. Plain classes; chronograd.backends.parameter_server.run makes Ray
+actors of them.
+
+Parameters are shared out over servers as whole tensors, and travel as one flat float32 array per server. Each server
+counts its own updates, its version. A gradient carries the version of the parameters that it was computed on, server by
+server; the staleness of an update on a server is the number of updates that came in between.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from chronograd.data import datasets
+from chronograd.errors import InputError, RunError
+from chronograd.job import Job, Training
+from chronograd.measure import environment
+from chronograd.measure.memory import PeakMemory
+from chronograd.train import order
+from chronograd.train.loop import seed_everything
+from chronograd.train.optimizer import set_rate
+from chronograd.train.place import Place
+from chronograd.train.step import TrainingStep
+
+Flat = np.ndarray[Any, np.dtype[np.float32]]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The parameters of one server: their numbers in the optimizer, rising, and their shapes."""
+
+    members: tuple[int, ...]
+    shapes: tuple[torch.Size, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(shape.numel() for shape in self.shapes)
+
+    def pieces(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """Views of a flat tensor, one per parameter."""
+        parts = torch.split(flat, [shape.numel() for shape in self.shapes])
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+
+def shards(parameters: Sequence[torch.Tensor], count: int) -> list[Shard]:
+    """Parameters shared out over servers, the largest first, each to the server that has least so far.
+
+    Raises InputError for fewer parameters than servers, and for any that is not float32.
+    """
+    if len(parameters) < count:
+        raise InputError(
+            f"communication.servers is {count}, and there are {len(parameters)} parameters to share out",
+            "use fewer servers",
+        )
+    other = next((p.dtype for p in parameters if p.dtype != torch.float32), None)
+    if other is not None:
+        raise InputError(f"backend parameter_server has float32 parameters, not {other}", "use another backend")
+    members: list[list[int]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    for index in sorted(range(len(parameters)), key=lambda i: -parameters[i].numel()):
+        least = sizes.index(min(sizes))
+        members[least].append(index)
+        sizes[least] += parameters[index].numel()
+    return [Shard(tuple(sorted(own)), tuple(parameters[i].shape for i in sorted(own))) for own in members]
+
+
+def trained_parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """In the optimizer's own numbering."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def group_fields(optimizer: torch.optim.Optimizer, shard: Shard) -> list[dict[str, Any]]:
+    """The optimizer's groups as far as they are in a shard: `params` are places in it."""
+    groups, first = [], 0
+    for group in optimizer.param_groups:
+        numbers = range(first, first := first + len(group["params"]))
+        own = [place for place, member in enumerate(shard.members) if member in numbers]
+        if own:
+            groups.append({**group, "params": own})
+    return groups
+
+
+def flattened(tensors: Sequence[torch.Tensor]) -> Flat:
+    """One array on the CPU."""
+    flat: Flat = torch.cat([t.detach().reshape(-1) for t in tensors]).cpu().numpy()
+    return flat
+
+
+@torch.no_grad()
+def load_buffers(network: nn.Module, buffers: dict[str, Any]) -> None:
+    """Set buffers, such as running means, from arrays by name."""
+    for name, buffer in network.named_buffers():
+        buffer.copy_(torch.tensor(buffers[name]))
+
+
+@dataclass(frozen=True)
+class Applied:
+    """One update on one server: its number, counted from 1, its staleness, and the server's clock after it."""
+
+    update: int
+    staleness: int
+    time_s: float
+
+
+class Server:
+    """One shard of the parameters and the optimizer over it. Gradients are applied in the order in which they come.
+
+    The schedule's rate is that of the server's own version. Staleness-aware, it is divided by the staleness where that
+    is above 1: W. Zhang et al., arXiv 1511.05950.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        optimizer: type[torch.optim.Optimizer],
+        groups: Sequence[dict[str, Any]],
+        training: Training,
+        num_steps: int,
+        is_staleness_aware: bool,
+    ) -> None:
+        torch.set_num_threads(1)
+        self._training, self._num_steps, self._is_staleness_aware = training, num_steps, is_staleness_aware
+        self._values, self._gradients = torch.zeros(shard.size), torch.zeros(shard.size)
+        self._parameters = [nn.Parameter(piece) for piece in shard.pieces(self._values)]
+        self._pieces = shard.pieces(self._gradients)
+        own = [{**group, "params": [self._parameters[i] for i in group["params"]]} for group in groups]
+        self._optimizer = optimizer(own, lr=training.learning_rate)  # type: ignore[call-arg]
+        self._version = 0
+
+    def load(self, values: Flat, state: dict[int, dict[str, Any]], version: int) -> None:
+        """Start from parameters and an optimizer's state after `version` updates."""
+        np.copyto(self._values.numpy(), values)
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+        self._version = version
+
+    def pull(self) -> tuple[int, Flat]:
+        """Version and parameters: the live array, which Ray copies before the next call."""
+        return self._version, self._values.numpy()
+
+    def push(self, gradients: Flat, unused: frozenset[int], version: int) -> Applied:
+        """Apply a gradient that was computed on `version`. `unused`: parameters that have none, which stay."""
+        staleness = self._version - version
+        np.copyto(self._gradients.numpy(), gradients)
+        for place, (parameter, piece) in enumerate(zip(self._parameters, self._pieces, strict=True)):
+            parameter.grad = None if place in unused else piece
+        set_rate(self._optimizer, self._training, self._version, self._num_steps)
+        if self._is_staleness_aware:
+            for group in self._optimizer.param_groups:
+                group["lr"] /= max(1, staleness)
+        self._optimizer.step()
+        self._version += 1
+        return Applied(self._version, staleness, time.monotonic())
+
+    def optimizer_state(self) -> dict[int, dict[str, Any]]:
+        """By place in the shard."""
+        state: dict[int, dict[str, Any]] = self._optimizer.state_dict()["state"]
+        return state
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a learner tells of one update.
+
+    Attributes:
+        number: of the update, counted from 1, and `staleness`, both as on server 0; `time_s` is that server's clock.
+        loss: of the minibatch, on the parameters that were pulled.
+        pull_s, compute_s, push_s: seconds until all servers had answered; on the device; until all had updated.
+    """
+
+    number: int
+    learner: int
+    staleness: int
+    loss: float
+    samples: int
+    pull_s: float
+    compute_s: float
+    push_s: float
+    time_s: float
+
+
+class Learner:
+    """Computes gradients of minibatches on parameters that it pulls.
+
+    Buffers, such as running means, are its own: servers do not have them.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        job: Job,
+        initial_weights: Path | None,
+        device: str,
+        threads: int,
+        shards: Sequence[Shard],
+        servers: Sequence[Any],
+        path: Sequence[str],
+    ) -> None:
+        """`servers` are handles of Ray actors; `path` is where the driver finds Python modules."""
+        sys.path += [folder for folder in path if folder not in sys.path]
+        torch.set_num_threads(threads)
+        place = Place(rank=0, world_size=1, local_rank=0, device=torch.device(device), threads=threads)
+        dataset = datasets.load(job.data, job.training.seed)
+        self._memory = PeakMemory(place.device)
+        self._step = TrainingStep(job, dataset, place, initial_weights)
+        self._step.num_steps = 0  # no step reads ahead: who takes the next minibatch is not known
+        self._number, self._shards, self._servers, self._epoch = number, shards, servers, -1
+        parameters = trained_parameters(self._step.optimizer)
+        self._parameters = [[parameters[i] for i in shard.members] for shard in shards]
+        self._landing = [torch.zeros(shard.size) for shard in shards]
+
+    def describe(self) -> dict[str, Any]:
+        """Where it runs."""
+        device = self._step.device
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else environment.processor_name()
+        return {"device": str(device), "device_name": name, "threads": torch.get_num_threads(), "pid": os.getpid()}
+
+    def load_buffers(self, buffers: dict[str, Any]) -> None:
+        load_buffers(self._step.network, buffers)
+
+    def buffers(self) -> dict[str, Any]:
+        return {name: buffer.cpu().numpy() for name, buffer in self._step.network.named_buffers()}
+
+    def learn(self, minibatch: int) -> Update:
+        """Pull, compute the gradient of a minibatch (a step's samples, counted from 0), push."""
+        epoch = minibatch // self._step.steps_per_epoch
+        if epoch != self._epoch:
+            seed_everything(order.random_seed(self._step.training.seed, epoch, self._number))
+            self._epoch = epoch
+        start = time.perf_counter()
+        versions = self._pull()
+        pulled = time.perf_counter()
+        for name, call in self._step.parts(minibatch):
+            if name != "update":
+                call()
+        gradients = [flattened([_gradient(p) for p in own]) for own in self._parameters]
+        loss = self._step.loss.item()
+        computed = time.perf_counter()
+        applied = self._push(gradients, versions)
+        self._step.drop_gradients()
+        return Update(
+            number=applied[0].update,
+            learner=self._number,
+            staleness=applied[0].staleness,
+            loss=loss,
+            samples=self._step.rank_samples,
+            pull_s=pulled - start,
+            compute_s=computed - pulled,
+            push_s=time.perf_counter() - computed,
+            time_s=applied[0].time_s,
+        )
+
+    def memory(self) -> tuple[int, str]:
+        """Peak bytes, and how they were read."""
+        return self._memory.peak_bytes(), self._memory.source
+
+    def _pull(self) -> list[int]:
+        """Take the newest parameters. Returns the version of each server's."""
+        answers = self._answers([server.pull.remote() for server in self._servers])
+        with torch.no_grad():
+            for shard, landing, own, (_, values) in zip(
+                self._shards, self._landing, self._parameters, answers, strict=True
+            ):
+                np.copyto(landing.numpy(), values)
+                for parameter, piece in zip(own, shard.pieces(landing), strict=True):
+                    parameter.copy_(piece)
+        return [version for version, _ in answers]
+
+    def _push(self, gradients: Sequence[Flat], versions: Sequence[int]) -> list[Applied]:
+        unused = [frozenset(i for i, p in enumerate(own) if p.grad is None) for own in self._parameters]
+        sent = zip(self._servers, gradients, unused, versions, strict=True)
+        return self._answers([server.push.remote(*values) for server, *values in sent])
+
+    def _answers(self, calls: Sequence[Any]) -> list[Any]:
+        """Of one call to each server. Raises RunError if a server is gone."""
+        import ray
+
+        answers = []
+        for number, call in enumerate(calls):
+            try:
+                answers.append(ray.get(call))
+            except ray.exceptions.RayActorError:
+                raise RunError(f"parameter server {number} died") from None
+        return answers
+
+
+def _gradient(parameter: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

@@ -1,0 +1,1 @@
+"""This machine and its links measured, and tables of throughputs read."""

@@ -1,0 +1,99 @@
+"""One process of `calibrate links`: python -m chronograd.calibrate.links_worker RANK WORLD MEETING SECONDS COLLECTIVES SIZES REST.
+
+REST is in seconds, before each repeat.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_MIN_REPEATS, _MAX_REPEATS, _MAX_RESTED, _WARMUP = 8, 200, 30, 3
+
+
+def calls(message: torch.Tensor, world: int) -> dict[str, Callable[[], Any]]:
+    """Each collective on a message of S bytes; see `chronograd.calibrate.links.Timed.bytes`. `nothing` computes instead."""
+    part = message[: len(message) // world].clone()
+    block = torch.nn.Conv2d(64, 64, 3, padding=1, device=message.device)
+    images = torch.ones(16, 64, 32, 32, device=message.device)
+
+    def compute() -> None:
+        block.zero_grad()
+        block(images).sum().backward()
+
+    return {
+        "all_reduce": lambda: dist.all_reduce(message),
+        "all_gather": lambda: dist.all_gather_into_tensor(message, part),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, message),
+        "broadcast": lambda: dist.broadcast(message, src=0),
+        "nothing": compute,
+    }
+
+
+def time_collective(call: Callable[[], Any], seconds: float, device: torch.device, rest_s: float = 0.0) -> list[float]:
+    """Seconds of each repeat on this rank, from a barrier on; all ranks run equally many."""
+
+    def once() -> float:
+        time.sleep(rest_s)
+        dist.barrier()
+        start = _now(device)
+        call()
+        return _now(device) - start
+
+    first = [once() for _ in range(_WARMUP)]
+    wanted = torch.tensor(seconds / max(min(first), 1e-6), device=device)
+    dist.broadcast(wanted, src=0)
+    most = _MAX_RESTED if rest_s else _MAX_REPEATS
+    return [once() for _ in range(int(min(max(float(wanted), _MIN_REPEATS), most)))]
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _end_with_parent() -> None:
+    """On another machine nobody else would end this process: its standard input ends with the one that started it."""
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
+
+
+def main(argv: list[str]) -> None:
+    rank, world, meeting = int(argv[0]), int(argv[1]), argv[2]
+    seconds, names, sizes = float(argv[3]), argv[4].split(","), [int(size) for size in argv[5].split(",")]
+    rest_s = float(argv[6])
+    torch.set_num_threads(1)
+    local_rank, ranks_here = (int(os.environ.get(n, d)) for n, d in (("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", world)))
+    device = torch.device("cuda", local_rank) if torch.cuda.device_count() >= ranks_here else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    library = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(library, init_method=meeting, rank=rank, world_size=world, timeout=timedelta(minutes=5))
+    rows = []
+    for size in sizes:
+        message = torch.ones(size // 4, device=device)
+        for name, call in calls(message, world).items():
+            if name in names:
+                found = time_collective(call, seconds, device, rest_s)
+                rows.append({"collective": name, "bytes": size, "seconds": found})
+                print(f"progress {name}", flush=True)
+    dist.destroy_process_group()
+    print("result " + json.dumps({"rows": rows}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,278 @@
+"""`calibrate`: measure this machine so that `local` is a device like any other.
+
+Blocks of every operator class are run in processes like those of a job: as many at once, with as many threads
+each. What they took is fitted by the model that predicts (`fit.device`), so a prediction for `local` rests on the
+same formula as any other. Takes about a minute for each way of running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from chronograd.count.tracing import trace
+from chronograd.fit.device import Sample, fit_calibration
+from chronograd.hardware import catalog
+from chronograd.hardware.catalog import Device, Node, Source
+from chronograd.measure import environment
+from chronograd.calibrate import links
+from chronograd.calibrate.blocks import Block, blocks
+from chronograd.calibrate.workers import run_workers
+from chronograd.predict.calibration import CLASSES, Calibration, from_datasheet
+from chronograd.predict.compute import UPDATE_PASSES, Work, update_launches
+from chronograd.trace import PHASES, Trace
+
+Progress = Callable[[float, str], None]
+WORKER = "chronograd.calibrate.worker"
+SECONDS_PER_BLOCK = 0.15
+_BLOCK_TIMES = ("forward_s", "backward_s", "inference_s")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One way of running: ranks at once, threads each."""
+
+    processes: int
+    threads: int
+
+
+def default_setups(cores: int | None = None) -> list[Setup]:
+    """What jobs on this machine use: one rank with all cores, two with half of them each.
+
+    >>> default_setups(8)
+    [Setup(processes=1, threads=8), Setup(processes=2, threads=4)]
+    """
+    cores = cores or environment.cores()
+    half = max(1, cores // 2)
+    return [Setup(1, cores), Setup(2, half)]
+
+
+def calibrate(
+    setups: Sequence[Setup] | None = None,
+    *,
+    precisions: Sequence[str] = ("fp32",),
+    seconds_per_block: float = SECONDS_PER_BLOCK,
+    progress: Progress = lambda share, text: None,
+) -> Device:
+    """Measure this machine's GPU, or its CPU where there is none, and return it as the device `local`.
+
+    Args:
+        setups: ways of running; on a GPU there is one.
+        precisions: for a GPU also tf32, bf16, fp16.
+        progress: called with the share done, 0 to 1, and what is being done.
+
+    Raises: RunError with what a worker printed if it fails.
+    """
+    place = "cuda" if torch.cuda.is_available() else "cpu"
+    setups = [Setup(1, environment.cores())] if place == "cuda" else list(setups or default_setups())
+    traces = {b.name: _traces_of(b) for b in blocks()}
+    runs = [(setup, precision) for precision in precisions for setup in setups]
+    measured = []
+    for i, (setup, precision) in enumerate(runs):
+        what = f"{setup.processes} × {setup.threads} threads" if place == "cpu" else precision
+
+        def report(share: float, name: str, i: int = i, what: str = what) -> None:
+            progress((i + share) / len(runs), f"{what}: {name}")
+
+        arguments = [place, str(setup.threads), precision, str(seconds_per_block)]
+        measured.append(_average(run_workers(WORKER, [arguments] * setup.processes, report, len(traces))))
+    device = _describe(place, [m["peaks"] for m in measured], [p for _, p in runs])
+    settings = [
+        _fit(device, place, setup, precision, result, traces, mode)
+        for (setup, precision), result in zip(runs, measured, strict=True)
+        for mode in ("training", "inference")
+    ]
+    calibration: dict[str, Any] = {"settings": [c.to_table() for c in settings]}
+    if place == "cpu" and max(setup.processes for setup in setups) > 1:
+        calibration["step_sigma_log"] = links.measure_step_sigma_log(seconds=min(8.0, 50 * seconds_per_block))
+    progress(1.0, "done")
+    provenance = {"how": "measured by chronograd calibrate", **_plain(environment.environment())}
+    return device.model_copy(update={"calibration": calibration, "provenance": provenance})
+
+
+def _traces_of(block: Block) -> dict[str, Trace]:
+    """By mode: inside a larger network, a block in training also makes the gradient of its input."""
+    return {
+        "training": trace(block.make(), [block.input_shape], loss="sum", inputs_require_grad=True),
+        "inference": trace(block.make(), [block.input_shape], mode="inference"),
+    }
+
+
+def calibrate_once(progress: Progress = lambda share, text: None) -> Device:
+    """The device `local`, measured now if it never was on this processor with these versions."""
+    path = catalog.user_device_path("local")
+    if path.exists():
+        device = catalog.device("local")
+        if device.provenance.get("key") == machine_key():
+            return device
+    device = save_local(calibrate(progress=lambda share, text: progress(0.9 * share, text)))
+    calibrate_link(progress=lambda share, text: progress(0.9 + 0.1 * share, text))
+    return device
+
+
+def calibrate_link(progress: Progress = lambda share, text: None) -> None:
+    """Measure the link between two processes of this machine, in seconds, and keep it; see chronograd.calibrate.links."""
+    rows = links.measure_links((2,), ("all_reduce",), progress=progress)
+    links.save(links.link_of(links.fit(rows), (2,)))
+
+
+def save_local(device: Device) -> Device:
+    """Keep a calibration as the device `local` of this user."""
+    device = device.model_copy(update={"provenance": {**device.provenance, "key": machine_key()}})
+    device.save(catalog.user_device_path("local"))
+    return device
+
+
+def machine_key() -> str:
+    """Changes with what a calibration holds for: processor, cores, GPU, torch, and the form it is kept in."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}, form 4"
+
+
+# -- what workers measured --------------------------------------------------------------------------
+
+
+def _average(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """One result from those of workers that ran at once: the mean of each time and rate."""
+    first = results[0]
+
+    def mean(read: Callable[[dict[str, Any]], float]) -> float:
+        return float(np.mean([read(r) for r in results]))
+
+    return {
+        "peaks": {k: mean(lambda r, k=k: r["peaks"][k]) for k in first["peaks"]},  # type: ignore[misc]
+        "gather_s": mean(lambda r: r["gather_s"]),
+        "updates": [
+            {**row, "seconds": mean(lambda r, i=i: r["updates"][i]["seconds"])}  # type: ignore[misc]
+            for i, row in enumerate(first["updates"])
+        ],
+        "blocks": [
+            {**row, **{k: mean(lambda r, i=i, k=k: r["blocks"][i][k]) for k in _BLOCK_TIMES}}  # type: ignore[misc]
+            for i, row in enumerate(first["blocks"])
+        ],
+    }
+
+
+# -- from times to a device -----------------------------------------------------------------------
+
+
+def _fit(
+    device: Device,
+    place: str,
+    setup: Setup,
+    precision: str,
+    result: dict[str, Any],
+    traces: dict[str, dict[str, Trace]],
+    mode: str,
+) -> Calibration:
+    peaks = result["peaks"]
+    prior = replace(
+        from_datasheet(device, precision),
+        peak_flops_per_s=peaks["flops_per_s"],
+        vector_flops_per_s=device.peak("fp32") if place == "cuda" else peaks["flops_per_s"],
+        bandwidth_bytes_per_s=peaks["bytes_per_s"],
+        threads=setup.threads,
+        processes=setup.processes,
+        mode=mode,
+    )
+    samples = []
+    for row in result["blocks"]:
+        found = traces[row["block"]][mode]
+        work = Work.of(found, row["batch"], precision)
+        if mode == "inference":
+            samples.append(Sample(work, row["inference_s"], row["block"]))
+            continue
+        for code, phase in enumerate(PHASES[:2]):
+            part = work.chosen(found.columns["phase"] == code)
+            samples.append(Sample(part, row[f"{phase}_s"], row["block"]))
+    fitted = fit_calibration(samples, prior, origin="measured")
+    launch_s, share = _fit_update(result["updates"], fitted)
+    classes = {**fitted.classes}
+    name = CLASSES[CLASSES.index("update.backward")]
+    classes[name] = replace(classes[name], bandwidth=share)
+    provenance = {
+        **fitted.provenance,
+        "date": datetime.now(UTC).date().isoformat(),
+        "torch": str(torch.__version__),
+        "processor": torch.cuda.get_device_name() if place == "cuda" else environment.processor_name(),
+    }
+    return replace(
+        fitted, classes=classes, update_launch_s=launch_s, input_launch_s=result["gather_s"], provenance=provenance
+    )
+
+
+def _fit_update(rows: list[dict[str, Any]], calibration: Calibration) -> tuple[float, float]:
+    """Seconds per elementary operator of an optimizer, and the share of bandwidth it reaches."""
+    passes, operators = UPDATE_PASSES["sgd-momentum"]
+    many, large = rows
+    launches = [operators * update_launches(r["count"], calibration) for r in (many, large)]
+    sizes = [passes * 4 * r["count"] * r["size"] for r in (many, large)]
+    matrix = np.array([[launches[0], sizes[0]], [launches[1], sizes[1]]], dtype=float)
+    per_launch, per_byte = np.linalg.solve(matrix, [many["seconds"], large["seconds"]])
+    bandwidth = 1 / max(float(per_byte), 1e-15)
+    return max(float(per_launch), 1e-8), bandwidth / calibration.bandwidth_bytes_per_s
+
+
+def _describe(place: str, peaks: list[dict[str, float]], precisions: list[str]) -> Device:
+    """The device before calibration: what the machine says of itself, and the best that was reached on it."""
+    reached: dict[Any, float] = {}
+    for peak, precision in zip(peaks, precisions, strict=True):
+        reached[precision] = max(reached.get(precision, 0.0), peak["flops_per_s"])
+    bandwidth = max(p["bytes_per_s"] for p in peaks)
+    if place == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        known = catalog.of_driver_name(properties.name)
+        base = known or catalog.device("v100")
+        return base.model_copy(
+            update={
+                "name": "local",
+                "title": properties.name,
+                "aliases": (),
+                "memory_bytes": properties.total_memory,
+                "num_units": properties.multi_processor_count,
+                "bandwidth_bytes_per_s": known.bandwidth_bytes_per_s if known else bandwidth,
+                "peak_flops_per_s": known.peak_flops_per_s if known else {"fp32": reached["fp32"], **reached},
+                "priced_as": catalog.PricedAs(device=known.name) if known else None,
+                "source": (_measured("memory_bytes", "num_units"),),
+            }
+        )
+    return Device(
+        name="local",
+        title=environment.processor_name() or "this machine",
+        note="Peak and bandwidth are what was reached here, not a data sheet's.",
+        kind="cpu",
+        memory_bytes=environment.ram_bytes() or 2**30,
+        bandwidth_bytes_per_s=bandwidth,
+        l2_bytes=_cache_bytes(),
+        num_units=environment.cores(),
+        peak_flops_per_s=reached,
+        node=Node(devices_per_node=environment.cores(), intra_link="loopback", inter_link="ethernet-10g"),
+        source=(_measured("peak_flops_per_s", "bandwidth_bytes_per_s", "memory_bytes", "num_units"),),
+    )
+
+
+def _cache_bytes() -> int:
+    """The largest cache that one core sees, as Linux tells; 32 MiB where it does not."""
+    sizes = []
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text().strip()
+        factor = {"K": 2**10, "M": 2**20}.get(text[-1:], 1)
+        sizes.append(int(text.rstrip("KM")) * factor)
+    return max(sizes, default=32 * 2**20)
+
+
+def _measured(*names: str) -> Source:
+    return Source(
+        of=names, source="measured by chronograd calibrate", date=datetime.now(UTC).date().isoformat(), tag="measured"
+    )
+
+
+def _plain(data: dict[str, Any]) -> dict[str, Any]:
+    """Without what TOML cannot say."""
+    return {k: _plain(v) if isinstance(v, dict) else v for k, v in data.items() if v is not None}

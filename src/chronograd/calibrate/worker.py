@@ -1,0 +1,172 @@
+"""One process of a calibration: times blocks, large products and copies; prints JSON.
+
+    python -m chronograd.calibrate.worker DEVICE THREADS PRECISION SECONDS_PER_BLOCK
+
+Several run at once when ranks will: what they take from each other is part of the measurement. Each says `ready`
+and waits for a line on its standard input before it begins.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from chronograd.calibrate.blocks import Block, blocks
+
+GPU_FACTOR = 16
+# Written between repeats: twice the last cache of most processors.
+SCRATCH_BYTES = 2**26
+_MIN_REPEATS, _MAX_REPEATS = 5, 200
+
+
+def _clock(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _arithmetic(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    """Autocast for half precisions; TF32 is a switch of torch's."""
+    if precision in ("bf16", "fp16"):
+        return torch.autocast(device.type, torch.bfloat16 if precision == "bf16" else torch.float16)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    return nullcontext()
+
+
+def time_block(block: Block, device: torch.device, precision: str, seconds: float) -> dict[str, Any]:
+    """Median seconds of a block: forward and backward with the sum of its output as loss, and forward in inference.
+
+    Caches are cold at the start of each, as after the other layers of a network and the update: blocks timed hot
+    promise a third too much.
+    """
+    torch.manual_seed(0)
+    model = block.make().to(device)
+    batch = block.batch * (GPU_FACTOR if device.type == "cuda" else 1)
+    x = torch.randn(batch, *block.input_shape, device=device, requires_grad=True)
+    scratch = torch.zeros(SCRATCH_BYTES // 4, device=device)
+    forward: list[float] = []
+    backward: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(forward) < _MIN_REPEATS + 2 or (time.perf_counter() < end and len(forward) < _MAX_REPEATS):
+        for p in (x, *model.parameters()):
+            p.grad = None
+        scratch.add_(1)
+        t0 = _clock(device)
+        with _arithmetic(device, precision):
+            loss = model(x).sum()
+        t1 = _clock(device)
+        loss.backward()
+        backward.append(_clock(device) - t1)
+        forward.append(t1 - t0)
+        del loss
+    return {
+        "inference_s": _time_inference(model, x.detach(), precision, seconds / 2),
+        "block": block.name,
+        "batch": batch,
+        "forward_s": statistics.median(forward[2:]),
+        "backward_s": statistics.median(backward[2:]),
+    }
+
+
+def _time_inference(model: torch.nn.Module, x: torch.Tensor, precision: str, seconds: float) -> float:
+    """Median seconds of a forward pass in evaluation mode, without gradients."""
+    scratch = torch.zeros(SCRATCH_BYTES // 4, device=x.device)
+    model.eval()
+    found: list[float] = []
+    end = time.perf_counter() + seconds
+    with torch.inference_mode(), _arithmetic(x.device, precision):
+        while len(found) < _MIN_REPEATS + 2 or (time.perf_counter() < end and len(found) < _MAX_REPEATS):
+            scratch.add_(1)
+            t0 = _clock(x.device)
+            model(x)
+            found.append(_clock(x.device) - t0)
+    return statistics.median(found[2:])
+
+
+def _best(run: Callable[[], Any], device: torch.device, seconds: float = 1.0) -> float:
+    """Least seconds of one run, over about a second."""
+    run()
+    best, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        t0 = _clock(device)
+        run()
+        best = min(best, _clock(device) - t0)
+    return best
+
+
+def peaks(device: torch.device, precision: str, seconds: float = 1.0) -> dict[str, float]:
+    """Reached FLOP/s of a large square product and bytes per second of a large copy, each over some seconds."""
+    n, size = (8192, 2**28) if device.type == "cuda" else (1024, 2**24)
+    a, b = torch.randn(n, n, device=device), torch.randn(n, n, device=device)
+    source = torch.randn(size, device=device)
+    target = torch.empty_like(source)
+    with _arithmetic(device, precision):
+        product_s = _best(lambda: torch.mm(a, b), device, seconds)
+    copy_s = _best(lambda: target.copy_(source), device, seconds)
+    return {"flops_per_s": 2 * n**3 / product_s, "bytes_per_s": 2 * 4 * size / copy_s}
+
+
+def time_updates(device: torch.device) -> list[dict[str, Any]]:
+    """Seconds of a step of SGD with momentum on many small parameters and on few large ones."""
+    rows = []
+    for count, size in ((200, 64), (4, 2_000_000)):
+        parameters = [torch.nn.Parameter(torch.randn(size, device=device)) for _ in range(count)]
+        optimizer = torch.optim.SGD(parameters, lr=0.0, momentum=0.9, weight_decay=1e-4)
+        for p in parameters:
+            p.grad = torch.randn_like(p)
+        rows.append({"count": count, "size": size, "seconds": _cold_median(optimizer.step, device)})
+    return rows
+
+
+def time_gather(device: torch.device) -> float:
+    """Seconds to pick a small batch out of a data set in memory by index: mostly the cost of the call."""
+    images, labels = torch.randn(1024, 1, 8, 8), torch.zeros(1024, dtype=torch.int64)
+    order = torch.randperm(1024)
+
+    def gather() -> None:
+        mine = order[:32].clone()
+        images[mine].to(device)
+        labels[mine].to(device)
+
+    return _cold_median(gather, device)
+
+
+def _cold_median(run: Callable[[], Any], device: torch.device, repeats: int = 25) -> float:
+    """Median seconds of a call that finds its data outside of the caches."""
+    scratch = torch.zeros(SCRATCH_BYTES // 4, device=device)
+    seconds = []
+    for _ in range(repeats):
+        scratch.add_(1)
+        t0 = _clock(device)
+        run()
+        seconds.append(_clock(device) - t0)
+    return statistics.median(seconds[2:])
+
+
+def main(argv: list[str]) -> None:
+    place, threads, precision, seconds = argv
+    print("ready", flush=True)
+    sys.stdin.readline()
+    device = torch.device(place)
+    torch.set_num_threads(int(threads))
+    result: dict[str, Any] = {
+        "peaks": peaks(device, precision),
+        "updates": time_updates(device),
+        "gather_s": time_gather(device),
+        "blocks": [],
+    }
+    for block in blocks():
+        result["blocks"].append(time_block(block, device, precision, float(seconds)))
+        print(f"progress {block.name}", flush=True)
+    print("result " + json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

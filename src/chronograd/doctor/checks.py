@@ -1,0 +1,117 @@
+"""What `doctor` asks for and what it makes of the answers; imported while PyTorch is being imported elsewhere."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from chronograd.doctor import cores
+from chronograd.doctor import devices
+from chronograd.doctor import hosts as doctor_hosts
+from chronograd.doctor import job as doctor_job
+from chronograd.doctor import software
+from chronograd.doctor import storage
+from chronograd.doctor.finding import Finding, in_time
+from chronograd.doctor.process import Checks
+from chronograd.job import Job
+from chronograd.units import seconds, si
+
+# Importing PyTorch takes 3 s on a warm disk, and five times that on a cold or a busy one: these only keep from hanging.
+BUILD_S, REST_S = 30.0, 20.0
+MARK_S = 2.0
+
+
+def check(machine: Checks, folder: Checks, job: Job | None, hosts: str, out: Path, started: float) -> list[Finding]:
+    """All but what is said when the two processes have ended; see `doctor.examine`."""
+    found = _looked_at_here(job, hosts)
+    driver, driver_cuda = devices.listed()
+    rate = None
+    if hosts:
+        mark = folder.wait("mark", started + MARK_S)
+        rows, rate = doctor_hosts.check(hosts, mark, str(out), job.cluster.count if job else None)
+        found += rows
+    machine.tell({"go": True})  # peaks are measured when hosts of this machine are quiet
+    rows, need = _of_torch(machine, machine.wait("build", started + BUILD_S), job, driver, driver_cuda)
+    found += rows + _communication(need, rate, job)
+    found += storage.run_directory(folder, out, need.get("checkpoint_bytes"), started)
+    on_cpu = job is not None and (job.cluster.device == "cpu" or not driver)
+    return [*found, storage.memory(need.get("memory_bytes") if on_cpu else None, ranks_here(job, hosts))]
+
+
+def _looked_at_here(job: Job | None, hosts: str) -> list[Finding]:
+    """What needs neither PyTorch nor patience."""
+    ranks = ranks_here(job, hosts)
+    quota = cores.quota_cores()
+    found = cores.cores(ranks, job.cluster.threads if job else None, quota)
+    found += cores.thread_variables(ranks, os.environ)
+    found += [cores.open_files(), *storage.shared_memory()]
+    found += software.versions()
+    found += software.as_findings("backends", software.backends())
+    found += software.as_findings("launchers", software.launchers())
+    return found + (doctor_job.data_and_weights(job) if job else [])
+
+
+def ranks_here(job: Job | None, hosts: str) -> int:
+    """Ranks of a job on this machine. Namespaces are this machine; other hosts each take their share."""
+    count = job.cluster.count if job else 1
+    names = hosts.split(",") if hosts else []
+    others = sum(not name.strip().startswith("netns:") for name in names)
+    return max(1, -(-count // others)) if others else count
+
+
+def _of_torch(
+    machine: Checks, build: dict[str, Any] | None, job: Job | None, driver: list[dict[str, str]], driver_cuda: str
+) -> tuple[list[Finding], dict[str, Any]]:
+    """Findings of the process with PyTorch, and the bytes that a job needs, as far as it came in time."""
+    if build is None or "error" in build:
+        return [_no_torch(build, machine.why_ended)], {}
+    until = time.monotonic() + REST_S
+    found = cores.blas(build)
+    if build["has_link"]:
+        found.append(_link(machine.wait("link", until)))
+    measured = machine.wait("devices", until)
+    if measured is None:
+        to_do = machine.why_ended or "see that no other process has the devices"
+        return [*found, in_time("devices", "peaks", REST_S, to_do)], {}
+    found += devices.usable(driver, driver_cuda, build, measured, job.cluster.device if job else "local")
+    found += devices.peaks(measured, driver, cores.usable_cores())
+    found += software.nccl(measured["nccl"])
+    if job is None:
+        return found, {}
+    need = machine.wait("job", until)
+    if need is None:
+        to_do = machine.why_ended or "its network may take long to count: chronograd count says more"
+        return [*found, in_time("job", "job", REST_S, to_do)], {}
+    return found + doctor_job.findings(job, need, measured), need
+
+
+def _no_torch(build: dict[str, Any] | None, why_ended: str) -> Finding:
+    if build is None:
+        to_do = why_ended or "its disk is slow, or many processes run: see what takes long with python -X importtime"
+        return in_time("software", "importing PyTorch", BUILD_S, to_do)
+    is_missing = "No module" in build["error"]
+    to_do = "pip install 'chronograd[torch]'" if is_missing else "pip install --force-reinstall torch"
+    return Finding("software", "PyTorch", f"cannot be imported: {build['error']}", "obstacle", to_do)
+
+
+def _link(answer: dict[str, Any] | None) -> Finding:
+    what, to_do = "two processes here", "see that the loopback interface is up: ip addr show lo"
+    if answer is None:
+        return in_time("link", what, REST_S, to_do)
+    if "error" in answer:
+        return Finding("link", what, f"cannot all-reduce: {answer['error']}", "warning", to_do)
+    rate = si(answer["bandwidth_bytes_per_s"], "B/s")
+    seen = f"{seconds(answer['latency_s'])} for an all-reduce of 4 KiB, {rate} of bus bandwidth, gloo"
+    return Finding("link", what, seen, numbers=answer)
+
+
+def _communication(need: dict[str, Any], rate: float | None, job: Job | None) -> list[Finding]:
+    """What an all-reduce of the job's gradients takes on the link between the hosts."""
+    if rate is None or job is None or "gradient_bytes" not in need or job.cluster.count < 2:
+        return []
+    count, size = job.cluster.count, need["gradient_bytes"]
+    taken_s = 2 * (count - 1) / count * size / rate
+    seen = f"{si(size, 'B')} of gradients take {seconds(taken_s)} of each step on this link, less what backward hides"
+    return [Finding("hosts", "gradients", seen, numbers={"gradient_bytes": size, "seconds": taken_s})]

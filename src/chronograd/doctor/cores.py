@@ -1,0 +1,220 @@
+"""Cores, threads and memory: what this process may use, what it is told to use, and what others take."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from chronograd.doctor.finding import Finding
+from chronograd.measure import environment
+
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUP = Path("/proc/self/cgroup")
+CPUS = Path("/sys/devices/system/cpu")
+VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+# Of the allowed cores: others that take more are felt in a step that all cores share.
+MOST_TAKEN = 0.25
+LEAST_FILES = 1_024
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+# -- cores -----------------------------------------------------------------------------------------------
+
+
+def quota_cores(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> float | None:
+    """Cores that a control group grants (`docker run --cpus`, Kubernetes limits, SLURM); None without a limit.
+
+    Neither the affinity nor PyTorch knows of it. Reads cpu.max of version 2 and cpu.cfs_quota_us of version 1, of this
+    process's group and of those above.
+    """
+    found = []
+    for folder in _groups(root, own, "cpu"):
+        try:
+            quota, _, period = (folder / "cpu.max").read_text().partition(" ")
+        except OSError:
+            try:
+                quota, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+            except OSError:
+                continue
+        if quota.strip() not in ("max", "-1"):
+            found.append(float(quota) / float(period))
+    return min(found, default=None)
+
+
+def _groups(root: Path, own: Path, controller: str) -> list[Path]:
+    """Folders of this process's control group and of those above it, of either version."""
+    try:
+        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
+    except OSError:
+        return []
+    folders = []
+    for _, controllers, path in lines:
+        if controllers and controller not in controllers.split(","):
+            continue
+        top = root / controllers if controllers else root
+        here = top / path.strip("/")
+        while here != top.parent:
+            folders.append(here)
+            here = here.parent
+    return folders
+
+
+def physical_cores(cpus: Path = CPUS) -> int:
+    """Of the cores that this process may use, hyper-threads of one core counted once."""
+    seen = set()
+    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(environment.cores())
+    for cpu in allowed:
+        try:
+            seen.add((cpus / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text())
+        except OSError:
+            seen.add(str(cpu))
+    return len(seen)
+
+
+def usable_cores() -> int:
+    """Threads that can work at once: physical cores, within the quota, at least 1."""
+    quota = quota_cores()
+    return max(1, min(physical_cores(), int(quota) if quota else physical_cores()))
+
+
+def cores(ranks: int, threads: int | None, quota: float | None) -> list[Finding]:
+    """Cores against the ranks of a job on this machine, and the threads that it gives each (None: a share)."""
+    logical, physical = environment.cores(), physical_cores()
+    numbers = {"logical": logical, "physical": physical, "machine": os.cpu_count(), "quota": quota}
+    if quota is not None and quota < logical:
+        seen = f"{logical} cores are seen, and a control group grants {quota:g}"
+        share = max(1, int(quota) // ranks)
+        to_do = f"write cluster.threads={share}, set OMP_NUM_THREADS={share} for loops of your own, or raise the limit"
+        return [Finding("cores", "quota", seen, "warning", f"{to_do}: threads beyond it are stopped in turn", numbers)]
+    seen = f"{logical} of the machine's {os.cpu_count()}, {physical} without hyper-threads, no quota"
+    found = [Finding("cores", "cores", seen, numbers=numbers)]
+    total = ranks * (threads or max(1, logical // ranks))
+    if total > logical:
+        seen = f"{ranks} ranks of {threads or 1} threads on {logical} cores"
+        most = max(1, logical // ranks)
+        to_do = f"write cluster.threads={most}" + ("" if ranks <= logical else f", and cluster.count={logical} at most")
+        found.append(Finding("cores", "ranks", seen, "warning", to_do, {"ranks": ranks, "threads": total}))
+    return found
+
+
+def thread_variables(ranks: int, variables: Mapping[str, str]) -> list[Finding]:
+    """OMP_NUM_THREADS and MKL_NUM_THREADS against cores / ranks. Our own ranks are given theirs; other programs obey these."""
+    share = max(1, usable_cores() // ranks)
+    found = []
+    for name in VARIABLES:
+        text = variables.get(name)
+        if text is None:
+            continue
+        of = f"{share} {'core' if share == 1 else 'cores'} per rank"
+        count = int(text) if text.isdigit() else None
+        numbers = {"threads": count, "cores_per_rank": share}
+        if count == share:
+            found.append(Finding("cores", name, f"{text}, with {of}", numbers=numbers))
+            continue
+        why = "is no number" if count is None else "threads wait for each other" if count > share else "cores stay idle"
+        to_do = (
+            f"export {name}={share}, or unset it; ranks that chronograd starts are given {share} each whatever it says"
+        )
+        found.append(Finding("cores", name, f"{text!r} with {of}: {why}", "warning", to_do, numbers))
+    return found
+
+
+class Load:
+    """How many of the allowed cores others keep busy, from its making on."""
+
+    def __init__(self) -> None:
+        self._start, self._ticks, self._own_s = time.monotonic(), self._read(), self._used_s()
+
+    def finding(self) -> Finding:
+        """To be asked when processes of ours have ended and were waited for."""
+        seconds = max(time.monotonic() - self._start, 0.05)
+        busy, stolen = ((now - then) / _TICKS_PER_S for now, then in zip(self._read(), self._ticks, strict=True))
+        others = max(0.0, (busy - (self._used_s() - self._own_s)) / seconds)
+        taken, of = stolen / seconds, environment.cores()
+        numbers = {
+            "busy_cores_of_others": round(others, 2),
+            "stolen_cores": round(taken, 2),
+            "seconds": round(seconds, 1),
+        }
+        average = os.getloadavg()[0]
+        seen = f"others keep {others:.1f} of {of} cores busy (load average {average:.1f})"
+        if taken > MOST_TAKEN * of:
+            to_do = (
+                "the host of this virtual machine is overbooked: ask for dedicated cores, or measure at another time"
+            )
+            return Finding(
+                "cores", "load", f"{seen}; {taken:.1f} are taken by other machines", "warning", to_do, numbers
+            )
+        if others > MOST_TAKEN * of:
+            return Finding("cores", "load", seen, "warning", "`top` shows who; wait for it, or end it", numbers)
+        return Finding("cores", "load", seen, numbers=numbers)
+
+    @staticmethod
+    def _used_s() -> float:
+        both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        return sum(usage.ru_utime + usage.ru_stime for usage in both)
+
+    @staticmethod
+    def _read() -> tuple[float, float]:
+        """Ticks of the allowed cores: in any process (user, nice, system, interrupts), and stolen by the hypervisor."""
+        try:
+            lines = Path("/proc/stat").read_text().splitlines()
+        except OSError:
+            return 0.0, 0.0
+        allowed = {f"cpu{cpu}" for cpu in os.sched_getaffinity(0)}
+        rows = [[float(v) for v in line.split()[1:9]] for line in lines if line.split()[0] in allowed]
+        return sum(row[0] + row[1] + row[2] + row[5] + row[6] for row in rows), sum(row[7] for row in rows)
+
+
+def blas(build: Mapping[str, Any]) -> list[Finding]:
+    """The libraries of linear algebra that PyTorch and NumPy use, as `measure.probe.build` tells."""
+    name, numpy = str(build["blas"]), str(build["numpy_blas"])
+    seen = f"{name or 'none'} in PyTorch ({build['vectors']}), {numpy or 'none'} in NumPy"
+    numbers = {"torch": name, "numpy": numpy, "vectors": str(build["vectors"])}
+    found = []
+    if not name or name == "generic":
+        to_do = "install PyTorch from its own wheels, which have MKL or OpenBLAS"
+        found.append(Finding("cores", "BLAS", seen, "warning", f"products are slow without one: {to_do}", numbers))
+    else:
+        found.append(Finding("cores", "BLAS", seen, numbers=numbers))
+    libraries = build["openmp"]
+    if len({library.split(".")[0].split("-")[0] for library in libraries}) > 1:
+        seen = (
+            f"{len(libraries)} OpenMP libraries in one process ({', '.join(libraries)}), each with threads of its own"
+        )
+        to_do = "install PyTorch and NumPy from one source, pip or conda, not both"
+        found.append(Finding("cores", "OpenMP", seen, "warning", to_do, {"libraries": len(libraries)}))
+    return found
+
+
+# -- memory and limits -------------------------------------------------------------------------------------
+
+
+def free_memory_bytes(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> int | None:
+    """RAM that new processes may take: what is available, within the control group's limit."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    free = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")]
+    for folder in _groups(root, own, "memory"):
+        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            try:
+                free.append(int((folder / limit).read_text()) - int((folder / used).read_text()))
+            except (OSError, ValueError):  # not of this version, or `max`
+                continue
+    return max(0, min(free)) if free else None
+
+
+def open_files() -> Finding:
+    """The limit on open files: loaders, Ray and many ranks need hundreds."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    seen = f"{soft:,} open files per process" if soft != resource.RLIM_INFINITY else "open files without a limit"
+    numbers = {"soft": soft, "hard": hard}
+    if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
+        return Finding("memory", "open files", seen, "warning", f"ulimit -n {min(hard, 65536)}", numbers)
+    return Finding("memory", "open files", seen, numbers=numbers)

@@ -1,0 +1,200 @@
+"""Several hosts: can they be entered, do they reach each other, how fast, and do they agree on versions, clock and files."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from chronograd.errors import ChronogradError, InputError
+from chronograd.doctor.finding import Finding
+from chronograd.doctor.process import WORKER, Checks
+from chronograd.launch import hosts as launcher
+from chronograd.launch.hosts import Host
+from chronograd.units import seconds, si
+
+# The last is for importing PyTorch on each host, and gloo's own patience of 20 s.
+ENTER_S = 4.0
+FACTS_S = 8.0
+LINK_S = 30.0
+# Records of different hosts are put side by side by their times.
+MOST_CLOCK_S = 1.0
+COMPARED = ("python", "chronograd", "torch", "torchvision", "numpy")
+
+
+@dataclass
+class Asked:
+    """A host that could be entered, and what its process says."""
+
+    host: Host
+    checks: Checks
+    facts: Mapping[str, Any]
+
+
+def check(text: str, mark: str | None, run_directory: str, num_ranks: int | None) -> tuple[list[Finding], float | None]:
+    """Findings on the hosts of `--hosts`, and the bandwidth of an all-reduce among them (bytes/s; None if there was none).
+
+    Args:
+        mark: a folder made in the run directory, for others to see. `num_ranks`: of the job; None without one.
+    Raises: InputError for a text that names no hosts, or one twice.
+    """
+    started = time.monotonic()
+    entered, found = _enter(text, started)
+    if num_ranks is not None and entered and not found:
+        try:
+            launcher.blocks(num_ranks, entered)
+        except InputError as error:
+            found.append(Finding("hosts", "ranks", error.message, "obstacle", error.hint))
+    with ExitStack() as stack:
+        asked = []
+        for rank, host in enumerate(entered):
+            about = {"of": "host", "rank": rank, "world": len(entered), "mark": mark}
+            about |= {"address": host.address, "interface": host.interface}
+            checks = stack.enter_context(Checks(about, host.command(WORKER, {})))
+            facts = checks.wait("facts", started + FACTS_S)
+            if facts is None:
+                found.append(_silent(host, checks))
+            else:
+                asked.append(Asked(host, checks, facts))
+        if asked:
+            found += _facts(asked)
+        if len(asked) < 2:
+            return found, None
+        can_all, rows = _reach(asked, started)
+        found += rows
+        if mark is not None:
+            found += [_sees(one, run_directory, started) for one in asked]
+        if not can_all or len(asked) < len(entered):
+            return found, None
+        row, rate = _link(asked)
+        return [*found, row], rate
+
+
+def _enter(text: str, started: float) -> tuple[list[Host], list[Finding]]:
+    """Hosts that say their address, all asked at once, and a finding for each that does not."""
+    names = [word.strip() for word in text.split(",")]
+    if len(set(names)) < len(names) or not all(names):
+        launcher.parse(text)  # raises before it asks anybody
+    answers: dict[str, Future[Host]] = {name: Future() for name in names}
+    for name, answer in answers.items():
+        threading.Thread(target=_ask, args=(name, answer), daemon=True).start()
+    entered, found = [], []
+    for name, answer in answers.items():
+        try:
+            entered.append(answer.result(max(0.1, started + ENTER_S - time.monotonic())))
+        except TimeoutError:
+            to_do = f"see that it is up and named rightly: ping, then ssh {name.removeprefix('ssh:')} true"
+            found.append(Finding("hosts", f"host {name}", f"no answer in {ENTER_S:.0f} s", "obstacle", to_do))
+        except ChronogradError as error:
+            found.append(Finding("hosts", f"host {name}", error.message, "obstacle", error.hint))
+    return entered, found
+
+
+def _ask(name: str, answer: Future[Host]) -> None:
+    try:
+        answer.set_result(launcher.parse(name)[0])
+    except Exception as error:
+        answer.set_exception(error)
+
+
+def _silent(host: Host, checks: Checks) -> Finding:
+    seen = checks.why_ended or f"{WORKER[0]} does not answer there in {FACTS_S:.0f} s"
+    to_do = (
+        f"see that {WORKER[0]} has chronograd on that host, at the same path, and that {host.address} is its address"
+    )
+    return Finding("hosts", f"host {host.name}", seen, "obstacle", to_do)
+
+
+def _facts(asked: Sequence[Asked]) -> list[Finding]:
+    found = []
+    for one in asked:
+        facts, host = one.facts, one.host
+        gpus = f", {len(facts['gpus'])} × {facts['gpus'][0]['name']}" if facts["gpus"] else ""
+        seen = f"{host.address} on {host.interface}, {facts['cores']} cores{gpus}"
+        found.append(Finding("hosts", f"host {host.name}", seen, numbers={"cores": facts["cores"]}))
+    first = asked[0]
+    for name in COMPARED:
+        theirs = {one.host.name: one.facts["versions"].get(name, "none") for one in asked}
+        if len(set(theirs.values())) > 1:
+            seen = ", ".join(f"{version} on {host}" for host, version in theirs.items())
+            to_do = f"install the version of {first.host.name} on all"
+            found.append(Finding("hosts", f"{name} differs", seen, "warning", to_do))
+    return found
+
+
+def _reach(asked: Sequence[Asked], started: float) -> tuple[bool, list[Finding]]:
+    """TCP from each to each at the address and interface that gloo uses, and how far clocks are apart."""
+    peers = {one.host.name: [one.host.address, one.facts["port"]] for one in asked}
+    clocks, found, trips = {}, [], []
+    for one in asked:
+        told = time.time()
+        one.checks.tell({"peers": {name: at for name, at in peers.items() if name != one.host.name}})
+        clock = one.checks.wait("clock", started + FACTS_S)
+        if clock is not None:
+            clocks[one.host.name] = (clock - (told + time.time()) / 2, (time.time() - told) / 2)
+    for one in asked:
+        reached = one.checks.wait("reached", started + FACTS_S) or {}
+        for name in peers:
+            if name == one.host.name:
+                continue
+            answer = reached.get(name, {"error": "no answer in time"})
+            if "error" in answer:
+                seen = f"no TCP to {peers[name][0]}: {answer['error']}"
+                to_do = f"open the ports between them (firewall), and see that {one.host.interface} has a route"
+                found.append(Finding("hosts", f"{one.host.name} to {name}", seen, "obstacle", to_do))
+            else:
+                trips.append(answer["seconds"])
+    if not found:
+        seen = f"each reaches each by TCP, round trip {seconds(max(trips))} at most"
+        found.append(Finding("hosts", "reach", seen, numbers={"round_trip_s": max(trips)}))
+        return True, found + _clocks(clocks)
+    return False, found + _clocks(clocks)
+
+
+def _clocks(clocks: Mapping[str, tuple[float, float]]) -> list[Finding]:
+    offsets = [offset for offset, _ in clocks.values()]
+    if not offsets:
+        return []
+    apart, doubt = max(offsets) - min(offsets), max(doubt for _, doubt in clocks.values())
+    seen, numbers = f"{seconds(apart)} apart, ± {seconds(doubt)}", {"apart_s": apart, "doubt_s": doubt}
+    if apart > MOST_CLOCK_S + 2 * doubt:
+        return [Finding("hosts", "clocks", seen, "warning", "let NTP set them: timedatectl set-ntp true", numbers)]
+    return [Finding("hosts", "clocks", seen, numbers=numbers)]
+
+
+def _sees(one: Asked, run_directory: str, started: float) -> Finding:
+    what, sees = f"{one.host.name} and the run directory", one.checks.wait("sees", started + FACTS_S)
+    if sees:
+        return Finding("hosts", what, f"it sees {run_directory}")
+    seen = (
+        "no answer in time: its mount may be dead" if sees is None else f"it does not see {run_directory} as it is here"
+    )
+    return Finding("hosts", what, seen, "obstacle", "name a folder that all hosts share (NFS, Lustre) with --out")
+
+
+def _link(asked: Sequence[Asked]) -> tuple[Finding, float | None]:
+    first = asked[0]
+    meeting = f"tcp://{first.host.address}:{first.facts['free_port']}"
+    for one in asked:
+        one.checks.tell({"meeting": meeting})
+    until = time.monotonic() + LINK_S
+    answers = [one.checks.wait("link", until) for one in asked]
+    what = f"all-reduce over {len(asked)} hosts"
+    for one, answer in zip(asked, answers, strict=True):
+        if answer is None or "error" in answer:
+            late = one.checks.why_ended or f"not done after {LINK_S:.0f} s"
+            seen = f"{one.host.name}: {late if answer is None else answer['error']}"
+            to_do = f"see that {one.host.interface} leads to the other hosts, and that torch can be imported there"
+            return Finding("hosts", what, seen, "obstacle", to_do), None
+    slowest = max(answers, key=lambda answer: float(answer["latency_s"]))
+    rate = min(float(answer["bandwidth_bytes_per_s"]) for answer in answers)
+    seen = (
+        f"{seconds(slowest['latency_s'])} for 4 KiB, {si(8 * rate, 'bit/s')} = {si(rate, 'B/s')} of bus bandwidth, gloo"
+    )
+    return Finding(
+        "hosts", what, seen, numbers={"latency_s": slowest["latency_s"], "bandwidth_bytes_per_s": rate}
+    ), rate

@@ -1,0 +1,174 @@
+"""Versions that do not fit together, backends and launchers."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import re
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from chronograd.backends import registry
+from chronograd.backends.horovod import build as horovod_build
+from chronograd.doctor.finding import Finding
+from chronograd.measure import environment
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+PACKAGE = "chronograd"
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """A requirement that does not hold. `installed` is the version that is there; empty if none is."""
+
+    owner: str
+    owner_version: str
+    requirement: str
+    installed: str
+
+
+def libraries() -> list[str]:
+    """What we use and is installed: named in our own requirements, in those of any extra."""
+    try:
+        ours = importlib.metadata.requires(PACKAGE) or []
+    except importlib.metadata.PackageNotFoundError:  # on the path, not installed
+        ours = []
+    names = {found[0] for line in ours if (found := re.match(r"[\w.-]+", line))} | set(environment.LIBRARIES)
+    return sorted(name for name in names if name != PACKAGE and _version(name))
+
+
+def conflicts(names: Sequence[str]) -> tuple[list[Conflict], int]:
+    """Requirements that do not hold among these distributions and all that they need, and how many were looked at.
+
+    As each says in its own metadata (Requires-Dist, Requires-Python); extras are left out.
+    """
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    found, seen, waiting = [], set(), [PACKAGE, *names]
+    while waiting:
+        name = waiting.pop()
+        key = re.sub(r"[-_.]+", "-", name).lower()
+        if key in seen:
+            continue
+        seen.add(key)
+        try:
+            owner = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        try:
+            python = SpecifierSet(str(owner.metadata.json.get("requires_python", "")))
+            if not python.contains(platform.python_version(), prereleases=True):
+                found.append(Conflict(name, owner.version, f"python{python}", platform.python_version()))
+            needed = [Requirement(line) for line in owner.requires or []]
+        except (InvalidRequirement, InvalidSpecifier):  # an old release, with metadata of its own time
+            continue
+        for requirement in needed:
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                waiting.append(requirement.name)
+                found += _broken(name, owner.version, requirement)
+    return found, len(seen)
+
+
+def _broken(owner: str, owner_version: str, requirement: Requirement) -> Iterable[Conflict]:
+    installed = _version(requirement.name)
+    if not installed or not requirement.specifier.contains(installed, prereleases=True):
+        yield Conflict(owner, owner_version, f"{requirement.name}{requirement.specifier}", installed)
+
+
+def versions() -> list[Finding]:
+    """Python and libraries, and what of them does not fit together."""
+    own = environment.versions()
+    shown = ", ".join(f"{name} {version}" for name, version in own.items() if name != PACKAGE)
+    broken, count = conflicts(libraries())
+    found = [_finding(conflict) for conflict in broken]
+    if not broken:
+        fit = f"{shown}; the requirements of {count} packages hold"
+        found = [Finding("software", "versions", fit, numbers=dict(own))]
+    return found + _horovod()
+
+
+def _finding(conflict: Conflict) -> Finding:
+    there = f"{conflict.installed} is installed" if conflict.installed else "it is not installed"
+    seen = f"{conflict.owner} {conflict.owner_version} needs {conflict.requirement}, and {there}"
+    if conflict.requirement.startswith("python"):
+        to_do = f"make an environment with another Python, or install another {conflict.owner}"
+    else:
+        to_do = f"pip install '{conflict.requirement}', or a {conflict.owner} that fits: pip install --upgrade {conflict.owner}"
+    return Finding(
+        "software", "versions", seen, "warning", to_do, {"owner": conflict.owner, "installed": conflict.installed}
+    )
+
+
+def _horovod() -> list[Finding]:
+    """A Horovod that was built, and not for the PyTorch that is here."""
+    if not _version("torch") or horovod_build.is_built():
+        return []
+    cache = horovod_build.python().parents[2]
+    others = sorted({path.name.rpartition("-")[0] for path in cache.glob("py*-torch*") if path.is_dir()})
+    if not others:
+        return []
+    seen = f"built for {', '.join(others)}; here is Python {platform.python_version()} with torch {_version('torch')}"
+    return [Finding("software", "Horovod", seen, "warning", f"build it again: {horovod_build.COMMAND}")]
+
+
+def nccl(in_use: str) -> list[Finding]:
+    """The NCCL that PyTorch found in this process against the one that was installed with it."""
+    installed = next((v for n in ("13", "12", "11") if (v := _version(f"nvidia-nccl-cu{n}"))), "")
+    if not in_use or not installed or installed.startswith(in_use):
+        return [Finding("software", "NCCL", in_use, numbers={"nccl": in_use})] if in_use else []
+    seen = f"{in_use} is loaded, and {installed} is installed with PyTorch"
+    return [Finding("software", "NCCL", seen, "warning", "take the other one out of LD_LIBRARY_PATH")]
+
+
+# -- backends and launchers ----------------------------------------------------------------------------------
+
+
+def backends() -> list[dict[str, Any]]:
+    """Every backend: whether it can run here, and if not, what it needs."""
+    found = []
+    for name in registry.names():
+        is_available, reason = registry.load(name).available()
+        found.append({"name": name, "available": is_available, "reason": reason})
+    return found
+
+
+def launchers() -> list[dict[str, Any]]:
+    """The same of launchers, by the commands that they call."""
+    has_torch = find_spec("torch") is not None
+    has_horovod, horovod_reason = registry.load("horovod").available()
+    has_slurm, has_ray = shutil.which("sbatch") is not None, find_spec("ray") is not None
+    found = [
+        ("local", True, ""),
+        ("torchrun", has_torch, "" if has_torch else "torch is not installed; pip install 'chronograd[torch]'"),
+        ("horovodrun", has_horovod, horovod_reason),
+        ("slurm", has_slurm, "" if has_slurm else "sbatch is not on the PATH"),
+        ("ray", has_ray, "" if has_ray else "ray is not installed; pip install 'chronograd[ray]'"),
+    ]
+    return [{"name": name, "available": is_there, "reason": reason} for name, is_there, reason in found]
+
+
+def as_findings(what: str, rows: Sequence[dict[str, Any]]) -> list[Finding]:
+    """Those that can run in one line, and one line for each that cannot."""
+    here = [row["name"] for row in rows if row["available"]]
+    found = [Finding("software", what, f"{', '.join(here)} can run here")] if here else []
+    if what == "backends" and not here:
+        to_do = "pip install 'chronograd[torch]'"
+        found.append(Finding("software", what, "none can run here", "obstacle", to_do))
+    for row in rows:
+        if not row["available"]:
+            seen, _, to_do = row["reason"].partition("; ")
+            found.append(Finding("software", f"{what.removesuffix('s')} {row['name']}", seen, "absent", to_do))
+    return found
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,146 @@
+"""The run directory and other places on disk: file system, speed, locks, room for what a job writes."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+from chronograd.doctor.cores import free_memory_bytes
+from chronograd.doctor.finding import Finding, in_time
+from chronograd.doctor.process import Checks
+from chronograd.train.checkpoint_folder import KEEP
+from chronograd.units import seconds, si
+
+DEADLINE_S = 6.0
+SHARED_MEMORY = Path("/dev/shm")
+# A run without checkpoints writes some MB of records and lines; with less than the second, nothing is sure to be written.
+LEAST_FREE_BYTES, NO_FREE_BYTES = 10**9, 10**7
+LEAST_INODES = 1_000
+LEAST_SHARED_BYTES = 2**28  # docker gives 64 MiB
+SLOW_FSYNC_S, SLOW_BYTES_PER_S = 0.05, 50e6
+LEAST_FREE_MEMORY_BYTES = 2 * 10**9
+_PASSING = {
+    "tmpfs": "is in memory: it takes RAM and is lost at a restart",
+    "overlay": "is a container's own layer: it is lost with the container",
+}
+
+
+def run_directory(checks: Checks, path: Path, need_bytes: int | None, started: float) -> list[Finding]:
+    """What a process found of a folder, against what a job's checkpoints take (None if that is not known)."""
+    until = started + DEADLINE_S
+    room = checks.wait("room", until)
+    if room is None:
+        to_do = "see that its file system answers (`df`), or name another folder with --out"
+        if checks.why_ended:
+            return [Finding("storage", str(path), checks.why_ended, "obstacle", to_do)]
+        return [_hung(path, to_do)]
+    measured = checks.wait("measured", until)
+    what = f"run directory {path}"
+    on = f"{room['kind'] or 'unknown'} at {room['mount']}"
+    if measured is None:
+        return [_hung(path, f"{on} takes no writes: see that its server answers, or name another folder with --out")]
+    numbers = {**room, **measured}
+    if "error" in measured:
+        return [_refused(what, on, room, measured)]
+    found = [_room(what, on, room, need_bytes), _speed(measured, need_bytes, numbers)]
+    if not measured["has_locks"]:
+        to_do = "see that no two processes are given one run directory; mount it with locks (NFS: without nolock)"
+        found.append(Finding("storage", "locks", f"flock does not exclude on {on}", "warning", to_do))
+    return found
+
+
+def checkpoint_room_bytes(checkpoint_bytes: int) -> int:
+    """Of those kept, and the one that is written aside before the oldest goes."""
+    return (KEEP + 1) * checkpoint_bytes
+
+
+def _hung(path: Path, to_do: str) -> Finding:
+    late = in_time("storage", f"run directory {path}", DEADLINE_S, to_do)
+    return Finding(late.group, late.what, late.seen, "obstacle", late.to_do)
+
+
+def _refused(what: str, on: str, room: dict[str, Any], measured: dict[str, Any]) -> Finding:
+    elsewhere = "name another folder with --out"
+    reasons = {
+        errno.ENOSPC: "free some space",
+        errno.EDQUOT: "free some of your quota",
+        errno.EROFS: "mount it for writing",
+        errno.EACCES: "see that you may write there",
+        errno.EPERM: "see that you may write there",
+    }
+    reason = reasons.get(measured["errno"])
+    to_do = f"{reason}, or {elsewhere}" if reason else elsewhere
+    left = f"{si(room['free_bytes'], 'B')} free"
+    return Finding(
+        "storage",
+        what,
+        f"cannot be written ({on}, {left}): {measured['error']}",
+        "obstacle",
+        to_do,
+        {**room, **measured},
+    )
+
+
+def _room(what: str, on: str, room: dict[str, Any], need_bytes: int | None) -> Finding:
+    free, inodes = room["free_bytes"], room["free_inodes"]
+    need = checkpoint_room_bytes(need_bytes) if need_bytes is not None else None
+    of = "" if need is None else f", {si(need, 'B')} needed for {KEEP} checkpoints and the next"
+    seen = f"{on}, {si(free, 'B')} free{of}"
+    numbers = {"free_bytes": free, "free_inodes": inodes, "need_bytes": need, "kind": room["kind"]}
+    to_do = "free some space, or name another folder with --out"
+    if free < max(NO_FREE_BYTES, need or 0):
+        return Finding("storage", what, seen, "obstacle", to_do, numbers)
+    if inodes is not None and inodes < LEAST_INODES:
+        return Finding(
+            "storage", what, f"{seen}, {inodes} inodes free", "warning", f"remove small files; {to_do}", numbers
+        )
+    if free < max(LEAST_FREE_BYTES, 2 * (need or 0)):
+        return Finding("storage", what, seen, "warning", to_do, numbers)
+    if room["kind"] in _PASSING:
+        passing = f"name a folder on a disk with --out: this one {_PASSING[room['kind']]}"
+        return Finding("storage", what, seen, "warning", passing, numbers)
+    return Finding("storage", what, seen, numbers=numbers)
+
+
+def _speed(measured: dict[str, Any], checkpoint_bytes: int | None, numbers: dict[str, Any]) -> Finding:
+    rate, fsync_s = measured["write_bytes_per_s"], measured["fsync_s"]
+    seen = f"{si(rate, 'B/s')} written and synced; fsync {seconds(fsync_s)}, rename {seconds(measured['rename_s'])}"
+    if checkpoint_bytes:
+        seen += f"; a checkpoint of {si(checkpoint_bytes, 'B')} takes {seconds(checkpoint_bytes / rate)}"
+    if fsync_s > SLOW_FSYNC_S or rate < SLOW_BYTES_PER_S:
+        to_do = "write checkpoints less often (training.checkpoint_every), or name a folder on a faster disk with --out"
+        return Finding("storage", "speed", seen, "warning", to_do, numbers)
+    return Finding("storage", "speed", seen, numbers=numbers)
+
+
+def shared_memory(path: Path = SHARED_MEMORY) -> list[Finding]:
+    """/dev/shm, through which loaders' workers, NCCL and Ray pass data. Empty where there is none."""
+    try:
+        status = os.statvfs(path)
+    except OSError:
+        return []
+    size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
+    seen, numbers = f"{path}: {si(free, 'B')} free of {si(size, 'B')}", {"free_bytes": free, "bytes": size}
+    if free < LEAST_SHARED_BYTES:
+        to_do = f"mount -o remount,size=2G {path}; in a container start it with --shm-size=2g or --ipc=host"
+        return [Finding("memory", "shared memory", seen, "warning", to_do, numbers)]
+    return [Finding("memory", "shared memory", seen, numbers=numbers)]
+
+
+def memory(need_bytes: int | None, ranks: int) -> Finding:
+    """Free RAM against what the ranks of a job on this machine's processors need; None if that is not known."""
+    free = free_memory_bytes()
+    if free is None:
+        return Finding("memory", "memory", "this system does not say how much RAM is free", "absent")
+    need = None if need_bytes is None else need_bytes * ranks
+    each = "" if ranks == 1 else f" ({ranks} ranks of {si(need_bytes or 0, 'B')})"
+    of = "" if need is None else f", {si(need, 'B')} needed{each}"
+    seen, numbers = f"{si(free, 'B')} of RAM free{of}", {"free_bytes": free, "need_bytes": need}
+    to_do = "make training.batch smaller, or raise training.accumulation; end other processes"
+    if need is not None and need > free:
+        return Finding("memory", "memory", seen, "obstacle", to_do, numbers)
+    if free < max(LEAST_FREE_MEMORY_BYTES, 1.25 * (need or 0)):
+        return Finding("memory", "memory", seen, "warning", to_do, numbers)
+    return Finding("memory", "memory", seen, numbers=numbers)

@@ -1,0 +1,314 @@
+"""Runs on SLURM: submitted, looked at, waited for. A run directory on a file system that all nodes see says the rest.
+
+    job.sbatch       the script, as it was submitted; edited, it is what a resubmission takes
+    slurm.json       the id of the job that SLURM gave, and what was asked for
+    slurm.exit       the id and exit status of a script that came to its end
+    output.slurm.txt what the script printed
+    usage.RANK.jsonl seconds that each attempt of a rank took: real, user, system
+
+Whether a run is done is known without SLURM's accounting: it then has a record.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from chronograd import files
+from chronograd import job as jobs
+from chronograd.backends import registry
+from chronograd.data import datasets
+from chronograd.errors import FileFormatError, RunError
+from chronograd.job import Job
+from chronograd.launch.slurm import commands as slurm_commands
+from chronograd.launch.jobs import check_anywhere, new_run
+from chronograd.launch.processes import tail
+from chronograd.launch.slurm.script import EXIT_FILE, TIMED_OUT, Options, for_nodes, plan_of, render, shape_of
+from chronograd.record import write_aside, write_json
+from chronograd.rundir import DEFAULT_PARENT, RunDir, StepFollower
+from chronograd.train.checkpoint_folder import list_checkpoints
+
+PathLike = str | os.PathLike[str]
+SCRIPT, NOTE = "job.sbatch", "slurm.json"
+# A controller that does not answer for so long is given up; a busy one comes back.
+PATIENCE_S = 300.0
+# What a node wrote may be seen late on a network file system.
+SETTLE_S = 10.0
+# Seconds between looks.
+LEAST_S, MOST_S = 1.0, 30.0
+GOING_ON = {"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "COMPLETING",
+            "STAGE_OUT", "SIGNALING", "STOPPED", "RESIZING", "REQUEUE_FED", "RESV_DEL_HOLD"}  # fmt: skip
+KILLED = 128 + 9
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a run is.
+
+    Attributes:
+        state: SLURM's word, such as RUNNING; COMPLETED only with a record, LOST if nobody knows more.
+        reason: SLURM's, such as Resources or a node's name; or how the script ended.
+        source: what told it: squeue, sacct or the run directory.
+        attempts, step: starts of rank 0, and its newest step.
+    """
+
+    job_id: str
+    state: str
+    reason: str
+    source: str
+    attempts: int
+    step: int
+
+    @property
+    def is_over(self) -> bool:
+        return self.state not in GOING_ON
+
+
+def create(
+    job: Job,
+    options: Options,
+    out: PathLike | None = None,
+    parent: PathLike = DEFAULT_PARENT,
+    initial_weights: PathLike | None = None,
+) -> RunDir:
+    """The run directory of a job that SLURM can start, with nothing started. Raises InputError before writing."""
+    job = for_nodes(jobs.scaled(job), options)
+    check(job)
+    render(job, Path(out or parent), options)
+    datasets.fetch(job.data)
+    run = new_run(job, out, parent, initial_weights)
+    registry.load(job.backend).prepare(job, run)
+    return run
+
+
+def check(job: Job) -> None:
+    """Refuse a job that no node could run. Devices are those of the nodes, so this machine is not asked for them."""
+    shape_of(job, plan_of(job, Path()))
+    check_anywhere(job)
+
+
+def submit(run: RunDir, options: Options | None = None) -> str:
+    """Hand a run to SLURM, for the first time or to go on with it. Returns the id of its job.
+
+    Args:
+        options: by default those it was submitted with. The script in the run directory, if there, is taken as it is.
+
+    Raises: RunError if sbatch is missing or refuses the script, or the run is in SLURM's hands still.
+    """
+    if run.is_finished:
+        raise RunError(f"{run.path} is finished", "`chronograd launch --collect` shows its record")
+    if (run.path / NOTE).exists():
+        if not (now := state(run)).is_over:
+            raise RunError(f"{run.path} is {now.state} as job {now.job_id}", "wait for it, or scancel that job")
+        options = options or _options(run)
+    options = options or Options()
+    script = run.path / SCRIPT
+    if not script.exists():
+        write_aside(script, render(run.job(), run.path, options))
+    (run.path / EXIT_FILE).unlink(missing_ok=True)
+    job_id = slurm_commands.sbatch(script)
+    note(run, job_id, options)
+    return job_id
+
+
+def launch(
+    job: Job,
+    options: Options = Options(),  # noqa: B008
+    *,
+    out: PathLike | None = None,
+    parent: PathLike = DEFAULT_PARENT,
+    initial_weights: PathLike | None = None,
+) -> RunDir:
+    """Make the run directory of a job and submit it. A job that SLURM refuses leaves no directory."""
+    run = create(job, options, out, parent, initial_weights)
+    try:
+        submit(run, options)
+    except BaseException:
+        shutil.rmtree(run.path, ignore_errors=True)
+        raise
+    return run
+
+
+# -- looking -------------------------------------------------------------------------------------------
+
+
+def state(run: RunDir) -> Status:
+    """Where a run is: from its record, else squeue, else sacct where there is accounting, else its files.
+
+    Raises RunError if it was not submitted, or the controller does not answer.
+    """
+    job_id = str(_read_note(run)["job_id"])
+    log = run.read_steps(0)
+    progress = (log.attempts, log.steps[-1]["step"] if log.steps else 0)
+    if run.is_finished:
+        return Status(job_id, "COMPLETED", "", "run directory", *progress)
+    for source, ask in (("squeue", slurm_commands.squeue), ("sacct", slurm_commands.sacct)):
+        found = ask(job_id)
+        if found is None:
+            continue
+        if found[0] in ("COMPLETED", "FAILED"):
+            found = ("FAILED", found[1])  # without a record; the script's own end says more
+            break
+        return Status(job_id, *found, source, *progress)
+    else:
+        found, source = ("LOST", ""), "run directory"
+    ended = _ended(run)
+    return Status(job_id, *(ended or found), "run directory" if ended else source, *progress)
+
+
+def wait(run: RunDir, on_line: Callable[[dict[str, Any]], None] = lambda line: None) -> RunDir:
+    """Wait until SLURM has done with a run, through requeues. Returns it with its record; raises as `collect`.
+
+    Args:
+        on_line: called for each line that rank 0 writes, as by `chronograd.launch.jobs.train`.
+    """
+    _read_note(run)  # raises at once where there is nothing to wait for
+    follower = StepFollower(run.steps_path(0))
+    start = answered = time.monotonic()
+    over_since: float | None = None
+    while True:
+        for line in follower.new_lines():
+            on_line(line)
+        status = None
+        try:
+            status = state(run)
+            answered = time.monotonic()
+        except RunError:
+            if time.monotonic() - answered > PATIENCE_S:
+                raise
+        if status is not None and status.state == "PENDING" and status.reason in _NEVER:
+            raise RunError(
+                f"job {status.job_id} cannot start: {status.reason}",
+                f"`sinfo` shows what there is; scancel {status.job_id}, then ask for less",
+            )
+        over_since = (over_since or time.monotonic()) if status is not None and status.is_over else None
+        is_settled = (run.path / EXIT_FILE).exists()  # the last thing that a script writes
+        if over_since is not None and (is_settled or time.monotonic() - over_since > SETTLE_S):
+            for line in follower.new_lines():
+                on_line(line)
+            return collect(run)
+        # Seldom where it takes long: a controller has many to answer.
+        time.sleep(min(MOST_S, max(LEAST_S, (time.monotonic() - start) / 20)))
+
+
+def collect(run: RunDir) -> RunDir:
+    """The run with its record. Raises RunError that says why it has none."""
+    if run.is_finished:
+        return run
+    status = state(run)
+    if not status.is_over:
+        raise RunError(
+            f"{run.path} is {status.state} as job {status.job_id}"
+            + (f" ({status.reason})" if status.reason else "")
+            + f", at step {status.step}",
+            "wait for it: `chronograd launch --status` shows where it is",
+        )
+    what, hint = _WHY.get(status.state, (f"ended as {status.state}", "look at the output"))
+    reason = f" ({status.reason})" if status.reason and status.reason != "None" else ""
+    again = f"; then `chronograd launch --resume {run.path}` goes on from step {_checkpointed(run)}"
+    raise RunError(f"job {status.job_id} {what}{reason}; {_evidence(run, status)}", hint + again)
+
+
+def usage(run: RunDir) -> list[dict[str, float]]:
+    """Seconds that each rank took, real, user and system, the sum of its attempts; in order of ranks."""
+    found = []
+    names = re.compile(r"usage\.([0-9]{1,9})\.jsonl")
+    ranks = {int(match[1]): path for path in run.path.iterdir() if (match := names.fullmatch(path.name))}
+    for _, path in sorted(ranks.items()):
+        try:
+            lines = [json.loads(line) for line in files.read_bytes(path).splitlines()]
+            total = {name: sum(float(line[name]) for line in lines) for name in ("real_s", "user_s", "system_s")}
+            files.check_plain(total)
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            raise FileFormatError(f"{path} is damaged: {error}") from None
+        found.append(total)
+    return found
+
+
+# SLURM takes such jobs and lets them wait for ever, unless it is set up to refuse them (EnforcePartLimits).
+_NEVER = {"PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints"}
+_WHY = {
+    "TIMEOUT": ("reached its time limit", "ask for more with --time, or set training.checkpoint_every lower"),
+    "OUT_OF_MEMORY": ("ran out of memory", "ask for more with --sbatch --mem=…, or set training.batch lower"),
+    "NODE_FAIL": ("lost a node", "leave the node out with --sbatch --exclude=NODE"),
+    "BOOT_FAIL": ("did not get its nodes started", "leave them out with --sbatch --exclude=NODE"),
+    "CANCELLED": ("was cancelled", "find out by whom"),
+    "PREEMPTED": ("made way for another job", "choose another --partition"),
+    "DEADLINE": ("missed its deadline", "ask for a later one"),
+    "FAILED": ("failed", "mend what the rank says"),
+    "LOST": ("is not known to SLURM any more and left no exit status", "ask who ended it"),
+}
+
+
+def _evidence(run: RunDir, status: Status) -> str:
+    """What the ranks and the script left."""
+    rank, error = run.first_error(_submitted(run)) or (0, "")
+    paths = [run.output_path(rank), run.output_path("slurm")]
+    said = next((p for p in paths if p.exists() and p.read_text(errors="replace").strip()), paths[-1])
+    blamed = f"rank {rank} failed with {error}; " if error else ""
+    return f"{blamed}the end of {said}:\n{tail(said)}"
+
+
+def _ended(run: RunDir) -> tuple[str, str] | None:
+    """How a script came to its end; None if it did not."""
+    try:
+        _, word = files.read_bytes(run.path / EXIT_FILE).decode().split()
+        code = int(word)
+    except (OSError, ValueError):
+        return None
+    if code == TIMED_OUT:
+        return "TIMEOUT", "no checkpoint was written in the time"
+    if code == KILLED:
+        return "FAILED", "exit status 137: a rank was killed, often for want of memory"
+    return "FAILED", f"exit status {code}" + ("" if code else ", yet no record")
+
+
+def _checkpointed(run: RunDir) -> int:
+    found = list_checkpoints(run.checkpoints)
+    return int(found[-1].name.removeprefix("step-")) if found else 0
+
+
+# -- what the run directory keeps --------------------------------------------------------------------------
+
+
+def note(run: RunDir, job_id: str, options: Options) -> None:
+    write_json(run.path / NOTE, {"job_id": job_id, "submitted": time.time(), "options": asdict(options)})
+
+
+def _read_note(run: RunDir) -> dict[str, Any]:
+    path = run.path / NOTE
+    try:
+        data = files.read_json(path)
+        return {
+            "job_id": str(data["job_id"]),
+            "submitted": float(data["submitted"]),
+            "options": _asked(data["options"]),
+        }
+    except FileNotFoundError:
+        raise RunError(f"{run.path} was not submitted to SLURM", "`chronograd launch JOB --on slurm` does so") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FileFormatError(f"{path} is damaged: {error}") from None
+
+
+def _asked(data: dict[str, Any]) -> Options:
+    options = Options(**{**data, "extra": tuple(data.get("extra", ()))})
+    words = (*options.extra, *(value for name, value in data.items() if name not in ("extra", "cpus_per_task")))
+    if not all(isinstance(w, str | None) for w in words) or not isinstance(options.cpus_per_task, int | None):
+        raise ValueError(f"options are {data!r:.200}")
+    return options
+
+
+def _options(run: RunDir) -> Options:
+    options: Options = _read_note(run)["options"]
+    return options
+
+
+def _submitted(run: RunDir) -> float:
+    return float(_read_note(run)["submitted"])

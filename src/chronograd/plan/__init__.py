@@ -1,0 +1,1 @@
+"""Which setting: the largest batch that fits, devices, prices, goals."""

@@ -1,0 +1,1 @@
+"""What studies share; the studies themselves are in `studies`."""

@@ -1,0 +1,188 @@
+"""Where a study runs its jobs: each in a run directory of its own, several at a time, none twice.
+
+An interrupted study goes on where it was: finished runs are kept, an unfinished one is resumed.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chronograd.errors import RunError
+from chronograd.job import Job, changed
+from chronograd.launch import jobs
+from chronograd.measure import environment
+from chronograd.record import Record
+from chronograd.rundir import RunDir, is_run_dir
+from chronograd.study.study import Results, Row, Settings
+
+Say = Callable[[str], None]
+
+
+class Lab:
+    """A folder for the runs of one study, and how many run at a time. Every run has `threads` threads.
+
+    `truth` are files of what happened, for a study that scores its predictions on such.
+    """
+
+    def __init__(
+        self, folder: Path, study: str, size: str, say: Say, parallel: int | None = None, truth: Sequence[Path] = ()
+    ) -> None:
+        self.folder, self.study, self.size, self.truth = folder, study, size, tuple(truth)
+        self.parallel = parallel or environment.cores()
+        self.threads = max(1, environment.cores() // self.parallel)
+        self.say, self._lock, self._is_stopped = say, threading.Lock(), threading.Event()
+
+    def train(self, experiments: Mapping[str, Job]) -> dict[str, RunDir]:
+        """Run jobs, by name, to their end. Returns their run directories.
+
+        A name such as `noise 25 %/seed-1` becomes that of a directory. Raises the first error; the others are then ended
+        where they are.
+        """
+        with ThreadPoolExecutor(self.parallel) as pool:
+            started = {name: pool.submit(self._train, name, job) for name, job in experiments.items()}
+            try:
+                done, _ = wait(started.values(), return_when=FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+            except BaseException:  # an error or an interrupt: the other runs end too, and can be resumed
+                self._is_stopped.set()
+                raise
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+        return {name: future.result() for name, future in started.items()}
+
+    def _train(self, name: str, job: Job) -> RunDir:
+        path = self.path(name)
+        job = changed(job, [f"cluster.threads={self.threads}"])
+        start = time.monotonic()
+        run = RunDir.open(path) if is_run_dir(path) else jobs.create(job, out=path)
+        was_finished = run.is_finished
+        try:
+            jobs.resume(run, job, on_line=self._watch)
+        except RunError as error:
+            raise RunError(f"experiment {name}: {error.message}", error.hint) from None
+        if not was_finished:
+            accuracy = run.record()["test_accuracy"].value
+            shown = "–" if accuracy is None else f"{100 * accuracy:.2f} %"
+            with self._lock:
+                self.say(f"{name:<40} {shown:>9}  {time.monotonic() - start:6.1f} s")
+        return run
+
+    def _watch(self, line: dict[str, Any]) -> None:
+        """Called with every step of a run: an error here ends its processes."""
+        if self._is_stopped.is_set():
+            raise RunError("stopped", "the same command goes on from here")
+
+    def threads_alone(self, worlds: Sequence[int]) -> int:
+        """Threads of a rank when nothing else runs and the cores are shared out over the largest of these worlds."""
+        return max(1, environment.cores() // max(worlds))
+
+    def path(self, name: str) -> Path:
+        """The run directory of an experiment, done or not."""
+        return self.folder.resolve() / "runs" / re.sub(r"[^A-Za-z0-9./=-]+", "-", name).strip("-")
+
+    def results(self, settings: Settings, **found: Any) -> Results:
+        """Results with their header filled in."""
+        own = environment.environment()
+        kept = {key: own[key] for key in ("processor", "versions") if key in own}
+        how = {"runs_at_a_time": self.parallel, "threads_per_run": self.threads}
+        return Results(self.study, self.size, dict(settings), environment=kept | how, **found)
+
+
+def over_seeds(experiments: Mapping[str, Job], seeds: int) -> dict[str, Job]:
+    """Every experiment once per seed: `NAME/seed-S` for S from 0."""
+    return {
+        f"{name}/seed-{seed}": changed(job, [f"training.seed={seed}"])
+        for name, job in experiments.items()
+        for seed in range(seeds)
+    }
+
+
+def split_seed(name: str) -> tuple[str, int]:
+    """The experiment and the seed of a name that `over_seeds` made.
+
+    >>> split_seed("cutout/seed-2")
+    ('cutout', 2)
+    """
+    experiment, _, seed = name.rpartition("/seed-")
+    return experiment, int(seed)
+
+
+def outcome(run: RunDir) -> Row:
+    """What came out of a run, as one row: accuracies are fractions, times seconds."""
+    record = run.record()
+    job = run.job().training
+    updates = record.curves["training"].columns["step"][-1] or 0
+    return {
+        "accuracy": record.value("test_accuracy"),
+        "epochs": record.value("epochs"),
+        "updates": updates,
+        "images": updates * job.images_per_step,
+        "seconds": record.value("training_time_s"),
+        "epoch_time_s": record.value("epoch_time_s"),
+        "time_to_accuracy_s": record["time_to_accuracy_s"].value,
+        "trained_params": record.value("trained_params"),
+        "train_loss": record.curves["training"].columns["train_loss"][-1],
+    }
+
+
+def curve(record: Record) -> dict[str, list[float | None]]:
+    """Of every epoch that was evaluated: epoch, step, seconds, train_loss, test_loss, test_accuracy."""
+    columns = record.curves["training"].columns
+    kept = [i for i, accuracy in enumerate(columns["test_accuracy"]) if accuracy is not None]
+    return {name: [values[i] for i in kept] for name, values in columns.items()}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation over seeds; of one seed the deviation is not known."""
+
+    mean: float
+    std: float | None
+    n: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        std = float(np.std(values, ddof=1)) if len(values) > 1 else None
+        return cls(float(np.mean(values)), std, len(values))
+
+    @property
+    def low(self) -> float:
+        return self.mean - (self.std or 0.0)
+
+    @property
+    def high(self) -> float:
+        return self.mean + (self.std or 0.0)
+
+    def percent(self) -> str:
+        """
+        >>> Spread.of([0.5, 0.6]).percent(), Spread.of([0.5]).percent()
+        ('55.00 ± 7.07 %', '50.00 %')
+        """
+        plus = "" if self.std is None else f" ± {100 * self.std:.2f}"
+        return f"{100 * self.mean:.2f}{plus} %"
+
+
+def spread(rows: Sequence[Row], key: str = "accuracy", **wanted: Any) -> Spread:
+    """Of the rows that have the wanted values. Raises ValueError if there is none."""
+    values = [float(row[key]) for row in rows if all(row.get(k) == v for k, v in wanted.items())]
+    if not values:
+        raise ValueError(f"no row has {wanted}")
+    return Spread.of(values)
+
+
+def is_apart(a: Spread, b: Spread) -> bool:
+    """Whether two means differ by more than twice the standard error of their difference; unknown spreads are not."""
+    if a.std is None or b.std is None:
+        return False
+    error = float(np.sqrt(a.std**2 / a.n + b.std**2 / b.n))
+    return abs(a.mean - b.mean) > 2 * error

@@ -1,0 +1,1 @@
+"""Runs under way: figures, terminal, TensorBoard."""

@@ -1,0 +1,305 @@
+"""Writes the lines of a run as TensorBoard events, while it runs or afterwards.
+
+Scalars of the run: `loss/train` and `step_time_s` by step, `loss/test` and `accuracy/test` by step at the end of an epoch.
+Each rank has a folder of its own, `rank-0` and so on, so that TensorBoard draws the ranks into one plot: `steps_per_s`,
+`input_share` and `exchange_wait_share` of each step; of a learner `staleness`, `pull_share`, `compute_share`, `push_share`.
+Wall time is the start of the run plus its training clock, so evaluation and pauses between attempts are left out.
+
+Events are derived from the steps files and nothing else: whoever writes them begins anew, and replaces what was there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from chronograd.errors import MissingExtraError, RunError
+from chronograd.watch.progress import PARTS_OF_UPDATE, seconds_of
+from chronograd.rundir import RunDir, StepFollower
+
+try:
+    # Its EventFileWriter would import TensorFlow where there is one, and write from a thread; the parts do neither.
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.record_writer import RecordWriter
+except ImportError:
+    raise MissingExtraError("tensorboard", "tensorboard", "writing TensorBoard events") from None
+
+Line = dict[str, Any]
+POLL_EVERY_S = 1.0
+_STEP_TAGS = {"loss": "loss/train", "step_time_s": "step_time_s"}
+_EPOCH_TAGS = {"test_loss": "loss/test", "test_accuracy": "accuracy/test"}
+_SHARES = {
+    "input_s": "input_share",
+    "exchange_wait_s": "exchange_wait_share",
+    **{name: f"{name.removesuffix('_s')}_share" for name in PARTS_OF_UPDATE},
+}
+_SUFFIX = ".chronograd"
+_number = itertools.count()
+
+
+def scalars_of_run(line: Line) -> dict[str, float]:
+    """Values by tag of a step, or of the end of an epoch; empty for other lines."""
+    tags = _EPOCH_TAGS if line.get("event") == "epoch" else {} if "event" in line else _STEP_TAGS
+    return {tag: line[name] for name, tag in tags.items() if line.get(name) is not None}
+
+
+def scalars_of_rank(line: Line) -> dict[str, float]:
+    """Values by tag of a step on its rank, or of an update on its learner; empty for other lines."""
+    seconds = seconds_of(line)
+    if not seconds:
+        return {}
+    found = {"steps_per_s": 1 / seconds}
+    found |= {tag: line[name] / seconds for name, tag in _SHARES.items() if line.get(name) is not None}
+    if line.get("staleness") is not None:
+        found["staleness"] = line["staleness"]
+    return found
+
+
+class Events:
+    """One event file. Called with each line of a steps file; lines without scalars are skipped.
+
+    After a restart, steps that are done again replace those of the attempt before. As a context it closes the file.
+
+    Args:
+        folder: where the file is made, under a name of its own.
+        started: when the run's clock was zero, in seconds since 1970; now by default.
+        scalars: values by tag of a line.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        started: float | None = None,
+        scalars: Callable[[Line], dict[str, float]] = scalars_of_run,
+    ) -> None:
+        self._started = time.time() if started is None else started
+        self._scalars = scalars
+        self._clock_s = 0.0
+        self._attempt = 0
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f"events.out.tfevents.{_later(folder):017.6f}.{os.getpid()}.{next(_number)}{_SUFFIX}"
+        self._file = RecordWriter(self.path.open("wb"))
+        self._write(Event(wall_time=self._started, file_version="brain.Event:2"))
+
+    def __call__(self, line: Line) -> None:
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in self._scalars(line).items()]
+        if "event" not in line:  # a loop of the user's own writes the time of each step only
+            self._clock_s = line.get("seconds", self._clock_s + line.get("step_time_s", 0.0))
+        if not values:
+            return
+        wall_time = self._started + line.get("seconds", self._clock_s)
+        if line.get("attempt", 1) > self._attempt:
+            # At the first line of a file this tells a TensorBoard that is looking on to forget the file that it replaces.
+            restart = SessionLog(status=SessionLog.START)
+            self._write(Event(wall_time=wall_time, step=line["step"] if self._attempt else 0, session_log=restart))
+            self._attempt = line.get("attempt", 1)
+        self._write(Event(wall_time=wall_time, step=line["step"], summary=Summary(value=values)))
+
+    def _write(self, event: Event) -> None:
+        self._file.write(event.SerializeToString())
+        self._file.flush()
+
+    def close(self) -> None:
+        if not self._file.closed:
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class RunEvents:
+    """The events of a run: on entering, of all its lines so far, which replace what was there; then those that `poll` finds.
+
+    They are in the run's folder `tensorboard` by default. As a context it closes its files.
+    """
+
+    def __init__(self, run: RunDir, folder: Path | None = None) -> None:
+        self.run = run
+        self.folder = run.path / "tensorboard" if folder is None else folder
+        self._started = _started(run)
+        self._followers: dict[int, StepFollower] = {}
+        self._of_rank: dict[int, Events] = {}
+        self._done: dict[int, tuple[int, int]] = {}  # by rank, attempt and step of the last line written
+        self._waiting: dict[int, dict[int, Line]] = {}  # by step and rank, until all ranks have done a step
+        self._ends: list[Line] = []
+        self._attempt = self._step = 0
+
+    def __enter__(self) -> Self:
+        old = list(_files(self.folder))
+        self._of_run = Events(self.folder, self._started)
+        self._follow_new_ranks(is_from_start=False)
+        for line in _lines(self.run):
+            self._of_run(line)
+            self._attempt, self._step = max(self._attempt, line["attempt"]), line["step"]
+        for rank in self._followers:
+            for line in self.run.read_steps(rank).steps:
+                self._write_of_rank(rank, line)
+        for path in old:
+            _retire(path)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.poll()
+        finally:
+            for events in (self._of_run, *self._of_rank.values()):
+                events.close()
+
+    def poll(self) -> None:
+        """Writes what is new: of a rank at once, of the run when all ranks have done a step."""
+        self._follow_new_ranks(is_from_start=True)
+        for rank, follower in self._followers.items():
+            for line in follower.new_lines():
+                if line["attempt"] > self._attempt:
+                    self._attempt, self._step = line["attempt"], 0
+                    self._waiting.clear()
+                    self._ends.clear()
+                if line.get("event") == "epoch":
+                    self._ends.append(line)
+                elif "event" not in line and (line["attempt"], line["step"]) > self._done.get(rank, (0, 0)):
+                    self._write_of_rank(rank, line)
+                    if line["attempt"] == self._attempt:
+                        self._waiting.setdefault(line["step"], {})[rank] = line
+        self._write_of_run()
+
+    def _write_of_run(self) -> None:
+        """Steps without a gap, each followed by the end of its epoch. The first of an attempt may be any."""
+        while self._waiting:
+            step = self._step + 1 if self._step else min(self._waiting)
+            own = self._waiting.get(step, {})
+            if len(own) < len(self._followers) and not any("staleness" in line for line in own.values()):
+                break
+            self._of_run(_of_all(list(self._waiting.pop(step).values())))
+            self._step = step
+            while self._ends and self._ends[0]["step"] <= step:
+                self._of_run(self._ends.pop(0))
+        while self._ends and self._ends[0]["step"] <= self._step:
+            self._of_run(self._ends.pop(0))
+
+    def _write_of_rank(self, rank: int, line: Line) -> None:
+        if rank not in self._of_rank:
+            self._of_rank[rank] = Events(self.folder / f"rank-{rank}", self._started, scalars_of_rank)
+        self._of_rank[rank](line)
+        self._done[rank] = line["attempt"], line["step"]
+
+    def _follow_new_ranks(self, is_from_start: bool) -> None:
+        for rank in self.run.ranks():
+            if rank not in self._followers:
+                self._followers[rank] = StepFollower(self.run.steps_path(rank), is_from_start)
+
+
+class LiveEvents:
+    """Called as often as one likes with the run that goes on, writes its events every POLL_EVERY_S. A context."""
+
+    def __init__(self) -> None:
+        self._events: RunEvents | None = None
+        self._next_s = 0.0
+
+    def __call__(self, run: RunDir) -> None:
+        if self._events is None or self._events.run != run:
+            self.close()
+            self._events = RunEvents(run).__enter__()
+        elif time.monotonic() >= self._next_s:
+            self._events.poll()
+            self._next_s = time.monotonic() + POLL_EVERY_S
+
+    def close(self) -> None:
+        if self._events is not None:
+            self._events.__exit__(None, None, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def write_events(run: RunDir, folder: Path | None = None) -> Path:
+    """The events of a whole run, in its folder `tensorboard` by default; those written there before are replaced.
+
+    The loss of a step is the mean over the ranks' samples; its time is that of rank 0.
+    Raises: RunError if the run has no steps.
+    """
+    if not any(run.read_steps(rank).steps for rank in run.ranks()):
+        raise RunError(f"{run.path} has no steps to show", "train or measure it first")
+    with RunEvents(run, folder) as events:
+        return events.folder
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Events of ours in a folder of a run and those of its ranks."""
+    pattern = f"events.out.tfevents.*{_SUFFIX}"
+    yield from folder.glob(pattern)
+    yield from folder.glob(f"rank-*/{pattern}")
+
+
+def _retire(path: Path) -> None:
+    """Empties a file that was replaced, and removes one that was empty: a TensorBoard that is reading a file which is gone never
+    looks for the next."""
+    if path.stat().st_size:
+        os.truncate(path, 0)
+    else:
+        path.unlink()
+
+
+def _later(folder: Path) -> float:
+    """Now, but later than the names there: TensorBoard reads them in order and does not look back; clocks are set back."""
+    named = [".".join(path.name.split(".")[3:5]) for path in folder.glob(f"events.out.tfevents.*{_SUFFIX}")]
+    return max([time.time(), *(float(name) + 1e-6 for name in named)])
+
+
+def _lines(run: RunDir) -> Iterator[Line]:
+    """Steps in order, each as its last attempt did it and followed by the end of its epoch."""
+    by_step: dict[int, list[Line]] = {}
+    ends: dict[int, Line] = {}
+    for rank in run.ranks():
+        log = run.read_steps(rank)
+        for line in log.steps:
+            by_step.setdefault(line["step"], []).append(line)
+        ends |= {event["step"]: event for event in log.events if event["event"] == "epoch"}
+    for step in sorted({*by_step, *ends}):
+        if step in by_step:
+            yield _of_all(by_step[step])
+        if step in ends:
+            yield ends[step]
+
+
+def _of_all(shares: list[Line]) -> Line:
+    """One line of a step from those of its ranks: the first's, with the loss of all. Left out: ranks that did not do it
+    again."""
+    attempt = max(share["attempt"] for share in shares)
+    last = [share for share in shares if share["attempt"] == attempt]
+    return {**last[0], "loss": _mean_loss(last)}
+
+
+def _mean_loss(shares: list[Line]) -> float | None:
+    """Mean over samples; None where one rank has no finite loss."""
+    losses = [share.get("loss") for share in shares]
+    samples = [share.get("samples", 1) for share in shares]
+    if None in losses:
+        return None
+    return float(sum(loss * n for loss, n in zip(losses, samples, strict=True)) / sum(samples))
+
+
+def _started(run: RunDir) -> float:
+    """When the run was made, as its environment tells; else when its first rank last wrote."""
+    created = run.environment().get("created")
+    if created:
+        return datetime.fromisoformat(created).timestamp()
+    return run.steps_path(0).stat().st_mtime if run.steps_path(0).exists() else time.time()

@@ -1,0 +1,247 @@
+"""A run while it goes on, drawn on a terminal or told in plain lines: what chronograd.watch.progress knows of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from chronograd.watch.progress import LiveRun, RankFigures, RunFigures
+from chronograd.rundir import RunDir
+from chronograd.units import percent, seconds
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+    from rich.text import Text
+
+DRAW_EVERY_S = 0.4
+# Reading and drawing take at most this share of a core, which the ranks may want; with many ranks they are rarer.
+MOST_SHARE = 0.02
+SEPARATOR = " · "
+# Lines around the ranks: two of the run, an empty one, the header, what waits for whom, and the prompt.
+_OTHER_LINES = 8
+_LEAST_ROWS = 4
+
+
+class Screen:
+    """Called as often as one likes with the run that goes on; as a context it leaves the terminal as it was.
+
+    On a terminal the figures are drawn anew about every DRAW_EVERY_S, with a line above them for each epoch that ends. Elsewhere
+    these lines are all there is, and with `say_every_s` one line of figures as often.
+
+    Attributes:
+        figures: those that were shown last.
+    """
+
+    figures: RunFigures | None = None
+
+    def __init__(self, console: Console, say_every_s: float | None = None) -> None:
+        self._console = console
+        self._say_every_s = say_every_s
+        self._live: LiveRun | None = None
+        self._display: Live | None = None
+        self._next_s = self._next_said_s = 0.0
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            from rich.live import Live
+
+            self._display = Live(console=self._console, auto_refresh=False)
+            self._display.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._show(self._live)
+        if self._display is not None:
+            self._display.stop()
+
+    def __call__(self, run: RunDir) -> None:
+        if self._live is None or self._live.run != run:
+            self._live = LiveRun(run)
+            self._live.poll()  # epochs of attempts before are not told again
+        start_s = time.monotonic()
+        if start_s >= self._next_s:
+            self._show(self._live)
+            spent_s = time.monotonic() - start_s
+            self._next_s = start_s + max(DRAW_EVERY_S, spent_s / MOST_SHARE)
+
+    def _show(self, live: LiveRun) -> None:
+        for end in live.poll():
+            self._console.print(epoch_text(end, live.num_epochs))
+        if self._display is not None:
+            self.figures = live.figures()
+            self._display.update(drawing(self.figures, self._console.height), refresh=True)
+        elif self._say_every_s is not None and time.monotonic() >= self._next_said_s:
+            self.figures = live.figures()
+            self._console.print(line_of(self.figures), soft_wrap=True)
+            self._next_said_s = time.monotonic() + self._say_every_s
+
+
+def epoch_text(line: dict[str, Any], num_epochs: int | None) -> str:
+    """The end of an epoch in one line."""
+    accuracy = line["test_accuracy"]
+    tested = "" if accuracy is None else f"test accuracy {percent(accuracy)}  "
+    epoch = f"{line['epoch']}" if num_epochs is None else f"{line['epoch']}/{num_epochs}"
+    loss = _loss(line["train_loss"])
+    return f"epoch {epoch}  step {line['step']}  train loss {loss}  {tested}{seconds(line['seconds'])}"
+
+
+def line_of(figures: RunFigures) -> str:
+    """All that is known of the run as a whole, in one line."""
+    parts = [figures.phase, _step(figures), *_learning(figures)]
+    if figures.steps_per_s is not None:
+        parts.append(f"{_rate(figures.steps_per_s)} steps/s")
+    parts += [*_waiting(figures), *_history(figures)]
+    if figures.left_s:
+        parts.append(f"{seconds(figures.left_s, 2)} left")
+    return SEPARATOR.join(filter(None, parts))
+
+
+def drawing(figures: RunFigures, height: int) -> RenderableType:
+    """Two lines of the run, and where it has several ranks a row for each, as far as they fit."""
+    from rich.console import Group
+    from rich.text import Text
+
+    shown: list[RenderableType] = [_head(figures)]
+    below = [*_learning(figures), *_history(figures)]
+    if len(figures.ranks) == 1:
+        below += [_rank_words(figures.ranks[0])]
+    shown.append(Text(SEPARATOR.join(filter(None, below))))
+    if len(figures.ranks) > 1:
+        shown += [Text(), *_rank_rows(figures, max(_LEAST_ROWS, height - _OTHER_LINES))]
+        waiting = _waiting(figures)
+        if waiting:
+            shown.append(Text(SEPARATOR.join(waiting)))
+    if figures.error:
+        shown.append(Text(figures.error, style="bold red"))
+    return Group(*shown)
+
+
+def _head(figures: RunFigures) -> RenderableType:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    line = Table.grid(padding=(0, 2))
+    cells: list[RenderableType] = [Text(f"{figures.phase:<10}", style="bold")]
+    if step := _step(figures):
+        cells.append(Text(step))
+    if figures.num_steps:
+        cells.append(ProgressBar(total=figures.num_steps, completed=figures.step, width=30))
+    if figures.steps_per_s is not None:
+        cells.append(Text(f"{_rate(figures.steps_per_s)} steps/s"))
+    if figures.left_s:
+        cells.append(Text(f"{seconds(figures.left_s, 2)} left"))
+    line.add_row(*cells)
+    return line
+
+
+def _rank_rows(figures: RunFigures, most: int) -> Iterator[RenderableType]:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    is_asynchronous = figures.is_asynchronous
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim", show_edge=False)
+    own = ("pull", "compute", "push", "staleness") if is_asynchronous else ("waits for gradients", "input")
+    for name in ("learner" if is_asynchronous else "rank", "step", "steps/s", *own):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    slowest = None if figures.straggler is None else figures.straggler.rank
+    ranks = _most_telling(figures.ranks, slowest, most)
+    for rank in ranks:
+        table.add_row(*_cells(rank, is_asynchronous), _mark(rank, slowest))
+    yield table
+    if len(ranks) < len(figures.ranks):
+        yield Text(f"and {len(figures.ranks) - len(ranks)} more, as fast", style="dim")
+
+
+def _most_telling(ranks: tuple[RankFigures, ...], slowest: int | None, most: int) -> list[RankFigures]:
+    """Those that are silent, slow or behind before the others, in order of rank."""
+    if len(ranks) <= most:
+        return list(ranks)
+    told = sorted(ranks, key=lambda r: (-(r.silent_s or 0.0), r.rank != slowest, r.step, r.exchange_share or 0.0))
+    return sorted(told[:most], key=lambda r: r.rank)
+
+
+def _cells(rank: RankFigures, is_asynchronous: bool) -> list[str]:
+    shares = (rank.pull_share, rank.compute_share, rank.push_share)
+    if is_asynchronous:
+        own = [*map(_share, shares), "–" if rank.staleness is None else f"{rank.staleness:.1f}"]
+    else:
+        own = [_share(rank.exchange_share), _share(rank.input_share)]
+    return [str(rank.rank), f"{rank.step:,}", _rate(rank.steps_per_s), *own]
+
+
+def _mark(rank: RankFigures, slowest: int | None) -> Text:
+    from rich.text import Text
+
+    if rank.silent_s is not None:
+        return Text(f"silent for {seconds(rank.silent_s, 2)}", style="bold red")
+    return Text("slowest" if rank.rank == slowest else "", style="yellow")
+
+
+def _step(figures: RunFigures) -> str:
+    if not figures.step:
+        return ""
+    return f"step {figures.step:,}" + (f"/{figures.num_steps:,}" if figures.num_steps else "")
+
+
+def _learning(figures: RunFigures) -> list[str]:
+    found = []
+    if figures.epoch:
+        found.append(f"epochs {figures.epoch}" + (f"/{figures.num_epochs}" if figures.num_epochs else ""))
+    if figures.loss is not None:
+        found.append(f"loss {_loss(figures.loss)}")
+    if figures.test_accuracy is not None:
+        best = figures.best_accuracy or 0.0
+        told = "" if best <= figures.test_accuracy else f" (best {percent(best)})"
+        found.append(f"test accuracy {percent(figures.test_accuracy)}{told}")
+    return found
+
+
+def _waiting(figures: RunFigures) -> list[str]:
+    """What communication costs, who is waited for, and who says nothing."""
+    found = []
+    if figures.communication_share is not None:
+        found.append(f"communication {_share(figures.communication_share)} of a step")
+    slow = figures.straggler
+    if slow is not None and figures.is_asynchronous:
+        found.append(f"learner {slow.rank} is slowest: a gradient takes {_share(slow.share)} longer")
+    elif slow is not None:
+        found.append(f"the others wait {seconds(slow.wait_s, 2)} ({_share(slow.share)}) for rank {slow.rank}")
+    silent = [str(rank.rank) for rank in figures.ranks if rank.silent_s is not None]
+    if silent:
+        found.append(f"silent: rank {', '.join(silent)}")
+    return found
+
+
+def _history(figures: RunFigures) -> list[str]:
+    again = f", {figures.redone} steps done again" if figures.redone else ""
+    return [f"attempt {figures.attempts}{again}"] if figures.attempts > 1 else []
+
+
+def _rank_words(rank: RankFigures) -> str:
+    """What a run of one rank has instead of a table."""
+    silent = f"silent for {seconds(rank.silent_s, 2)}" if rank.silent_s is not None else ""
+    told = f"input {_share(rank.input_share)} of a step" if rank.input_share is not None else ""
+    if rank.staleness is not None:
+        told = f"pull {_share(rank.pull_share)}, compute {_share(rank.compute_share)}, push {_share(rank.push_share)}"
+    return SEPARATOR.join(filter(None, (told, silent)))
+
+
+def _share(share: float | None) -> str:
+    return "–" if share is None else percent(share, 0)
+
+
+def _rate(rate: float | None) -> str:
+    return "–" if rate is None else f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 1 else f"{rate:.3f}"
+
+
+def _loss(loss: float | None) -> str:
+    return "not finite" if loss is None or loss == float("inf") else f"{loss:.4f}"

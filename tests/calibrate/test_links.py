@@ -1,0 +1,96 @@
+"""Links: α and β are found again from times that follow the formulas; real collectives between real processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from chronograd.cli.main import main
+from chronograd.errors import InputError
+from chronograd.hardware import catalog
+from chronograd.calibrate import links
+from chronograd.calibrate.links import Timed
+from chronograd.predict.collectives import all_gather, broadcast, reduce_scatter, ring
+
+
+@pytest.mark.parametrize(
+    ("collective", "formula"),
+    [("all_reduce", ring), ("all_gather", all_gather), ("reduce_scatter", reduce_scatter), ("broadcast", broadcast)],
+)
+def test_alpha_and_beta_are_found_again(collective: str, formula: object) -> None:
+    rows = []
+    for world in (2, 4):
+        for size in (4096, 1_000_000, 16_000_000):
+            seconds = formula(size, world, 20e-6, 5e9)  # type: ignore[operator]
+            rows.append(Timed(collective, world, size, seconds, seconds, seconds, 1, 0.0, 0.0))
+    found = links.fit(rows, collective)
+    assert found.latency_s == pytest.approx(20e-6, rel=1e-6)
+    assert found.bandwidth_bytes_per_s == pytest.approx(5e9, rel=1e-6)
+    assert found.error < 1e-9
+
+
+def timed_behind_a_bucket(sizes: Sequence[int], burst: float) -> list[Timed]:
+    """All-reduces of two ranks after a rest: 2α + what exceeds the burst at B; α of small ones varies many-fold."""
+    rows = []
+    for size in sizes:
+        seconds = 2 * 200e-6 + max(0.0, size - burst) / 40e6
+        rows.append(Timed("all_reduce", 2, size, seconds, seconds - 100e-6, seconds + 4e-3, 30, 0.0, 0.0))
+    return rows
+
+
+def test_what_passes_at_once_after_a_rest_is_found_again() -> None:
+    found = links.fit(timed_behind_a_bucket(links.MESSAGE_BYTES, 262_144), has_burst=True)
+    assert found.burst_bytes == pytest.approx(262_144, rel=0.05)
+    assert found.bandwidth_bytes_per_s == pytest.approx(40e6, rel=0.01)
+    assert found.latency_s == pytest.approx(200e-6, rel=0.1)
+    link = links.link_of(found, (2,), "slow-here", ("netns:h1", "netns:h2"))
+    assert (link.name, link.burst_bytes) == ("slow-here", found.burst_bytes)
+    assert "between netns:h1 and netns:h2" in link.source[0].source
+
+
+def test_no_burst_is_seen_where_there_is_none() -> None:
+    rows = timed_behind_a_bucket(links.MESSAGE_BYTES, 0.0)
+    noisy = [dataclasses.replace(row, seconds=row.seconds * (1 + 0.04 * (-1) ** i)) for i, row in enumerate(rows)]
+    found = links.fit(noisy, has_burst=True)
+    assert found.burst_bytes == 0.0
+    assert found.bandwidth_bytes_per_s == pytest.approx(40e6, rel=0.05)
+    assert links.link_of(found, (2,)).name == "loopback"
+
+
+def test_every_collective_is_timed_and_its_bus_bandwidth_is_the_published_multiple() -> None:
+    rows = links.measure_links((2, 3), message_bytes=(4096, 262_144), seconds_each=0.02)
+    assert {(r.collective, r.world) for r in rows} == {(c, w) for c in links.COLLECTIVES for w in (2, 3)}
+    factors = {"all_reduce": lambda n: 2 * (n - 1) / n, "broadcast": lambda n: 1.0}
+    for row in rows:
+        assert row.low <= row.seconds <= row.high
+        assert row.algbw == pytest.approx(row.bytes / row.seconds)
+        factor = factors.get(row.collective, lambda n: (n - 1) / n)(row.world)
+        assert row.busbw == pytest.approx(row.algbw * factor)
+
+
+def test_the_link_file_is_what_predict_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    before = catalog.link("loopback")
+    command = ["calibrate", "links", "--world", "2", "--collective", "all_reduce", "--seconds", "0.02", "--json"]
+    assert main(command) == 0
+    said = json.loads(capsys.readouterr().out)
+    found = catalog.link("loopback")
+    assert found != before
+    assert found.latency_s == said["link"]["latency_s"]
+    assert found.source[0].tag == "measured"
+    assert {row["collective"] for row in said["rows"]} == {"all_reduce"}
+
+
+def test_what_cannot_be_timed_is_refused() -> None:
+    with pytest.raises(InputError, match="over 1 process"):
+        links.measure_links((1,))
+    with pytest.raises(InputError, match="no collective 'gather'"):
+        links.measure_links((2,), ("gather",))
+    with pytest.raises(InputError, match="no all_reduce was timed"):
+        links.fit([])

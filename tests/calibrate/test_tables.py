@@ -1,0 +1,121 @@
+"""From published rows to samples and scores, on networks small enough to trace in a test."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chronograd.count.cache import cached_trace
+from chronograd.errors import InputError
+from chronograd.fit.tables import Row, Table
+from chronograd.hardware import catalog
+from chronograd.calibrate.tables import fit_table, join, prior_of, score, validate
+from chronograd.predict.calibration import CLASSES, DATASHEET_SIGMA, from_datasheet
+
+pytest.importorskip("timm")
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def table(*rows: Row) -> Table:
+    return Table("t.csv", rows, "inference", "fp32")
+
+
+def test_rows_that_are_other_networks_are_left_out_with_the_reason() -> None:
+    rows = [
+        Row("test_vit", 160, 8, 0.1, params_m=0.37),
+        Row("test_vit", 160, 8, 0.1, params_m=9.0),
+        Row("no_such_network", 160, 8, 0.1),
+    ]
+    joined = join(table(*rows), rows)
+    assert [t.row.params_m for t in joined.timed] == [0.37]
+    assert "unknown timm network" in joined.left_out["no_such_network@160"]
+    assert "9.0 M in the table" in joined.left_out["test_vit@160"]
+
+
+def test_scores_of_a_known_error() -> None:
+    """Times that are exactly half and exactly what is predicted."""
+    calibration = replace(from_datasheet(catalog.device("rtx3090")), sigma=0.1)
+    rows = [Row("test_vit", 160, 8, 1.0), Row("test_resnet", 160, 8, 1.0)]
+    works = [t.sample.work for t in join(table(*rows), rows).timed]
+    right = [w.total_seconds(calibration) for w in works]
+    rows = [replace(rows[0], seconds=right[0]), replace(rows[1], seconds=right[1] / 2)]
+    found = score(join(table(*rows), rows).timed, calibration)
+    assert (found["n"], found["mape"], found["worst"]) == (2, pytest.approx(0.5), pytest.approx(1.0))
+    assert found["coverage80"] == 0.5
+    assert found["worst_rows"][0]["model"] == "test_resnet"
+    assert sum(found["worst_rows"][0]["share_by_family"].values()) <= 1.01
+
+
+def classes_of(table: Table) -> set[str]:
+    (timed,) = join(table, table.rows).timed
+    work = timed.sample.work
+    return {CLASSES[i] for i in work.class_index[work.is_launched]}
+
+
+def test_work_is_that_of_the_table_s_phase_and_software() -> None:
+    old, new = (replace(table(Row("test_vit", 160, 8, 1.0)), torch=version) for version in ("1.12", "2.4.0"))
+    assert classes_of(new) - classes_of(old) == {"attention.forward"}
+    assert classes_of(old) - classes_of(new) == {"attention_unfused.forward"}
+    assert "attention.backward" in classes_of(replace(new, phase="training"))
+
+
+def test_joining_stops_once_there_are_enough_rows() -> None:
+    rows = [Row("no_such_network", 160, 8, 0.1), *(Row("test_vit", 160, batch, 0.1) for batch in (1, 2, 4))]
+    joined = join(table(*rows), rows, limit=2)
+    assert [t.row.batch for t in joined.timed] == [1, 2]
+    assert list(joined.left_out) == ["no_such_network@160"]
+
+
+def test_a_fit_says_what_it_was_made_of() -> None:
+    device = catalog.device("rtx3090")
+    rows = [Row("test_vit", 160, 2**k, 0.001 * 2**k) for k in range(12)]
+    measured = replace(table(*rows), torch="2.4.0", layout="nhwc")
+    timed = join(measured, rows).timed
+    fitted = fit_table(measured, timed, *prior_of(measured, device, "datasheet"))
+    assert (fitted.origin, fitted.mode, fitted.channels_last, fitted.precision) == ("fitted", "inference", True, "fp32")
+    said = [fitted.provenance[k] for k in ("table", "torch", "prior", "samples")]
+    assert said == ["t.csv", "2.4.0", "datasheet", 12]
+    assert fitted.sigma == DATASHEET_SIGMA  # one network at many batches tells nothing of another's error
+    assert fitted.classes_seen == classes_of(replace(measured, rows=(rows[0],)))
+    with pytest.raises(InputError, match="9 samples are too few"):
+        fit_table(measured, timed[:9], *prior_of(measured, device, "datasheet"))
+
+
+def test_validation_needs_a_row_to_predict() -> None:
+    rows = [Row("test_vit", 160, 2**k, 0.001 * 2**k) for k in range(12)]
+    device = catalog.device("rtx3090")
+    with pytest.raises(InputError, match=r"12 rows of t\.csv could be traced, and 12 are to calibrate"):
+        validate(table(*rows), device, calibrate=12)
+    with pytest.raises(InputError, match="prior is 'guess'"):
+        validate(table(*rows), device, calibrate=11, prior="guess")
+
+
+def test_a_table_is_not_predicted_from_what_was_fitted_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A calibration of the device itself is the nearest relative, unless it comes from the table in question."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    rows = [Row("test_vit", 160, 2**k, 0.001 * 2**k) for k in range(12)]
+    measured = table(*rows)
+    # Of a time that no card of the catalogue is near to.
+    mine = catalog.device("v100").model_copy(update={"name": "mine", "aliases": (), "year": 1991, "calibration": None})
+    fitted = fit_table(measured, join(measured, rows).timed, from_datasheet(mine))
+    kept = {"settings": [replace(fitted, sigma=0.1).to_table()]}
+    mine.model_copy(update={"calibration": kept}).save(catalog.user_device_path("mine"))
+    again, other = measured, replace(measured, path="elsewhere/other.csv")
+    assert prior_of(again, mine)[0].origin == "datasheet"
+    assert prior_of(other, mine)[0].provenance["relative"].startswith("mine, fp32")
+    assert validate(again, mine, calibrate=0)["prior"] == "datasheet"
+
+
+def test_a_damaged_cached_trace_is_made_again(tmp_path: Path) -> None:
+    first = cached_trace("resnet20", mode="inference")
+    path = next(tmp_path.rglob("*.json.gz"))
+    path.write_bytes(path.read_bytes()[:100])
+    again = cached_trace("resnet20", mode="inference")
+    assert again.to_json() == first.to_json()
+    assert cached_trace("resnet20", mode="inference").macs() == first.macs()

@@ -1,0 +1,226 @@
+"""The gate: closed forms for intervals, false alarms and power by simulation, and what it refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chronograd.errors import FileFormatError, InputError, NotFoundError
+from chronograd.compare.gate import judge, load_runs, read_condition
+from chronograd.record import Quantity, Record
+from chronograd.rundir import RunDir
+
+
+def record(step_time_s=0.1, std=None, **others):
+    made = Record(kind="measured", title="t")
+    made.put("step_time_s", Quantity(value=step_time_s, unit="s", std=std, n=30))
+    for name, found in others.items():
+        made.put(name, found)
+    return made
+
+
+def judged(text, baseline, runs):
+    return judge(read_condition(text), baseline, runs)
+
+
+# -- conditions ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "is_above", "limit", "is_relative"),
+    [
+        ("step_time > 5%", "step_time_s", True, 0.05, True),
+        ("step_time_s>=5 %", "step_time_s", True, 0.05, True),
+        ("throughput < -5%", "throughput_samples_per_s", False, -0.05, True),
+        ("throughput < −5%", "throughput_samples_per_s", False, -0.05, True),
+        ("step_time > 20 ms", "step_time_s", True, 0.02, False),
+        ("memory_peak > 1.5GiB", "memory_peak_bytes", True, 1.5 * 2**30, False),
+        ("test_accuracy < -1 point", "test_accuracy", False, -0.01, False),
+        ("achieved_flops < -1 TFLOP/s", "achieved_flops_per_s", False, -1e12, False),
+    ],
+)
+def test_conditions(text, name, is_above, limit, is_relative):
+    found = read_condition(text)
+    assert (found.name, found.is_above, found.is_relative) == (name, is_above, is_relative)
+    assert found.limit == pytest.approx(limit)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("step_time", InputError, "cannot read the condition"),
+        ("step_time = 5%", InputError, "cannot read the condition"),
+        ("step_time > 5", InputError, "write 5% or 5 s or 5 ms"),
+        ("step_time > 5 GB", InputError, "unit 'GB'"),
+        ("step_tim > 5%", NotFoundError, "did you mean step_time"),
+        ("throughput < -100%", InputError, "can never hold"),
+    ],
+)
+def test_what_is_no_condition_is_refused(text, error, message):
+    with pytest.raises(error, match=message) as told:
+        read_condition(text)
+    assert told.value.exit_status == 2
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=30))
+def test_any_text_is_a_condition_or_one_clear_error(text):
+    """Any other error fails the test."""
+    with contextlib.suppress(InputError):
+        assert read_condition(text).limit is not None
+
+
+def test_a_condition_that_looks_for_a_better_run_is_told():
+    assert read_condition("step_time > 5%").warning == read_condition("throughput < -5%").warning == ""
+    assert "'throughput < …'" in read_condition("throughput > 5%").warning
+    assert "'step_time > …'" in read_condition("step_time < -5%").warning
+
+
+def test_figures_that_only_the_records_have_can_be_named():
+    assert read_condition("test_map > 1%", ["test_map"]).name == "test_map"
+
+
+# -- one run of each: the spread of steps stands for that of runs -------------------------------------------
+
+
+def test_one_run_of_each_counts_as_one_sample():
+    """Steps of 100 and 130 ms with 3 and 4 % deviation: log 1.3 ± 1.96 · 5 %."""
+    outcome = judged("step_time > 5%", [record(0.1, std=0.003)], [record(0.13, std=0.0052)])
+    half = 1.959964 * 0.05
+    assert outcome.change == pytest.approx(0.3)
+    assert (outcome.low, outcome.high) == pytest.approx((1.3 * math.exp(-half) - 1, 1.3 * math.exp(half) - 1))
+    assert outcome.verdict == "fails"
+    assert outcome.seen == pytest.approx(1.05 * math.exp(half) - 1)
+
+
+def test_a_difference_in_its_own_unit():
+    """30 ± 1.96 · √(3² + 4²) ms."""
+    outcome = judged("step_time > 20 ms", [record(0.1, std=0.003)], [record(0.13, std=0.004)])
+    assert (outcome.change, outcome.low) == pytest.approx((0.03, 0.03 - 1.959964 * 0.005))
+    assert outcome.verdict == "fails"
+    assert judged("step_time > 25 ms", [record(0.1, std=0.003)], [record(0.13, std=0.004)]).verdict == "cannot tell"
+
+
+def test_throughput_without_a_spread_has_that_of_the_steps():
+    sides = [
+        [record(t, std=0.03 * t, throughput_samples_per_s=Quantity(value=1 / t, unit="sample/s"))] for t in (0.1, 0.15)
+    ]
+    down = judged("throughput < -5%", *sides)
+    up = judged("step_time > 5%", *sides)
+    assert (1 + down.low, 1 + down.high) == pytest.approx((1 / (1 + up.high), 1 / (1 + up.low)))
+    assert down.verdict == up.verdict == "fails"
+
+
+def test_a_noisy_pair_says_that_it_cannot_tell_and_what_would():
+    outcome = judged("step_time > 5%", [record(0.1, std=0.02)], [record(0.108, std=0.0216)])
+    assert outcome.verdict == "cannot tell"
+    # Two means of n runs each: 2 · 20 % · √(2 / n) is 5 % as a logarithm.
+    assert outcome.runs_needed == math.ceil(2 * (2 * 0.2 / math.log(1.05)) ** 2)
+    assert "too noisy to tell 5.0 %" in outcome.line()
+
+
+def test_memory_of_one_run_each_is_compared_as_it_is():
+    sides = [[record(memory_peak_bytes=Quantity(value=v, unit="B", n=1))] for v in (100e6, 111e6)]
+    outcome = judged("memory_peak > 10%", *sides)
+    assert (outcome.low, outcome.high, outcome.verdict) == (outcome.change, outcome.change, "fails")
+    assert "unknown spread" in outcome.line()
+
+
+def test_accuracy_has_the_noise_of_its_test_images():
+    """0.90 and 0.88 of 10,000 images: 2 points ± 1.96 · √(0.09 + 0.1056) / 100."""
+    sides = [[record(test_accuracy=Quantity(value=v, unit="1", n=10_000))] for v in (0.90, 0.88)]
+    outcome = judged("test_accuracy < -1 point", *sides)
+    half = 1.959964 * math.sqrt(0.09 + 0.1056) / 100
+    assert (outcome.low, outcome.high) == pytest.approx((-0.02 - half, -0.02 + half))
+    assert outcome.verdict == "fails"
+
+
+# -- several runs: their own spread -------------------------------------------------------------------------
+
+
+def test_several_runs_are_compared_by_student_s_t():
+    baseline = [record(t, std=0.09) for t in (0.1, 0.102, 0.098)]
+    runs = [record(t, std=0.09) for t in (0.12, 0.123, 0.117)]
+    outcome = judged("step_time > 5%", baseline, runs)
+    logs = [np.log([r.value("step_time_s") for r in side]) for side in (baseline, runs)]
+    deviation = math.sqrt((logs[0].var(ddof=1) + logs[1].var(ddof=1)) / 2)
+    half = 2.776445 * deviation * math.sqrt(2 / 3)  # t of 4 degrees of freedom
+    difference = logs[1].mean() - logs[0].mean()
+    assert (outcome.low, outcome.high) == pytest.approx((math.expm1(difference - half), math.expm1(difference + half)))
+    assert outcome.verdict == "fails"
+
+
+def alarms(chance, gates, runs, run_noise, step_noise, change, limit):
+    """Share of gates that fail. Runs differ by `run_noise`, their steps by `step_noise`, both log-normal."""
+    failed = 0
+    for _ in range(gates):
+        sides = []
+        for factor in (1.0, 1.0 + change):
+            times = 0.1 * factor * np.exp(run_noise * chance.standard_normal(runs))
+            sides.append([record(t, std=step_noise * t) for t in times])
+        failed += judged(f"step_time > {limit}%", *sides).verdict == "fails"
+    return failed / gates
+
+
+@pytest.mark.parametrize("runs", [2, 3, 5])
+def test_equal_runs_seldom_fail_whatever_they_differ_by(runs):
+    """Even without a margin: the upper 2.5 % of a t distribution, within the error of 2000 gates."""
+    assert 0.015 < alarms(np.random.default_rng(runs), 2000, runs, 0.2, 0.01, 0.0, 0) < 0.035
+
+
+def test_one_run_of_each_seldom_fails_where_runs_differ_as_their_steps_do():
+    assert 0.015 < alarms(np.random.default_rng(1), 2000, 1, 0.1, 0.1, 0.0, 0) < 0.035
+
+
+@pytest.mark.parametrize(("runs", "noise"), [(1, 0.02), (3, 0.03), (5, 0.05)])
+def test_a_fifth_more_is_caught(runs, noise):
+    assert alarms(np.random.default_rng(2), 500, runs, noise, noise, 0.2, 5) > 0.9
+
+
+# -- which runs -----------------------------------------------------------------------------------------------
+
+
+def make_run(path, step_time_s):
+    run = RunDir.create(out=path)
+    run.save_record(record(step_time_s))
+    return run
+
+
+def test_a_side_is_a_run_a_file_a_folder_or_several(tmp_path):
+    for number in (1, 2, 3):
+        make_run(tmp_path / "main" / str(number), number)
+    seeds = make_run(tmp_path / "seeds", 99.0)
+    for number in (4, 5):
+        make_run(seeds.path / f"seed-{number}", number)
+    record(6).save(tmp_path / "kept.json")
+
+    def times(text):
+        return [found.value("step_time_s") for found in load_runs(text)]
+
+    assert times(f"{tmp_path}/main") == [1, 2, 3]
+    assert times(f"{tmp_path}/main/2") == [2]
+    assert times(f"{tmp_path}/seeds") == [4, 5]
+    assert times(f"{tmp_path}/main/1,{tmp_path}/kept.json") == [1, 6]
+    (tmp_path / "empty").mkdir()
+    for nothing in ("empty", "nowhere"):
+        with pytest.raises(FileFormatError):
+            load_runs(f"{tmp_path}/{nothing}")
+
+
+def test_a_figure_that_is_missing_is_an_error_and_never_a_pass():
+    reason = Quantity.missing("1", "it was not evaluated")
+    with pytest.raises(InputError, match=r"has no test_accuracy: it was not evaluated"):
+        judged(
+            "test_accuracy < -1%", [record(test_accuracy=Quantity(value=0.9, unit="1"))], [record(test_accuracy=reason)]
+        )
+    with pytest.raises(InputError, match="0 has no percentage"):
+        judged(
+            "cost > 1%",
+            [record(cost_usd=Quantity(value=0, unit="usd"))],
+            [record(cost_usd=Quantity(value=1, unit="usd"))],
+        )

@@ -1,0 +1,581 @@
+"""What `doctor` finds: planted faults by name and with what to do, and this machine within what machines are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chronograd import job as jobs
+from chronograd.data.trace_job import trace_job
+from chronograd.errors import InputError
+from chronograd.doctor import examine as doctor
+from chronograd.doctor import checks as doctor_checks
+from chronograd.doctor import cores as doctor_cores
+from chronograd.doctor import devices as doctor_devices
+from chronograd.doctor import hosts as doctor_hosts
+from chronograd.doctor import job as doctor_job
+from chronograd.doctor import software as doctor_software
+from chronograd.doctor import storage
+from chronograd.doctor.finding import Finding
+from chronograd.doctor.process import Checks
+from chronograd.hardware import catalog
+from chronograd.launch.hosts import Host
+from chronograd.measure import environment
+from chronograd.calibrate import processor
+from chronograd.predict.prediction import footprint_of, setting_of
+
+DIGITS = {"network": {"name": "resnet20"}, "data": {"name": "digits"}}
+is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+needs_root = pytest.mark.skipif(
+    not is_root or sys.platform != "linux", reason="mounts and namespaces need root on Linux"
+)
+
+
+def only(found: list[Finding], state: str) -> Finding:
+    rows = [one for one in found if one.state == state]
+    assert len(rows) == 1, found
+    assert rows[0].to_do
+    return rows[0]
+
+
+def command(*words: str) -> None:
+    """A command that plants a fault; where the machine forbids it, the test is skipped."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"this machine forbids {words[0]}: {done.stderr.strip()}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patience() -> Iterator[None]:
+    """Where tests share a machine, everything takes its time: deadlines are tested by what never answers."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, names in ((doctor_checks, ("BUILD_S", "REST_S", "MARK_S")), (doctor_hosts, ("FACTS_S", "LINK_S"))):
+            for name in names:
+                patch.setattr(module, name, 240.0)
+        patch.setattr(storage, "DEADLINE_S", 60.0)
+        yield
+
+
+# -- the whole, on this machine ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finding]:
+    """Two ranks of a job on the processor."""
+    out = tmp_path_factory.mktemp("runs")
+    job = jobs.from_dict({**DIGITS, "backend": "ddp", "cluster": {"device": "cpu", "count": 2}})
+    found = doctor.examine(job, out=str(out))
+    assert list(out.iterdir()) == []
+    assert [one for one in found if one.state == "obstacle"] == []
+    assert doctor.can_start(found)
+    return {one.what: one for one in found}
+
+
+def test_peaks_of_this_machine_are_those_of_a_processor(here: dict[str, Finding]) -> None:
+    numbers = here[f"processor {environment.processor_name()}"].numbers
+    assert numbers["precision"] == "fp32"
+    assert isinstance(numbers["flops_per_s"], float)
+    assert isinstance(numbers["bytes_per_s"], float)
+    assert 1e8 < numbers["flops_per_s"] < 1e14
+    assert 1e8 < numbers["bytes_per_s"] < 1e13
+    if numbers["share_of_peak"] is not None:
+        assert 0 < float(numbers["share_of_peak"]) < 4  # turbo and the vector units that the flags do not tell
+
+
+def test_the_link_between_two_processes_is_measured(here: dict[str, Finding]) -> None:
+    numbers = here["two processes here"].numbers
+    assert 1e-6 < float(numbers["latency_s"] or 0) < 1
+    assert 1e6 < float(numbers["bandwidth_bytes_per_s"] or 0) < 1e12
+
+
+def test_storage_and_memory_are_those_of_this_machine(here: dict[str, Finding]) -> None:
+    speed = here["speed"].numbers
+    assert 0 < float(speed["fsync_s"] or 0) < 5
+    assert float(speed["write_bytes_per_s"] or 0) > 1e4
+    free = here["memory"].numbers["free_bytes"]
+    assert 0 < int(free or 0) < (environment.ram_bytes() or 0)
+
+
+def test_memory_that_a_job_needs_is_what_predict_says(here: dict[str, Finding]) -> None:
+    """Of two ranks, with what a process takes beside its tensors."""
+    job = jobs.from_dict({**DIGITS, "cluster": {"device": "cpu", "count": 2}, "backend": "ddp"})
+    tensors = footprint_of(trace_job(job), setting_of(job)).at(32).total
+    assert here["memory"].numbers["need_bytes"] == 2 * (tensors + 740_000_000)
+
+
+def test_a_checkpoint_has_parameters_buffers_and_optimizer_state(here: dict[str, Finding]) -> None:
+    """Momentum is as large as the parameters; two checkpoints are kept while a third is written."""
+    trace = trace_job(jobs.from_dict(DIGITS))
+    need = here[next(what for what in here if what.startswith("run directory"))].numbers["need_bytes"]
+    parameters = sum(trace.storages[t.storage].bytes.const for t in trace.parameters().values())
+    buffers = sum(s.bytes.const for s in trace.storages if s.role == "buffer")
+    assert need == 3 * (2 * parameters + buffers)
+
+
+# -- a job that cannot run here ------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(bool(environment.gpus()), reason="this machine has a GPU")
+def test_a_job_for_a_gpu_on_a_machine_without_one() -> None:
+    job = jobs.from_dict({**DIGITS, "cluster": {"device": "h100"}})
+    found = doctor_job.needs(jobs.resolved(job), [])
+    row = only(doctor_job.findings(job, found, {"rows": []}), "obstacle")
+    assert row.what == "device h100"
+    assert "has no NVIDIA GPU" in row.seen
+    assert "cluster.device=local" in row.to_do
+
+
+def test_a_network_for_other_images_is_named() -> None:
+    job = jobs.from_dict({**DIGITS, "network": {"name": "alexnet"}})
+    row = only(doctor_job.findings(job, doctor_job.needs(jobs.resolved(job), []), {"rows": []}), "obstacle")
+    assert row.what == "network alexnet"
+
+
+def test_data_and_weights_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHRONOGRAD_DATA", str(tmp_path))
+    gone = jobs.from_dict({"network": {"name": "resnet20", "weights": "gone.safetensors"}, "data": {"name": "cifar10"}})
+    data, weights = doctor_job.data_and_weights(gone)
+    assert (data.state, weights.state) == ("warning", "obstacle")
+    assert "chronograd data cifar10" in data.to_do
+    assert "CHRONOGRAD_DATA" in data.to_do
+    assert doctor_job.data_and_weights(jobs.from_dict(DIGITS))[0].state == "fine"
+    no_folder = jobs.from_dict({**DIGITS, "data": {"name": "folder:nowhere"}})
+    assert only(doctor_job.data_and_weights(no_folder), "obstacle").what == "data folder:nowhere"
+
+
+def test_a_job_that_does_not_fit_the_memory() -> None:
+    assert storage.memory(10**15, 2).state == "obstacle"
+    assert "training.batch" in storage.memory(10**15, 2).to_do
+    assert storage.memory(1, 1).numbers["need_bytes"] == 1
+
+
+# -- cores and threads ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "text", "why"), [
+    ("OMP_NUM_THREADS", "64000", "wait for each other"),
+    ("MKL_NUM_THREADS", "64000", "wait for each other"),
+    ("OMP_NUM_THREADS", "many", "is no number"),
+])  # fmt: skip
+def test_thread_variables_that_are_wrong(name: str, text: str, why: str) -> None:
+    row = only(doctor_cores.thread_variables(1, {name: text}), "warning")
+    assert row.what == name
+    assert why in row.seen
+    assert f"export {name}={doctor_cores.usable_cores()}" in row.to_do
+
+
+def test_thread_variables_that_fit_or_are_unset() -> None:
+    cores = doctor_cores.usable_cores()
+    assert doctor_cores.thread_variables(cores, {"OMP_NUM_THREADS": "1"})[0].state == "fine"
+    assert doctor_cores.thread_variables(1, {}) == []
+
+
+@pytest.mark.parametrize(("files", "own", "expected"), [
+    ({"cpu.max": "150000 100000"}, "0::/", 1.5),
+    ({"cpu.max": "max 100000"}, "0::/", None),
+    ({"a/cpu.max": "400000 100000", "a/b/cpu.max": "max 100000", "cpu.max": "max 100000"}, "0::/a/b", 4.0),
+    ({"a/cpu.max": "50000 100000", "a/b/cpu.max": "400000 100000"}, "0::/a/b", 0.5),
+    ({"cpu/d/cpu.cfs_quota_us": "200000", "cpu/d/cpu.cfs_period_us": "100000"}, "4:memory:/x\n1:cpu:/d\n0::/", 2.0),
+    ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "1:cpu:/", None),
+])  # fmt: skip
+def test_a_quota_of_either_version(tmp_path: Path, files: dict[str, str], own: str, expected: float | None) -> None:
+    for name, text in files.items():
+        (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "root" / name).write_text(f"{text}\n")
+    (tmp_path / "own").write_text(f"{own}\n")
+    assert doctor_cores.quota_cores(tmp_path / "root", tmp_path / "own") == expected
+
+
+def test_a_quota_below_the_cores_is_named() -> None:
+    row = only(doctor_cores.cores(1, None, 0.5), "warning")
+    assert row.what == "quota"
+    assert "cluster.threads=1" in row.to_do
+    assert doctor_cores.cores(1, None, None)[0].state == "fine"
+
+
+def test_more_threads_than_cores() -> None:
+    cores = environment.cores()
+    row = only(doctor_cores.cores(2, cores, None), "warning")
+    assert f"cluster.threads={max(1, cores // 2)}" in row.to_do
+    assert "cluster.count" in only(doctor_cores.cores(cores + 1, None, None), "warning").to_do
+
+
+def test_the_load_of_others_is_seen_and_our_own_is_not() -> None:
+    """Ours and others' as the kernel counts them; others are at least what a process of another parent takes."""
+    before = time.process_time()
+    load = doctor_cores.Load()
+    while time.process_time() - before < 0.5:
+        pass
+    own = load.finding().numbers
+    load = doctor_cores.Load()
+    busy = subprocess.Popen([sys.executable, "-c", "import time\nwhile time.process_time() < 30: pass"])
+    try:
+        time.sleep(1.0)
+        others = load.finding().numbers
+    finally:
+        busy.kill()
+        busy.wait()
+    assert 0 <= float(own["busy_cores_of_others"] or 0) <= environment.cores()
+    assert float(others["busy_cores_of_others"] or 0) > 0.2
+
+
+def test_two_openmp_libraries_and_no_blas() -> None:
+    build = {"blas": "", "numpy_blas": "mkl", "vectors": "AVX2", "openmp": ["libgomp-abc.so.1", "libiomp5.so"]}
+    blas, openmp = doctor_cores.blas(build)
+    assert (blas.state, openmp.state) == ("warning", "warning")
+    assert [one.state for one in doctor_cores.blas({**build, "blas": "mkl", "openmp": ["libgomp.so.1"]})] == ["fine"]
+
+
+# -- devices -------------------------------------------------------------------------------------------------
+
+EPYC = "vendor_id : AuthenticAMD\ncpu MHz : 2445.426\nflags : fpu sse2 avx fma avx2\n"
+
+
+@pytest.mark.parametrize(("text", "precision", "expected"), [
+    (EPYC, "fp32", 2 * 2.445426e9 * 32),
+    (EPYC.replace("avx2", "avx2 avx512f avx512_bf16"), "bf16", 2 * 2.445426e9 * 64),
+    (EPYC.replace("AuthenticAMD", "GenuineIntel").replace("avx2", "avx2 avx512f"), "fp32", 2 * 2.445426e9 * 64),
+    (EPYC.replace("avx2", "avx2 amx_bf16"), "bf16", 2 * 2.445426e9 * 1024),
+    (EPYC.replace("avx fma avx2", ""), "fp32", 2 * 2.445426e9 * 8),
+])  # fmt: skip
+def test_the_data_sheet_of_a_processor(tmp_path: Path, text: str, precision: str, expected: float) -> None:
+    (tmp_path / "cpuinfo").write_text(text)
+    sheet = processor.sheet(2, precision, tmp_path / "cpuinfo", tmp_path / "none")
+    assert sheet is not None
+    assert sheet.flops_per_s == pytest.approx(expected)
+    assert "2.45 GHz" in sheet.assumption
+    (tmp_path / "clock").write_text("3500000\n")
+    faster = processor.sheet(2, precision, tmp_path / "cpuinfo", tmp_path / "clock")
+    assert faster is not None
+    assert faster.flops_per_s == pytest.approx(expected * 3.5e9 / 2.445426e9)
+
+
+def test_a_job_in_bf16_on_a_processor_without_it() -> None:
+    row = {"kind": "cpu", "asked": "bf16", "precision": "fp32", "flops_per_s": 1e11, "bytes_per_s": 1e10}
+    found = only(doctor_devices.peaks({"rows": [row]}, [], 2), "warning")
+    assert "no arithmetic for bf16" in found.seen
+    assert "training.precision=fp32" in found.to_do
+
+
+def test_a_processor_that_says_nothing_has_no_data_sheet(tmp_path: Path) -> None:
+    assert processor.sheet(2, cpuinfo=tmp_path / "none") is None
+    (tmp_path / "cpuinfo").write_text("processor : 0\n")
+    assert processor.sheet(2, "fp32", tmp_path / "cpuinfo", tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(("driver_name", "device"), [
+    ("NVIDIA A100-SXM4-80GB", "a100-80"),
+    ("NVIDIA A100-SXM4-40GB", "a100-40"),
+    ("NVIDIA H100 80GB HBM3", "h100"),
+    ("NVIDIA H100 PCIe", None),
+    ("Tesla T4", "t4"),
+    ("NVIDIA L40S", None),
+    ("NVIDIA GeForce RTX 3090", "rtx3090"),
+    ("Tesla V100-PCIE-16GB", "v100-pcie"),
+])  # fmt: skip
+def test_the_device_that_a_driver_means(driver_name: str, device: str | None) -> None:
+    found = doctor_devices._data_sheet(driver_name)
+    assert (found.name if found else None) == device
+
+
+def gpu_row(share: float) -> dict[str, Any]:
+    sheet = catalog.device("h100")
+    rates = {"flops_per_s": share * sheet.peak("bf16"), "bytes_per_s": 0.9 * sheet.bandwidth_bytes_per_s}
+    return {"kind": "gpu", "index": 0, "name": "NVIDIA H100 80GB HBM3", "precision": "bf16", **rates}
+
+
+def test_a_gpu_below_its_data_sheet_is_named_with_what_the_driver_says() -> None:
+    driver = {"name": "NVIDIA H100 80GB HBM3", "power.limit": "300.00", "power.default_limit": "700.00"}
+    row = only(doctor_devices.peaks({"rows": [gpu_row(0.3)]}, [driver], 2), "warning")
+    assert "30 % of its data sheet" in row.seen
+    assert "300 of 700 W" in row.to_do
+    assert doctor_devices.peaks({"rows": [gpu_row(0.7)]}, [driver], 2)[0].state == "fine"
+
+
+@pytest.mark.parametrize(("cuda", "hidden", "driver_cuda", "error", "to_do"), [
+    (None, None, "13.0", "", "index with CUDA builds"),
+    ("13.0", "", "13.0", "", "unset CUDA_VISIBLE_DEVICES"),
+    ("13.0", None, "12.4", "", "a driver for CUDA 13.0"),
+    ("12.8", None, "13.0", "no permission", "--gpus all"),
+])  # fmt: skip
+def test_gpus_that_pytorch_cannot_use(
+    cuda: str | None, hidden: str | None, driver_cuda: str, error: str, to_do: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if hidden is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    build, found = {"cuda": cuda, "version": "2.14.1"}, {"gpu_names": [], "error": error}
+    rows = doctor_devices.usable([{"name": "Tesla T4"}], driver_cuda, build, found)
+    assert to_do in only(rows, "warning").to_do
+
+
+def test_what_nvidia_smi_prints_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's own program is not here; these are its words, from a machine that has it."""
+    smi = tmp_path / "nvidia-smi"
+    row = "NVIDIA H100 80GB HBM3, 570.86.15, 81559, 1, 0, 700.00, 700.00, 31"
+    banner = "| NVIDIA-SMI 570.86.15    Driver Version: 570.86.15    CUDA Version: 12.8     |"
+    smi.write_text(f'#!/bin/sh\ncase "$1" in --query*) echo "{row}";; *) echo "{banner}";; esac\n')
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    rows, cuda = doctor_devices.listed()
+    assert rows[0]["name"] == "NVIDIA H100 80GB HBM3"
+    assert rows[0]["power.default_limit"] == "700.00"
+    assert cuda == "12.8"
+
+
+# -- storage ---------------------------------------------------------------------------------------------------
+
+
+def look(path: Path, need_bytes: int | None = None) -> list[Finding]:
+    started = time.monotonic()
+    with Checks({"of": "folder", "path": str(path)}) as checks:
+        found = storage.run_directory(checks, path, need_bytes, started)
+        checks.tell({"end": True})
+        checks.wait("removed", time.monotonic() + 5)
+    return found
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], capture_output=True, check=False)
+
+
+def test_a_folder_that_is_not_there_yet_is_looked_at_above(tmp_path: Path) -> None:
+    found = look(tmp_path / "a" / "b")
+    assert [one.state for one in found if one.state == "obstacle"] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    assert "not a folder" in only(look(tmp_path / "runs"), "obstacle").seen
+
+
+@pytest.mark.skipif(is_root, reason="root may write anywhere")
+def test_a_folder_without_permission(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir(mode=0o555)
+    assert "may write there" in only(look(tmp_path / "runs"), "obstacle").to_do
+
+
+@needs_root
+def test_a_read_only_file_system(mounted: Path) -> None:
+    command("mount", "-t", "tmpfs", "-o", "ro,size=1m", "tmpfs", str(mounted))
+    row = only(look(mounted), "obstacle")
+    assert f"tmpfs at {mounted}" in row.seen
+    assert "mount it for writing" in row.to_do
+
+
+@needs_root
+def test_a_full_disk(mounted: Path) -> None:
+    command("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mounted))
+    (mounted / "full").write_bytes(b"x" * (2**20 - 4096))
+    row = only(look(mounted), "obstacle")
+    assert "No space left" in row.seen
+    assert "free some space" in row.to_do
+
+
+@needs_root
+def test_a_disk_without_room_for_the_checkpoints_and_without_inodes(mounted: Path) -> None:
+    command("mount", "-t", "tmpfs", "-o", "size=200m,nr_inodes=100", "tmpfs", str(mounted))
+    assert "3 GB needed" in only(look(mounted, 10**9), "obstacle").seen
+    rows = [one for one in look(mounted) if one.state == "warning"]
+    assert "inodes" in rows[0].seen
+
+
+@needs_root
+def test_a_file_system_that_hangs_does_not_hang_doctor(mounted: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """A frozen file system blocks its writers, as a dead server does."""
+    image = tmp_path / "image"
+    with image.open("wb") as stream:
+        stream.truncate(2**24)
+    if not all(map(shutil.which, ("mkfs.ext4", "fsfreeze"))):
+        pytest.skip("mkfs.ext4 or fsfreeze is not here")
+    command("mkfs.ext4", "-q", str(image))
+    command("mount", "-o", "loop", str(image), str(mounted))
+    command("fsfreeze", "-f", str(mounted))
+    monkeypatch.setattr(storage, "DEADLINE_S", 1.0)
+    try:
+        started = time.monotonic()
+        row = only(look(mounted), "obstacle")
+        assert time.monotonic() - started < 20
+    finally:
+        subprocess.run(["fsfreeze", "-u", str(mounted)], check=True)
+    assert "no answer in 1 s" in row.seen
+    assert "--out" in row.to_do
+
+
+@needs_root
+def test_a_small_shared_memory(mounted: Path) -> None:
+    command("mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(mounted))
+    assert "--shm-size" in only(storage.shared_memory(mounted), "warning").to_do
+
+
+# -- software --------------------------------------------------------------------------------------------------
+
+
+def plant(folder: Path, name: str, version: str, *lines: str) -> None:
+    """The metadata of a distribution, as pip leaves it."""
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir()
+    text = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}", *lines]
+    (info / "METADATA").write_text("\n".join(text) + "\n")
+
+
+def test_versions_that_do_not_fit_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, count = doctor_software.conflicts(doctor_software.libraries())
+    plant(
+        tmp_path,
+        "torchvision",
+        "0.99",
+        "Requires-Dist: numpy==0.1",
+        "Requires-Dist: not-there>=2",
+        "Requires-Python: <3",
+    )
+    plant(tmp_path, "timm", "9", "Requires-Dist: numpy>=1; python_version>'3'", "Requires-Dist: gone; extra == 'all'")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found, _ = doctor_software.conflicts(doctor_software.libraries())
+    new = {one.requirement: one for one in found if one not in before}
+    assert count > 10
+    assert {one.requirement for one in new.values() if one.owner == "torchvision"} == {
+        "numpy==0.1",
+        "not-there>=2",
+        "python<3",
+    }
+    assert not [one for one in new.values() if one.owner == "timm"]
+    rows = [one for one in doctor_software.versions() if "torchvision 0.99 needs numpy==0.1" in one.seen]
+    assert "pip install 'numpy==0.1'" in only(rows, "warning").to_do
+
+
+def test_another_nccl_than_the_one_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(tmp_path, "nvidia_nccl_cu13", "2.30.7")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "LD_LIBRARY_PATH" in only(doctor_software.nccl("2.18.1"), "warning").to_do
+    assert doctor_software.nccl("2.30.7")[0].state == "fine"
+    assert doctor_software.nccl("") == []
+
+
+def test_a_pytorch_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = doctor.examine(out=str(tmp_path))
+    row = only([one for one in found if one.group == "software"], "obstacle")
+    assert "libcudart.so.12" in row.seen
+    assert not doctor.can_start(found)
+
+
+# -- processes -------------------------------------------------------------------------------------------------
+
+
+def test_a_check_that_hangs_or_dies_is_left() -> None:
+    started = time.monotonic()
+    with Checks({}, ("sleep", "60")) as checks:
+        assert checks.wait("said", started + 0.3) is None
+        assert checks.why_ended == ""
+    with Checks({}, (sys.executable, "-c", "raise SystemExit('no such thing')")) as checks:
+        assert checks.wait("said", started + 20) is None
+        assert checks.why_ended == "no such thing"
+    assert time.monotonic() - started < 15
+
+
+# -- hosts -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh client")
+def test_a_host_that_nobody_reaches() -> None:
+    """192.0.2.0/24 is kept for documents (RFC 5737)."""
+    started = time.monotonic()
+    found, rate = doctor_hosts.check("192.0.2.1", None, "runs", None)
+    row = only(found, "obstacle")
+    assert row.what == "host 192.0.2.1"
+    assert "ssh" in row.to_do
+    assert rate is None
+    assert time.monotonic() - started < 10
+
+
+def test_hosts_that_are_no_names() -> None:
+    with pytest.raises(InputError, match="named twice"):
+        doctor_hosts.check("a,a", None, "runs", None)
+
+
+@pytest.fixture
+def two_hosts() -> Iterator[str]:
+    """Two network namespaces on a bridge, 300 Mbit/s out of each."""
+    tag = f"d{os.getpid() % 100_000}"
+    names = [f"{tag}h{i}" for i in (1, 2)]
+    command("ip", "link", "add", f"{tag}b", "type", "bridge")
+    try:
+        command("ip", "link", "set", f"{tag}b", "up")
+        for i, name in enumerate(names, 1):
+            command("ip", "netns", "add", name)
+            command("ip", "link", "add", f"{tag}v{i}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            command("ip", "link", "set", f"{tag}v{i}", "master", f"{tag}b", "up")
+            command("ip", "-n", name, "addr", "add", f"10.91.7.{i}/24", "dev", "eth0")
+            command("ip", "-n", name, "link", "set", "eth0", "up")
+            command("ip", "-n", name, "link", "set", "lo", "up")
+            shape = "root handle 1: tbf rate 300mbit burst 256kb latency 50ms"
+            command("ip", "netns", "exec", name, "tc", "qdisc", "add", "dev", "eth0", *shape.split())
+        yield ",".join(f"netns:{name}" for name in names)
+    finally:
+        for words in (*(("netns", "del", name) for name in names), ("link", "del", f"{tag}b")):
+            subprocess.run(["ip", *words], capture_output=True, check=False)
+
+
+@needs_root
+def test_two_hosts_reach_each_other_at_the_rate_of_their_link(two_hosts: str, tmp_path: Path) -> None:
+    found, rate = doctor_hosts.check(two_hosts, str(tmp_path), str(tmp_path), 2)
+    assert [one for one in found if one.state == "obstacle"] == []
+    assert rate is not None
+    assert 0.5 * 300e6 / 8 < rate < 1.1 * 300e6 / 8
+    trip = next(one for one in found if one.what == "reach").numbers["round_trip_s"]
+    assert 0 < float(trip or 0) < 1
+    assert sum("sees" in one.seen for one in found) == 2
+
+
+@needs_root
+def test_hosts_that_are_cut_off_see_no_folder_and_leave_one_without_ranks(two_hosts: str, tmp_path: Path) -> None:
+    first = two_hosts.split(",")[0].removeprefix("netns:")
+    subprocess.run(["ip", "-n", first, "route", "add", "blackhole", "10.91.7.2/32"], check=True)
+    found, rate = doctor_hosts.check(two_hosts, str(tmp_path / "gone"), "runs", 1)
+    rows = {one.what: one for one in found if one.state == "obstacle"}
+    assert rate is None
+    assert "cluster.count=2" in rows["ranks"].to_do
+    cut = rows[f"netns:{first} to netns:{two_hosts.split(':')[-1]}"]
+    assert "firewall" in cut.to_do
+    assert "share" in rows[f"netns:{first} and the run directory"].to_do
+
+
+def test_clocks_that_are_apart() -> None:
+    assert only(doctor_hosts._clocks({"a": (0.0, 0.01), "b": (3.0, 0.02)}), "warning").what == "clocks"
+    assert doctor_hosts._clocks({"a": (0.0, 0.01), "b": (0.02, 0.02)})[0].state == "fine"
+
+
+def test_hosts_with_other_versions() -> None:
+    def asked(name: str, torch: str) -> doctor_hosts.Asked:
+        facts = {"cores": 8, "gpus": [{"name": "Tesla T4"}] * 2, "versions": {"python": "3.12.1", "torch": torch}}
+        return doctor_hosts.Asked(Host(name, "10.0.0.1", "eth0", ("ssh", name)), None, facts)  # type: ignore[arg-type]
+
+    found = doctor_hosts._facts([asked("a", "2.14.1"), asked("b", "2.13.0")])
+    assert "8 cores, 2 × Tesla T4" in found[0].seen
+    row = only(found, "warning")
+    assert row.what == "torch differs"
+    assert row.seen == "2.14.1 on a, 2.13.0 on b"
+
+
+def test_a_host_on_which_nothing_starts() -> None:
+    host = Host("b", "10.0.0.2", "eth0", ("ssh", "b"))
+    with Checks({}, (sys.executable, "-c", "raise SystemExit('env: python: No such file')")) as checks:
+        checks.wait("facts", time.monotonic() + 20)
+        row = doctor_hosts._silent(host, checks)
+    assert row.seen == "env: python: No such file"
+    assert "at the same path" in row.to_do

@@ -1,0 +1,91 @@
+"""What a target takes: told, of a curve, of a job; and the command that plans with it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chronograd.cli.main import main
+from chronograd.errors import InputError
+from chronograd.plan.effort import of_curve, of_epochs, of_job
+from chronograd.job import Job, from_dict
+
+JOB = {
+    "network": {"name": "lenet5"}, "data": {"name": "synthetic", "samples": 60000, "shape": [1, 28, 28], "classes": 10}, "cluster": {"device": "v100"},
+    "training": {"epochs": 40, "batch": 100, "schedule": "multi_step", "milestones": [0.5, 0.75]},
+}  # fmt: skip
+
+
+def job(**training: object) -> Job:
+    return from_dict({**JOB, "training": {**JOB["training"], **training}})  # type: ignore[dict-item]
+
+
+def test_told_epochs() -> None:
+    effort = of_epochs(3, 60000, 100, (500, 600, 700))
+    assert (effort.samples, effort.noise_scale) == (180000, (500, 600, 700))
+    assert effort.steps(100)[0] == 1800
+
+
+def test_a_job_whose_rate_falls_reaches_it_after_its_second_drop() -> None:
+    falling = of_job(job(), 1000, 0.9)
+    assert 30_000 < falling.samples < 33_000
+    assert of_job(job(schedule="constant", milestones=[]), 1000, 0.9).samples == 40_000
+    assert of_job(job(), 1000, None).samples == 40_000
+
+
+def test_a_curve_tells_when_it_was_or_will_be_reached(tmp_path: Path) -> None:
+    epochs = np.arange(1, 31)
+    accuracies = 0.95 - 0.5 * np.exp(-0.1 * epochs)
+    file = tmp_path / "log.csv"
+    file.write_text("epoch,accuracy\n" + "".join(f"{k},{a:.6f}\n" for k, a in zip(epochs, accuracies, strict=True)))
+    constant = job(schedule="constant", milestones=[])
+    assert of_curve(file, constant, 1000, 0.9).samples == 24_000  # 1 - 0.9 - 0.05 = 0.5 exp(-2.3)
+    ahead = of_curve(file, constant, 1000, 0.94)
+    assert ahead.samples == pytest.approx(1000 * math.log(50) / 0.1, rel=0.01)
+    assert "forecast" in ahead.source
+    with pytest.raises(InputError, match="not forecast to reach 96 %"):
+        of_curve(file, constant, 1000, 0.96)
+
+
+def test_the_command_on_a_job_worked_out_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Hours are steps x step time, dollars hours x price; all of it from what `predict` says of the chosen setting."""
+    file = tmp_path / "job.yaml"
+    file.write_text(json.dumps({**JOB, "cluster": {"device": "v100", "price_usd_per_hour": 2.0}}))
+    words = [
+        "plan",
+        str(file),
+        "--on",
+        "v100",
+        "--counts",
+        "1,2",
+        "--batches",
+        "50,100",
+        "--prices",
+        "on-demand",
+        "--json",
+    ]
+    goal = ["--epochs-to-target", "10", "--target-accuracy", "0.9", "--noise-scale", "300", "--budget", "50"]
+    goal += ["--deadline", "6h"]
+    assert main([*words, *goal]) == 0
+    found = json.loads(capsys.readouterr().out)
+    chosen = found["chosen"]
+    batch = chosen["count"] * chosen["batch_per_device"]
+    asked = [f"cluster.count={chosen['count']}", f"training.batch={batch}"]
+    assert main(["predict", str(file), *asked, "--json"]) == 0
+    step_s = json.loads(capsys.readouterr().out)["quantities"]["step_time_s"]["value"]
+    steps = 10 * 600 * (1 + 300 / batch) / (1 + 300 / 100)
+    assert chosen["steps"] == pytest.approx(steps)
+    assert chosen["hours"] == pytest.approx(steps * step_s / 3600)
+    assert chosen["dollars"] == pytest.approx(2.0 * chosen["count"] * steps * step_s / 3600)
+    assert chosen["dollars"] == min(row["dollars"] for row in found["front"])
+    assert main([*words, *goal, "--budget", "0.0000001"]) == 0
+    assert json.loads(capsys.readouterr().out)["chosen"] is None
+    assert main([*words[:-1], *goal[:-1], "1ms"]) == 2
+    assert main([*words[:-1], *goal[:-1], "1s"]) == 0
+    assert "nothing fits with 80 %" in capsys.readouterr().out
+    assert main([*words[:-1], *goal, "--largest-batch"]) == 2
+    assert main([*words[:-1], *goal, "--noise-scale", "9:3"]) == 2

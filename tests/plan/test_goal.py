@@ -1,0 +1,155 @@
+"""Goals, on settings whose answer can be worked out by hand, and one that has none."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chronograd.errors import InputError
+from chronograd.hardware import catalog
+from chronograd.job import Job, from_dict
+from chronograd.plan.goal import KINDS, Choices, Effort, Goal, Spot, changes, choose, missing
+
+EXACT = 0.0
+V100, T4 = catalog.device("v100"), catalog.device("t4")
+ENDLESS = (1e12, 1e12, 1e12)  # a noise scale far beyond any batch: n times the batch needs 1/n of the steps
+NONE = (0.0, 0.0, 0.0)  # no noise: a larger batch needs as many steps
+
+
+def job(price: float | None = None) -> Job:
+    cluster = {"device": "v100"} | ({} if price is None else {"price_usd_per_hour": price})
+    return from_dict({"network": {"name": "lenet5"}, "data": {"name": "digits"}, "cluster": cluster})
+
+
+def table(counts: list[int], step_s: list[float], batch: int = 100, sigma: float = EXACT) -> dict[str, np.ndarray]:
+    n = len(counts)
+    return {
+        "device": np.zeros(n, dtype=int), "count": np.array(counts), "batch_per_rank": np.full(n, batch),
+        "algorithm": np.zeros(n, dtype=int), "step_time_s": np.array(step_s), "sigma_log": np.full(n, sigma),
+        "fits": np.full(n, True),
+    }  # fmt: skip
+
+
+def found(rows: dict[str, np.ndarray], effort: Effort, goal: Goal, price: float = 3.0) -> Choices:
+    return choose(rows, [V100], job(price), effort, goal, kinds=("on-demand",))
+
+
+class TestByHand:
+    def test_a_deadline_takes_the_cheapest_in_time(self) -> None:
+        """3.6e6 samples of batch 100 at 1 s a step: 10 h on 1, 5 h on 2 at 1 s, 3 h on 4 at 1.2 s; 30, 30 and 36 dollars."""
+        rows = table([1, 2, 4], [1.0, 1.0, 1.2])
+        effort = Effort(3.6e6, 100, EXACT, noise_scale=ENDLESS)
+        taken = {hours: found(rows, effort, Goal(deadline_s=3600 * hours)).chosen for hours in (2.9, 3.1, 5.1, 11)}
+        assert taken == {2.9: None, 3.1: 2, 5.1: 1, 11: 1}  # 1 and 2 devices cost the same, 2 are faster
+        one = found(rows, effort, Goal(deadline_s=3600 * 3.1))
+        assert one.columns["hours"] == pytest.approx([10, 5, 3])
+        assert one.columns["dollars"] == pytest.approx([30, 30, 36])
+        assert one.front() == [2, 1]
+
+    def test_a_budget_takes_the_fastest_it_pays(self) -> None:
+        rows, effort = table([1, 2, 4], [1.0, 1.0, 1.2]), Effort(3.6e6, 100, EXACT, noise_scale=ENDLESS)
+        taken = {budget: found(rows, effort, Goal(budget)).chosen for budget in (29, 31, 37)}
+        assert taken == {29: None, 31: 1, 37: 2}
+
+    def test_without_noise_more_workers_only_cost_more(self) -> None:
+        """36,000 steps whatever the batch: 10 h and 30 dollars on 1, 10 h and 60 on 2."""
+        rows, effort = table([1, 2], [1.0, 1.0]), Effort(3.6e6, 100, EXACT, noise_scale=NONE)
+        choice = found(rows, effort, Goal(deadline_s=36001))
+        assert choice.columns["dollars"] == pytest.approx([30, 60])
+        assert (choice.chosen, choice.front()) == (0, [0])
+        at_critical = Effort(3.6e6, 100, EXACT, noise_scale=(100, 100, 100))  # 36,000 at batch 100, 27,000 at 200
+        assert found(rows, at_critical, Goal()).columns["steps"] == pytest.approx([36000, 27000])
+
+    def test_nothing_fits(self) -> None:
+        """10 h and 30 dollars, 5 h and 30 dollars: not in 4 h, not for 20 dollars."""
+        rows, effort = table([1, 2], [1.0, 1.0]), Effort(3.6e6, 100, EXACT, noise_scale=ENDLESS)
+        choice = found(rows, effort, Goal(20.0, 4 * 3600.0))
+        assert (choice.chosen, choice.columns["probability"].tolist(), changes(choice)) == (None, [0, 0], [])
+        assert missing(choice) == {"deadline_h": None, "budget_usd": None}
+        assert missing(found(rows, effort, Goal(40.0, 4 * 3600.0))) == {
+            "deadline_h": pytest.approx(5),
+            "budget_usd": None,
+        }
+
+    def test_what_would_change_it(self) -> None:
+        rows, effort = table([1, 2, 4], [1.0, 1.1, 1.2]), Effort(3.6e6, 100, EXACT, noise_scale=ENDLESS)
+        choice = found(rows, effort, Goal(50.0, 6 * 3600.0))  # 10 h for 30, 5.5 h for 33, 3 h for 36
+        assert choice.chosen == 1
+        told = [(one.what, one.value, one.row) for one in changes(choice)]
+        assert told == [
+            ("deadline", pytest.approx(5.5), 2), ("deadline", pytest.approx(10), 0), ("budget", pytest.approx(33), None),
+            ("steps", pytest.approx(6 / 5.5), None),
+        ]  # fmt: skip
+
+
+def test_probability_is_that_of_a_log_normal() -> None:
+    rows = table([1], [1.0], sigma=0.3)
+    effort = Effort(3.6e6, 100, 0.4, noise_scale=ENDLESS)  # together 0.5
+    for deadline, expected in ((10.0, 0.5), (10 * math.exp(0.5), 0.8413), (10 * math.exp(-1.0), 0.0228)):
+        choice = found(rows, effort, Goal(deadline_s=3600 * deadline))
+        assert choice.columns["probability"][0] == pytest.approx(expected, abs=1e-4)
+    assert choice.interval("hours", 0) == pytest.approx((10 * math.exp(-0.6408), 10 * math.exp(0.6408)))
+    unsure = found(rows, Effort(3.6e6, 100, 0.4, 0.7, ENDLESS), Goal(deadline_s=1e9))
+    assert (unsure.columns["probability"][0], unsure.chosen) == (pytest.approx(0.7), None)  # 80 % are asked for
+    assert missing(unsure) == {"deadline_h": None, "budget_usd": None}
+
+
+def test_an_unknown_noise_scale_widens_what_is_far_from_the_batch() -> None:
+    effort = Effort(1e6, 64, EXACT)
+    assert effort.noise_scale == (128, 512, 2048)
+    _, sigmas = effort.steps(np.array([32, 64, 128, 1024]))
+    assert sigmas[1] == 0
+    assert 0 < sigmas[2] < sigmas[3]
+
+
+def test_spot_is_cheaper_and_slower() -> None:
+    rows = table([8], [1.0])
+    listed = catalog.price_of("t4", "spot")
+    assert listed is not None
+    effort = Effort(2.88e7, 100, EXACT, noise_scale=ENDLESS)  # 36,000 s
+    choice = choose(rows, [T4], job(), effort, Goal(), Spot(per_hour=0.6, lost_s=600))
+    spot = int(np.flatnonzero(choice.columns["kind"] == KINDS.index("spot"))[0])
+    nodes = -(-8 // T4.node.devices_per_node)
+    assert choice.columns["hours"][spot] == pytest.approx(10 / (1 - 0.1 * nodes))
+    assert choice.columns["dollars"][spot] == pytest.approx(8 * listed.usd_per_device_hour * 10 / (1 - 0.1 * nodes))
+    assert np.isinf(Spot(per_hour=7, lost_s=600).slow_down(1))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 64), st.floats(0.01, 10)), min_size=1, max_size=12),
+    st.floats(1, 1000), st.floats(1e3, 1e6), st.floats(0.1, 0.95),
+)  # fmt: skip
+def test_the_choice_keeps_the_goal_and_none_that_does_is_cheaper(
+    settings: list[tuple[int, float]], budget: float, deadline_s: float, confidence: float
+) -> None:
+    counts, seconds = (list(column) for column in zip(*settings, strict=True))
+    effort = Effort(3.6e6, 100, 0.2, 0.97, (100, 800, 6400))
+    choice = found(table(counts, seconds, sigma=0.2), effort, Goal(budget, deadline_s, confidence))
+    able = choice.columns["probability"] >= confidence
+    sure = choice.surely("hours"), choice.surely("dollars")
+    assert (able == ((sure[0] <= deadline_s / 3600 * (1 + 1e-9)) & (sure[1] <= budget * (1 + 1e-9)))).all()
+    if choice.chosen is None:
+        assert not able.any()
+    else:
+        assert able[choice.chosen]
+        assert choice.columns["dollars"][choice.chosen] == choice.columns["dollars"][able].min()
+    front = choice.front()
+    hours, dollars = choice.columns["hours"], choice.columns["dollars"]
+    for row in range(len(hours)):
+        beaten = any(hours[f] <= hours[row] and dollars[f] <= dollars[row] for f in front)
+        assert beaten
+
+
+@pytest.mark.parametrize("bad", [{"budget_usd": 0.0}, {"deadline_s": -1.0}, {"confidence": 1.0}])
+def test_what_is_no_goal(bad: dict[str, float]) -> None:
+    with pytest.raises(InputError, match="goal"):
+        Goal(**bad)
+
+
+def test_no_samples_are_no_effort() -> None:
+    with pytest.raises(InputError, match="epochs above 0"):
+        Effort(0.0, 100)

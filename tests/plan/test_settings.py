@@ -1,0 +1,120 @@
+"""Many settings at once are the same as one by one; the largest batch that fits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chronograd import job as jobs
+from chronograd.count.network import trace_network
+from chronograd.errors import InputError
+from chronograd.hardware import catalog
+from chronograd.predict.collectives import ALGORITHMS
+from chronograd.predict.memory import reserve_bytes
+from chronograd.plan.settings import evaluate, largest_batch
+from chronograd.predict.prediction import predict, predict_step, setting_of
+from chronograd.trace import Trace
+
+DEVICES = ("k80", "v100", "h100", "cpu")
+COUNTS = (1, 2, 3, 8, 16, 100)
+BATCHES = (1, 4, 48)
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return trace_network("resnet20")
+
+
+def job_of(*fields: str) -> jobs.Job:
+    plain = jobs.from_dict(
+        {
+            "network": {"name": "resnet20"},
+            "data": {"name": "synthetic", "shape": [3, 32, 32], "classes": 10},
+            "training": {"recipe": "sgd-momentum"},
+            "cluster": {"device": "v100"},
+        }
+    )
+    return jobs.changed(plain, fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        (),
+        ("training.zero_stage=3", "training.activation_checkpointing=blocks"),
+        ("training.optimizer=adamw", "training.zero_stage=1", "cluster.per_node=2"),
+        ("cluster.step_sigma_log=0.1", "cluster.input_samples_per_s=1000"),
+    ],
+    ids=lambda fields: " ".join(fields) or "plain",
+)
+def test_columns_are_what_a_single_prediction_gives(trace: Trace, fields: tuple[str, ...]) -> None:
+    table = evaluate(trace, job_of(*fields), DEVICES, COUNTS, BATCHES, ALGORITHMS)
+    num = len(DEVICES) * len(COUNTS) * len(BATCHES) * len(ALGORITHMS)
+    assert {len(column) for column in table.values()} == {num}
+    for i in np.random.default_rng(1).choice(num, 60, replace=False):
+        count, batch = int(table["count"][i]), int(table["batch_per_rank"][i])
+        job = job_of(*fields, f"cluster.count={count}", f"training.batch={batch * count}")
+        device = catalog.device(DEVICES[table["device"][i]])
+        step = predict_step(trace, setting_of(job, ALGORITHMS[table["algorithm"][i]], device))
+        assert table["step_time_s"][i] == pytest.approx(step.seconds, rel=1e-9)
+        assert table["throughput_samples_per_s"][i] == pytest.approx(batch * count / step.seconds, rel=1e-9)
+        assert np.ceil(table["memory_bytes"][i]) == pytest.approx(step.memory.total, abs=5)
+        assert table["fits"][i] == (step.memory.total <= device.memory_bytes - reserve_bytes(device))
+
+
+def test_prices_are_per_device_and_missing_where_unknown(trace: Trace) -> None:
+    table = evaluate(trace, job_of(), ("k80", "cpu"), (1, 4), (32,))
+    one = catalog.price_of("k80").usd_per_device_hour
+    assert table["cost_usd_per_hour"][:2].tolist() == [one, 4 * one]
+    assert np.isnan(table["cost_usd_per_hour"][2:]).all()
+    stated = evaluate(trace, job_of("cluster.price_usd_per_hour=2"), ("cpu",), (3,), (32,))
+    assert stated["cost_usd_per_hour"].tolist() == [6.0]
+
+
+def test_a_trace_of_one_batch_cannot_be_planned() -> None:
+    fixed = trace_network("resnet20", fixed_batch=8)
+    with pytest.raises(InputError, match="batch 8 only"):
+        evaluate(fixed, job_of(), DEVICES, COUNTS, BATCHES)
+
+
+def test_a_second_forward_of_the_blocks_is_added_to_backward(trace: Trace) -> None:
+    batch = "training.batch=256"
+    plain = predict_step(trace, setting_of(job_of(batch))).parts
+    saving = predict_step(trace, setting_of(job_of(batch, "training.activation_checkpointing=blocks"))).parts
+    added = saving["backward_s"] - plain["backward_s"]
+    # All but the stem, the head and the loss.
+    assert 0.85 * plain["forward_s"] < added < plain["forward_s"]
+    assert saving["forward_s"] == plain["forward_s"]
+
+
+def test_stage_3_moves_half_as_much_again(trace: Trace) -> None:
+    many = ("cluster.count=8", "training.batch=2048")
+    total = {s: predict_step(trace, setting_of(job_of(*many, f"training.zero_stage={s}"))) for s in (0, 1, 2, 3)}
+    seconds = {s: step.communication.total_s for s, step in total.items()}
+    assert seconds[1] == seconds[2] == seconds[0]
+    assert seconds[3] == pytest.approx(1.5 * seconds[0])
+    assert total[3].memory.optimizer_state == pytest.approx(total[0].memory.optimizer_state / 8, abs=1)
+
+
+def test_the_largest_batch_fills_the_device(trace: Trace) -> None:
+    found = largest_batch(trace, job_of())
+    assert found.capacity_bytes == catalog.device("v100").memory_bytes
+    by_batch = dict(found.rows)
+    assert found.fits(by_batch[found.batch])
+    assert not found.fits(by_batch[found.batch + 1])
+    half = largest_batch(trace, job_of(), capacity_bytes=2 * 10**9, reserve=0)
+    assert half.batch == pytest.approx(2e9 / (by_batch[found.batch].activations / found.batch), rel=0.01)
+    more = largest_batch(trace, job_of("training.activation_checkpointing=blocks"))
+    assert more.batch > 1.5 * found.batch
+
+
+def test_a_prediction_has_layers_and_says_what_does_not_fit(trace: Trace) -> None:
+    record = predict(trace, job_of("training.batch=64"))
+    layers, best = record.tables["layers"], record.tables["most_to_win"]
+    assert len(layers) >= 12
+    assert [row["time_to_win_s"] for row in best] == sorted((r["time_to_win_s"] for r in layers), reverse=True)[:3]
+    passes = record.value("forward_s") + record.value("backward_s")
+    assert sum(row["time_s"] for row in layers) == pytest.approx(passes)
+    assert 0 < record.value("ppp") < 1
+    too_many = predict(trace, job_of("training.batch=400000"))
+    assert any("does not fit" in note for note in too_many.notes)
