@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.sources import neusight
+from chronograd.calibrate.tables import fit_table, join, prior_of
 from chronograd.errors import NotFoundError
 from chronograd.fit.tables import read_table
 from chronograd.hardware import catalog
-from chronograd.calibrate.tables import fit_table, join, prior_of
 from chronograd.predict.calibration import Calibration
 
 FOLDER = Path(catalog.__file__).parent / "calibrations"

@@ -26,10 +26,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from chronograd.compare.gate import judge, read_condition
 from chronograd.job import Job, from_dict
 from chronograd.launch import jobs
 from chronograd.measure import environment
-from chronograd.compare.gate import judge, read_condition
 from chronograd.record import Record
 
 # Options of the network: as it is, and with a fifth more.

@@ -22,12 +22,12 @@ from typing import Any
 
 from benchmarks.network import BURST_BYTES, network, why_not
 from benchmarks.ranks import QUANTITIES, judged, make_job
+from chronograd.calibrate.machine import calibrate_once
 from chronograd.cli.main import main as chronograd
 from chronograd.data.trace_job import trace_job
 from chronograd.job import Job, changed
 from chronograd.launch import jobs
 from chronograd.measure import environment
-from chronograd.calibrate.machine import calibrate_once
 from chronograd.predict.prediction import predict
 
 RATES_MBIT = (100, 300, 1000)

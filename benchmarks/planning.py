@@ -18,9 +18,9 @@ import numpy as np
 from chronograd import job as jobs
 from chronograd.count.cache import cached_trace
 from chronograd.hardware import catalog
-from chronograd.predict.collectives import ALGORITHMS
 from chronograd.plan.goal import Effort, Goal, changes, choose
 from chronograd.plan.settings import evaluate
+from chronograd.predict.collectives import ALGORITHMS
 from chronograd.predict.prediction import predict_step, setting_of
 
 AIM_SETTINGS, AIM_S = 100_000, 2.0

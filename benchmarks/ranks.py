@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from chronograd.calibrate.machine import calibrate_link, calibrate_once
 from chronograd.data.trace_job import trace_job
 from chronograd.job import Job, from_dict
 from chronograd.launch import jobs
 from chronograd.measure import environment
-from chronograd.calibrate.machine import calibrate_link, calibrate_once
 from chronograd.predict.prediction import predict
 
 # Network, global batch and shape of an image; small and large gradients, little and much work.

@@ -14,9 +14,9 @@ from benchmarks.sources import row_of
 from benchmarks.sources import timm as timm_source
 
 from benchmarks import accuracy
+from chronograd.calibrate.tables import join
 from chronograd.fit.tables import Row, Table
 from chronograd.hardware import catalog
-from chronograd.calibrate.tables import join
 from chronograd.predict.calibration import from_datasheet
 
 ROOT = Path(__file__).parent.parent

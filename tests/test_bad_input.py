@@ -23,13 +23,13 @@ from hypothesis import strategies as st
 
 from chronograd import files
 from chronograd import job as jobs
+from chronograd.calibrate.tables import join
 from chronograd.cli.main import main
 from chronograd.data.labels import read_labels
 from chronograd.errors import ChronogradError, FileFormatError, InputError, JobError, RunError
 from chronograd.fit.tables import read_table
 from chronograd.hardware import catalog
 from chronograd.launch.jobs import resume, train
-from chronograd.calibrate.tables import join
 from chronograd.models.weights import load_pretrained
 from chronograd.record import Record
 from chronograd.rundir import RunDir, StepFollower, list_runs, read_steps

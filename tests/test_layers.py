@@ -1,8 +1,9 @@
-"""A room imports only rooms printed above it in the design, and torch only below its line."""
+"""A room imports only rooms printed above it in docs/architecture.md, torch only below its line, and no circle is left."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,14 +12,28 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "chronograd"
-# In the order of the design; a room imports rooms to its left. Files at the top of the package come first.
-TOP = ["units", "errors", "files", "trace", "record", "stepline", "recipes", "job", "rundir"]
-ROOMS = [
-    *["hardware", "predict", "fit"],
-    *["models", "count", "measure", "data", "train", "backends", "launch", "detect", "deploy", "rl"],
-    *["explain", "report", "studies", "cli"],
-]
-WITHOUT_TORCH = {*TOP, "hardware", "predict", "fit", "report", "explain"}
+ARCHITECTURE = Path(__file__).parent.parent / "docs" / "architecture.md"
+TORCH_LINE = "no torch above this line"
+
+
+def _order() -> tuple[list[str], set[str]]:
+    """Rooms from top to bottom as docs/architecture.md prints them, and those that need no torch."""
+    (block,) = re.findall(r"## The rooms.*?```text\n(.*?)```", ARCHITECTURE.read_text(), re.DOTALL)
+    rooms: list[str] = []
+    above: set[str] = set()
+    for line in block.splitlines():
+        if TORCH_LINE in line:
+            above = set(rooms)
+        rooms += [
+            name.rstrip("/").removesuffix(".py")
+            for name in re.findall(r"[a-z_]+(?:/|\.py)(?=\s|$)", line.split("  ")[0])
+        ]
+    return rooms, above
+
+
+ROOMS, ABOVE = _order()
+# Below the line because of what they import, and yet free of torch themselves.
+WITHOUT_TORCH = {*ABOVE, "report", "explain", "watch"}
 # Heavy optional parts, each confined to the files that need them.
 CONFINED = {
     "torchvision": {"models/registry.py", "models/keras_networks.py", "data/published.py", "models/weights.py"},
@@ -61,8 +76,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def test_every_room_is_in_the_design() -> None:
-    rooms = {room_of(p) for p in files()} - {"__init__", "__main__"}
-    assert rooms <= {*TOP, *ROOMS}
+    assert {room_of(p) for p in files()} - {"__init__", "__main__"} == set(ROOMS)
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda p: str(p.relative_to(SOURCE)))
@@ -70,17 +84,42 @@ def test_imports_point_up(path: Path) -> None:
     room = room_of(path)
     if room in ("__init__", "__main__"):
         return
-    order = [*TOP, *ROOMS]
     for name in imports(path):
         parts = name.split(".")
         if parts[0] == "chronograd" and len(parts) > 1:
-            assert parts[1] in order, f"{name} is no room"
-            assert order.index(parts[1]) <= order.index(room), f"{room} must not import {name}"
+            assert parts[1] in ROOMS, f"{name} is no room"
+            assert ROOMS.index(parts[1]) <= ROOMS.index(room), f"{room} must not import {name}"
         if parts[0] == "torch":
             assert room not in WITHOUT_TORCH, f"{room} is above the torch line"
         if parts[0] in CONFINED:
             where = str(path.relative_to(SOURCE))
             assert where in CONFINED[parts[0]], f"{parts[0]} is confined to {sorted(CONFINED[parts[0]])}"
+
+
+def test_no_two_files_import_each_other() -> None:
+    """Nor any more of them in a circle, imports for types included."""
+    names = {
+        ".".join(("chronograd", *p.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__"): p
+        for p in files()
+    }
+    imported = {
+        name: {found for found in imports(path) if found in names and found not in (name, "chronograd")} for name, path in names.items()
+    }
+    while free := [name for name, others in imported.items() if not others & imported.keys()]:
+        for name in free:
+            del imported[name]
+    # What is left imports a circle, or is one.
+    circles = {name for name in imported if name in _reached(name, imported)}
+    assert not circles
+
+
+def _reached(start: str, imported: dict[str, set[str]]) -> set[str]:
+    seen: set[str] = set()
+    ahead = {start}
+    while ahead:
+        ahead = {other for name in ahead for other in imported.get(name, ())} - seen
+        seen |= ahead
+    return seen
 
 
 def _run(code: str) -> subprocess.CompletedProcess[str]:

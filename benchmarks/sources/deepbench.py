@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.kernels import Convolution, fit_kernels, gemm
 from benchmarks.sources import Row, row_of
 from chronograd.errors import NotFoundError
 from chronograd.fit.device import Sample
-from benchmarks.kernels import Convolution, fit_kernels, gemm
 from chronograd.hardware import catalog
 from chronograd.predict.calibration import Calibration, from_datasheet
 from chronograd.predict.compute import Work

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.sources import Row, row_of
+from chronograd.calibrate.machine import Setup, calibrate
 from chronograd.count.cache import cached_trace
 from chronograd.hardware.catalog import Device
 from chronograd.measure import environment
-from chronograd.calibrate.machine import Setup, calibrate
 from chronograd.models import registry
 from chronograd.predict.calibration import Z80, Calibration
 from chronograd.predict.compute import operator_seconds, phase_seconds

@@ -17,9 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.sources import Row, row_of
-from chronograd.count.cache import cached_trace
-from chronograd.fit.device import Sample, fit_calibration
 from benchmarks.kernels import (
     batched_gemm,
     elementwise,
@@ -29,6 +26,9 @@ from benchmarks.kernels import (
     softmax,
     spread_rates,
 )
+from benchmarks.sources import Row, row_of
+from chronograd.count.cache import cached_trace
+from chronograd.fit.device import Sample, fit_calibration
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Node
 from chronograd.predict.calibration import Z80, Calibration, from_datasheet

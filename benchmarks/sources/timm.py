@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.sources import Row, row_of
+from chronograd.calibrate.tables import Timed, fit_table, join, prior_of, ratios
 from chronograd.errors import InputError, NotFoundError
 from chronograd.fit.tables import Table, read_table, shuffled
 from chronograd.hardware import catalog
-from chronograd.calibrate.tables import Timed, fit_table, join, prior_of, ratios
 from chronograd.predict.calibration import Z80, Calibration
 from chronograd.predict.relatives import CARRIED_EXPONENT, CARRIED_SPREAD, NEAR_SD
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from chronograd.record import Record
 from chronograd.figure import Figure
+from chronograd.record import Record
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from chronograd.answer import Page, Section
+from chronograd.calibrate.machine import calibrate_once
 from chronograd.count.layers import summary
 from chronograd.data.datasets import card
 from chronograd.data.trace_job import trace_job
@@ -22,11 +24,9 @@ from chronograd.hardware import catalog
 from chronograd.job import Job, changed, resolved
 from chronograd.launch import jobs
 from chronograd.measure import environment
-from chronograd.calibrate.machine import calibrate_once
 from chronograd.predict.memory import optimizer_kind
 from chronograd.predict.prediction import predict
 from chronograd.record import Quantity, Record, subtract
-from chronograd.answer import Page, Section
 from chronograd.report.sections import (
     accuracy_of_prediction_section,
     counts_section,

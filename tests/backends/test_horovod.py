@@ -14,6 +14,7 @@ import pytest
 from chronograd import job as jobs
 from chronograd.backends import horovod, registry
 from chronograd.backends.horovod import build as horovod_build
+from chronograd.backends.horovod import rank
 from chronograd.backends.plan import RankPlan
 from chronograd.errors import JobError, RunError
 from chronograd.job import Job
@@ -68,7 +69,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 def test_where_it_is_not_built_the_command_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(RunError, match=r"python -m chronograd\.backends\.horovod_build"):
+    with pytest.raises(RunError, match=r"python -m chronograd\.backends\.horovod\.build"):
         registry.find("horovod")
 
 
@@ -110,7 +111,7 @@ def test_what_it_cannot_do_is_refused_before_anything_runs(monkeypatch: pytest.M
 
 def test_a_rank_needs_horovodrun(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOROVOD_RANK", raising=False)
-    assert horovod.main() == 1
+    assert rank.main() == 1
     assert "started without horovodrun" in capsys.readouterr().err
 
 

@@ -6,9 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from chronograd.errors import InputError
-from chronograd.fit.device import Sample
 from benchmarks.kernels import (
     Convolution,
     Residual,
@@ -22,6 +19,9 @@ from benchmarks.kernels import (
     softmax,
     spread_rates,
 )
+
+from chronograd.errors import InputError
+from chronograd.fit.device import Sample
 from chronograd.hardware.catalog import device
 from chronograd.predict.calibration import Calibration, ClassRate, from_datasheet
 from chronograd.predict.compute import Work

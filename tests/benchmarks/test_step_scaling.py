@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from benchmarks.step_scaling import StepModel, Steps, fit_step, scaled_step_s
 
 from chronograd.errors import InputError
-from benchmarks.step_scaling import StepModel, Steps, fit_step, scaled_step_s
 
 
 class TestScaledStep:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from chronograd.calibrate import links
+from chronograd.calibrate.links import Timed
 from chronograd.cli.main import main
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
-from chronograd.calibrate import links
-from chronograd.calibrate.links import Timed
 from chronograd.predict.collectives import all_gather, broadcast, reduce_scatter, ring
 
 

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
+from chronograd.calibrate.blocks import blocks
+from chronograd.calibrate.machine import WORKER, Setup, default_setups, machine_key
+from chronograd.calibrate.workers import run_workers
 from chronograd.cli.main import main
 from chronograd.count.tracing import trace
 from chronograd.errors import RunError
 from chronograd.hardware import catalog
-from chronograd.calibrate.blocks import blocks
-from chronograd.calibrate.machine import WORKER, Setup, default_setups, machine_key
-from chronograd.calibrate.workers import run_workers
 from chronograd.predict.calibration import CLASSES, calibrations
 from chronograd.trace import MATRIX_KINDS
 

@@ -10,9 +10,9 @@ import pytest
 
 from chronograd.backends import registry
 from chronograd.cli.main import main
-from chronograd.errors import RunError
 from chronograd.doctor import checks as doctor_checks
 from chronograd.doctor import storage as doctor_storage
+from chronograd.errors import RunError
 from chronograd.job import BACKENDS
 from chronograd.measure import environment
 

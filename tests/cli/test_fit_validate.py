@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chronograd.calibrate.tables import join
 from chronograd.cli.main import main
 from chronograd.fit.tables import Row, Table
 from chronograd.hardware import catalog
-from chronograd.calibrate.tables import join
 from chronograd.predict.calibration import calibrations, from_datasheet
 
 timm = pytest.importorskip("timm")

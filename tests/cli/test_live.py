@@ -19,8 +19,8 @@ from chronograd import job as jobs
 from chronograd.cli import records
 from chronograd.cli.main import main
 from chronograd.record import Quantity, Record
-from chronograd.watch.terminal import Screen
 from chronograd.rundir import RunDir
+from chronograd.watch.terminal import Screen
 
 NETWORKS = Path(__file__).parent.parent / "train"
 STEPS = 32  # 4 epochs of 8

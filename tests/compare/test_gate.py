@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chronograd.errors import FileFormatError, InputError, NotFoundError
 from chronograd.compare.gate import judge, load_runs, read_condition
+from chronograd.errors import FileFormatError, InputError, NotFoundError
 from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir
 

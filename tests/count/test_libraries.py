@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import torch
+from chronograd.count.conventions import as_fvcore_counts
 from torch import nn
 
-from chronograd.count.conventions import as_fvcore_counts
 from chronograd.count.layers import layers
 from chronograd.count.network import trace_network
 from chronograd.count.tracing import trace

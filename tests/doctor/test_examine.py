@@ -14,22 +14,22 @@ from typing import Any
 import pytest
 
 from chronograd import job as jobs
+from chronograd.calibrate import processor
 from chronograd.data.trace_job import trace_job
-from chronograd.errors import InputError
-from chronograd.doctor import examine as doctor
 from chronograd.doctor import checks as doctor_checks
 from chronograd.doctor import cores as doctor_cores
 from chronograd.doctor import devices as doctor_devices
+from chronograd.doctor import examine as doctor
 from chronograd.doctor import hosts as doctor_hosts
 from chronograd.doctor import job as doctor_job
 from chronograd.doctor import software as doctor_software
 from chronograd.doctor import storage
 from chronograd.doctor.finding import Finding
 from chronograd.doctor.process import Checks
+from chronograd.errors import InputError
 from chronograd.hardware import catalog
 from chronograd.launch.hosts import Host
 from chronograd.measure import environment
-from chronograd.calibrate import processor
 from chronograd.predict.prediction import footprint_of, setting_of
 
 DIGITS = {"network": {"name": "resnet20"}, "data": {"name": "digits"}}

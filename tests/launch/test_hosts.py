@@ -16,13 +16,13 @@ import pytest
 from benchmarks import network as networks
 from chronograd import job as jobs
 from chronograd.backends.plan import RankPlan
+from chronograd.calibrate.links import measure_links
 from chronograd.cli.main import main
 from chronograd.errors import ChronogradError, InputError, NotFoundError, RunError
 from chronograd.hardware import catalog
 from chronograd.launch import hosts
 from chronograd.launch import jobs as launch
 from chronograd.launch.hosts import Host
-from chronograd.calibrate.links import measure_links
 from chronograd.rundir import RunDir
 
 WHY_NOT = networks.why_not()

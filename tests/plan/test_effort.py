@@ -11,8 +11,8 @@ import pytest
 
 from chronograd.cli.main import main
 from chronograd.errors import InputError
-from chronograd.plan.effort import of_curve, of_epochs, of_job
 from chronograd.job import Job, from_dict
+from chronograd.plan.effort import of_curve, of_epochs, of_job
 
 JOB = {
     "network": {"name": "lenet5"}, "data": {"name": "synthetic", "samples": 60000, "shape": [1, 28, 28], "classes": 10}, "cluster": {"device": "v100"},

@@ -9,9 +9,9 @@ from chronograd import job as jobs
 from chronograd.count.network import trace_network
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
+from chronograd.plan.settings import evaluate, largest_batch
 from chronograd.predict.collectives import ALGORITHMS
 from chronograd.predict.memory import reserve_bytes
-from chronograd.plan.settings import evaluate, largest_batch
 from chronograd.predict.prediction import predict, predict_step, setting_of
 from chronograd.trace import Trace
 

@@ -9,11 +9,11 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from chronograd.errors import MissingExtraError
-from chronograd.record import Record
-from chronograd.figure import Figure, Picture, PictureRow, Pictures, png_base64
-from chronograd.report.html import render_html, tight
 from chronograd.answer import Page, Section, Table
+from chronograd.errors import MissingExtraError
+from chronograd.figure import Figure, Picture, PictureRow, Pictures, png_base64
+from chronograd.record import Record
+from chronograd.report.html import render_html, tight
 from chronograd.report.plots import svg
 from chronograd.report.sections import generic_page
 

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from chronograd.errors import InputError
+from chronograd.figure import Figure, Push, Span
 from chronograd.predict.staleness import Duration, Learner, of_pushes, simulate
 from chronograd.report import lanes, plots
-from chronograd.figure import Figure, Push, Span
 
 
 def fixed(*parts: float) -> Learner:

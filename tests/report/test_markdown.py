@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
-from chronograd.figure import PALETTE, Figure, Lines, Picture, PictureRow, Pictures, Series, png_base64
-from chronograd.report.markdown import markdown, standalone, write_markdown
 from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.figure import PALETTE, Figure, Lines, Picture, PictureRow, Pictures, Series, png_base64
+from chronograd.report.markdown import markdown, write_markdown
 from chronograd.report.sections import generic_page
+from chronograd.report.svg import standalone
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from chronograd.record import Quantity
 from chronograd.figure import Lines
+from chronograd.record import Quantity
 from chronograd.report.plots import svg
 from chronograd.report.sections import generic_page, roofline_section
 

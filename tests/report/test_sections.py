@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from chronograd.record import Curve, Quantity, Record
 from chronograd.figure import Bars, Figure, Lines, Ranges
+from chronograd.record import Curve, Quantity, Record
 from chronograd.report.sections import (
     accuracy_of_prediction_section,
     counts_section,

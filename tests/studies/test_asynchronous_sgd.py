@@ -20,7 +20,7 @@ from chronograd.studies.asynchronous_sgd import (
     staleness_shares,
 )
 from chronograd.study.lab import Lab
-from chronograd.study.study import Results
+from chronograd.study.results import Results
 
 TITLES = [
     "Accuracy after the same samples",

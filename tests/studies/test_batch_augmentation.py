@@ -11,7 +11,7 @@ from chronograd.report.html import render_html
 from chronograd.studies import batch_augmentation as study
 from chronograd.studies.batch_augmentation import STUDY, Arm
 from chronograd.study.lab import Lab, Spread
-from chronograd.study.study import Results
+from chronograd.study.results import Results
 
 SETTINGS = {**STUDY.sizes["laptop"], "copies": [1, 2, 4], "seeds": [2, 2, 2], "longer": 4, "epochs": 4, "target": 0.5}
 

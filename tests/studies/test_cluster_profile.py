@@ -11,7 +11,7 @@ from chronograd.launch.slurm import commands as slurm_commands
 from chronograd.report.html import render_html
 from chronograd.studies.cluster_profile import PROCESSES, SLURM, STUDY, job, predictions
 from chronograd.study.lab import Lab
-from chronograd.study.study import Results
+from chronograd.study.results import Results
 
 
 def check(folder: Path, launcher: str, nodes: list[int], threads: int) -> Results:

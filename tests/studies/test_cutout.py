@@ -10,7 +10,7 @@ import pytest
 from chronograd.report.html import render_html
 from chronograd.studies.cutout import CUTOUT, PIXELS, STUDY, arms, hidden_share, overfitting_takeaway
 from chronograd.study.lab import Lab
-from chronograd.study.study import Results
+from chronograd.study.results import Results
 
 
 def test_smoke_size_end_to_end(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from click.testing import CliRunner
 
 from chronograd.cli.study import command
 from chronograd.errors import InputError
+from chronograd.fit.published_runs import CIFAR_RESNETS
 from chronograd.report.html import render_html
+from chronograd.studies.depth_and_device import STUDY
 from chronograd.study.depth_runs import (
     CIFAR,
     IMAGENET,
@@ -23,10 +25,8 @@ from chronograd.study.depth_runs import (
     read_logs,
     target_rows,
 )
-from chronograd.studies.depth_and_device import STUDY
 from chronograd.study.lab import Lab
-from chronograd.fit.published_runs import CIFAR_RESNETS
-from chronograd.study.study import Results
+from chronograd.study.results import Results
 
 ACCURACIES = [0.9, 0.95, 0.99]
 

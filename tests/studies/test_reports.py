@@ -8,7 +8,9 @@ import pytest
 
 from chronograd.report.html import render_html
 from chronograd.report.markdown import write_markdown
-from chronograd.study.study import Results, find, settings_of, studies
+from chronograd.studies import find, studies
+from chronograd.study.results import Results
+from chronograd.study.study import settings_of
 
 FOLDER = Path(__file__).parent.parent.parent / "docs" / "studies"
 REPORTS = sorted(path.parent for path in FOLDER.glob("*/results.json"))

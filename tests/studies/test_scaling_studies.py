@@ -10,7 +10,8 @@ from chronograd.report.html import render_html
 from chronograd.studies import all_reduce_algorithms, data_parallel, horovod_scaling, strong_and_weak
 from chronograd.study import ladders
 from chronograd.study.lab import Lab
-from chronograd.study.study import Results, Study
+from chronograd.study.results import Results
+from chronograd.study.study import Study
 
 STUDIES = [horovod_scaling.STUDY, strong_and_weak.STUDY, all_reduce_algorithms.STUDY, data_parallel.STUDY]
 

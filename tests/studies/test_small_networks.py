@@ -10,7 +10,7 @@ import pytest
 
 from chronograd.report.html import render_html
 from chronograd.rundir import RunDir
-from chronograd.study.lab import Lab, Spread
+from chronograd.studies import find
 from chronograd.studies.small_networks import (
     HEAD,
     SCRATCH,
@@ -26,7 +26,8 @@ from chronograd.studies.small_networks import (
     one_wrong,
     right,
 )
-from chronograd.study.study import Results, find
+from chronograd.study.lab import Lab, Spread
+from chronograd.study.results import Results
 
 LAPTOP = STUDY.sizes["laptop"]
 GOOD = right(LAPTOP)

@@ -15,12 +15,12 @@ import pytest
 from chronograd.backends import parameter_server
 from chronograd.predict.staleness import NS, Duration, Learner, simulate
 from chronograd.report.html import render_html
-from chronograd.study import parameter_servers as runs_of
 from chronograd.studies import staleness as study
+from chronograd.studies.staleness import STUDY
+from chronograd.study import parameter_servers as runs_of
 from chronograd.study.lab import Lab
 from chronograd.study.parameter_servers import replayed, simulated, total_variation
-from chronograd.studies.staleness import STUDY
-from chronograd.study.study import Results, Row
+from chronograd.study.results import Results, Row
 
 SIMULATED = ["Two learners, by hand", "How staleness grows with learners", "n-softsync", "One slow learner"]
 COUNTED = ["Simulated, and counted on parameter servers", "Updates per second", "A run over time"]

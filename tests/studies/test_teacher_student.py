@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chronograd.answer import Section
 from chronograd.data.labels import read_labels
 from chronograd.report.html import render_html
-from chronograd.answer import Section
 from chronograd.studies import teacher_student as study
-from chronograd.study.lab import Lab
-from chronograd.study.study import Results
 from chronograd.studies.teacher_student import ALONE, ECHO, PRETRAINED, SOFT, STUDY, TEACHER, TOGETHER, TUNED
+from chronograd.study.lab import Lab
+from chronograd.study.results import Results
 from chronograd.train.methods.teacher import Selection, select
 
 SETTINGS = {

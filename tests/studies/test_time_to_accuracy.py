@@ -9,8 +9,9 @@ import pytest
 from chronograd.backends import parameter_server
 from chronograd.predict.speed import OPTIMUS_RESNET50, SpeedModel
 from chronograd.report.html import render_html
+from chronograd.studies.time_to_accuracy import STUDY, experiments
 from chronograd.study.lab import Lab
-from chronograd.study.study import Results, Row
+from chronograd.study.results import Results, Row
 from chronograd.study.time_forecasts import (
     ALL_REDUCE,
     ASYNCHRONOUS,
@@ -20,7 +21,6 @@ from chronograd.study.time_forecasts import (
     on_device,
     reached,
 )
-from chronograd.studies.time_to_accuracy import STUDY, experiments
 
 IS_THERE, WHY_NOT = parameter_server.available()
 TRUTH = SpeedModel("asynchronous", (0.02, 0.006, 0.004, 0.001))

@@ -8,9 +8,7 @@ import pytest
 
 from chronograd.errors import InputError
 from chronograd.report.html import render_html
-from chronograd.study.lab import Lab, Spread
-from chronograd.study.weights import weights_file
-from chronograd.study.study import Results, find
+from chronograd.studies import find
 from chronograd.studies.transfer import (
     FINE,
     HEAD,
@@ -28,6 +26,9 @@ from chronograd.studies.transfer import (
     speed,
     winner,
 )
+from chronograd.study.lab import Lab, Spread
+from chronograd.study.results import Results
+from chronograd.study.weights import weights_file
 
 LAPTOP = STUDY.sizes["laptop"]
 

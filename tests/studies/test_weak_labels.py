@@ -14,9 +14,9 @@ from chronograd.job import Job
 from chronograd.report.html import render_html
 from chronograd.rundir import RunDir
 from chronograd.studies import weak_labels as study
-from chronograd.study.lab import Lab, Spread
-from chronograd.study.study import Results
 from chronograd.studies.weak_labels import AFTER, ALONE, BEFORE, STUDY
+from chronograd.study.lab import Lab, Spread
+from chronograd.study.results import Results
 
 SMOKE, LAPTOP = STUDY.sizes["smoke"], STUDY.sizes["laptop"]
 RESAMPLINGS = ["natural", "square_root", "uniform"]

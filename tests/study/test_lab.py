@@ -13,8 +13,10 @@ from chronograd.cli.main import main
 from chronograd.errors import FileFormatError, InputError, NotFoundError, RunError
 from chronograd.job import Job, from_dict
 from chronograd.rundir import RunDir
+from chronograd.studies import find, studies
 from chronograd.study.lab import Lab, Spread, is_apart, over_seeds, split_seed, spread
-from chronograd.study.study import SIZES, Results, find, settings_of, studies
+from chronograd.study.results import Results
+from chronograd.study.study import SIZES, settings_of
 from chronograd.study.tables import accuracy_table, mean_curve
 
 

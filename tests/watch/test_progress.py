@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from chronograd import job as jobs
+from chronograd.rundir import RunDir
 from chronograd.watch.progress import LiveRun
 from chronograd.watch.terminal import Screen, drawing, line_of
-from chronograd.rundir import RunDir
 
 # 256 samples in batches of 32: 8 steps per epoch.
 JOB = jobs.from_dict(

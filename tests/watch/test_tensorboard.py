@@ -11,8 +11,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from chronograd.errors import RunError
-from chronograd.watch.tensorboard import Events, LiveEvents, RunEvents, write_events
 from chronograd.rundir import RunDir
+from chronograd.watch.tensorboard import Events, LiveEvents, RunEvents, write_events
 
 CREATED = "2026-11-21T08:30:00+00:00"
 START = datetime.fromisoformat(CREATED).timestamp()

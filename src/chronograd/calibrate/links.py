@@ -19,11 +19,11 @@ import numpy as np
 from scipy.optimize import nnls
 from scipy.special import ndtri
 
+from chronograd.calibrate.workers import Seat, run_workers
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Link, Source
 from chronograd.measure import environment
-from chronograd.calibrate.workers import Seat, run_workers
 from chronograd.predict.calibration import Z80
 from chronograd.predict.collectives import ALPHA_BETA, bandwidths
 

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from chronograd.calibrate import links
+from chronograd.calibrate.blocks import Block, blocks
+from chronograd.calibrate.workers import run_workers
 from chronograd.count.tracing import trace
 from chronograd.fit.device import Sample, fit_calibration
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Node, Source
 from chronograd.measure import environment
-from chronograd.calibrate import links
-from chronograd.calibrate.blocks import Block, blocks
-from chronograd.calibrate.workers import run_workers
 from chronograd.predict.calibration import CLASSES, Calibration, from_datasheet
 from chronograd.predict.compute import UPDATE_PASSES, Work, update_launches
 from chronograd.trace import PHASES, Trace

@@ -22,8 +22,8 @@ def command(context: click.Context, precisions: tuple[str, ...], out: Path | Non
     """
     if context.invoked_subcommand is not None:
         return
-    from chronograd.hardware import catalog
     from chronograd.calibrate.machine import calibrate, calibrate_link, save_local
+    from chronograd.hardware import catalog
 
     with common.progress("calibrating") as report:
         device = save_local(calibrate(precisions=precisions or ("fp32",), progress=report))

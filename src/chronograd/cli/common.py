@@ -175,8 +175,8 @@ def has_events(path: str | os.PathLike[str]) -> bool:
 
 def write_events(run: RunDir) -> None:
     """TensorBoard events of a run, or of each seed of repeats, in place of those written before."""
-    from chronograd.watch import tensorboard
     from chronograd.rundir import RunDir
+    from chronograd.watch import tensorboard
 
     ones = [RunDir.open(path) for path in sorted(run.path.glob("seed-*"))] or [run]
     for one in ones:

@@ -11,9 +11,9 @@ import click
 from chronograd.cli import common
 
 if TYPE_CHECKING:
+    from chronograd.answer import Page
     from chronograd.data.datasets import Dataset
     from chronograd.job import Data
-    from chronograd.answer import Page
 
 # Classes that the terminal shows; --json and --out have all.
 MOST_CLASSES = 40
@@ -120,9 +120,9 @@ def _class_rows(dataset: Dataset) -> list[list[str]]:
 
 
 def _page(data: Data, dataset: Dataset) -> Page:
+    from chronograd.answer import Highlight, Page, Section, Table
     from chronograd.data.summary import images_per_class, sample_images
     from chronograd.figure import Figure, Picture, PictureRow, Pictures, png_base64
-    from chronograd.answer import Highlight, Page, Section, Table
     from chronograd.units import percent
 
     card = dataset.card

@@ -97,8 +97,8 @@ def device_command(prior: str, rows: int | None, seed: int, out: Path | None, as
     TABLE.csv has columns for model, batch, image size and samples/s or step time; names without a prefix are timm's.
     The file that --out saves is a device for --on and cluster.device.
     """
-    from chronograd.fit.tables import shuffled
     from chronograd.calibrate.tables import fit_table, join, prior_of
+    from chronograd.fit.tables import shuffled
     from chronograd.units import percent
 
     table, device = stated_table(**stated)

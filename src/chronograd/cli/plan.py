@@ -14,8 +14,8 @@ from chronograd.cli import common, plan_goal
 
 if TYPE_CHECKING:
     from chronograd.job import Job
-    from chronograd.predict.memory import Memory
     from chronograd.plan.settings import LargestBatch
+    from chronograd.predict.memory import Memory
     from chronograd.trace import Trace
     from chronograd.train.largest_batch import Edge
 

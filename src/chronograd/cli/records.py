@@ -79,8 +79,8 @@ def _show(name: str, folder: str, as_json: bool) -> None:
 def _follow(name: str | None, folder: str) -> None:
     """Show a run until it has a record. Raises RunError when a rank failed and none was started again for a while."""
     from chronograd.errors import RunError
-    from chronograd.watch.terminal import Screen
     from chronograd.rundir import RunDir
+    from chronograd.watch.terminal import Screen
 
     if name is None:
         raise click.UsageError("--follow takes a run directory: chronograd records RUN --follow")

@@ -95,8 +95,8 @@ def staleness(pushes: tuple[str, ...], compute: list[Duration], pull: list[Durat
 
 
 def _draw(found: Updates, count: int, path: Path) -> None:
-    from chronograd.report import lanes, plots
     from chronograd.figure import Figure
+    from chronograd.report import lanes, plots
 
     plots.save(Figure([lanes.panel(found, count)]), path)
 

@@ -24,7 +24,7 @@ def command() -> None:
 @common.json_option
 def list_(as_json: bool) -> None:
     """List the studies: name, question, sizes."""
-    from chronograd.study.study import studies
+    from chronograd.studies import studies
 
     found = studies().values()
     if as_json:
@@ -74,8 +74,10 @@ def run(
     from chronograd.record import write_aside
     from chronograd.report.html import render_html
     from chronograd.report.markdown import write_markdown
+    from chronograd.studies import find
     from chronograd.study.lab import Lab
-    from chronograd.study.study import Results, find, settings_of
+    from chronograd.study.results import Results
+    from chronograd.study.study import settings_of
 
     study = find(name)
     settings = settings_of(study, size)

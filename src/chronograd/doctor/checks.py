@@ -7,12 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from chronograd.doctor import cores
-from chronograd.doctor import devices
+from chronograd.doctor import cores, devices, software, storage
 from chronograd.doctor import hosts as doctor_hosts
 from chronograd.doctor import job as doctor_job
-from chronograd.doctor import software
-from chronograd.doctor import storage
 from chronograd.doctor.finding import Finding, in_time
 from chronograd.doctor.process import Checks
 from chronograd.job import Job

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from chronograd.errors import ChronogradError, NotFoundError
+from chronograd.calibrate import processor
 from chronograd.doctor.finding import Finding
+from chronograd.errors import ChronogradError, NotFoundError
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.measure import environment
-from chronograd.calibrate import processor
 from chronograd.units import percent, si
 
 # Of a data sheet's peak. Large products reach 0.6 to 0.95 of it, large copies 0.75 to 0.95; see docs/accuracy.md.

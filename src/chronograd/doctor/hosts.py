@@ -10,9 +10,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from chronograd.errors import ChronogradError, InputError
 from chronograd.doctor.finding import Finding
 from chronograd.doctor.process import WORKER, Checks
+from chronograd.errors import ChronogradError, InputError
 from chronograd.launch import hosts as launcher
 from chronograd.launch.hosts import Host
 from chronograd.units import seconds, si

@@ -11,8 +11,8 @@ from typing import Any
 from chronograd import job as jobs
 from chronograd.backends import registry
 from chronograd.data import datasets, layouts, published
-from chronograd.errors import ChronogradError
 from chronograd.doctor.finding import Finding, State
+from chronograd.errors import ChronogradError
 from chronograd.hardware import catalog
 from chronograd.job import Job
 from chronograd.predict.memory import Memory, footprint, optimizer_kind, reserve_bytes

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from chronograd.calibrate.worker import peaks
 from chronograd.calibrate.processor import has_bf16
+from chronograd.calibrate.worker import peaks
 
 PEAK_SECONDS = 0.3
 MEETING_TIMEOUT_S = 20.0

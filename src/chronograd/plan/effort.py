@@ -15,8 +15,8 @@ from chronograd.fit.learning_curves import read_curve
 from chronograd.fit.published_curves import published
 from chronograd.fit.schedule import schedule_of
 from chronograd.job import Job
-from chronograd.predict.calibration import Z80
 from chronograd.plan.goal import SEED_SIGMA, Effort
+from chronograd.predict.calibration import Z80
 from chronograd.rundir import RunDir, is_run_dir
 
 Scale = tuple[float, float, float] | None

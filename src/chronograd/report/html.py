@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from chronograd.errors import MissingExtraError
-from chronograd.record import Record
-from chronograd.figure import PALETTE
 from chronograd.answer import Page, Section
-from chronograd.words import count
+from chronograd.errors import MissingExtraError
+from chronograd.figure import PALETTE
+from chronograd.record import Record
 from chronograd.units import quantity
+from chronograd.words import count
 
 try:
     import jinja2

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.predict.staleness import Updates
 from chronograd.figure import Lanes, Push, Role, Span
+from chronograd.predict.staleness import Updates
 
 PULL, COMPUTE, PUSH = "pull", "compute", "push"
 COLORS = {PULL: "sky", COMPUTE: "grey", PUSH: "orange"}

@@ -8,10 +8,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from chronograd.answer import Page, Section
 from chronograd.errors import MissingExtraError, RunError
 from chronograd.record import write_aside
 from chronograd.report.markdown import below, head, heading, markdown
-from chronograd.answer import Page, Section
 
 try:
     import nbformat.v4

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from chronograd.errors import FileFormatError, InputError, MissingExtraError
-from chronograd.report import lanes
 from chronograd.figure import (
     PALETTE,
     ROLE_COLORS,
@@ -40,7 +39,8 @@ from chronograd.figure import (
     Ranges,
     Series,
 )
-from chronograd.report.markdown import standalone
+from chronograd.report import lanes
+from chronograd.report.svg import standalone
 
 try:
     import matplotlib

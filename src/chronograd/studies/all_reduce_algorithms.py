@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from chronograd.job import Job, from_dict
-from chronograd.figure import Bar, Bars, Figure
 from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.figure import Bar, Bars, Figure
+from chronograd.job import Job, from_dict
 from chronograd.report.sections.ranks import communication_section, table_of
 from chronograd.study.lab import Lab
 from chronograd.study.ladders import Arm, climb, of, reasons
-from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.results import Results, Row, Settings
+from chronograd.study.study import Study
 from chronograd.study.tables import study_page
 from chronograd.units import percent, seconds
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from chronograd.job import Job, from_dict
-from chronograd.figure import Figure, Lines, Series
 from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.figure import Figure, Lines, Series
+from chronograd.job import Job, from_dict
 from chronograd.rundir import RunDir
 from chronograd.study.lab import Lab, Spread, curve, outcome, over_seeds, split_seed, spread
-from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.results import Results, Row, Settings
+from chronograd.study.study import Study
 from chronograd.study.tables import accuracy_panel, points, points_apart, study_page
 
 SINGLE, SYNCHRONOUS = "single", "synchronous"

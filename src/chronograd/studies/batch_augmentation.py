@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from chronograd.job import Augmentation, Job, changed, from_dict
-from chronograd.figure import Figure, Lines, Mark, Picture, PictureRow, Pictures, Series
 from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.figure import Figure, Lines, Mark, Picture, PictureRow, Pictures, Series
+from chronograd.job import Augmentation, Job, changed, from_dict
 from chronograd.study.lab import Lab, Spread, curve, outcome, split_seed, spread
-from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.results import Results, Row, Settings
+from chronograd.study.study import Study
 from chronograd.study.tables import Curves, mean_curve, points_apart, study_page
 
 # Points of accuracy that ResNet-44 gains on CIFAR-10 from M = 1 to M of 12 to 40: from memory of the paper, whose own

@@ -17,8 +17,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from chronograd.answer import Highlight, Page, Section, Table
 from chronograd.data import datasets
 from chronograd.data.trace_job import trace_job
+from chronograd.figure import Bar, Bars, Figure, Lines, Series
 from chronograd.hardware import catalog
 from chronograd.job import Job, changed, from_dict, scaled
 from chronograd.launch import jobs, slurm
@@ -26,11 +28,10 @@ from chronograd.launch.slurm import commands as slurm_commands
 from chronograd.launch.slurm.script import Options
 from chronograd.measure import environment
 from chronograd.predict.prediction import predict
-from chronograd.figure import Bar, Bars, Figure, Lines, Series
-from chronograd.answer import Highlight, Page, Section, Table
 from chronograd.rundir import RunDir, is_run_dir
 from chronograd.study.lab import Lab, outcome
-from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.results import Results, Row, Settings
+from chronograd.study.study import Study
 from chronograd.study.tables import distinct, study_page
 from chronograd.units import dollars, percent, seconds, si
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.job import Augmentation, Job, from_dict
-from chronograd.figure import Figure, Lines, Picture, PictureRow, Pictures, Series
 from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.figure import Figure, Lines, Picture, PictureRow, Pictures, Series
+from chronograd.job import Augmentation, Job, from_dict
 from chronograd.study.lab import Lab, curve, outcome, over_seeds, split_seed, spread
-from chronograd.study.study import Results, Settings, Study
+from chronograd.study.results import Results, Settings
+from chronograd.study.study import Study
 from chronograd.study.tables import accuracy_table, distinct, mean_curve, points_apart, study_page
 
 # Test error in percent without and with cutout, over crop and flip, CIFAR-10, mean of 5 runs: the paper's table.

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.figure import Figure, Lines, Role, Series
 from chronograd.job import Job, from_dict
 from chronograd.measure import environment
-from chronograd.figure import Figure, Lines, Role, Series
-from chronograd.answer import Highlight, Page, Section, Table
 from chronograd.report.sections.ranks import UTILISATION
 from chronograd.study.lab import Lab
 from chronograd.study.ladders import Arm, climb, of, reasons
-from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.results import Results, Row, Settings
+from chronograd.study.study import Study
 from chronograd.study.tables import study_page
 from chronograd.units import percent, seconds
 

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
+from chronograd.answer import Page
 from chronograd.data.trace_job import trace_job
 from chronograd.errors import InputError
 from chronograd.fit.curve_regression import MIN_NETWORKS, Run, epochs_to, label_test, slope
 from chronograd.fit.curves import FAMILIES
+from chronograd.fit.published_runs import MEASURED_VARIABLE
 from chronograd.job import Job, from_dict
-from chronograd.answer import Page
 from chronograd.study.depth_runs import (
     CIFAR,
     IMAGENET,
@@ -36,8 +37,8 @@ from chronograd.study.depth_runs import (
     truth_rows,
 )
 from chronograd.study.lab import Lab, curve, over_seeds, split_seed
-from chronograd.fit.published_runs import MEASURED_VARIABLE
-from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.results import Results, Row, Settings
+from chronograd.study.study import Study
 
 PUBLISHED, OWN, TRUTH = "published", "own", "truth"
 OWN_FEATURES: dict[str, tuple[str, ...]] = {"none": (), "depth": ("depth",), "params, MACs": ("params", "macs")}

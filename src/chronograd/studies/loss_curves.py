@@ -12,19 +12,20 @@ from dataclasses import replace
 
 import numpy as np
 
+from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.figure import Figure, Lines, Mark, Series
 from chronograd.fit.convergence import CONVERGED, converged_at, forecast_convergence
 from chronograd.fit.curves import LAST
 from chronograd.fit.forecast import forecast
 from chronograd.fit.learning_curves import LearningCurve, Metric, read_curve
 from chronograd.fit.loss import MIN_POINTS, best_family, fit_loss
 from chronograd.fit.published_curves import published
+from chronograd.fit.published_runs import PublishedCurve, cifar_resnets, dawnbench, measured_folder
 from chronograd.fit.schedule import Schedule
 from chronograd.job import Job, from_dict
-from chronograd.figure import Figure, Lines, Mark, Series
-from chronograd.answer import Highlight, Page, Section, Table
 from chronograd.study.lab import Lab, over_seeds, split_seed
-from chronograd.fit.published_runs import PublishedCurve, cifar_resnets, dawnbench, measured_folder
-from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.results import Results, Row, Settings
+from chronograd.study.study import Study
 from chronograd.study.tables import distinct, study_page
 
 FRACTIONS = (0.25, 0.5, 0.75)

@@ -16,15 +16,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from chronograd.data import datasets
-from chronograd.job import Data, Job, changed, from_dict
-from chronograd.figure import Bar, Bars, Figure, Lines, Mark
 from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.data import datasets
+from chronograd.figure import Bar, Bars, Figure, Lines, Mark
+from chronograd.job import Data, Job, changed, from_dict
 from chronograd.rundir import RunDir
 from chronograd.study.lab import Lab, Spread, outcome, over_seeds, split_seed, spread
-from chronograd.study.weights import PRETRAINING, source_weights
-from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.results import Results, Row, Settings
+from chronograd.study.study import Study
 from chronograd.study.tables import distinct, points, points_apart, seeds, signed, study_page
+from chronograd.study.weights import PRETRAINING, source_weights
 from chronograd.units import seconds
 
 SCRATCH, HEAD, TUNED = "from scratch", "head on a frozen trunk", "then all unfrozen"

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from chronograd.answer import Highlight, Page, Section, Table
 from chronograd.backends import parameter_server
+from chronograd.figure import Figure, Lines, Role, Series
 from chronograd.job import Job, from_dict
 from chronograd.predict.staleness import NS, Duration, Learner, Updates, of_pushes, simulate
 from chronograd.report import lanes
-from chronograd.figure import Figure, Lines, Role, Series
-from chronograd.answer import Highlight, Page, Section, Table
 from chronograd.rundir import RunDir
 from chronograd.study.lab import Lab
 from chronograd.study.parameter_servers import (
@@ -30,7 +30,8 @@ from chronograd.study.parameter_servers import (
     shares_of,
     timeline,
 )
-from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.results import Results, Row, Settings
+from chronograd.study.study import Study
 from chronograd.study.tables import study_page
 
 EXERCISE = ((1.0, 2.0, 3.0, 4.0), (2.5, 5.0))

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.figure import Figure, Lines, Series
 from chronograd.job import Job, from_dict
 from chronograd.launch.scaling import Scaling
-from chronograd.figure import Figure, Lines, Series
-from chronograd.answer import Highlight, Page, Section, Table
 from chronograd.report.sections.ranks import communication_section, throughput_section
 from chronograd.study.lab import Lab
 from chronograd.study.ladders import Arm, climb, last, of, reasons
-from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.results import Results, Row, Settings
+from chronograd.study.study import Study
 from chronograd.study.tables import study_page
 from chronograd.units import dollars, percent, seconds
 

@@ -19,13 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.data.labels import with_noise, write_labels
-from chronograd.job import Data, Job, from_dict
-from chronograd.figure import Figure, Lines, Picture, PictureRow, Pictures, Series, png_base64
 from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.data.labels import with_noise, write_labels
+from chronograd.figure import Figure, Lines, Picture, PictureRow, Pictures, Series, png_base64
+from chronograd.job import Data, Job, from_dict
 from chronograd.rundir import RunDir
 from chronograd.study.lab import Lab, Spread, is_apart, outcome, over_seeds, split_seed, spread
-from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.results import Results, Row, Settings
+from chronograd.study.study import Study
 from chronograd.study.tables import points, points_apart, study_page
 from chronograd.train.methods import teacher
 from chronograd.train.methods.teacher import Selection

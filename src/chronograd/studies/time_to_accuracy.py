@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from chronograd.answer import Highlight, Page, Section, Table
 from chronograd.backends import parameter_server
+from chronograd.figure import Figure, Lines, Role, Series
 from chronograd.job import Job, changed, from_dict
 from chronograd.predict.speed import SpeedModel
-from chronograd.figure import Figure, Lines, Role, Series
-from chronograd.answer import Highlight, Page, Section, Table
 from chronograd.study.lab import Lab, curve
-from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.results import Results, Row, Settings
+from chronograd.study.study import Study
 from chronograd.study.tables import distinct, study_page
 from chronograd.study.time_forecasts import (
     ALL_REDUCE,

@@ -11,15 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from chronograd.answer import Highlight, Page, Section, Table
 from chronograd.data import datasets
 from chronograd.errors import InputError
-from chronograd.job import Data, Job, from_dict
 from chronograd.figure import Figure, Lines, Mark, Series
-from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.job import Data, Job, from_dict
 from chronograd.study.lab import Lab, Spread, curve, outcome, over_seeds, split_seed, spread
-from chronograd.study.weights import PRETRAINING, source_weights
-from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.results import Results, Row, Settings
+from chronograd.study.study import Study
 from chronograd.study.tables import distinct, mean_curve, points, points_apart, seeds, signed, study_page
+from chronograd.study.weights import PRETRAINING, source_weights
 from chronograd.units import seconds
 
 FINE, HEAD, SCRATCH = "fine-tuned", "last layer only", "from scratch"

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.data.labels import zipf_counts
-from chronograd.job import Job, from_dict
-from chronograd.figure import Figure, Lines, Mark, Series
 from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.data.labels import zipf_counts
+from chronograd.figure import Figure, Lines, Mark, Series
+from chronograd.job import Job, from_dict
 from chronograd.rundir import RunDir
 from chronograd.study.lab import Lab, Spread, is_apart, split_seed, spread
-from chronograd.study.study import Results, Row, Settings, Study
+from chronograd.study.results import Results, Row, Settings
+from chronograd.study.study import Study
 from chronograd.study.tables import points, points_apart, study_page
 from chronograd.train.methods.teacher import softmax_of_run
 from chronograd.train.order import class_shares

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.figure import Figure, Lines, Series
 from chronograd.fit.curve_regression import EPOCH_BY_EPOCH
 from chronograd.fit.curves import FAMILIES
-from chronograd.figure import Figure, Lines, Series
-from chronograd.answer import Highlight, Page, Section, Table
 from chronograd.study.depth_runs import CIFAR, FEATURES, IMAGENET, OPTIMUS
-from chronograd.study.study import Results, Row, Study
+from chronograd.study.results import Results, Row
+from chronograd.study.study import Study
 from chronograd.study.tables import study_page
 from chronograd.units import percent
 

@@ -35,7 +35,7 @@ from chronograd.fit.curve_regression import (
 from chronograd.fit.curves import Array
 from chronograd.fit.learning_curves import read_curve
 from chronograd.fit.published_runs import CIFAR_RESNETS, MEASURED_VARIABLE
-from chronograd.study.study import Row
+from chronograd.study.results import Row
 
 TORCHVISION_DEPTHS = (18, 34, 50, 101, 152)
 CIFAR, IMAGENET = "6n+2", "ImageNet-style"

@@ -22,7 +22,7 @@ from chronograd.launch import jobs
 from chronograd.measure import environment
 from chronograd.record import Record
 from chronograd.rundir import RunDir, is_run_dir
-from chronograd.study.study import Results, Row, Settings
+from chronograd.study.results import Results, Row, Settings
 
 Say = Callable[[str], None]
 

@@ -17,7 +17,7 @@ from chronograd.launch.scaling import Ladder, Scaling
 from chronograd.record import Record
 from chronograd.rundir import RunDir, is_run_dir
 from chronograd.study.lab import Lab
-from chronograd.study.study import Row
+from chronograd.study.results import Row
 
 
 @dataclass(frozen=True)

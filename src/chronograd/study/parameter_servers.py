@@ -12,7 +12,7 @@ import numpy as np
 
 from chronograd.predict.staleness import NS, Duration, Learner, Updates, of_pushes, simulate
 from chronograd.rundir import RunDir
-from chronograd.study.study import Row
+from chronograd.study.results import Row
 
 COUNTED, AT_ONCE, WITH_GAP = "counted", "simulated, reads at once", "simulated, with the gap"
 PARTS = ("pull_s", "compute_s", "push_s")

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from chronograd.figure import Lines, Mark, Series
 from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.figure import Lines, Mark, Series
 from chronograd.study.lab import Spread, is_apart, split_seed, spread
-from chronograd.study.study import Results, Row, Study
+from chronograd.study.results import Results, Row
+from chronograd.study.study import Study
 
 Curves = Mapping[str, Mapping[str, Sequence[float | None]]]
 

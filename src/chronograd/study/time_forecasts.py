@@ -10,10 +10,10 @@ import numpy as np
 
 from chronograd.fit.speed import FittedSpeed, fit_speed
 from chronograd.job import from_dict
-from chronograd.predict.calibration import Z80
 from chronograd.plan.goal import SEED_SIGMA, Effort
+from chronograd.predict.calibration import Z80
 from chronograd.predict.speed import NUM_COEFFICIENTS, OPTIMUS_RESNET50, SpeedModel, time_to_target
-from chronograd.study.study import Row, Settings
+from chronograd.study.results import Row, Settings
 
 SINGLE: Final = "single"
 ASYNCHRONOUS: Final = "asynchronous"

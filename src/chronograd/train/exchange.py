@@ -1,6 +1,6 @@
 """What a rank needs of the others, and nothing else of the training code knows of: gradients averaged, numbers agreed on.
 
-`Alone` is a single rank: it does nothing. Others override what they must.
+`place.Alone` is a single rank: it does nothing. Others override what they must.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -18,58 +17,13 @@ from torch.optim import Optimizer
 
 from chronograd.job import Communication, Job
 from chronograd.measure.waits import GradientClock
+from chronograd.train.place import Alone, Place
 from chronograd.train.where import GRADIENTS, HERE
-
-if TYPE_CHECKING:
-    from chronograd.train.place import Place
 
 # Longer than `cluster.timeout_s`, after which chronograd.train.where says who is missing; libraries know that somebody is.
 LATER = 1.5
 LATER_S = 60.0
 MIB = 2**20
-
-
-class Alone:
-    """One rank. Also what is common to all: every method is called by every rank, in the same order.
-
-    Attributes:
-        waited_s: seconds of the last backward after this rank's own last gradient, in which it waited for the averages:
-            for the link, and for slower ranks. Known on the CPU.
-    """
-
-    waited_s: float | None = None
-    # Whether forward and backward can be run again and again without an update, in `apart`.
-    is_repeatable = True
-
-    @contextmanager
-    def joined(self, place: Place) -> Iterator[None]:
-        """Membership in the group of ranks.
-
-        A rank that raises does not take leave of the others, which could make it wait for them: it is to end.
-        """
-        yield
-
-    def parallel(self, network: nn.Module, optimizer: Optimizer, place: Place) -> tuple[nn.Module, Optimizer]:
-        """What to call, and what to step, so that gradients are averaged over ranks between the two."""
-        return network, optimizer
-
-    def settle(self, optimizer: Optimizer) -> None:
-        """Called after the last backward of a step, also within `apart`: waits for the averages where backward does not."""
-
-    def apart(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None] | None:
-        """A context in which ranks average nothing; None for one rank, which never does."""
-        return None
-
-    def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Over ranks, in place, and the same on every rank."""
-        return values
-
-    def of_first(self, values: torch.Tensor) -> torch.Tensor:
-        """Those of rank 0, in place, on every rank."""
-        return values
-
-    def wait(self, place: Place) -> None:
-        """Until every rank is here."""
 
 
 def number_of_first(number: int, place: Place) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,51 @@ from chronograd.measure import environment
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
+    from torch.optim import Optimizer
 
-    from chronograd.train.exchange import Alone
+
+class Alone:
+    """One rank. Also what is common to all: every method is called by every rank, in the same order.
+
+    Attributes:
+        waited_s: seconds of the last backward after this rank's own last gradient, in which it waited for the averages:
+            for the link, and for slower ranks. Known on the CPU.
+    """
+
+    waited_s: float | None = None
+    # Whether forward and backward can be run again and again without an update, in `apart`.
+    is_repeatable = True
+
+    @contextmanager
+    def joined(self, place: Place) -> Iterator[None]:
+        """Membership in the group of ranks.
+
+        A rank that raises does not take leave of the others, which could make it wait for them: it is to end.
+        """
+        yield
+
+    def parallel(self, network: nn.Module, optimizer: Optimizer, place: Place) -> tuple[nn.Module, Optimizer]:
+        """What to call, and what to step, so that gradients are averaged over ranks between the two."""
+        return network, optimizer
+
+    def settle(self, optimizer: Optimizer) -> None:
+        """Called after the last backward of a step, also within `apart`: waits for the averages where backward does not."""
+
+    def apart(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None] | None:
+        """A context in which ranks average nothing; None for one rank, which never does."""
+        return None
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Over ranks, in place, and the same on every rank."""
+        return values
+
+    def of_first(self, values: torch.Tensor) -> torch.Tensor:
+        """Those of rank 0, in place, on every rank."""
+        return values
+
+    def wait(self, place: Place) -> None:
+        """Until every rank is here."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +70,7 @@ class Place:
     local_rank: int
     device: torch.device
     threads: int
-    exchange: Alone = field(default_factory=lambda: _alone())
+    exchange: Alone = field(default_factory=lambda: Alone())
 
     @property
     def is_first(self) -> bool:
@@ -73,7 +117,7 @@ def place_from_environment(job: Job, exchange_of: Callable[[Job, int], Alone] | 
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if has_cuda else []
     check_machine(job, ranks_on_node, names)
     threads = threads_per_rank(job.cluster, ranks_on_node)
-    exchange = exchange_of(job, world_size) if exchange_of is not None else _alone()
+    exchange = exchange_of(job, world_size) if exchange_of is not None else Alone()
     torch.set_num_threads(threads)
     if job.cluster.device == "cpu" or not has_cuda:
         return Place(rank, world_size, local_rank, torch.device("cpu"), threads, exchange)
@@ -89,9 +133,3 @@ def _matches(device: str, gpu_name: str) -> bool:
     """Whether `a100-80` may be the card that the driver calls `NVIDIA A100-SXM4-80GB`."""
     letters = gpu_name.lower().replace(" ", "")
     return all(part in letters for part in device.lower().split("-"))
-
-
-def _alone() -> Alone:
-    from chronograd.train.exchange import Alone
-
-    return Alone()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -34,14 +34,28 @@ from chronograd.train.order import SampleOrder, random_seed, rank_slice
 from chronograd.train.place import Place
 from chronograd.train.where import HERE
 
-if TYPE_CHECKING:
-    from chronograd.train.noise_scale import GradientNoise
-
 # Weight of each auxiliary classifier's loss: C. Szegedy et al., Going deeper with convolutions, 2014, section 5.
 AUXILIARY_WEIGHT = 0.3
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 Part = tuple[str, Callable[[], None]]
+
+
+class StepProbe(Protocol):
+    """Measures something in some steps, around their passes; `noise_scale` does."""
+
+    @property
+    def found(self) -> dict[str, float]:
+        """What the last step that measured adds to its line."""
+
+    def is_due(self, index: int) -> bool:
+        """Whether step `index`, counted from 0, measures."""
+
+    def begin(self) -> None:
+        """Once the batch is there, before the passes over it."""
+
+    def end(self) -> None:
+        """Once the gradients of all ranks are averaged, before the update."""
 
 
 class TrainingStep:
@@ -79,7 +93,7 @@ class TrainingStep:
         self.test_input: Input = ImageInput(dataset.test, dataset, place.device, training.channels_last)
         self.averaged: AveragedModel | None = None
         self.setup_s = 0.0
-        self.noise: GradientNoise | None = None
+        self.noise: StepProbe | None = None
         self._head = ""
         if training.trainable == "head":
             self._head = frozen.freeze_trunk(self.network)

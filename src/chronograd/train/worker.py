@@ -25,9 +25,9 @@ from chronograd.measure.what_if import write_what_if
 from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir, StepWriter
 from chronograd.train import order
-from chronograd.train.exchange import Alone, exchange_of, number_of_first
+from chronograd.train.exchange import exchange_of, number_of_first
 from chronograd.train.loop import seed_everything, train
-from chronograd.train.place import Place, place_from_environment
+from chronograd.train.place import Alone, Place, place_from_environment
 from chronograd.train.rank_command import Measuring, run_rank
 from chronograd.train.result import header, training_record
 from chronograd.train.step import TrainingStep

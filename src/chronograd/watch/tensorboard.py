@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from chronograd.errors import MissingExtraError, RunError
-from chronograd.watch.progress import PARTS_OF_UPDATE, seconds_of
 from chronograd.rundir import RunDir, StepFollower
+from chronograd.watch.progress import PARTS_OF_UPDATE, seconds_of
 
 try:
     # Its EventFileWriter would import TensorFlow where there is one, and write from a thread; the parts do neither.

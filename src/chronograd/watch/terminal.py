@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from chronograd.watch.progress import LiveRun, RankFigures, RunFigures
 from chronograd.rundir import RunDir
 from chronograd.units import percent, seconds
+from chronograd.watch.progress import LiveRun, RankFigures, RunFigures
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -160,7 +160,7 @@ def _wheel() -> Path | None:
 
 def seen_packages() -> str:
     """Lines of the .pth file: where the packages of this environment are, and this one, which may be elsewhere."""
-    folders = [str(Path(__file__).parents[2]), *site.getsitepackages()]
+    folders = [str(Path(__file__).parents[3]), *site.getsitepackages()]
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())
     return "".join(f"{folder}\n" for folder in dict.fromkeys(folders))

@@ -1,22 +1,34 @@
-"""What a rank of Horovod averages its gradients by. Horovod is imported in its own environment only."""
+"""One rank of Horovod: `python -m chronograd.backends.horovod.rank RUN_DIR train|measure`, started by horovodrun.
+
+Horovod is imported in its own environment only.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from chronograd.errors import RunError
 from chronograd.job import Communication, Job
-from chronograd.train.exchange import Alone
+from chronograd.train import worker
+from chronograd.train.place import Alone, Place
 from chronograd.train.where import GRADIENTS, HERE
 
-if TYPE_CHECKING:
-    from chronograd.train.place import Place
+# What a rank knows itself by, and what horovodrun calls it.
+NAMES = {
+    "RANK": "HOROVOD_RANK",
+    "WORLD_SIZE": "HOROVOD_SIZE",
+    "LOCAL_RANK": "HOROVOD_LOCAL_RANK",
+    "LOCAL_WORLD_SIZE": "HOROVOD_LOCAL_SIZE",
+}
 
 
 def exchange_of(job: Job, world_size: int) -> Alone:
@@ -111,3 +123,17 @@ def _step_of(optimizer: Any) -> Any:
             return step(closure)
 
     return step_only
+
+
+def main() -> int:
+    """Run one rank. Returns its exit status."""
+    if NAMES["RANK"] not in os.environ:
+        error = RunError("a rank of Horovod was started without horovodrun", "leave the launcher to the backend")
+        print(f"Error: {error}", file=sys.stderr)
+        return error.exit_status
+    os.environ.update({ours: os.environ[theirs] for ours, theirs in NAMES.items()})
+    return worker.main(exchange_of=exchange_of)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

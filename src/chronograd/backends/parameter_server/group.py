@@ -35,7 +35,7 @@ from chronograd.train.place import Place, threads_per_rank
 from chronograd.train.step import TrainingStep
 
 if TYPE_CHECKING:
-    from chronograd.backends.parameter_server.run import LearnerLines
+    from chronograd.backends.parameter_server.lines import LearnerLines
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 FOLDER_VARIABLE = "CHRONOGRAD_RAY_FOLDER"

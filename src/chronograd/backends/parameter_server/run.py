@@ -10,20 +10,19 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from chronograd.backends.parameter_server import record as results
 from chronograd.backends.parameter_server.actors import Update, shards, trained_parameters
 from chronograd.backends.parameter_server.group import Group, ray_session, take_along
+from chronograd.backends.parameter_server.lines import LearnerLines
 from chronograd.data import datasets
 from chronograd.data.datasets import Dataset
 from chronograd.errors import JobError
 from chronograd.job import Job
-from chronograd.rundir import RunDir, StepWriter
+from chronograd.rundir import RunDir
 from chronograd.train.loop import train
 from chronograd.train.place import Place, place_from_environment
 from chronograd.train.rank_command import Measuring, run_rank
@@ -78,52 +77,6 @@ def _measure(run: RunDir, job: Job, asked: Measuring) -> None:
 
 def _weights(run: RunDir) -> Path | None:
     return run.initial_weights if run.initial_weights.exists() else None
-
-
-class LearnerLines(StepWriter):
-    """The steps file of learner 0, which has the run's events too, and those of the others.
-
-    A line of an update goes to the file of its learner, with what the learner told of it.
-    """
-
-    def __init__(self, run: RunDir, num_learners: int) -> None:
-        super().__init__(run.steps_path(0))
-        self._others = [run.step_writer(learner) for learner in range(1, num_learners)]
-        self.untold: dict[int, Update] = {}
-        # One that was killed early has not written to all of them.
-        self.attempt = max(writer.attempt for writer in (self, *self._others))
-        for learner, writer in enumerate((self, *self._others)):
-            writer.attempt = self.attempt
-            self.write_for(learner, event="attempt", step=0)
-
-    def write(self, **values: Any) -> None:
-        update = None if "event" in values else self.untold.pop(values["step"], None)
-        if update is None:
-            super().write(**values)
-        else:
-            self.write_update(update, **values)
-
-    def write_update(self, update: Update, **values: Any) -> None:
-        told = asdict(update)
-        told["step"] = told.pop("number")
-        self.write_for(update.learner, **{**told, **values})
-
-    def write_for(self, learner: int, /, **values: Any) -> None:
-        """One line into the file of a learner."""
-        if learner == 0:
-            super().write(**values)
-        else:
-            self._others[learner - 1].write(**values)
-
-    def sync(self) -> None:
-        super().sync()
-        for other in self._others:
-            other.sync()
-
-    def close(self) -> None:
-        super().close()
-        for other in self._others:
-            other.close()
 
 
 class AsynchronousStep(TrainingStep):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from statistics import median
 
-from chronograd.record import STEP_PARTS, Difference, Record, subtract
-from chronograd.figure import Figure, Range, Ranges
 from chronograd.answer import Section, Table
-from chronograd.words import interval, is_inside, off, processes, quantity_name, signed_percent
+from chronograd.figure import Figure, Range, Ranges
+from chronograd.record import STEP_PARTS, Difference, Record, subtract
 from chronograd.units import percent, quantity
+from chronograd.words import interval, is_inside, off, processes, quantity_name, signed_percent
 
 # The parts of a step have a section of their own; a price is an input, not a prediction.
 _LEFT_OUT = {*STEP_PARTS, "communication_overlapped_s", "cost_usd_per_hour", "epochs"}

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from chronograd.record import Record
 from chronograd.answer import Highlight, Page, Section
+from chronograd.record import Record
 from chronograd.report.sections.agreement import accuracy_of_prediction_section
 from chronograd.report.sections.learning import Forecast, training_section
 from chronograd.report.sections.plan import plan_section
@@ -18,8 +18,8 @@ from chronograd.report.sections.ranks import communication_section, throughput_s
 from chronograd.report.sections.roofline import roofline_section
 from chronograd.report.sections.steps import parts_section, scaling_section
 from chronograd.report.sections.work import operators_section
-from chronograd.words import count, device, interval, listed, quantity_name
 from chronograd.units import quantity
+from chronograd.words import count, device, interval, listed, quantity_name
 
 # The figures a reader wants first, best first; a page shows three.
 _FIRST = (

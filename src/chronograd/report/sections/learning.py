@@ -7,11 +7,11 @@ from typing import TypedDict
 
 import numpy as np
 
-from chronograd.record import Curve, Record
-from chronograd.figure import Figure, Lines, Mark, Panel, Series
 from chronograd.answer import Section, Table
-from chronograd.words import device, interval, reasons, scaled, time_unit
+from chronograd.figure import Figure, Lines, Mark, Panel, Series
+from chronograd.record import Curve, Record
 from chronograd.units import percent, quantity, seconds
+from chronograd.words import device, interval, reasons, scaled, time_unit
 
 # More points than this cannot be told apart in a plot; every k-th is drawn, and the caption says so.
 MOST_POINTS = 400

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chronograd.record import Record
-from chronograd.figure import SERIES_COLORS, Figure, Lines, Series
 from chronograd.answer import Section, Table
-from chronograd.words import count, device, interval, reasons, scaled, time_unit
+from chronograd.figure import SERIES_COLORS, Figure, Lines, Series
+from chronograd.record import Record
 from chronograd.units import dollars, quantity, seconds
+from chronograd.words import count, device, interval, reasons, scaled, time_unit
 
 ByDevice = dict[str, dict[int, Record]]
 # Twice the devices for less than this times the speed is not worth a mention as faster.

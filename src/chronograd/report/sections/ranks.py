@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chronograd.figure import Bar, Bars, Figure, Lines, Role, Series
 from chronograd.answer import Section, Table
-from chronograd.words import off, signed_percent, time_unit
+from chronograd.figure import Bar, Bars, Figure, Lines, Role, Series
 from chronograd.units import dollars, percent, quantity, seconds
+from chronograd.words import off, signed_percent, time_unit
 
 Row = Mapping[str, Any]
 UTILISATION = (

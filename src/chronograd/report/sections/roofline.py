@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chronograd.record import Record
-from chronograd.figure import Figure, Lines, Series
 from chronograd.answer import Section, Table
-from chronograd.words import device, listed
+from chronograd.figure import Figure, Lines, Series
+from chronograd.record import Record
 from chronograd.units import percent, quantity, seconds, si
+from chronograd.words import device, listed
 
 _TERA = 1e12
 _COLORS = {"compute": "accent", "memory": "orange", "launch": "purple"}

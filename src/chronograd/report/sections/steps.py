@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from chronograd.record import STEP_PARTS, Quantity, Record
-from chronograd.figure import PART_COLORS, Bar, Bars, Figure, Lines, Role, Series
 from chronograd.answer import Section, Table
+from chronograd.figure import PART_COLORS, Bar, Bars, Figure, Lines, Role, Series
+from chronograd.record import STEP_PARTS, Quantity, Record
+from chronograd.units import percent, quantity, seconds
 from chronograd.words import (
     interval,
     is_inside,
@@ -18,7 +19,6 @@ from chronograd.words import (
     signed_percent,
     time_unit,
 )
-from chronograd.units import percent, quantity, seconds
 
 ByCount = dict[int, Record]
 # Parts whose sum leaves less than this of the step time are taken for the whole of it.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chronograd.record import Record
-from chronograd.figure import SERIES_COLORS, Bar, Bars, Figure
 from chronograd.answer import Section, Table
-from chronograd.words import device, kind_name, listed, time_unit
+from chronograd.figure import SERIES_COLORS, Bar, Bars, Figure
+from chronograd.record import Record
 from chronograd.units import percent, quantity, seconds, si
+from chronograd.words import device, kind_name, listed, time_unit
 
 _MOST_KINDS = 7  # more colours than this cannot be told apart; the rest is "other"
 _COUNTED = {"params": "params", "macs": "MACs", "activations": "activations"}
