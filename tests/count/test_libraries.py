@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from chronograd.count.conventions import as_fvcore_counts
+from tests.count.conventions import as_fvcore_counts
 from torch import nn
 
 from chronograd.count.layers import layers

@@ -173,11 +173,12 @@ def test_a_missing_extra_is_named(module, monkeypatch):
     import importlib
     import sys
 
-    room = {"matplotlib": "plots", "jinja2": "html", "nbclient": "notebook"}.get(module, module)
+    needing = {"matplotlib": "report.plots", "jinja2": "report.html", "nbclient": "report.notebook"}
+    file = f"chronograd.{needing.get(module, 'watch.tensorboard')}"
     extra = "tensorboard" if module == "tensorboard" else "report"
     for name in [name for name in sys.modules if name.startswith(f"{module}.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.delitem(sys.modules, f"chronograd.report.{room}", raising=False)
+    monkeypatch.delitem(sys.modules, file, raising=False)
     with pytest.raises(MissingExtraError, match=rf"chronograd\[{extra}\]"):
-        importlib.import_module(f"chronograd.report.{room}")
+        importlib.import_module(file)
