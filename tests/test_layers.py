@@ -103,7 +103,8 @@ def test_no_two_files_import_each_other() -> None:
         for p in files()
     }
     imported = {
-        name: {found for found in imports(path) if found in names and found not in (name, "chronograd")} for name, path in names.items()
+        name: {found for found in imports(path) if found in names and found not in (name, "chronograd")}
+        for name, path in names.items()
     }
     while free := [name for name, others in imported.items() if not others & imported.keys()]:
         for name in free:

@@ -13,33 +13,27 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.answer import Page, Section
+from chronograd.answer import Answer, Section
 from chronograd.calibrate.machine import calibrate_once
+from chronograd.compare.agreement import accuracy_of_prediction_section
+from chronograd.compare.steps import parts_section, scaling_section
 from chronograd.count.layers import summary
 from chronograd.data.datasets import card
 from chronograd.data.trace_job import trace_job
 from chronograd.errors import InputError
+from chronograd.fit.learning import Forecast, training_section
 from chronograd.fit.loss import best_family, fit_loss
 from chronograd.hardware import catalog
 from chronograd.job import Job, changed, resolved
 from chronograd.launch import jobs
 from chronograd.measure import environment
+from chronograd.plan.elsewhere import plan_section
+from chronograd.predict.layers import roofline_section
 from chronograd.predict.memory import optimizer_kind
 from chronograd.predict.prediction import predict
+from chronograd.predict.work import counts_section, operators_section
 from chronograd.record import Quantity, Record, subtract
-from chronograd.report.sections import (
-    accuracy_of_prediction_section,
-    counts_section,
-    highlight,
-    operators_section,
-    parts_section,
-    plan_section,
-    roofline_section,
-    scaling_section,
-    training_section,
-)
-from chronograd.report.sections.generic import asked
-from chronograd.report.sections.learning import Forecast
+from chronograd.report.runs import asked, highlight
 from chronograd.rundir import RunDir
 from chronograd.trace import Trace
 from chronograd.units import dollars, percent, seconds, si
@@ -229,7 +223,7 @@ def _place(record: Record) -> str:
     return f"{record.cluster['count']} × {record.cluster['device']}"
 
 
-def page_of(loop: Loop) -> Page:
+def page_of(loop: Loop) -> Answer:
     """The report of a loop."""
     assert loop.trained is not None
     single = loop.predicted[1]
@@ -248,7 +242,7 @@ def page_of(loop: Loop) -> Page:
     records |= {f"measured-{n}": r for n, r in loop.measured.items()}
     records |= {"trained": loop.trained}
     records |= {f"plan-{r.cluster['device']}-{r.cluster['count']}": r for r in loop.plan}
-    return Page(
+    return Answer(
         title=f"{loop.job.network.name} on {loop.job.data.name}",
         subtitle="Counted, predicted, measured, trained and planned from one job file",
         asked=asked(resolved(loop.job)),

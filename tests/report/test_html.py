@@ -9,13 +9,13 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from chronograd.answer import Page, Section, Table
+from chronograd.answer import Answer, Section, Table
 from chronograd.errors import MissingExtraError
 from chronograd.figure import Figure, Picture, PictureRow, Pictures, png_base64
 from chronograd.record import Record
 from chronograd.report.html import render_html, tight
 from chronograd.report.plots import svg
-from chronograd.report.sections import generic_page
+from chronograd.report.runs import generic_page
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(1)"> $x$ ]]> -->'
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -135,7 +135,7 @@ def test_drawings_keep_text_and_name_their_colours(page):
 def test_pictures_come_with_the_page():
     pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
     grid = Pictures([PictureRow(HOSTILE, [Picture(HOSTILE, png_base64(pixels)), Picture("4", png_base64(pixels))])])
-    text = render_html(Page("T", sections=[Section("Samples", "They differ.", figure=Figure([grid]))]))
+    text = render_html(Answer("T", sections=[Section("Samples", "They differ.", figure=Figure([grid]))]))
     outline = Outline(text)
     assert outline.stack == []
     assert outline.count("script") == 1
@@ -152,7 +152,7 @@ def test_prose_is_wrapped_and_values_are_not():
     versions = "\n".join(["torch 2.11.0", "torchvision 0.26.0", "numpy 2.4.6", "matplotlib 3.11.2", "python 3.11"])
     table = Table(["name", "why", "versions"], [["a", prose, versions]], {0})
     text = render_html(
-        Page("T", asked=[("seeds", "3"), ("hypothesis", prose)], sections=[Section("S", "T.", table=table)])
+        Answer("T", asked=[("seeds", "3"), ("hypothesis", prose)], sections=[Section("S", "T.", table=table)])
     )
     assert f'<td class="prose">{prose}</td><td>{versions}</td>' in text
     assert "<div><dt>seeds</dt>" in text
@@ -161,9 +161,9 @@ def test_prose_is_wrapped_and_values_are_not():
 
 def test_a_drawing_of_ones_own_and_an_empty_page():
     own = Section("Own", "It is drawn.", figure_svg='<svg class="own"></svg>', table=Table(["a"], [["1"]]))
-    text = render_html(Page("T", sections=[own]))
+    text = render_html(Answer("T", sections=[own]))
     assert '<svg class="own"></svg>' in text
-    assert render_html(Page("Nothing")).count("<section") == 0
+    assert render_html(Answer("Nothing")).count("<section") == 0
     with pytest.raises(ValueError, match="no takeaway"):
         Section("Mute", " ")
 

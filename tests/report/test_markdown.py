@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
-from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.figure import PALETTE, Figure, Lines, Picture, PictureRow, Pictures, Series, png_base64
 from chronograd.report.markdown import markdown, write_markdown
-from chronograd.report.sections import generic_page
+from chronograd.report.runs import generic_page
 from chronograd.report.svg import standalone
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -26,7 +26,7 @@ def lines(label):
 def page():
     grid = Pictures([PictureRow("digits", [Picture("3", png_base64(np.zeros((8, 8), np.uint8)))])])
     table = Table(["method", "error, %"], [["a|b", "1.5"], ["two\nlines", "2.5"]], {1}, ["Mean of 3 seeds."])
-    return Page(
+    return Answer(
         "How few labels?",
         subtitle="A study",
         asked=[("question", "Is 40 enough | or not?"), ("seeds", "3")],
@@ -128,7 +128,7 @@ def test_no_text_becomes_markup(text, tmp_path):
     assert [t.type for t in tokens] == ["paragraph_open", "inline", "paragraph_close"]
     assert {t.type for t in tokens[1].children} <= {"text", "softbreak", "text_special"}
     assert "".join("\n" if t.type == "softbreak" else t.content for t in tokens[1].children) == text
-    page = Page(text, asked=[(text, text)], sections=[Section(text, text, table=Table([text], [[text]]))])
+    page = Answer(text, asked=[(text, text)], sections=[Section(text, text, table=Table([text], [[text]]))])
     rendered = html(write_markdown(page, tmp_path)[0])
     assert rendered.count("<table>") == 2
     for tag in ("<script", "<a ", "<img", "<em", "<code", "<ol", "<ul", "<blockquote", "<hr"):

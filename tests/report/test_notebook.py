@@ -5,7 +5,7 @@ from __future__ import annotations
 import nbformat
 
 from chronograd.report.notebook import markdown, write_notebook
-from chronograd.report.sections import generic_page
+from chronograd.report.runs import generic_page
 
 
 def test_notebook_is_executed_and_has_what_the_page_has(everything, tmp_path):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from chronograd.figure import Lines
+from chronograd.predict.layers import roofline_section
 from chronograd.record import Quantity
 from chronograd.report.plots import svg
-from chronograd.report.sections import generic_page, roofline_section
+from chronograd.report.runs import generic_page
 
 
 def layer(name, flops, size, ceiling_s, time_s, bound):

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from chronograd.compare.agreement import accuracy_of_prediction_section
+from chronograd.compare.steps import parts_section, scaling_section
 from chronograd.figure import Bars, Figure, Lines, Ranges
+from chronograd.fit.learning import training_section
+from chronograd.plan.elsewhere import plan_section
+from chronograd.predict.work import counts_section, operators_section
 from chronograd.record import Curve, Quantity, Record
-from chronograd.report.sections import (
-    accuracy_of_prediction_section,
-    counts_section,
-    generic_page,
-    operators_section,
-    parts_section,
-    plan_section,
-    scaling_section,
-    training_section,
-)
+from chronograd.report.runs import generic_page
 
 FORECAST = {
     "fitted_until_step": 20,

@@ -16,6 +16,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from chronograd.answer import Answer
     from chronograd.job import Job
     from chronograd.record import Record
     from chronograd.rundir import RunDir
@@ -88,6 +89,17 @@ def numbers(option: str, text: str) -> list[float]:
         return [float(word) for word in text.split(",")]
     except ValueError:
         raise click.UsageError(f"cannot read {option} {text!r}; write numbers such as 1,2.5,4") from None
+
+
+def show(answer: Answer, as_json: bool) -> int:
+    """Print an answer, as text or as JSON, and return its exit status."""
+    if as_json:
+        print_json(answer.as_data())
+    else:
+        from chronograd.report import terminal
+
+        terminal.show(answer)
+    return answer.exit_status
 
 
 def print_json(data: Any) -> None:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
 import click
 
-from chronograd.cli.common import json_option, print_json, print_table
-
-if TYPE_CHECKING:
-    from chronograd.record import Difference, Record
+from chronograd.cli.common import json_option, show
 
 
 @click.command("compare")
@@ -32,93 +26,13 @@ def command(context: click.Context, a: str, b: str, conditions: tuple[str, ...],
     chronograd compare runs/a runs/b
     chronograd compare runs/main runs/change --fail-if "step_time > 5%" --fail-if "memory_peak > 10%"
     """
-    if conditions:
-        context.exit(_gate(a, b, conditions, strict, as_json))
-    if strict:
+    from chronograd.compare import answer, gate
+    from chronograd.record import Record
+
+    if strict and not conditions:
         raise click.UsageError("--strict is of --fail-if.")
-    _side_by_side(Path(a), Path(b), as_json)
-
-
-def _gate(a: str, b: str, texts: tuple[str, ...], is_strict: bool, as_json: bool) -> int:
-    """Judges every condition. Returns the exit status."""
-    from chronograd.compare import gate
-
-    baseline, runs = gate.load_runs(a), gate.load_runs(b)
-    known = sorted({name for record in (*baseline, *runs) for name in record.quantities})
-    conditions = [gate.read_condition(text, known) for text in texts]
-    outcomes = [gate.judge(condition, baseline, runs) for condition in conditions]
-    failing = ("fails", "cannot tell") if is_strict else ("fails",)
-    is_failed = any(outcome.verdict in failing for outcome in outcomes)
-    notes = [condition.warning for condition in conditions if condition.warning]
-    notes += [f"A and B differ in {words}" for words in gate.differences_of_setting(baseline[0], runs[0])]
-    if as_json:
-        print_json(
-            {
-                "a": [_head(record) for record in baseline],
-                "b": [_head(record) for record in runs],
-                "conditions": [outcome.to_json() for outcome in outcomes],
-                "notes": notes,
-                "failed": is_failed,
-            }
-        )
-        return int(is_failed)
-    for note in notes:
-        click.echo(f"note: {note}", err=True)
-    for outcome in outcomes:
-        click.echo(outcome.line())
-    return int(is_failed)
-
-
-def _side_by_side(a: Path, b: Path, as_json: bool) -> None:
-    from chronograd.record import Record, subtract
-
-    left, right = Record.load(a), Record.load(b)
-    differences = subtract(left, right)
-    if as_json:
-        print_json({"a": _head(left), "b": _head(right), "quantities": [_entry(d) for d in differences]})
-        return
-    click.echo(f"A: {left.title} ({left.kind}, {left.created})\nB: {right.title} ({right.kind}, {right.created})\n")
-    print_table(
-        ("quantity", "A", "B", "B − A", "B / A", "intervals"),
-        [_row(d) for d in differences],
-        right=(1, 2, 3, 4),
-        caption="intervals: whether the middle 80 % of A and of B overlap; a figure without one counts as its value",
-    )
-    for d in differences:
-        for name, q in (("A", d.a), ("B", d.b)):
-            if q.value is None:
-                click.echo(f"{name} has no {d.name}: {q.reason or 'no reason was given'}")
-
-
-def _head(record: Record) -> dict[str, Any]:
-    return record.model_dump(mode="json", include={"kind", "title", "created", "cluster", "backend", "versions"})
-
-
-def _entry(d: Difference) -> dict[str, Any]:
-    return {
-        "name": d.name,
-        "unit": d.unit,
-        "a": d.a.model_dump(mode="json"),
-        "b": d.b.model_dump(mode="json"),
-        "difference": _difference(d),
-        "ratio": d.ratio,
-        "intervals_overlap": d.is_within,
-    }
-
-
-def _difference(d: Difference) -> float | None:
-    return None if d.a.value is None or d.b.value is None else d.b.value - d.a.value
-
-
-def _row(d: Difference) -> list[str]:
-    from chronograd.record import QUANTITIES
-    from chronograd.units import quantity
-
-    return [
-        QUANTITIES.get(d.name, (d.name, ""))[0],
-        quantity(d.a.value, d.unit),
-        quantity(d.b.value, d.unit),
-        quantity(_difference(d), d.unit),
-        "–" if d.ratio is None else f"{d.ratio:.3f}",
-        "–" if d.is_within is None else "overlap" if d.is_within else "apart",
-    ]
+    if conditions:
+        compared = answer.judge(gate.load_runs(a), gate.load_runs(b), conditions, strict)
+    else:
+        compared = answer.compare(Record.load(a), Record.load(b))
+    context.exit(show(compared, as_json))

@@ -11,7 +11,7 @@ import click
 from chronograd.cli import common
 
 if TYPE_CHECKING:
-    from chronograd.answer import Page
+    from chronograd.answer import Answer
     from chronograd.data.datasets import Dataset
     from chronograd.job import Data
 
@@ -119,8 +119,8 @@ def _class_rows(dataset: Dataset) -> list[list[str]]:
     return [[n, a, f"{b:,}"] for n, a, b in zip(dataset.card.class_names, numbers, test, strict=True)]
 
 
-def _page(data: Data, dataset: Dataset) -> Page:
-    from chronograd.answer import Highlight, Page, Section, Table
+def _page(data: Data, dataset: Dataset) -> Answer:
+    from chronograd.answer import Answer, Highlight, Section, Table
     from chronograd.data.summary import images_per_class, sample_images
     from chronograd.figure import Figure, Picture, PictureRow, Pictures, png_base64
     from chronograd.units import percent
@@ -165,7 +165,7 @@ def _page(data: Data, dataset: Dataset) -> Page:
         ),
     ]
     stated = data.model_dump(mode="json", exclude_defaults=True)
-    return Page(
+    return Answer(
         title=f"Data set {card.name}",
         subtitle=card.source,
         asked=[(key, str(value)) for key, value in stated.items() if key != "name"],
@@ -178,7 +178,7 @@ def _page(data: Data, dataset: Dataset) -> Page:
     )
 
 
-def _write_page(out: Path, page: Page) -> None:
+def _write_page(out: Path, page: Answer) -> None:
     from chronograd.errors import InputError
     from chronograd.record import write_aside
     from chronograd.report.html import render_html

@@ -91,7 +91,7 @@ def _measure_scaling(
     if as_json:
         common.print_json({"run": str(whole.path), **record.model_dump(mode="json")})
         return
-    from chronograd.report.sections.ranks import table_of
+    from chronograd.compare.ranks import table_of
 
     for name in dict.fromkeys(row["scaling"] for row in record.tables["scaling"]):
         table = table_of([row for row in record.tables["scaling"] if row["scaling"] == name])

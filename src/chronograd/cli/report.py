@@ -22,7 +22,7 @@ def command(runs: tuple[Path, ...], out: Path, with_notebook: bool, as_json: boo
     """
     from chronograd.record import write_aside
     from chronograd.report.html import render_html
-    from chronograd.report.sections import generic_page, load_runs
+    from chronograd.report.runs import generic_page, load_runs
     from chronograd.rundir import RunDir
 
     for run in filter(has_events, runs):

@@ -1,4 +1,4 @@
-"""Renders a `Page` as one HTML file that needs no network, no server and no script."""
+"""Renders an `Answer` as one HTML file that needs no network, no server and no script."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from chronograd.answer import Page, Section
+from chronograd.answer import Answer, Section
 from chronograd.errors import MissingExtraError
 from chronograd.figure import PALETTE
 from chronograd.record import Record
@@ -29,7 +29,7 @@ _NUMBER_UNIT = re.compile(
 )
 
 
-def render_html(page: Page) -> str:
+def render_html(page: Answer) -> str:
     """The page as text. Everything that comes from records or names is escaped."""
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -140,7 +140,7 @@ def _flat(prefix: str, data: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _embedded(page: Page) -> Markup:
+def _embedded(page: Answer) -> Markup:
     """Records and plotted data as JSON that cannot end its script element."""
     sections: Sequence[dict[str, Any]] = [
         {"title": s.title, "takeaway": s.takeaway, "data": list(s.rows())} for s in page.sections

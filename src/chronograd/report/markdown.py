@@ -1,4 +1,4 @@
-"""Writes a `Page` as Markdown: a README.md with one drawing per section beside it, as GitHub shows them."""
+"""Writes an `Answer` as Markdown: a README.md with one drawing per section beside it, as GitHub shows them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import html
 import re
 from pathlib import Path
 
-from chronograd.answer import Page, Section, Table
+from chronograd.answer import Answer, Section, Table
 from chronograd.record import write_aside
 from chronograd.report.svg import standalone
 
 
-def write_markdown(page: Page, folder: Path) -> list[Path]:
+def write_markdown(page: Answer, folder: Path) -> list[Path]:
     """Write README.md and its drawings; returns what was written, README.md first.
 
     The same page gives the same bytes. Files of other names in the folder are left alone.
@@ -26,6 +26,7 @@ def write_markdown(page: Page, folder: Path) -> list[Path]:
         if drawing is not None:
             drawings[name] = drawing
         blocks += _section(section, name if drawing is not None else "")
+    blocks += [f"*{markdown(note)}*" for note in page.notes]
     if page.footer:
         blocks += ["---", markdown(page.footer)]
     texts = {"README.md": "\n\n".join(blocks) + "\n", **drawings}
@@ -34,7 +35,7 @@ def write_markdown(page: Page, folder: Path) -> list[Path]:
     return [folder / name for name in texts]
 
 
-def head(page: Page) -> str:
+def head(page: Answer) -> str:
     """Title, subtitle, what was asked and the highlights."""
     blocks = [f"# {heading(page.title)}"]
     if page.subtitle:
@@ -66,7 +67,7 @@ def below(section: Section) -> list[str]:
     if section.table is not None and section.table.rows:
         blocks.append(table(section.table))
         blocks += [f"*{markdown(note)}*" for note in section.table.notes]
-    return [*blocks, f"**Takeaway.** {markdown(section.takeaway)}"]
+    return [*blocks, f"**Takeaway.** {markdown(section.takeaway)}", *map(markdown, section.lines)]
 
 
 def table(data: Table) -> str:

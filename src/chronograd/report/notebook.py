@@ -1,4 +1,4 @@
-"""Writes a `Page` as an executed notebook: the same sections, with the records inside so that it runs again."""
+"""Writes an `Answer` as an executed notebook: the same sections, with the records inside so that it runs again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from chronograd.answer import Page, Section
+from chronograd.answer import Answer, Section
 from chronograd.errors import MissingExtraError, RunError
 from chronograd.record import write_aside
 from chronograd.report.markdown import below, head, heading, markdown
@@ -48,7 +48,7 @@ for name, record in records.items():
 """
 
 
-def write_notebook(page: Page, path: str | Path) -> None:
+def write_notebook(page: Answer, path: str | Path) -> None:
     """Run the notebook of a page and write it. Raises RunError if a cell fails."""
     notebook = _v4.new_notebook(cells=_cells(page), metadata={"language_info": {"name": "python"}})
     for number, cell in enumerate(notebook.cells):
@@ -75,7 +75,7 @@ def _kernel(folder: Path) -> AsyncKernelManager:
     )
 
 
-def _cells(page: Page) -> list[Any]:
+def _cells(page: Answer) -> list[Any]:
     hidden = {"jupyter": {"source_hidden": True}}
     cells = [
         _v4.new_markdown_cell(head(page)),
@@ -84,6 +84,7 @@ def _cells(page: Page) -> list[Any]:
     ]
     for number, section in enumerate(page.sections):
         cells += _section(number, section)
+    cells += [_v4.new_markdown_cell(markdown(note)) for note in page.notes]
     if page.footer:
         cells.append(_v4.new_markdown_cell(markdown(page.footer)))
     return cells
@@ -99,7 +100,7 @@ def _section(number: int, section: Section) -> list[Any]:
     return cells
 
 
-def _payload(page: Page) -> str:
+def _payload(page: Answer) -> str:
     """JSON that a raw Python string in ''' can hold."""
     data = {
         "records": {name: record.model_dump(mode="json") for name, record in page.records.items()},

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.answer import Answer, Highlight, Section, Table
+from chronograd.compare.ranks import communication_section, table_of
 from chronograd.figure import Bar, Bars, Figure
 from chronograd.job import Job, from_dict
-from chronograd.report.sections.ranks import communication_section, table_of
 from chronograd.study.lab import Lab
 from chronograd.study.ladders import Arm, climb, of, reasons
 from chronograd.study.results import Results, Row, Settings
@@ -71,7 +71,7 @@ def conduct(lab: Lab, settings: Settings) -> Results:
     return lab.results(settings, rows={"points": rows}, notes=reasons(rows))
 
 
-def page(results: Results) -> Page:
+def page(results: Results) -> Answer:
     # What was not measured is the same in every round.
     rows = [
         row

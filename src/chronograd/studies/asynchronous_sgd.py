@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.figure import Figure, Lines, Series
 from chronograd.job import Job, from_dict
 from chronograd.rundir import RunDir
@@ -95,7 +95,7 @@ def _outcome(run: RunDir) -> Row:
     return found
 
 
-def page(results: Results) -> Page:
+def page(results: Results) -> Answer:
     rows = results.rows["runs"]
     sections = [
         _accuracy_section(results),

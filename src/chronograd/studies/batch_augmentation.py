@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.figure import Figure, Lines, Mark, Picture, PictureRow, Pictures, Series
 from chronograd.job import Augmentation, Job, changed, from_dict
 from chronograd.study.lab import Lab, Spread, curve, outcome, split_seed, spread
@@ -125,7 +125,7 @@ def pictures(settings: Settings) -> dict[str, str]:
     return {"image" if i == 0 else f"copy {i}": png_base64(p) for i, p in enumerate(pixels)}
 
 
-def page(results: Results) -> Page:
+def page(results: Results) -> Answer:
     sections = [
         _pictures_section(results),
         _updates_section(results),

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.data import datasets
 from chronograd.data.trace_job import trace_job
 from chronograd.figure import Bar, Bars, Figure, Lines, Series
@@ -164,7 +164,7 @@ def predictions(settings: Settings) -> list[Row]:
 # -- the page ------------------------------------------------------------------------------------------
 
 
-def page(results: Results) -> Page:
+def page(results: Results) -> Answer:
     rows = results.rows["runs"]
     sections = [
         _time_section(results),

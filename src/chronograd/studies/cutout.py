@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.figure import Figure, Lines, Picture, PictureRow, Pictures, Series
 from chronograd.job import Augmentation, Job, from_dict
 from chronograd.study.lab import Lab, curve, outcome, over_seeds, split_seed, spread
@@ -101,7 +101,7 @@ def pictures(settings: Settings) -> dict[str, str]:
     return found
 
 
-def page(results: Results) -> Page:
+def page(results: Results) -> Answer:
     rows = results.rows["runs"]
     networks = distinct(rows, "network")
     sections = [_pictures_section(results), *(_network_section(results, network) for network in networks)]

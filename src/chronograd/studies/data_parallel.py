@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.answer import Answer, Highlight, Section, Table
+from chronograd.compare.ranks import UTILISATION
 from chronograd.figure import Figure, Lines, Role, Series
 from chronograd.job import Job, from_dict
 from chronograd.measure import environment
-from chronograd.report.sections.ranks import UTILISATION
 from chronograd.study.lab import Lab
 from chronograd.study.ladders import Arm, climb, of, reasons
 from chronograd.study.results import Results, Row, Settings
@@ -62,7 +62,7 @@ def conduct(lab: Lab, settings: Settings) -> Results:
     return lab.results(settings, rows={"points": rows}, notes=reasons(rows))
 
 
-def page(results: Results) -> Page:
+def page(results: Results) -> Answer:
     rows = [row for row in results.rows["points"] if row["step_time_s"] is not None]
     samples = results.settings["epoch_samples"]
     sections = [_time_section(rows, samples), _split_section(rows, samples), _bandwidth_section(rows)]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chronograd.answer import Page
+from chronograd.answer import Answer
 from chronograd.data.trace_job import trace_job
 from chronograd.errors import InputError
 from chronograd.fit.curve_regression import MIN_NETWORKS, Run, epochs_to, label_test, slope
@@ -247,7 +247,7 @@ def _chosen(rows: Sequence[Row], of: str) -> tuple[str, str]:
     return row["form"], row["features"]
 
 
-def page(results: Results) -> Page:
+def page(results: Results) -> Answer:
     from chronograd.study.depth_page import make_page  # needs STUDY
 
     return make_page(STUDY, results)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.answer import Answer, Highlight, Section, Table
+from chronograd.compare.ranks import communication_section, throughput_section
 from chronograd.job import Job, from_dict
 from chronograd.record import Record
-from chronograd.report.sections.ranks import communication_section, throughput_section
 from chronograd.study.lab import Lab
 from chronograd.study.ladders import Arm, climb, last, measured, of, reasons
 from chronograd.study.results import Results, Row, Settings
@@ -80,7 +80,7 @@ def _step(record: Record) -> Row:
     return {"step_time_s": step.value, "low": step.low, "high": step.high, "exposed_s": exposed.value}
 
 
-def page(results: Results) -> Page:
+def page(results: Results) -> Answer:
     rows = results.rows["points"]
     sections, highlights = [], []
     for name in (HERE, FALLBACK):

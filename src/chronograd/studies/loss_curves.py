@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.figure import Figure, Lines, Mark, Series
 from chronograd.fit.convergence import CONVERGED, converged_at, forecast_convergence
 from chronograd.fit.curves import LAST
@@ -182,7 +182,7 @@ def _shown(curve: LearningCurve) -> dict[str, list[float | None]]:
     return columns
 
 
-def page(results: Results) -> Page:
+def page(results: Results) -> Answer:
     rows = results.rows["convergence"]
     half = {method: _errors(rows, 0.5, method) for method in (OURS, OPTIMUS)}
     highlight = Highlight(

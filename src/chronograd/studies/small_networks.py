@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.data import datasets
 from chronograd.figure import Bar, Bars, Figure, Lines, Mark
 from chronograd.job import Data, Job, changed, from_dict
@@ -294,7 +294,7 @@ def common_cause(at_chance: Sequence[Setting], others: Sequence[Setting], good: 
 # -- the page ------------------------------------------------------------------------------------------
 
 
-def page(results: Results) -> Page:
+def page(results: Results) -> Answer:
     found = Found.of(results)
     sections = [
         _networks_section(results, found),

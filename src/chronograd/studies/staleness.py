@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.backends import parameter_server
 from chronograd.figure import Figure, Lines, Role, Series
 from chronograd.job import Job, from_dict
@@ -149,7 +149,7 @@ def _updates(columns: Mapping[str, Sequence[float | None]]) -> Updates:
 # -- the page --------------------------------------------------------------------------------------
 
 
-def page(results: Results) -> Page:
+def page(results: Results) -> Answer:
     sections = [_exercise_section(results), _alike_section(results), _softsync_section(results), _slow_section(results)]
     alike = _mean_staleness(results, EXPONENTIAL)
     most = max(alike)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.answer import Answer, Highlight, Section, Table
+from chronograd.compare.ranks import communication_section, throughput_section
 from chronograd.figure import Figure, Lines, Series
 from chronograd.job import Job, from_dict
 from chronograd.launch.scaling import Scaling
-from chronograd.report.sections.ranks import communication_section, throughput_section
 from chronograd.study.lab import Lab
 from chronograd.study.ladders import Arm, climb, last, of, reasons
 from chronograd.study.results import Results, Row, Settings
@@ -58,7 +58,7 @@ def conduct(lab: Lab, settings: Settings) -> Results:
     return lab.results(settings, rows={"points": rows}, notes=reasons(rows))
 
 
-def page(results: Results) -> Page:
+def page(results: Results) -> Answer:
     rows = results.rows["points"]
     here = of(rows, series="here")
     elsewhere = [device for device in results.settings["devices"] if last(rows, series=device)]

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.data.labels import with_noise, write_labels
 from chronograd.figure import Figure, Lines, Picture, PictureRow, Pictures, Series, png_base64
 from chronograd.job import Data, Job, from_dict
@@ -283,7 +283,7 @@ def _row(name: str, run: RunDir, judge: Judge) -> Row:
 # -- the page --------------------------------------------------------------------------------------------
 
 
-def page(results: Results) -> Page:
+def page(results: Results) -> Answer:
     sections = [
         _steps_section(results),
         _per_class_section(results),

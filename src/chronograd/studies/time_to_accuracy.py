@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.backends import parameter_server
 from chronograd.figure import Figure, Lines, Role, Series
 from chronograd.job import Job, changed, from_dict
@@ -98,7 +98,7 @@ def conduct(lab: Lab, settings: Settings) -> Results:
 # -- what is said ----------------------------------------------------------------------------------
 
 
-def page(results: Results) -> Page:
+def page(results: Results) -> Answer:
     rows = results.rows
     sections = [_optimus_section(rows), _optimus_speeds(rows)]
     if rows["points"]:

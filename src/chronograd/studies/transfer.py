@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.data import datasets
 from chronograd.errors import InputError
 from chronograd.figure import Figure, Lines, Mark, Series
@@ -293,7 +293,7 @@ def _upper(text: str) -> str:
 # -- the page ------------------------------------------------------------------------------------------
 
 
-def page(results: Results) -> Page:
+def page(results: Results) -> Answer:
     found = cases(results)
     sections = [_rates_section(results, found), *(_case_section(results, case) for case in found[:3])]
     sections += [_time_section(results, found), _reason_section(results, found)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.data.labels import zipf_counts
 from chronograd.figure import Figure, Lines, Mark, Series
 from chronograd.job import Job, from_dict
@@ -155,7 +155,7 @@ def tail_set(settings: Settings) -> list[Row]:
     ]
 
 
-def page(results: Results) -> Page:
+def page(results: Results) -> Answer:
     sections = [
         _noise_section(results),
         _loss_section(results),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.figure import Figure, Lines, Series
 from chronograd.fit.curve_regression import EPOCH_BY_EPOCH
 from chronograd.fit.curves import FAMILIES
@@ -21,7 +21,7 @@ FULL = "family, params, MACs"
 AT_BOUND = 1e-9  # a coefficient below is 0 but for where the fit stopped
 
 
-def make_page(study: Study, results: Results) -> Page:
+def make_page(study: Study, results: Results) -> Answer:
     rows = results.rows
     sections = []
     if of(rows.get("scored", []), set=TRUTH):

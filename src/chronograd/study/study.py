@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from chronograd.answer import Page
+from chronograd.answer import Answer
 from chronograd.errors import NotFoundError
 from chronograd.study.lab import Lab
 from chronograd.study.results import Results, Settings
@@ -34,7 +34,7 @@ class Study:
     hypothesis: str
     sizes: Mapping[str, Settings]
     conduct: Callable[[Lab, Settings], Results]
-    page: Callable[[Results], Page]
+    page: Callable[[Results], Answer]
     truth: str = ""
 
 

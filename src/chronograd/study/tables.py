@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from chronograd.answer import Highlight, Page, Section, Table
+from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.figure import Lines, Mark, Series
 from chronograd.study.lab import Spread, is_apart, split_seed, spread
 from chronograd.study.results import Results, Row
@@ -74,7 +74,7 @@ def points(label: str, xs: Sequence[float], spreads: Sequence[Spread], color: st
 
 def study_page(
     study: Study, results: Results, sections: Sequence[Section], highlights: Sequence[Highlight] = ()
-) -> Page:
+) -> Answer:
     """The page of a study: its question, its setting, and the sections."""
     asked = [("hypothesis", study.hypothesis), ("size", results.size)]
     asked += [(key.replace("_", " "), _shown(value)) for key, value in results.settings.items()]
@@ -95,7 +95,7 @@ def study_page(
                 table=notes,
             ),
         ]
-    return Page(
+    return Answer(
         title=study.name.replace("-", " ").capitalize(),
         subtitle=study.question,
         asked=asked,

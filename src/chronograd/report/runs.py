@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from chronograd.answer import Highlight, Page, Section
+from chronograd.answer import Answer, Highlight, Section
+from chronograd.compare.agreement import accuracy_of_prediction_section
+from chronograd.compare.ranks import communication_section, throughput_section
+from chronograd.compare.steps import parts_section, scaling_section
+from chronograd.fit.learning import Forecast, training_section
+from chronograd.plan.elsewhere import plan_section
+from chronograd.predict.layers import roofline_section
+from chronograd.predict.work import operators_section
 from chronograd.record import Record
-from chronograd.report.sections.agreement import accuracy_of_prediction_section
-from chronograd.report.sections.learning import Forecast, training_section
-from chronograd.report.sections.plan import plan_section
-from chronograd.report.sections.ranks import communication_section, throughput_section
-from chronograd.report.sections.roofline import roofline_section
-from chronograd.report.sections.steps import parts_section, scaling_section
-from chronograd.report.sections.work import operators_section
 from chronograd.units import quantity
 from chronograd.words import count, device, interval, listed, quantity_name
 
@@ -57,7 +57,7 @@ def load_runs(paths: Iterable[str | os.PathLike[str]]) -> dict[str, Record]:
     return records
 
 
-def generic_page(records: Mapping[str, Record], forecasts: Mapping[str, Forecast] | None = None) -> Page:
+def generic_page(records: Mapping[str, Record], forecasts: Mapping[str, Forecast] | None = None) -> Answer:
     """A page of every section that these records can fill. `forecasts` are of training runs, by record name."""
     sections: list[Section] = []
     groups = _groups(records)
@@ -69,7 +69,7 @@ def generic_page(records: Mapping[str, Record], forecasts: Mapping[str, Forecast
         sections += added
         left_out += group.replaced
     footer = f"Left out of the figures, as another record of the same kind is newer: {', '.join(left_out)}."
-    return Page(
+    return Answer(
         title=listed(list(groups)) if len(groups) <= 3 else f"{len(groups)} jobs",
         subtitle=f"{len(records)} records, predicted and measured" if len(records) != 1 else "One record",
         asked=asked(next(iter(records.values())).job) if len(groups) == 1 else (),

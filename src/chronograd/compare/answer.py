@@ -1,0 +1,115 @@
+"""What `compare` says: two records side by side, or a gate on what changed between runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from chronograd.answer import Answer, Section, Table
+from chronograd.compare import gate
+from chronograd.record import QUANTITIES, Difference, Record, subtract
+from chronograd.units import quantity
+from chronograd.words import quantity_name
+
+HEADER = {"kind", "title", "created", "cluster", "backend", "versions"}
+
+
+def compare(a: Record, b: Record) -> Answer:
+    """Every quantity of two records, their difference and ratio, and whether their intervals overlap."""
+    differences = subtract(a, b)
+    missing = [
+        f"{name} has no {d.name}: {q.reason or 'no reason was given'}"
+        for d in differences
+        for name, q in (("A", d.a), ("B", d.b))
+        if q.value is None
+    ]
+    section = Section(
+        title=f"A: {a.title} ({a.kind}, {a.created[:10]}); B: {b.title} ({b.kind}, {b.created[:10]})",
+        takeaway=_takeaway(differences),
+        table=Table(
+            ("quantity", "A", "B", "B − A", "B / A", "intervals"),
+            [_row(d) for d in differences],
+            {1, 2, 3, 4},
+            ("intervals: whether the 80 % intervals of A and B overlap; a figure without one counts as its value",),
+        ),
+        data=[{"quantity": d.name, "a": d.a.value, "b": d.b.value, "ratio": d.ratio} for d in differences],
+    )
+    data = {"a": _header(a), "b": _header(b), "quantities": [_entry(d) for d in differences]}
+    return Answer("Two records side by side", sections=[section], records={"A": a, "B": b}, data=data, notes=missing)
+
+
+def judge(
+    baseline: Sequence[Record], runs: Sequence[Record], conditions: Sequence[str], is_strict: bool = False
+) -> Answer:
+    """A regression gate: each condition, such as `step_time > 5%`, on how runs changed against a baseline.
+
+    Args:
+        baseline, runs: one or more records each; repeats make the intervals narrower.
+        is_strict: whether a condition that is too noisy to tell fails as well.
+    Raises: InputError for a condition that cannot be read, or of a quantity that no record has.
+    """
+    known = sorted({name for record in (*baseline, *runs) for name in record.quantities})
+    read = [gate.read_condition(text, known) for text in conditions]
+    outcomes = [gate.judge(condition, baseline, runs) for condition in read]
+    failing = ("fails", "cannot tell") if is_strict else ("fails",)
+    num_failed = sum(outcome.verdict in failing for outcome in outcomes)
+    notes = [condition.warning for condition in read if condition.warning]
+    notes += [f"A and B differ in {words}" for words in gate.differences_of_setting(baseline[0], runs[0])]
+    section = Section(
+        title="Regression gate",
+        takeaway=f"{num_failed} of {len(outcomes)} conditions fail." if num_failed else "No condition fails.",
+        lines=[outcome.line() for outcome in outcomes],
+        data=[outcome.to_json() for outcome in outcomes],
+    )
+    data = {
+        "a": [_header(record) for record in baseline],
+        "b": [_header(record) for record in runs],
+        "conditions": [outcome.to_json() for outcome in outcomes],
+        "notes": notes,
+        "failed": num_failed > 0,
+    }
+    return Answer("Regression gate", sections=[section], data=data, notes=notes, exit_status=int(num_failed > 0))
+
+
+def _takeaway(differences: Sequence[Difference]) -> str:
+    """The step time, and how many quantities are apart."""
+    apart = [d for d in differences if d.is_within is False]
+    told = [d for d in differences if d.is_within is not None]
+    first = next((d for d in differences if d.name == "step_time_s" and d.ratio is not None), None)
+    if first is None:
+        first = next((d for d in differences if d.ratio is not None), None)
+    if first is None or first.ratio is None:
+        return "The two records have no quantity in common."
+    ratio = f"{quantity_name(first.name)} of B is {first.ratio:.3g} times that of A"
+    return f"{ratio[0].upper()}{ratio[1:]}; {len(apart)} of {len(told)} quantities lie apart."
+
+
+def _header(record: Record) -> dict[str, Any]:
+    return record.model_dump(mode="json", include=HEADER)
+
+
+def _entry(d: Difference) -> dict[str, Any]:
+    return {
+        "name": d.name,
+        "unit": d.unit,
+        "a": d.a.model_dump(mode="json"),
+        "b": d.b.model_dump(mode="json"),
+        "difference": _difference(d),
+        "ratio": d.ratio,
+        "intervals_overlap": d.is_within,
+    }
+
+
+def _difference(d: Difference) -> float | None:
+    return None if d.a.value is None or d.b.value is None else d.b.value - d.a.value
+
+
+def _row(d: Difference) -> list[str]:
+    return [
+        QUANTITIES.get(d.name, (d.name, ""))[0],
+        quantity(d.a.value, d.unit),
+        quantity(d.b.value, d.unit),
+        quantity(_difference(d), d.unit),
+        "–" if d.ratio is None else f"{d.ratio:.3f}",
+        "–" if d.is_within is None else "overlap" if d.is_within else "apart",
+    ]
