@@ -139,11 +139,11 @@ def test_help_imports_no_torch() -> None:
 def test_predicting_from_a_trace_file_needs_no_torch(tmp_path: Path) -> None:
     """The base package predicts on a machine that has no torch."""
     saved = tmp_path / "net.json.gz"
+    job = SOURCE.parent.parent / "examples" / "digits.yaml"
     made = _run(
-        f"from chronograd.cli.main import main; raise SystemExit(main(['count', 'resnet20', '--out', {str(saved)!r}]))"
+        f"from chronograd.cli.main import main; raise SystemExit(main(['count', {str(job)!r}, '--out', {str(saved)!r}]))"
     )
     assert made.returncode == 0, made.stderr
-    job = SOURCE.parent.parent / "examples" / "digits.yaml"
     arguments = ["predict", str(job), "--trace", str(saved), "--on", "8xv100", "--json"]
     code = (
         "import sys; sys.modules['torch'] = None; sys.modules['torchvision'] = None; sys.modules['sklearn'] = None\n"

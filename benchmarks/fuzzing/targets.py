@@ -123,6 +123,7 @@ _WORDS = (
     b"network.options={a: [1, 2], b: x}\ndata.name=synthetic\ndata.shape=[1, 8, 8]",
     b"training.learning_rate=0.1,0.2\ntraining.batch=32,64",
     b"8xV100\ncluster.device=v100",
+    b"cluster.count=100\ntraining.batch=128\ntraining.scale_by_ranks=[learning_rate, epochs]",
     b"training.parameter_groups=[{match: '*.bias', weight_decay: 0}]",
 )
 

@@ -10,6 +10,7 @@ import errno
 import json
 import math
 import os
+import re
 import stat
 from io import BufferedReader
 from pathlib import Path
@@ -114,14 +115,23 @@ def _problem(value: Any) -> str:
     return f"must be text, a number, a list or a mapping, got {value!r:.80}; put it in quotes"
 
 
+# Numbers that YAML 1.1 reads to another base than anyone writes them: 0100 as 64, 1:30 as 90.
+_READ_OTHERWISE = re.compile(r"[-+]?(0[0-9_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
+
+
 class _PlainLoader(yaml.SafeLoader):
-    """Dates stay text. An alias can make gigabytes of a few lines, and a tag asks for more than data."""
+    """Dates, times and numbers that begin with 0 stay text. An alias can make gigabytes of a few lines, and a tag asks for more than data."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012, as its parent has it
         first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
         for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
     _levels = 0
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> Any:
+        if kind is yaml.ScalarNode and implicit[0] and _READ_OTHERWISE.fullmatch(value):
+            return "tag:yaml.org,2002:str"
+        return super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from chronograd import files
 from chronograd.errors import InputError, JobError, NotFoundError, near_names
@@ -25,8 +34,18 @@ MAX_JOB_BYTES = 32_000
 MOST_PROBLEMS = 20
 
 
-class _Section(BaseModel):
+class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class _Section(_Model):
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, given: Any, info: ValidationInfo) -> Any:
+        is_truth = any(isinstance(one, bool) for one in (given if isinstance(given, list | tuple) else [given]))
+        if is_truth and info.field_name and cls.model_fields[info.field_name].annotation is not bool:
+            raise ValueError(f"true and false are no value of this field, got {_shown(given)}")
+        return given
 
 
 class Network(_Section):
@@ -252,7 +271,7 @@ class Communication(_Section):
     """Divide the learning rate of an asynchronous update by its staleness."""
 
 
-class _Job(_Section):
+class _Job(_Model):
     network: Network
     data: Data
     training: Training = Field(default_factory=lambda: Training())
@@ -267,6 +286,13 @@ class _Job(_Section):
             raise ValueError(
                 f"training.batch is {self.training.batch}, fewer than cluster.count = {self.cluster.count}: "
                 "each rank needs at least one sample per step"
+            )
+        of_rank = self.training.batch // (1 if self.backend == "parameter_server" else self.cluster.count)
+        images = of_rank * self.training.augmentation.copies
+        if self.training.accumulation > images:
+            raise ValueError(
+                f"training.accumulation is {self.training.accumulation}, and a rank may have only {images} images per "
+                "step: each part needs at least one"
             )
         if self.training.noise_scale_every and self.training.batch < 2:
             raise ValueError(
@@ -349,12 +375,22 @@ def changed(job: Job, overrides: Sequence[str]) -> Job:
     Only fields that the job states keep their value; the others follow the recipe again.
     """
     data = job.model_dump(mode="json", exclude_unset=True)
-    defaults = _ADAPTER.validate_python({**data, "training": {"recipe": job.training.recipe}}).training
+    defaults = Training(recipe=job.training.recipe)
     training = data.get("training", {})
     data["training"] = {
         k: v for k, v in training.items() if k == "recipe" or getattr(job.training, k) != getattr(defaults, k)
     }
     return from_dict(_override(data, overrides), "job")
+
+
+def steps_per_epoch(num_samples: int, batch: int) -> int:
+    """Whole global batches in an epoch; the last incomplete one is dropped. Raises InputError if there is none."""
+    if batch > num_samples:
+        raise InputError(
+            f"training.batch is {batch:,}, more than the {num_samples:,} training samples: there is no whole batch",
+            "use a smaller batch or more samples",
+        )
+    return num_samples // batch
 
 
 def scaled(job: Job) -> Job:

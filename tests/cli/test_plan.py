@@ -50,6 +50,23 @@ def test_settings_that_fit_cheapest_first(capsys: pytest.CaptureFixture[str]) ->
     assert prices == sorted(prices)
 
 
+@pytest.mark.parametrize("goal", [(), ("--budget", "50", "--epochs-to-target", "3")])
+def test_settings_of_more_samples_than_there_are_are_left_out(
+    goal: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1437 digits: 4 devices with 360 samples each are three too many."""
+    arguments = ("plan", JOB, "--on", "V100", "--counts", "1,4", *goal)
+    data = json.loads(run(capsys, *arguments, "--batches", "359,360", "--json"))
+    assert (data["evaluated"], data["too_large_for_the_data"]) == (3 if not goal else 6, 1)
+    largest = max(row["count"] * row["batch_per_device"] for row in data["front" if goal else "settings"])
+    assert largest <= 1437
+    said = "Left out: 1 setting of a global batch larger than the 1,437 training samples"
+    assert said in run(capsys, *arguments, "--batches", "359,360")
+    assert "Left out" not in run(capsys, *arguments, "--batches", "32")
+    assert main([*arguments, "--batches", "2000,3000"]) == 2
+    assert "the smallest global batch is 2,000, more than the 1,437 training samples" in capsys.readouterr().err
+
+
 def test_from_a_saved_trace(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     saved = str(tmp_path / "net.json.gz")
     run(capsys, "count", JOB, "--out", saved)

@@ -14,7 +14,7 @@ from chronograd.rundir import RunDir
 ROOT = Path(__file__).parent.parent.parent
 JOB = """
 network: {name: alexnet-v2}
-data: {name: synthetic, shape: [3, 224, 224], classes: 1000}
+data: {name: synthetic, shape: [3, 224, 224], classes: 1000, samples: 8192}
 training: {recipe: sgd, batch: 2048}
 cluster: {device: k80}
 backend: ddp
@@ -40,6 +40,44 @@ def test_a_scaling_table(arguments: list[str], capsys: pytest.CaptureFixture[str
     assert [row["count"] for row in table["rows"]] == [1, 16]
     assert table["rows"][1]["nodes"] == 2
     assert table["mode"] == "weak"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("network.name=vgg16", "is of network alexnet-v2; the job has vgg16"),
+        ("data.shape=[3, 32, 32]", "is of samples of shape (3, 224, 224); the job has (3, 32, 32) (synthetic)"),
+        ("data.classes=10", "is of 1000 classes; the job has 10 (synthetic)"),
+        ("training.channels_last=true", "is of training.channels_last=False"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["predict", "plan"])
+def test_a_trace_of_another_job_is_refused(
+    arguments: list[str], verb: str, override: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb, *arguments[1:], override, "--on", "v100"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "chronograd count JOB --out FILE" in error
+    as_network = [word for word in arguments if word not in ("--trace", arguments[-1])]
+    is_refused = override.startswith("network") or main([*as_network, f"network.name={arguments[-1]}", override]) == 2
+    assert is_refused
+
+
+def test_more_ranks_than_the_usual_batch(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [*arguments, "cluster.count=100", "--json"]
+    assert main([*arguments, "--on", "128xv100"]) == 0
+    assert json.loads(capsys.readouterr().out)["cluster"]["count"] == 128
+    assert main([*arguments, "--scaling", "strong", "--counts", "1,100"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][1]["batch_per_rank"] == 21
+    assert main([*arguments, "training.scale_by_ranks=[learning_rate]"]) == 0
+    assert json.loads(capsys.readouterr().out)["job"]["training"]["learning_rate"] == pytest.approx(10)
+
+
+def test_a_batch_larger_than_the_data_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments, "data.samples=2048"]) == 0
+    assert main([*arguments, "data.samples=2047"]) == 2
+    assert "training.batch is 2,048, more than the 2,047 training samples" in capsys.readouterr().err
 
 
 def test_paleo_gives_a_record(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from chronograd import job as jobs
 from chronograd.cli.main import main
+from chronograd.data.trace_job import trace_job
 from chronograd.errors import InputError
 from chronograd.launch.scaling import Ladder, measure_scaling
 from chronograd.record import Record
@@ -57,6 +58,20 @@ def test_a_world_that_cannot_run_is_a_row_that_says_why() -> None:
     (point,) = Ladder(job).measured([2], "weak", refuse, lambda line: None)
     assert (point.kind, point.batch, point.per_rank, point.step_time_s) == ("missing", 16, 8, None)
     assert "no GPU" in point.reason
+
+
+def test_a_run_without_a_whole_batch_has_no_time() -> None:
+    """64 samples: sixteen ranks of 8 in weak scaling would need 128. 20 samples of batch 8 make two steps."""
+    job = jobs.changed(jobs.from_dict(TINY), ["cluster.device=v100"])
+    trace = trace_job(job)
+    eight, sixteen = Ladder(job, trace, 64).predicted([8, 16], "weak")
+    assert eight.step_time_s is not None
+    assert eight.training_time_s == pytest.approx(3 * 1 * eight.step_time_s)
+    assert sixteen.step_time_s is not None
+    assert (sixteen.training_time_s, sixteen.cost_usd) == (None, None)
+    (one,) = Ladder(job, trace, 20).predicted([1], "strong")
+    assert one.step_time_s is not None
+    assert one.training_time_s == pytest.approx(3 * 2 * one.step_time_s)
 
 
 def test_wrong_worlds_are_refused(tmp_path: Path) -> None:

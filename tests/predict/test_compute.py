@@ -16,6 +16,7 @@ from chronograd.predict.compute import Work, operator_seconds, update_seconds
 from chronograd.predict.memory import peak_memory
 from chronograd.predict.prediction import predict, predict_step, setting_of
 from chronograd.predict.relatives import calibration_for
+from chronograd.predict.speedup import scaling_table
 from chronograd.record import STEP_PARTS
 from chronograd.trace import ZERO, Affine, Operator, Storage, Tensor, Trace
 
@@ -116,6 +117,95 @@ def test_the_parts_of_a_predicted_step_add_up() -> None:
     assert step.low is not None
     assert step.high is not None
     assert step.low < record.value("step_time_s") < step.high
+
+
+@pytest.mark.parametrize(("batch", "count"), [(8, 1), (9, 1), (9, 8), (64, 48), (64, 8)])
+@pytest.mark.parametrize("copies", [1, 3])
+def test_rates_are_those_of_the_samples_that_are_trained(batch: int, count: int, copies: int) -> None:
+    """Over all ranks `batch` samples a step, each in its copies, whatever the largest rank's share."""
+    training = {**JOB["training"], "batch": batch, "augmentation": {"copies": copies}}  # type: ignore[dict-item]
+    job = jobs.from_dict({**JOB, "training": training, "cluster": {"device": "v100", "count": count}, "backend": "ddp"})
+    trace, images = linear_trace(), copies * batch
+    record = predict(trace, job, samples=10 * batch)
+    step_s = record.value("step_time_s")
+    assert record.value("throughput_samples_per_s") * step_s == pytest.approx(images)
+    assert record.value("throughput_samples_per_s") * record.value("epoch_time_s") == pytest.approx(10 * images)
+    # Forward and backward of a 1000 x 500 product each.
+    flops = 2 * 2 * 1000 * 500 * images
+    assert record.value("achieved_flops_per_s") * step_s * count == pytest.approx(flops, rel=1e-6)
+    peak = record.provenance["peak_flops_per_s"]
+    assert record.value("mfu") * peak * step_s * count == pytest.approx(flops, rel=1e-6)
+    assert record.provenance["flops_per_step_per_rank"] == pytest.approx(flops / count, rel=1e-6)
+    row = scaling_table(trace, job, [count])[0]
+    assert row["throughput_samples_per_s"] == pytest.approx(images / step_s)
+
+
+def test_an_epoch_is_its_whole_batches() -> None:
+    """Batches of 8: 87 samples make ten, 8 make one, and 7 none."""
+    job = jobs.from_dict(JOB)
+    for samples, steps in ((87, 10), (8, 1)):
+        record = predict(linear_trace(), job, samples=samples)
+        assert record.value("epoch_time_s") == pytest.approx(steps * record.value("step_time_s"))
+        assert record.value("training_time_s") == pytest.approx(2 * steps * record.value("step_time_s"))
+    with pytest.raises(InputError, match=r"batch is 8, more than the 7 training samples"):
+        predict(linear_trace(), job, samples=7)
+
+
+def test_parts_of_a_batch_are_run_one_after_the_other() -> None:
+    """Four parts of two samples: each operator four times as long as with two, the update once."""
+    job = jobs.from_dict({**JOB, "training": {**JOB["training"], "accumulation": 4}})  # type: ignore[dict-item]
+    setting = replace(setting_of(job), calibration=calibration())
+    forward_s, backward_s = operator_seconds(linear_trace(), 2, calibration())
+    parts = predict_step(linear_trace(), setting).parts
+    assert parts["forward_s"] == pytest.approx(4 * forward_s)
+    assert parts["backward_s"] == pytest.approx(4 * backward_s)
+    assert parts["update_s"] == pytest.approx(update_seconds(linear_trace(), "sgd", calibration()))
+
+
+def test_each_rank_updates_its_share_under_zero() -> None:
+    def update_s(stage: int, count: int) -> float:
+        training = {**JOB["training"], "zero_stage": stage}  # type: ignore[dict-item]
+        job = jobs.from_dict({**JOB, "training": training, "cluster": {"device": "v100", "count": count}})
+        return predict(linear_trace(), job).value("update_s")
+
+    assert update_s(0, 4) == pytest.approx(update_s(0, 1))
+    for stage in (1, 2, 3):
+        assert update_s(stage, 4) == pytest.approx(update_s(0, 4) / 4)
+
+
+def test_a_batch_in_memory_is_gathered_at_a_quarter_of_the_bandwidth() -> None:
+    """On a CPU: 8 samples of 4000 bytes, read and written at a quarter of 100 GB/s."""
+    job = jobs.from_dict({**JOB, "cluster": {"device": "cpu"}})
+    parts = predict_step(linear_trace(), replace(setting_of(job), calibration=calibration())).parts
+    assert parts["input_s"] == pytest.approx(2 * 8 * 4000 / (1e11 / 4))
+
+
+def test_a_running_mean_reads_two_copies_and_writes_one() -> None:
+    job = jobs.from_dict({**JOB, "training": {**JOB["training"], "ema_decay": 0.99}})  # type: ignore[dict-item]
+    setting = replace(setting_of(job), calibration=calibration())
+    step = predict_step(linear_trace(), setting)
+    weights = 4 * 1000 * 500
+    assert step.parts["update_s"] == pytest.approx((3 + 3) * weights / 1e11)
+    plain = predict_step(linear_trace(), replace(setting, has_average=False))
+    assert step.memory.total == plain.memory.total + weights
+
+
+def test_the_time_of_measuring_the_noise_scale_is_said_to_be_left_out() -> None:
+    job = jobs.from_dict({**JOB, "training": {**JOB["training"], "noise_scale_every": 5}})  # type: ignore[dict-item]
+    assert any("noise scale is measured every 5 steps" in note for note in predict(linear_trace(), job).notes)
+    assert not any("noise scale" in note for note in predict(linear_trace(), jobs.from_dict(JOB)).notes)
+
+
+def test_what_is_not_predicted_is_refused() -> None:
+    servers = jobs.from_dict({**JOB, "backend": "parameter_server"})
+    with pytest.raises(InputError, match="do not wait for one another") as refused:
+        predict(linear_trace(), servers)
+    assert "chronograd fit speed" in refused.value.hint
+    assert "chronograd simulate speed" in refused.value.hint
+    training = {**JOB["training"], "zero_stage": 1}  # type: ignore[dict-item]
+    for backend in ("data_parallel", "horovod", "tf_mirrored", "tf_multiworker"):
+        with pytest.raises(InputError, match=f"zero_stage is 1; backend {backend}"):
+            predict(linear_trace(), jobs.from_dict({**JOB, "training": training, "backend": backend}))
 
 
 def test_more_devices_share_the_global_batch() -> None:

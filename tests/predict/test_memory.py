@@ -9,16 +9,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from chronograd.count.tracing import trace
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
+from chronograd.job import Training
 from chronograd.measure.memory import cpu_tensor_peak_bytes
-from chronograd.predict.checkpointing import blocks, is_recomputed
-from chronograd.predict.memory import Memory, footprint, peak_memory, reserve_bytes
+from chronograd.predict.checkpointing import blocks, is_recomputed, lifetimes
+from chronograd.predict.memory import OPTIMIZER_STATES, Memory, footprint, optimizer_kind, peak_memory, reserve_bytes
 from chronograd.predict.zero import gather_exposed_s, traffic_factor
 from chronograd.trace import Affine, Storage, Trace
 from chronograd.trace import Tensor as TraceTensor
+from chronograd.train.optimizer import make_optimizer
 from chronograd.train.step import checkpoint_blocks
 
 
@@ -110,6 +113,53 @@ def test_everything_in_blocks_runs_twice() -> None:
 def test_a_network_without_blocks_is_told() -> None:
     with pytest.raises(InputError, match="no blocks to checkpoint"):
         footprint(trace(nn.Sequential(nn.Linear(4, 4)), [(4,)]), activation_checkpointing="blocks")
+
+
+def test_what_is_made_again_lasts_for_the_backward_of_its_own_block() -> None:
+    """Of each of three blocks the tensor between its layers is made twice; the block's backward is the second life's end."""
+    traced = trace(chain(3), [(16,)], loss="sum")
+    block_of = [blocks(traced.modules).get(op.module) for op in traced.operators]
+    lives: dict[int, list[tuple[int, int | None]]] = {}
+    for storage, birth, death in lifetimes(traced, "blocks"):
+        lives.setdefault(id(storage), []).append((birth, death))
+    twice = [found for found in lives.values() if len(found) == 2]
+    assert [block_of[first[0]] for first, _ in twice] == ["0", "1", "2"]
+    for (made, dropped), (again, end) in twice:
+        assert dropped is not None
+        assert end is not None
+        own = [i for i, op in enumerate(traced.operators) if op.phase == "backward" and block_of[i] == block_of[made]]
+        assert {op.phase for op in traced.operators[made : dropped + 1]} == {"forward"}
+        assert own[0] == again <= end <= own[-1]
+
+
+def test_a_running_mean_is_one_more_copy_of_parameters_and_buffers() -> None:
+    """As torch's AveragedModel holds them, besides its own counter."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 10))
+    averaged = AveragedModel(model, use_buffers=True).module
+    held = sum(t.numel() * t.element_size() for t in (*averaged.parameters(), *averaged.buffers()))
+    traced = trace(model, [(3, 8, 8)])
+    for stage, ranks in ((0, 1), (0, 4), (3, 4)):
+        plain = footprint(traced, "adamw", world_size=ranks, zero_stage=stage).at(16)
+        more = footprint(traced, "adamw", world_size=ranks, zero_stage=stage, has_average=True).at(16)
+        assert more.optimizer_state - plain.optimizer_state == held
+        assert more.total - plain.total == held
+    inference = trace(model, [(3, 8, 8)], mode="inference")
+    assert footprint(inference, has_average=True).at(16) == footprint(inference).at(16)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "momentum"), [("sgd", 0.0), ("sgd", 0.9), ("adamw", 0.9), ("adadelta", 0.9)], ids=str
+)
+def test_optimizers_keep_as_many_states_as_torch_does(optimizer: str, momentum: float) -> None:
+    layer = nn.Linear(7, 5)
+    made = make_optimizer(
+        layer, Training.model_validate({"optimizer": optimizer, "momentum": momentum, "nesterov": False})
+    )
+    layer(torch.ones(1, 7)).sum().backward()
+    made.step()
+    state = made.state[layer.weight].values()
+    num_states = sum(isinstance(value, Tensor) and value.shape == layer.weight.shape for value in state)
+    assert OPTIMIZER_STATES[optimizer_kind(optimizer, momentum)] == num_states
 
 
 # -- against torch ----------------------------------------------------------------------------------------

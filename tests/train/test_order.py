@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chronograd.errors import InputError
-from chronograd.train.order import SampleOrder, class_shares, epoch_order, random_seed, rank_slice, steps_per_epoch
+from chronograd.job import steps_per_epoch
+from chronograd.train.order import SampleOrder, class_shares, epoch_order, random_seed, rank_slice
 
 FROZEN_ORDER = [3, 7, 4, 0, 2, 6, 5, 1]
 FROZEN_SEED = 7896617691693857887

@@ -73,7 +73,6 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
     """
     from chronograd.data.trace_job import trace_job
     from chronograd.job import changed
-    from chronograd.trace import Trace
 
     job = common.read_job(job_file, overrides, print_config)
     if not is_largest and (memory or confirm):
@@ -82,7 +81,7 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
         raise click.UsageError(f"--confirm runs here: write --on local, not {' '.join(places)}")
     if is_largest and plan_goal.is_asked(asked):
         raise click.UsageError("--largest-batch and a goal are two questions: ask one at a time")
-    trace = Trace.load(trace_file) if trace_file else trace_job(job)
+    trace = trace_job(job, trace_file)
     if plan_goal.is_asked(asked):
         plan_goal.plan(trace, job, places, counts, batches, algorithms, most, as_json, **asked)
         return
@@ -172,11 +171,14 @@ def _plan_settings(trace: Trace, job: Job, places: Sequence[str], counts: list[i
     """Settings that fit, the cheapest sample first; those without a price after them, the fastest first."""
     import numpy as np
 
-    from chronograd.plan.settings import evaluate
+    from chronograd.data.datasets import card
+    from chronograd.plan.settings import evaluate, with_whole_batches
     from chronograd.units import dollars, quantity, seconds, si
 
     devices = plan_goal.devices_of(job, places)
-    table = evaluate(trace, job, devices, counts, batches, algorithms)
+    samples = card(job.data).train_size
+    evaluated = evaluate(trace, job, devices, counts, batches, algorithms)
+    table, num_too_large = with_whole_batches(evaluated, samples)
     per_sample = table["cost_usd_per_hour"] / 3600 / table["throughput_samples_per_s"]
     order = np.lexsort((-table["throughput_samples_per_s"], per_sample))
     chosen = order[table["fits"][order]][:most]
@@ -194,7 +196,8 @@ def _plan_settings(trace: Trace, job: Job, places: Sequence[str], counts: list[i
         for i in chosen
     ]
     if as_json:
-        common.print_json({"settings": rows, "evaluated": len(order), "fit": int(table["fits"].sum())})
+        data = {"evaluated": len(order), "fit": int(table["fits"].sum()), "too_large_for_the_data": num_too_large}
+        common.print_json({"settings": rows, **data})
         return
     common.print_table(
         ("device", "count", "batch per device", "all-reduce", "step", "throughput", "memory", "per million samples"),
@@ -206,4 +209,5 @@ def _plan_settings(trace: Trace, job: Job, places: Sequence[str], counts: list[i
         ],
         title=f"{trace.network}: {len(rows)} of {int(table['fits'].sum())} settings that fit, of {len(order)}",
         right=(1, 2, 4, 5, 6, 7),
+        caption=plan_goal.of_too_large(num_too_large, samples),
     )  # fmt: skip

@@ -69,20 +69,33 @@ def devices_of(job: Job, places: Sequence[str]) -> list[Device]:
 def plan(trace: Trace, job: Job, places: Sequence[str], counts: Sequence[int], batches: Sequence[int],
          algorithms: Sequence[str], most: int, as_json: bool, **asked: Any) -> None:  # fmt: skip
     """Evaluate, choose, and tell."""
+    from chronograd.data.datasets import card
     from chronograd.plan.goal import KINDS, Goal, Spot, choose
-    from chronograd.plan.settings import evaluate
+    from chronograd.plan.settings import evaluate, with_whole_batches
 
     devices = devices_of(job, places)
     effort = _effort(job, asked)
     goal = Goal(asked["budget"], parse_seconds(asked["deadline"]) if asked["deadline"] else None, asked["confidence"])
     kinds = KINDS if asked["prices"] == "both" else tuple(kind for kind in KINDS if kind == asked["prices"])
-    table = evaluate(trace, job, devices, counts, batches, algorithms)
+    samples = card(job.data).train_size
+    evaluated = evaluate(trace, job, devices, counts, batches, algorithms)
+    table, num_too_large = with_whole_batches(evaluated, samples)
     found = choose(table, devices, job, effort, goal, Spot(asked["interruptions"]), kinds)
-    told = _data(found, devices, algorithms, most)
+    told = _data(found, devices, algorithms, most) | {"too_large_for_the_data": num_too_large}
     if as_json:
         common.print_json(told)
     else:
         _print(trace.network, told, found)
+        if num_too_large:
+            click.echo(of_too_large(num_too_large, samples))
+
+
+def of_too_large(count: int, samples: int) -> str:
+    """A sentence on settings that are left out; empty if none is."""
+    if not count:
+        return ""
+    settings = "1 setting" if count == 1 else f"{count:,} settings"
+    return f"Left out: {settings} of a global batch larger than the {samples:,} training samples."
 
 
 def _effort(job: Job, asked: Mapping[str, Any]) -> Effort:

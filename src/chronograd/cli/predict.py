@@ -66,7 +66,6 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, place
     from chronograd.predict.carry import carried_factor
     from chronograd.predict.prediction import predict
     from chronograd.record import Record
-    from chronograd.trace import Trace
 
     job = common.read_job(job_file, overrides, print_config)
     jobs = [job]
@@ -86,7 +85,7 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, place
     }
     if layers and is_paleo:
         raise click.UsageError("--layers needs times of operators; leave --model paleo out")
-    trace = Trace.load(trace_file) if trace_file else trace_job(job)
+    trace = trace_job(job, trace_file)
     if scaling is not None:
         _print_scaling([_scaling(trace, j, counts, scaling, options) for j in jobs], as_json)
         return

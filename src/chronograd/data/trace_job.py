@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from chronograd.data.datasets import card
 from chronograd.errors import InputError
 from chronograd.job import Job
 from chronograd.trace import Trace
 
 
-def trace_job(job: Job) -> Trace:
+def trace_job(job: Job, saved: Path | None = None) -> Trace:
     """Count a job's network at its data's shape; a network that is the path of a saved trace is read.
 
     Reading a trace needs no torch. Raises what `trace_network` and `card` raise, and InputError for tasks that
-    cannot be counted from a job yet.
+    cannot be counted from a job yet, and for a saved trace that is not of the job.
+
+    Args:
+        saved: a trace to read instead, which has to be of the job's network.
     """
-    if job.network.name.endswith((".json", ".json.gz")):
-        return Trace.load(job.network.name)
+    is_path = job.network.name.endswith((".json", ".json.gz"))
+    if saved is not None or is_path:
+        path = saved or Path(job.network.name)
+        trace = Trace.load(path)
+        if not is_path and trace.network != job.network.name:
+            raise _not_of_the_job(path, f"network {trace.network}", job.network.name)
+        _check_data(job, trace, path)
+        return trace
     if job.task != "classification":
         raise InputError(f"a {job.task} job cannot be counted yet", "count its network: chronograd count NETWORK")
     from chronograd.count.network import trace_network
@@ -27,4 +38,30 @@ def trace_job(job: Job) -> Trace:
         input_shape=data.shape,
         num_classes=data.num_classes,
         channels_last=job.training.channels_last,
+    )
+
+
+def _check_data(job: Job, trace: Trace, path: Path) -> None:
+    """Hold a saved trace against the samples, the classes and the layout of a job."""
+    if trace.channels_last != job.training.channels_last:
+        raise _not_of_the_job(
+            path,
+            f"training.channels_last={trace.channels_last}",
+            f"training.channels_last={job.training.channels_last}",
+        )
+    if job.task != "classification":
+        return
+    data = card(job.data)
+    shapes = [tuple(size.const for size in shape[1:]) for shape in trace.input_shapes]
+    if shapes and shapes[0] != data.shape:
+        raise _not_of_the_job(path, f"samples of shape {shapes[0]}", f"{data.shape} ({job.data.name})")
+    classes = [trace.tensors[i].shape[-1].const for i in trace.outputs if len(trace.tensors[i].shape) == 2]
+    if classes and classes[0] != data.num_classes:
+        raise _not_of_the_job(path, f"{classes[0]} classes", f"{data.num_classes} ({job.data.name})")
+
+
+def _not_of_the_job(path: Path, of_trace: str, of_job: str) -> InputError:
+    return InputError(
+        f"the trace {path} is of {of_trace}; the job has {of_job}",
+        "count the job itself: chronograd count JOB --out FILE",
     )

@@ -64,6 +64,7 @@ def _bytes(job: Job, on_gpu: bool) -> dict[str, Any]:
         world_size=count,
         activation_checkpointing=training.activation_checkpointing,
         precision=training.precision,
+        has_average=training.ema_decay > 0,
     )
     images = training.images_per_step if job.backend == "parameter_server" else -(-training.images_per_step // count)
     peak: Memory = table.at(-(-images // training.accumulation))
@@ -72,7 +73,7 @@ def _bytes(job: Job, on_gpu: bool) -> dict[str, Any]:
     return {
         "memory_bytes": peak.total + reserve,
         "gradient_bytes": peak.parameters,
-        "checkpoint_bytes": kept * (2 if training.ema_decay else 1) + peak.optimizer_state,
+        "checkpoint_bytes": kept + peak.optimizer_state,
     }
 
 

@@ -20,7 +20,6 @@ from chronograd.launch.hosts import Host
 from chronograd.launch.processes import KilledError, tail
 from chronograd.measure import environment
 from chronograd.rundir import DEFAULT_PARENT, RunDir, StepFollower
-from chronograd.train import order
 from chronograd.train.place import check_machine
 from chronograd.train.where import TIME_OUT
 
@@ -161,7 +160,7 @@ def check_anywhere(job: Job) -> None:
     if job.training.zero_stage:
         raise JobError("training.zero_stage is predicted, not run", "write training.zero_stage=0 to measure or train")
     card = datasets.card(job.data)
-    order.steps_per_epoch(card.train_size, job.training.batch)
+    jobs.steps_per_epoch(card.train_size, job.training.batch)
     from chronograd.train.check import check_network  # imports torch
 
     check_network(job, card)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from chronograd.errors import InputError, RunError
-from chronograd.job import Job, changed, resolved
+from chronograd.hardware import catalog
+from chronograd.job import Job, changed, resolved, steps_per_epoch
 from chronograd.launch import jobs
 from chronograd.measure import environment
 from chronograd.predict.prediction import predict, price_of, setting_of
@@ -34,7 +35,8 @@ class Point:
     Attributes:
         kind: `measured`, `predicted`, or `missing` with a `reason`.
         batch: the global, that is effective, batch; `per_rank` that of a rank.
-        training_time_s, cost_usd: of all epochs of the job at this step time. Cost needs a price.
+        training_time_s, cost_usd: of all epochs of the job at this step time, if its samples make a whole batch. Cost needs
+            a price.
         speed_up: throughput over that of one rank of the same kind; `efficiency` over the number of ranks.
         iteration_growth: step time over that of one rank: what a learner waits longer. 1 is ideal in weak scaling.
         compute_s: a step of one rank alone with the same batch of a rank.
@@ -171,16 +173,16 @@ class Ladder:
         )
 
     def _training_time(self, job: Job, step_s: float | None) -> float | None:
-        if self.samples is None or step_s is None:
+        if self.samples is None or step_s is None or job.training.batch > self.samples:
             return None
-        return job.training.epochs * max(1, self.samples // job.training.batch) * step_s
+        return job.training.epochs * steps_per_epoch(self.samples, job.training.batch) * step_s
 
     def _cost(self, job: Job, total_s: float | None) -> float | None:
         """By the price of the job or of its device in the table; a device of the user's own has none."""
         if total_s is None:
             return None
         try:
-            price = price_of(job, setting_of(job).device)
+            price = price_of(job, catalog.device(job.cluster.device))
         except InputError:
             return None
         return None if price is None else price[0] * job.cluster.count * total_s / 3600

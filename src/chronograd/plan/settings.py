@@ -6,7 +6,7 @@ device and the batch alone, so they are computed once for each pair; counts are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -85,6 +85,21 @@ def evaluate(
     }
 
 
+def with_whole_batches(table: Mapping[str, np.ndarray], samples: int) -> tuple[dict[str, np.ndarray], int]:
+    """The rows of `evaluate` whose global batch the training samples fill, and the number of the others.
+
+    Raises: InputError if there is no such row.
+    """
+    is_whole = table["count"] * table["batch_per_rank"] <= samples
+    if not is_whole.any():
+        least = int((table["count"] * table["batch_per_rank"]).min())
+        raise InputError(
+            f"the smallest global batch is {least:,}, more than the {samples:,} training samples: there is no whole batch",
+            "give smaller counts or batches, or more samples",
+        )
+    return {name: column[is_whole] for name, column in table.items()}, int((~is_whole).sum())
+
+
 @dataclass(frozen=True)
 class LargestBatch:
     """The largest batch per device that is predicted to fit, and what the prediction is made of.
@@ -124,6 +139,7 @@ def largest_batch(
         zero_stage=training.zero_stage,
         activation_checkpointing=training.activation_checkpointing,
         precision=training.precision,
+        has_average=training.ema_decay > 0,
     )
     capacity = device.memory_bytes if capacity_bytes is None else capacity_bytes
     kept = reserve_bytes(device) if reserve is None else reserve

@@ -255,6 +255,14 @@ def update_seconds(trace: Trace, optimizer: str, calibration: Calibration) -> fl
     return float(launches * calibration.update_launch_s + passes * size / bandwidth)
 
 
+def average_seconds(trace: Trace, calibration: Calibration) -> float:
+    """Time of one step of a running mean of parameters and buffers: both read, the mean written, in one operator."""
+    state = [*trace.parameters().values(), *trace.buffers().values()]
+    size = sum(t.numel_at(1) * DTYPE_BYTES[t.dtype] for t in state)
+    bandwidth = calibration.bandwidth_bytes_per_s * calibration.columns()["bandwidth"][CLASSES.index("update.backward")]
+    return float(update_launches(len(state), calibration) * calibration.update_launch_s + 3 * size / bandwidth)
+
+
 def by_kind(trace: Trace, times: np.ndarray, batch: float) -> list[dict[str, float | str]]:
     """Time, FLOPs and bytes by kind of operator, longest first. `share` is that of the time."""
     c = trace.columns

@@ -31,7 +31,8 @@ _RESERVE_BYTES = {"gpu": 2**30, "cpu": 740_000_000}
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes at the moment of the peak, by role. Activations include their gradients and the input."""
+    """Bytes at the moment of the peak, by role. Activations include their gradients and the input, the optimizer's state a
+    running mean of the weights."""
 
     parameters: int
     buffers: int
@@ -116,6 +117,7 @@ def footprint(
     zero_stage: int = 0,
     activation_checkpointing: str = "none",
     precision: str = "fp32",
+    has_average: bool = False,
 ) -> Footprint:
     """Memory of one of `world_size` data-parallel ranks.
 
@@ -129,6 +131,7 @@ def footprint(
             computed again.
         precision: in bf16 and fp16, under autocast, most activations take half, and weights of matrix work are there
             twice.
+        has_average: a running mean of parameters and buffers is kept, whole on every rank.
 
     Left out: units gathered ahead of their use, buckets. Raises: InputError for blocks where the network has none.
     Source: Rajbhandari et al. 2020, ZeRO, section 5.
@@ -156,6 +159,9 @@ def footprint(
                 unit = np.minimum(table[part], 0 if part == 3 else whole)
                 unit[-1] = 0.0
                 table[part] = table[part] / world_size + (1 - 1 / world_size) * unit
+    if has_average and is_training:
+        state = (*trace.parameters().values(), *trace.buffers().values())
+        table[3] += sum((np.array(trace.storages[t.storage].bytes) for t in state), np.zeros(2))
     return Footprint(table)
 
 

@@ -14,12 +14,19 @@ import numpy as np
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Link
-from chronograd.job import Job, resolved, scaled
+from chronograd.job import Job, resolved, scaled, steps_per_epoch
 from chronograd.predict import paleo
 from chronograd.predict.calibration import DATASHEET_SIGMA, Z80, Calibration, from_datasheet
 from chronograd.predict.checkpointing import is_recomputed
 from chronograd.predict.collectives import Amount, Topology, algorithm_named
-from chronograd.predict.compute import by_kind, operator_seconds, phase_seconds, sigma_log, update_seconds
+from chronograd.predict.compute import (
+    average_seconds,
+    by_kind,
+    operator_seconds,
+    phase_seconds,
+    sigma_log,
+    update_seconds,
+)
 from chronograd.predict.memory import Footprint, Memory, footprint, optimizer_kind, reserve_bytes
 from chronograd.predict.relatives import CARRIED_SPREAD, calibration_for
 from chronograd.predict.roofline import Roofline, roofline
@@ -50,6 +57,7 @@ class Setting:
     accumulation: int = 1
     bucket_bytes: int | None = None
     sent_share: float = 1.0
+    has_average: bool = False
 
     @property
     def count(self) -> int:
@@ -88,6 +96,8 @@ class Step:
 
 # Of DataParallel all parameters and gradients cross the first GPU's link, one GPU after the other, nothing hidden.
 _DATA_PARALLEL = "reduce_to_one"
+# Whose ranks are processes of their own, as ZeRO's are.
+_ZERO_BACKENDS = ("single", "ddp")
 HOROVOD_BUCKET_BYTES = 64 * 2**20
 
 
@@ -102,6 +112,17 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
         raise InputError(
             "training.trainable is head: a network of which only the last layer is trained is not predicted yet",
             "measure it, or predict it with training.trainable=all, which is an upper bound",
+        )
+    if job.backend == "parameter_server":
+        raise InputError(
+            "backend is parameter_server, whose workers do not wait for one another: a synchronous step is predicted",
+            "fit its speed from runs with `chronograd fit speed`, see what more workers do with `chronograd simulate "
+            "speed`, or predict backend=ddp",
+        )
+    if job.training.zero_stage and job.backend not in _ZERO_BACKENDS:
+        raise InputError(
+            f"training.zero_stage is {job.training.zero_stage}; backend {job.backend} has the whole state on every device",
+            f"write training.zero_stage=0, or backend={' or '.join(_ZERO_BACKENDS)}",
         )
     cluster = job.cluster
     device = device or catalog.device(cluster.device)
@@ -131,6 +152,7 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
         job.training.accumulation,
         job.communication.bucket_bytes or (HOROVOD_BUCKET_BYTES if job.backend == "horovod" else None),
         0.5 if job.communication.compression == "fp16" else 1.0,
+        job.training.ema_decay > 0,
     )
 
 
@@ -233,8 +255,13 @@ def rank_work(trace: Trace, batch: int, setting: Setting) -> tuple[np.ndarray, d
         "forward_s": phases["forward"] * setting.accumulation,
         "backward_s": phases["backward"] * setting.accumulation,
         "communication_exposed_s": 0.0,
-        "update_s": update_seconds(trace, setting.optimizer, calibration) if is_training else 0.0,
+        "update_s": _update_s(trace, setting) if is_training else 0.0,
     }
+
+
+def _update_s(trace: Trace, setting: Setting) -> float:
+    average_s = average_seconds(trace, setting.calibration) if setting.has_average else 0.0
+    return update_seconds(trace, setting.optimizer, setting.calibration) + average_s
 
 
 def footprint_of(trace: Trace, setting: Setting) -> Footprint:
@@ -246,6 +273,7 @@ def footprint_of(trace: Trace, setting: Setting) -> Footprint:
         zero_stage=setting.zero_stage,
         activation_checkpointing=setting.activation_checkpointing,
         precision=setting.calibration.precision,
+        has_average=setting.has_average,
     )
 
 
@@ -291,17 +319,23 @@ def predict(
         depth: of the modules in the table `layers`; see `roofline`.
         factor: of `carried_factor`: what the network showed on another device.
 
-    Intervals are the middle 80 % of a log-normal whose width is `sigma_log`. Left out: evaluation, saving, start-up
-    and stragglers.
+    Intervals are the middle 80 % of a log-normal whose width is `sigma_log`. Left out: evaluation, saving, start-up,
+    stragglers and the measuring of the noise scale.
+
+    Raises InputError as `setting_of` and `predict_step`, and for a batch of more samples than there are.
     """
     job = scaled(job)
     setting = setting_of(job, algorithm, device)
+    steps = None if samples is None else steps_per_epoch(samples, job.training.batch)
     if ppp is None:
         step = predict_step(trace, setting)
     else:
         assumed = replace(from_datasheet(setting.device), origin=f"PALEO (PPP {ppp[0]:g} and {ppp[1]:g}), no")
         setting = replace(setting, calibration=assumed)
         step = paleo_step(trace, setting, *ppp)
+    # Where the batch does not divide by the ranks, the largest share sets the pace, and the others are smaller.
+    images = job.training.images_per_step
+    step = replace(step, flops=step.flops * images // (setting.batch_per_rank * setting.count))
     sigma = step.sigma_log
     if factor is not None:
         step, sigma = _corrected(step, factor), sigma * CARRIED_SPREAD
@@ -317,11 +351,14 @@ def predict(
         notes=list(trace.notes),
     )
     likely = _likely(f"{setting.calibration.origin} calibration", sigma)
-    _put_step(record, setting, step, likely)
-    _put_run(record, job, setting, likely, samples, step.seconds)
+    _put_step(record, setting, step, likely, images)
+    _put_run(record, job, setting, likely, steps, step.seconds)
     _check_memory(record, setting, step)
     if factor is not None:
         record.notes.append(f"times are corrected by {factor:.2f}, from what the network showed on another device")
+    if job.training.noise_scale_every:
+        every = job.training.noise_scale_every
+        record.notes.append(f"the gradient noise scale is measured every {every} steps; its time is left out")
     if step.kinds:
         record.tables["by_kind"] = step.kinds
         _put_roofline(record, roofline(trace, setting.batch_per_rank, setting.calibration, depth))
@@ -345,7 +382,8 @@ def _likely(source: str, sigma: float) -> Callable[..., Quantity]:
     return likely
 
 
-def _put_step(record: Record, setting: Setting, step: Step, likely: Callable[..., Quantity]) -> None:
+def _put_step(record: Record, setting: Setting, step: Step, likely: Callable[..., Quantity], images: int) -> None:
+    """Of one step, in which all ranks together train `images`."""
     for part in STEP_PARTS:
         record.put(part, likely(step.parts[part], "s"))
     record.put("step_time_s", likely(step.seconds, "s"))
@@ -355,8 +393,7 @@ def _put_step(record: Record, setting: Setting, step: Step, likely: Callable[...
     if setting.input_samples_per_s:
         record.put("input_stall_s", likely(step.input_stall_s, "s"))
     calibration = setting.calibration
-    global_batch = setting.batch_per_rank * setting.count
-    record.put("throughput_samples_per_s", likely(global_batch / step.seconds, "sample/s"))
+    record.put("throughput_samples_per_s", likely(images / step.seconds, "sample/s"))
     achieved = step.flops / step.seconds
     record.put("achieved_flops_per_s", likely(achieved, "FLOP/s"))
     convention = f"of {calibration.peak_flops_per_s:.3g} FLOP/s, {calibration.precision}"
@@ -373,18 +410,17 @@ def _put_roofline(record: Record, roof: Roofline) -> None:
     record.tables["most_to_win"] = [layer.row() for layer in roof.most_to_win()]
 
 
-def _put_run(record: Record, job: Job, setting: Setting, likely: Any, samples: int | None, step_s: float) -> None:
+def _put_run(record: Record, job: Job, setting: Setting, likely: Any, steps: int | None, step_s: float) -> None:
     """Epoch, run and cost: steps × step time, hours × price."""
     unit = price_of(job, setting.device)
     price = None if unit is None else (unit[0] * setting.count, unit[1])
     if price is not None:
         record.put("cost_usd_per_hour", Quantity(value=price[0], unit="usd", source=price[1]))
-    if samples is None:
+    if steps is None:
         reason = "the number of training samples is not known"
         for name in ("epoch_time_s", "training_time_s", "cost_usd"):
             record.put(name, Quantity.missing(QUANTITIES[name][1], reason))
         return
-    steps = max(1, samples // job.training.batch)
     training = job.training.epochs * steps * step_s
     record.put("epoch_time_s", likely(steps * step_s, "s"))
     record.put("training_time_s", likely(training, "s"))

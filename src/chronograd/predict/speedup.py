@@ -37,16 +37,16 @@ def scaling_table(
     def row(count: int) -> dict[str, Any]:
         batch = job.training.batch if mode == "strong" else per_rank * count
         record = predict(trace, changed(job, [f"cluster.count={count}", f"training.batch={batch}"]), **options)
-        step_s = record.value("step_time_s")
+        throughput = record.value("throughput_samples_per_s")
         price = record["cost_usd_per_hour"].value
         return {
             "count": count,
             "nodes": record.cluster["nodes"],
             "batch_per_rank": record.cluster["batch_per_rank"],
-            "step_time_s": step_s,
-            "throughput_samples_per_s": batch / step_s,
+            "step_time_s": record.value("step_time_s"),
+            "throughput_samples_per_s": throughput,
             "communication_exposed_s": record.value("communication_exposed_s"),
-            "usd_per_million_samples": None if price is None else price / 3600 * step_s / batch * 1e6,
+            "usd_per_million_samples": None if price is None else price / 3600 / throughput * 1e6,
         }
 
     alone = row(1)["throughput_samples_per_s"]

@@ -158,6 +158,7 @@ def _one_batch(job: Job, batch: int) -> Job:
     data = datasets.card(job.data)
     fields = [
         *("cluster.count=1", "backend=single", f"training.batch={batch}", "training.zero_stage=0"),
+        f"training.accumulation={min(job.training.accumulation, batch)}",
         f"data={{name: synthetic, shape: {list(data.shape)}, classes: {data.num_classes}, samples: {batch}}}",
     ]
     return changed(job, fields)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from chronograd.errors import InputError
+from chronograd.job import steps_per_epoch
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 Resampling = Literal["natural", "square_root", "uniform"]
@@ -75,16 +75,6 @@ def _met(members: Indices, count: int, random: np.random.RandomState) -> Indices
         return members[:0]
     times, rest = divmod(count, len(members))
     return np.concatenate([np.tile(members, times), random.permutation(members)[:rest]])
-
-
-def steps_per_epoch(num_samples: int, batch: int) -> int:
-    """Whole global batches in an epoch; the last incomplete one is dropped. Raises InputError if there is none."""
-    if batch > num_samples:
-        raise InputError(
-            f"training.batch is {batch:,}, more than the {num_samples:,} training samples: there is no whole batch",
-            "use a smaller batch or more samples",
-        )
-    return num_samples // batch
 
 
 def rank_slice(batch: int, rank: int, world_size: int) -> slice:

@@ -212,7 +212,7 @@ def planned(run: RunDir) -> tuple[int | None, int | None]:
     if not (run.path / "job.yaml").exists():
         return None, None
     from chronograd.data.datasets import card
-    from chronograd.train.order import steps_per_epoch
+    from chronograd.job import steps_per_epoch
 
     job = run.job()
     try:

@@ -1,0 +1,82 @@
+"""Jobs with many ranks, jobs that are changed, and values that are read as they were written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chronograd import job as jobs
+from chronograd.errors import JobError
+from chronograd.files import parse_yaml
+
+
+def job(count: int = 1, **training: Any) -> jobs.Job:
+    return jobs.from_dict(
+        {
+            "network": {"name": "alexnet"},
+            "data": {"name": "digits"},
+            "training": training,
+            "cluster": {"count": count},
+        }
+    )
+
+
+class TestMoreRanksThanTheUsualBatch:
+    """A recipe's own batch, 64, is fewer than the ranks; the job's is not."""
+
+    @pytest.mark.parametrize("recipe", ["sgd", "sgd-momentum", "adamw"])
+    def test_it_is_changed_as_any_other(self, recipe: str) -> None:
+        many = job(100, recipe=recipe, batch=200, momentum=0.5)
+        other = jobs.changed(many, ["cluster.device=v100"])
+        assert (other.cluster.device, other.cluster.count) == ("v100", 100)
+        assert (other.training.batch, other.training.momentum) == (200, 0.5)
+        assert jobs.changed(many, ["training.recipe=cutout"]).training.batch == 200
+
+    def test_its_rate_is_scaled(self) -> None:
+        many = job(100, batch=200, learning_rate=0.5, epochs=250, scale_by_ranks=["learning_rate", "epochs"])
+        assert (jobs.scaled(many).training.learning_rate, jobs.scaled(many).training.epochs) == (50.0, 3)
+
+    def test_a_rank_without_a_sample_is_one_clear_error(self) -> None:
+        with pytest.raises(JobError, match="each rank needs at least one sample"):
+            jobs.changed(job(batch=64), ["cluster.count=100"])
+
+
+class TestNumbers:
+    @pytest.mark.parametrize("text", ["batch: true", "epochs: false", "learning_rate: true", "milestones: [true]"])
+    def test_true_is_no_number(self, text: str, tmp_path: Path) -> None:
+        path = tmp_path / "job.yaml"
+        path.write_text(f"network: {{name: alexnet}}\ndata: {{name: digits}}\ntraining: {{{text}}}\n")
+        with pytest.raises(JobError, match=rf"training\.{text.partition(':')[0]}: true and false are no value"):
+            jobs.load(path)
+
+    def test_true_is_a_value_where_it_is_one(self) -> None:
+        overrides = ["training.compile=true", "network.options={bias: false, blocks: [true]}"]
+        changed = jobs.changed(job(), overrides)
+        assert changed.training.compile
+        assert changed.network.options == {"bias": False, "blocks": [True]}
+
+    @pytest.mark.parametrize("text", ["1:30", "-12:30:45", "1:30.5", "0100", "-010", "089", "2001-01-01"])
+    def test_yaml_reads_no_other_base(self, text: str) -> None:
+        assert parse_yaml(f"[{text}, '{text}']") == [text, text]
+
+    def test_yaml_reads_numbers(self) -> None:
+        numbers = {"0": 0, "-7": -7, "1_000": 1000, "0x10": 16, "0.5": 0.5, "00.5": 0.5, "1.0e-3": 0.001}
+        assert {text: parse_yaml(text) for text in numbers} == numbers
+
+    def test_a_time_is_no_batch_and_zeros_change_nothing(self) -> None:
+        with pytest.raises(JobError, match=r"training\.batch: .*'1:30'"):
+            jobs.changed(job(), ["training.batch=1:30"])
+        assert jobs.changed(job(), ["training.batch=0100"]).training.batch == 100
+
+
+class TestAccumulation:
+    def test_each_part_has_an_image(self) -> None:
+        """Nine samples on two ranks: one of them has four, in two copies eight images."""
+        for parts, copies in ((4, 1), (8, 2)):
+            assert job(2, batch=9, accumulation=parts, augmentation={"copies": copies}).training.accumulation == parts
+            with pytest.raises(JobError, match=f"only {parts} images per step"):
+                job(2, batch=9, accumulation=parts + 1, augmentation={"copies": copies})
+        with pytest.raises(JobError, match="only 64 images"):
+            job(accumulation=4 * 10**18)
