@@ -203,7 +203,8 @@ TITLES = {
 def table(results: dict[str, Any]) -> str:
     """One row per kind of fault; seconds and steps are those of jobs that had lost any, at the median and the most."""
     rows = [
-        "| what was hit | jobs | hits: killed, stopped | ended | every step once | same weights | steps redone | lost |"
+        "| what was hit | jobs | hits: killed, stopped | ended | every step once | same weights | "
+        "steps redone, median of jobs with any | lost, median of jobs with any |"
     ]
     rows += ["| --- |" + " ---: |" * 7]
     for kind, title in TITLES.items():
@@ -215,14 +216,14 @@ def table(results: dict[str, Any]) -> str:
         killed = f"{len(hits) - stopped}, {stopped}" if kind != "slurm" else f"{len(hits)} nodes"
         count = len(found)
         weights = [row["same_weights"] for row in found if "same_weights" in row]
-        redone = [row["redone_steps"] for row in found if row.get("redone_steps")] or [0]
-        lost = [row["lost_s"] for row in found if row.get("lost_s")] or [0]
+        redone = [row["redone_steps"] for row in found if row.get("redone_steps")]
+        lost = [row["lost_s"] for row in found if row.get("lost_s")]
         cells = [title, str(count), killed, f"{sum(row['ended'] for row in found)} of {count}"]
         cells += [f"{sum(row['right_steps'] for row in found)} of {count}"]
         cells += [f"{sum(weights)} of {len(weights)}" if weights else "–"]
         cells += [
-            f"{median(redone):.0f}, at most {max(redone):.0f}",
-            f"{median(lost):.0f} s, at most {max(lost):.0f} s",
+            f"{median(redone or [0]):.0f} in {len(redone)} jobs, at most {max(redone, default=0):.0f}",
+            f"{median(lost or [0]):.0f} s in {len(lost)} jobs, at most {max(lost, default=0):.0f} s",
         ]
         rows.append("| " + " | ".join(cells) + " |")
     return "\n".join(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from chronograd.doctor import checks as doctor_checks
 from chronograd.doctor import storage as doctor_storage
 from chronograd.errors import RunError
 from chronograd.job import BACKENDS
-from chronograd.measure import environment
 
 DIGITS = str(Path(__file__).parents[2] / "examples" / "digits.yaml")
 
@@ -50,16 +50,21 @@ def test_every_backend_is_listed_with_a_reason_where_it_cannot_run(
     assert {"devices", "cores", "memory", "storage", "link", "software"} == {row["group"] for row in data["findings"]}
 
 
-@pytest.mark.skipif(bool(environment.gpus()), reason="this machine has a GPU")
-def test_obstacles_come_first_with_what_to_do(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_obstacles_come_first_with_what_to_do(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file in place of the run directory, and a PyTorch that cannot be imported."""
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))))
     (tmp_path / "file").write_text("")
-    assert main(["doctor", DIGITS, "cluster.device=h100", "--out", str(tmp_path / "file")]) == 1
+    assert main(["doctor", DIGITS, "--out", str(tmp_path / "file")]) == 1
     text = capsys.readouterr().out
     assert text.startswith("Obstacles\n")
     obstacles = " ".join(text[: text.index("Fine\n")].split())  # lines are broken where a path is long
-    assert "device h100" in obstacles
+    assert "PyTorch: cannot be imported" in obstacles
+    assert "libcudart.so.12" in obstacles
     assert "file: cannot be written" in obstacles
-    assert "→ write cluster.device=local" in text
+    assert "→ pip install --force-reinstall torch" in text
     assert "A run cannot start as it is" in text
     assert all(name in text for name in (*BACKENDS, "slurm", "torchrun"))
 

@@ -334,12 +334,12 @@ def test_what_nvidia_smi_prints_is_read(tmp_path: Path, monkeypatch: pytest.Monk
 # -- storage ---------------------------------------------------------------------------------------------------
 
 
-def look(path: Path, need_bytes: int | None = None) -> list[Finding]:
+def look(path: Path, need_bytes: int | None = None, removed_s: float = 5.0) -> list[Finding]:
     started = time.monotonic()
     with Checks({"of": "folder", "path": str(path)}) as checks:
         found = storage.run_directory(checks, path, need_bytes, started)
         checks.tell({"end": True})
-        checks.wait("removed", time.monotonic() + 5)
+        checks.wait("removed", time.monotonic() + removed_s)
     return found
 
 
@@ -407,7 +407,7 @@ def test_a_file_system_that_hangs_does_not_hang_doctor(mounted: Path, tmp_path: 
     monkeypatch.setattr(storage, "DEADLINE_S", 1.0)
     try:
         started = time.monotonic()
-        row = only(look(mounted), "obstacle")
+        row = only(look(mounted, removed_s=0.1), "obstacle")  # nothing can be removed either
         assert time.monotonic() - started < 20
     finally:
         subprocess.run(["fsfreeze", "-u", str(mounted)], check=True)
@@ -463,15 +463,6 @@ def test_another_nccl_than_the_one_installed(tmp_path: Path, monkeypatch: pytest
     assert "LD_LIBRARY_PATH" in only(doctor_software.nccl("2.18.1"), "warning").to_do
     assert doctor_software.nccl("2.30.7")[0].state == "fine"
     assert doctor_software.nccl("") == []
-
-
-def test_a_pytorch_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    found = doctor.examine(out=str(tmp_path))
-    row = only([one for one in found if one.group == "software"], "obstacle")
-    assert "libcudart.so.12" in row.seen
-    assert not doctor.can_start(found)
 
 
 # -- processes -------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class Pair:
         for rank in self._ranks:
             assert rank.stdin is not None
             rank.stdin.close()
-            rank.wait(30)
+            rank.wait(300)  # on a machine that others use, leaving takes its time, too
             assert rank.stdout is not None
             rank.stdout.close()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +50,98 @@ def test_tensorboard_events_are_read_without_tensorflow(tmp_path: Path) -> None:
     assert read_curve(file, column="step_time_s").values == pytest.approx([0.1] * 40)
     file.write_bytes(file.read_bytes()[:-7])  # it is being written
     assert len(read_curve(file).values) == 39
+
+
+Told = Callable[[Path], tuple[list[str], int]]
+
+
+@pytest.fixture
+def told_by_command(capsys: pytest.CaptureFixture[str]) -> Told:
+    """Notes of `fit loss FILE`, which text and --json agree on, and how many points it used."""
+
+    def told(path: Path) -> tuple[list[str], int]:
+        words = ["fit", "loss", str(path), "--family", "last"]
+        assert main(words) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert main([*words, "--json"]) == 0
+        data = json.loads(capsys.readouterr().out)
+        assert [line.removeprefix("note: ") for line in lines if line.startswith("note: ")] == data["notes"]
+        return data["notes"], data["points"]
+
+    return told
+
+
+def records_of(data: bytes) -> list[int]:
+    """Where each record of a TensorBoard file begins, its length in 8 bytes and checksums of 4 as TensorFlow documents them."""
+    begins = [0]
+    while begins[-1] < len(data):
+        begins.append(begins[-1] + 8 + 4 + struct.unpack_from("<Q", data, begins[-1])[0] + 4)
+    return begins[:-1]
+
+
+def test_what_is_broken_in_a_tensorboard_file_is_told(tmp_path: Path, told_by_command: Told) -> None:
+    events = pytest.importorskip("chronograd.watch.tensorboard")
+    with events.Events(tmp_path) as write:
+        for step in range(1, 101):
+            write({"step": step, "loss": 1 / step, "attempt": 1})
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    begins = records_of(whole)
+    before = len(begins) - 100  # records that come before the points
+    assert told_by_command(tmp_path) == ([], 100)
+
+    def flipped(*places: int) -> bytes:
+        data = bytearray(whole)
+        for place in places:
+            data[place] ^= 1
+        return bytes(data)
+
+    point_34 = before + 33
+    file.write_bytes(flipped(begins[point_34] + 14))
+    (note,), count = told_by_command(tmp_path)
+    assert count == 99
+    assert f"1 of {len(begins)} records is damaged and left out: {point_34 + 1}" in note
+    file.write_bytes(flipped(*(begins[at] + 14 for at in range(point_34, point_34 + 7))))
+    (note,), count = told_by_command(file)
+    assert count == 93
+    assert f"7 of {len(begins)} records are damaged" in note
+    file.write_bytes(flipped(begins[point_34]))
+    (note,), count = told_by_command(tmp_path)
+    assert count == 33
+    assert f"record {point_34 + 1} is damaged, and from there on nothing can be read" in note
+    assert f"{len(whole) - begins[point_34]:,} of {len(whole):,} bytes" in note
+    for cut in (len(whole) - 7, begins[-1] + 5):
+        file.write_bytes(whole[:cut])
+        (note,), count = told_by_command(tmp_path)
+        assert count == 99
+        assert f"record {len(begins)}, the last, is left out" in note
+    file.write_bytes(flipped(0))
+    with pytest.raises(FileFormatError, match="record 1 is damaged"):
+        read_curve(file)
+
+
+@pytest.mark.parametrize(("bad", "note"), [
+    ({3: "nan"}, "1 of 40 points is left out: the loss is no finite number (epoch 3)"),
+    ({39: "nan", 40: "inf"}, "2 of 40 points are left out: the loss is no finite number (the first at epoch 39)"),
+    ({5: ""}, "1 of 40 rows has no loss and is left out"),
+    ({5: "", 7: ""}, "2 of 40 rows have no loss and are left out"),
+])  # fmt: skip
+def test_rows_that_are_left_out_are_told(tmp_path: Path, told_by_command: Told, bad: dict[int, str], note: str) -> None:
+    rows = [f"{e:g},{bad.get(int(e), v)}" for e, v in zip(EPOCHS, LOSSES, strict=True)]
+    file = tmp_path / "a.csv"
+    file.write_text("\n".join(("epoch,loss", *rows)))
+    assert told_by_command(file) == ([note], 40 - len(bad))
+
+
+def test_losses_of_a_run_that_were_not_finite_are_told(tmp_path: Path, told_by_command: Told) -> None:
+    run = RunDir.create(environment={}, out=tmp_path / "run")
+    with run.step_writer() as lines:
+        for epoch in range(1, 9):
+            loss = 1 / epoch if epoch < 7 else float("nan")
+            lines.write(event="epoch", step=epoch, epoch=epoch, train_loss=loss, test_accuracy=0.1 * epoch)
+    assert told_by_command(run.path) == (["2 of 8 epochs have no finite loss and are left out"], 6)
+    with pytest.raises(InputError, match="2 points of run do not make a curve; 2 of 8 epochs have no finite loss"):
+        forecast(read_curve(run.path), fraction=0.4)
 
 
 def test_accuracies_become_errors(tmp_path: Path) -> None:

@@ -286,7 +286,9 @@ def _print_line(found: Forecast) -> None:
     curve, until = found.curve, found.until
     value = 1 - curve.values[-1] if curve.metric == "accuracy" else curve.values[-1]
     told = [f"{curve.unit} {until:g}: {curve.metric} {value:.4g}", _convergence(found.converged, until, curve.unit)]
-    click.echo("; ".join(told if found.reached is None else [*told, _told(found.reached, curve.metric, curve.unit)]))
+    if found.reached is not None:
+        told.append(_told(found.reached, curve.metric, curve.unit))
+    click.echo("; ".join([*told, *curve.notes]))
 
 
 def _print_forecast(found: Forecast) -> None:
@@ -306,6 +308,8 @@ def _print_forecast(found: Forecast) -> None:
     )
     named = ", ".join(f"{name} {value:.4g}" for name, value in model.coefficients.items())
     click.echo(f"{model.family}: {named}")
+    for note in curve.notes:
+        click.echo(f"note: {note}")
     for one in found.at:
         was = "" if one.seen is None else f"; it was {one.seen:.4g}"
         click.echo(f"{unit} {one.step:g}: {curve.metric} {one.value:.4g} ({one.low:.4g} … {one.high:.4g}){was}")

@@ -92,6 +92,7 @@ class Forecast:
             "reached": None if self.reached is None else vars(self.reached),
             "converged": {**vars(self.converged), "remaining": max(0.0, self.converged.step - self.until)},
             "earlier": [{"until": until, **vars(one)} for until, one in self.earlier],
+            "notes": list(self.curve.notes),
         }
 
 
@@ -119,7 +120,8 @@ def forecast(
     count = int(fraction * len(curve.steps))
     if count < MIN_POINTS:
         raise InputError(
-            f"{count} points of {curve.name} do not make a curve", f"wait for {MIN_POINTS}, or give a larger --fraction"
+            "; ".join((f"{count} points of {curve.name} do not make a curve", *curve.notes)),
+            f"wait for {MIN_POINTS}, or give a larger --fraction",
         )
     if target is not None and not (0 <= target <= 1 if curve.metric == "accuracy" else 0 <= target < np.inf):
         raise InputError(f"a target {curve.metric} of {target}", "give an accuracy from 0 to 1, or a loss from 0")

@@ -50,6 +50,7 @@ class LearningCurve:
         values: losses, or errors (1 - accuracy); `metric` says which.
         unit: `epoch` or `step`.
         schedule: of the learning rate, in that unit, as far as the job or the user tells it.
+        notes: which points of the source are not among these, and why, in words.
     """
 
     name: str
@@ -58,6 +59,7 @@ class LearningCurve:
     metric: Metric
     unit: str
     schedule: Schedule = field(default_factory=Schedule)
+    notes: tuple[str, ...] = ()
 
     def first(self, count: int) -> LearningCurve:
         """As it was after so many points."""
@@ -99,23 +101,42 @@ def read_curve(path: Path, metric: Metric = "loss", column: str | None = None) -
         steps, values = (np.array([float(v) for v in column]) for column in zip(*told, strict=True))
     except (TypeError, ValueError):
         raise FileFormatError(f"{path} has a {values_at} or {steps_at} that is no number", _HINT) from None
-    return _curve(path.name, steps, values, metric, unit)
+    return _curve(
+        path.name, steps, values, metric, unit, notes=_without(len(rows) - len(told), len(rows), "row", values_at)
+    )
 
 
-def _curve(name: str, steps: Array, values: Array, metric: Metric, unit: str, **said: Any) -> LearningCurve:
+def _without(count: int, of: int, what: str, name: str) -> tuple[str, ...]:
+    """A note where rows, epochs or steps of a source have no value."""
+    if not count:
+        return ()
+    return (f"{count:,} of {of:,} {what}s {'has' if count == 1 else 'have'} no {name} and {_are(count)} left out",)
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _curve(
+    name: str, steps: Array, values: Array, metric: Metric, unit: str, *, notes: Sequence[str] = (), **said: Any
+) -> LearningCurve:
     """Steps from 1, as first epochs are often numbered 0; accuracies as errors, percent as shares."""
     if not np.isfinite(steps).all() or not (np.diff(steps) > 0).all():
         raise FileFormatError(f"{name}: steps do not rise from point to point", "sort them, and leave one of each")
     if len(steps) and steps[0] <= 0:
         steps = steps + 1 - steps[0]
     known = np.isfinite(values)  # a run that diverged has none at its end
+    if lost := int((~known).sum()):
+        first = f"{unit} {steps[~known][0]:g}" if lost == 1 else f"the first at {unit} {steps[~known][0]:g}"
+        what = f"{lost:,} of {len(values):,} points {_are(lost)} left out: the {metric} is no finite number"
+        notes = (*notes, f"{what} ({first})")
     steps, values = steps[known], values[known]
     if metric == "accuracy":
         scale = 100.0 if len(values) and values.max() > 1 else 1.0
         values = 1 - values / scale
         if len(values) and values.min() < 0:
             raise FileFormatError(f"{name}: accuracies reach {scale * (1 - values.min()):g}", "give shares, or percent")
-    return LearningCurve(name, steps, values, metric, unit, **said)
+    return LearningCurve(name, steps, values, metric, unit, notes=tuple(notes), **said)
 
 
 def _of_run(run: RunDir, metric: Metric) -> LearningCurve:
@@ -124,7 +145,9 @@ def _of_run(run: RunDir, metric: Metric) -> LearningCurve:
     ends = [event for event in log.events if event["event"] == "epoch"]
     name = "train_loss" if metric == "loss" else "test_accuracy"
     points = [(end["epoch"], end[name]) for end in ends if end.get(name) is not None]
+    count = len(ends)
     if len(points) < 3 and metric == "loss":
+        count = len(log.steps)
         points = [(line["step"], line["loss"]) for line in log.steps if line.get("loss") is not None]
         unit = "step"
     else:
@@ -135,7 +158,8 @@ def _of_run(run: RunDir, metric: Metric) -> LearningCurve:
     said: dict[str, Any] = {}
     if unit == "epoch" and (run.path / "job.yaml").exists():
         said = {"schedule": schedule_of(run.job())}
-    return _curve(run.path.name, steps, values, metric, unit, **said)
+    notes = _without(count - len(points), count, unit, f"finite {metric}")  # such a number is written as none
+    return _curve(run.path.name, steps, values, metric, unit, notes=notes, **said)
 
 
 def _rows(path: Path) -> list[Mapping[str, Any]]:
@@ -182,15 +206,19 @@ def _of_events(path: Path, metric: Metric, column: str | None) -> LearningCurve:
     from chronograd.fit.tensorboard_events import scalars  # an extra
 
     tags: dict[str, dict[int, float]] = {}
+    notes: list[str] = []
     for file in [path] if path.is_file() else sorted(path.glob("*.tfevents.*")):
-        for tag, step, value in scalars(file):
+        points, unread = scalars(file)
+        notes += unread
+        for tag, step, value in points:
             tags.setdefault(tag, {})[step] = value
     if not tags:
         raise FileFormatError(
-            f"{path} is no run and has no scalars of TensorBoard", "name a run, a file, or their folder"
+            "; ".join((f"{path} is no run and has no scalars of TensorBoard", *notes)),
+            "name a run, a file, or their folder",
         )
     wanted = (column.lower(),) if column else NAMES[metric]
-    points = tags[_found({tag.lower(): tag for tag in tags}, wanted, path, column)]
-    steps = sorted(points)
-    values = np.array([points[step] for step in steps])
-    return _curve(path.name, np.array(steps, dtype=float), values, metric, "step")
+    by_step = tags[_found({tag.lower(): tag for tag in tags}, wanted, path, column)]
+    steps = sorted(by_step)
+    values = np.array([by_step[step] for step in steps])
+    return _curve(path.name, np.array(steps, dtype=float), values, metric, "step", notes=notes)

@@ -1,51 +1,89 @@
 """Scalars of TensorBoard's event files, read as TensorBoard does where there is no TensorFlow.
 
 Importing TensorFlow, which its usual reader does where there is one, takes seconds, and torchvision cannot be loaded after it.
+A file is a row of records: the length of the data in 8 bytes, its checksum in 4, the data, the data's checksum in 4.
 """
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
+from typing import IO
 
 from chronograd import files
 from chronograd.errors import FileFormatError, MissingExtraError
 
 try:
     from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.tensorflow_stub import errors
-    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import PyRecordReader_New
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 except ImportError:
     raise MissingExtraError("tensorboard", "tensorboard", "reading TensorBoard events") from None
 
 LARGEST_BYTES = 2_000_000_000
+LENGTH, CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
+HEADER_BYTES = LENGTH.size + CHECKSUM.size
+MOST_NAMED = 5
+Point = tuple[str, int, float]
 
 
-def scalars(file: Path) -> list[tuple[str, int, float]]:
-    """Tag, step and value of each scalar of one file, in its order; a torn record at its end is left out.
+def scalars(file: Path) -> tuple[list[Point], list[str]]:
+    """Tag, step and value of each scalar of one file, in its order, and notes on what could not be read.
 
-    Raises FileFormatError for a file without a single whole record.
+    A record whose data are damaged is left out, and so is a torn one at the end; beyond a damaged length nothing can be read.
+    Raises FileFormatError for a file that cannot be read from its first record on.
     """
-    found = []
     try:
         with files.open_plain(file) as stream:  # a pipe would wait for ever
-            stream.seek(0, 2)
-            is_large = stream.tell() > LARGEST_BYTES
-        if is_large:
-            raise FileFormatError(f"{file} has more than {LARGEST_BYTES:,} bytes", "write scalars only")
-        reader = PyRecordReader_New(str(file))
-        while True:
-            reader.GetNext()
-            event = Event.FromString(reader.record())
-            for value in event.summary.value:
-                if value.HasField("simple_value"):
-                    found.append((value.tag, int(event.step), float(value.simple_value)))
-                elif value.HasField("tensor") and len(value.tensor.float_val) == 1:
-                    found.append((value.tag, int(event.step), float(value.tensor.float_val[0])))
-    except errors.OutOfRangeError:
-        return found
-    except FileFormatError:
-        raise
-    except Exception as error:  # of the protocol's own many kinds
-        if found:
-            return found  # the last record of a file that is being written
-        raise FileFormatError(f"{file} holds no events of TensorBoard: {' '.join(str(error).split())[:200]}") from None
+            size = stream.seek(0, 2)
+            if size > LARGEST_BYTES:
+                raise FileFormatError(f"{file} has more than {LARGEST_BYTES:,} bytes", "write scalars only")
+            stream.seek(0)
+            return _records(stream, size, file)
+    except OSError as error:
+        raise FileFormatError(f"cannot read {file}: {error.strerror}") from None
+
+
+def _records(stream: IO[bytes], size: int, file: Path) -> tuple[list[Point], list[str]]:
+    points: list[Point] = []
+    notes: list[str] = []
+    damaged: list[int] = []
+    number = 0
+    while (at := stream.tell()) < size:
+        number += 1
+        header = stream.read(HEADER_BYTES)
+        is_torn = len(header) < HEADER_BYTES
+        if not is_torn and masked_crc32c(header[: LENGTH.size]) != CHECKSUM.unpack(header[LENGTH.size :])[0]:
+            what = f"record {number} is damaged, and from there on nothing can be read: {size - at:,} of {size:,} bytes"
+        elif is_torn or (length := LENGTH.unpack_from(header)[0]) > size - at - HEADER_BYTES - CHECKSUM.size:
+            what = f"record {number}, the last, is left out: it is being written, or was cut off"
+        else:
+            data, checksum = stream.read(length), stream.read(CHECKSUM.size)
+            if masked_crc32c(data) != CHECKSUM.unpack(checksum)[0] or (own := _scalars_of(data)) is None:
+                damaged.append(number)
+            else:
+                points += own
+            continue
+        if number == 1:
+            raise FileFormatError(f"{file} holds no events of TensorBoard: {what}", "copy the file again")
+        notes.append(what)
+        break
+    if damaged:
+        named = ", ".join(map(str, damaged[:MOST_NAMED])) + ", …" * (len(damaged) > MOST_NAMED)
+        count = f"{len(damaged)} of {number} records {'is' if len(damaged) == 1 else 'are'} damaged and left out"
+        notes.insert(0, f"{count}: {named}")
+    return points, [f"{file.name}: {note}" for note in notes]
+
+
+def _scalars_of(data: bytes) -> list[Point] | None:
+    """Of one event; None if it is none."""
+    try:
+        event = Event.FromString(data)
+    except Exception:  # of the protocol's own many kinds
+        return None
+    points = []
+    for value in event.summary.value:
+        if value.HasField("simple_value"):
+            points.append((value.tag, int(event.step), float(value.simple_value)))
+        elif value.HasField("tensor") and len(value.tensor.float_val) == 1:
+            points.append((value.tag, int(event.step), float(value.tensor.float_val[0])))
+    return points

@@ -1,0 +1,199 @@
+"""Each cause on runs whose figures are written down: named where they say so, at its cost, and not where they nearly do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.explain.written import HEALTHY, STEPS, WARMUP, write_run
+
+from chronograd.explain.explanation import Explained, explain
+
+# More than HEALTHY by D, which doubles the step of 100 ms.
+D = 0.1
+
+
+def more(extra_s: float, *parts: str) -> dict[str, float]:
+    return {part: HEALTHY[part] + extra_s for part in parts}
+
+
+def late(extra_s: float, by: str) -> dict[str, Any]:
+    """Every step and rank takes so much longer in one part."""
+    return {"at": lambda rank, step: more(extra_s, by)}
+
+
+def exposed(extra_s: float, every: int = 1) -> dict[str, Any]:
+    """All ranks wait for gradients, in every so manieth step."""
+    return {"at": lambda rank, step: more(extra_s, "backward_s", "exchange_wait_s") if step % every == 0 else {}}
+
+
+def slow_rank(extra_s: float, part: str = "forward_s", turns: int = 0, **told: Any) -> dict[str, Any]:
+    """One rank takes longer and the other waits for it: rank 1, or each for so many steps in turn."""
+
+    def at(rank: int, step: int) -> dict[str, float]:
+        slow = step // turns % 2 if turns else 1
+        return more(extra_s, part) if rank == slow else more(extra_s, "backward_s", "exchange_wait_s")
+
+    return {"at": at, **told}
+
+
+def slowest_in(fifths: int) -> dict[str, Any]:
+    """Rank 1 takes D longer in so many of five steps, rank 0 is 5 ms behind in the others."""
+
+    def at(rank: int, step: int) -> dict[str, float]:
+        is_rank_1, extra_s = (True, D) if step % 5 < fifths else (False, 0.005)
+        return (
+            more(extra_s, "forward_s") if (rank == 1) == is_rank_1 else more(extra_s, "backward_s", "exchange_wait_s")
+        )
+
+    return {"at": at}
+
+
+def input_of_the_second_half(rank: int, step: int) -> dict[str, float]:
+    return more(D, "input_s") if step > WARMUP + (STEPS - WARMUP) // 2 else {}
+
+
+def shared(steps_per_epoch: int) -> dict[str, Any]:
+    """Steps of 10 samples in which each of two ranks works through its share of 1,000: 50 if they are shared out."""
+    return {"work": {"steps_per_epoch": steps_per_epoch}}
+
+
+GPU = {"environment": {"gpus": [{"name": "Tesla T4"}]}}
+GIVEN = {"gpus_given": "CUDA_VISIBLE_DEVICES=0"}
+WALL_S = STEPS * 0.1
+CROWDED = {"threads": 16}
+# Forward and backward are 90 ms of a rank's own, update 8 and exchange 1: a batch four times as large saves 3/4 of what is fixed.
+FIXED_75_MS = (0.09, 0.135)
+FIXED_10_MS = (0.09, 0.33)
+SCALES_45_MS = (0.045, 0.18)
+
+# Cause, what is planted, and its cost by the arithmetic of that.
+PLANTED: dict[str, tuple[str, dict[str, Any], float]] = {
+    "a GPU was given": ("no_accelerator", {"start": GIVEN}, 0.98 * 0.9),
+    "a GPU is there": ("no_accelerator", GPU, 0.98 * 0.9),
+    "the whole data set each": ("no_sharding", shared(100), 0.5),
+    "shares that overlap": ("no_sharding", shared(70), 1 - 1 / 1.4),
+    # Less what 400 kB take between processes of one machine: twice the loopback link's 2 × 0.167 ms + 0.395 ms, and 2 ms.
+    "a slow link": ("slow_link", exposed(D), (0.101 - 0.00346) / 0.2),
+    "a slow rank": ("slow_worker", slow_rank(D), 0.5),
+    "a rank that is slow in four of five steps": ("slow_worker", slowest_in(4), D / (0.1 + 0.8 * D + 0.2 * 0.005)),
+    "a slow rank, parts not marked": ("slow_worker", slow_rank(D, has_parts=False), 0.5),
+    "a rank that waits for its input": ("slow_worker", slow_rank(D, "input_s"), 0.5),
+    "slow input": ("input_bound", late(D, "input_s"), 0.505),
+    "too many threads": (
+        "too_many_threads",
+        {"start": CROWDED, "what_if_threads": (0.09, 0.045), "what_if_batch": SCALES_45_MS},
+        0.45,
+    ),
+    "a small batch": ("small_batch", {"what_if_batch": FIXED_75_MS}, (0.075 + 0.008 + 0.001) * 0.75 / 0.1),
+    "a long start": ("start_up", {"start_up_s": WALL_S}, 0.5),
+}
+# What is just not enough, or looks like a cause and is another's, or none.
+NEAR_MISSES: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "a GPU was used": {"start": {**GIVEN, "device": "cuda:0"}, **GPU},
+    "no GPU was to be expected": {"environment": {"gpus": []}},
+    "samples that pad the last batch": shared(54),
+    "a link at 9 %": exposed(0.012),
+    "a link that is slow in every fifth step": exposed(2 * D, every=5),
+    "a rank slow by 14 %": slow_rank(0.016),
+    "a rank that is slow in three of five steps": slowest_in(3),
+    "ranks that are slow in turn": slow_rank(D, turns=1),
+    "a rank that is slow in the first half, the other in the second": slow_rank(D, turns=STEPS // 2),
+    "input at 9 %": late(0.009, "input_s"),
+    "input in the second half only": {"at": input_of_the_second_half},
+    "threads that are as many as cores": {"start": {"threads": 1, "cores": 2}},
+    "many threads that cost 8 %": {
+        "start": CROWDED,
+        "what_if_threads": (0.09, 0.082),
+        "what_if_batch": (0.082, 0.328),
+    },
+    "many threads on a GPU": {"start": {**CROWDED, "device": "cuda:0"}},
+    "a batch at 14 %": {"what_if_batch": FIXED_10_MS},
+    "a start at 9 %": {"start_up_s": 0.1 * WALL_S},
+    "a processor waited for 19 % of the time": {"queued": (0.19, 0.5)},
+    "a processor that one rank waited for": {"queued": (0.5, 0.02)},
+}  # fmt: skip
+
+
+def explained(path: Path, **told: Any) -> Explained:
+    return explain([write_run(path, **told)]).runs[0]
+
+
+def costs(one: Explained) -> dict[str, float | None]:
+    """Of the causes that are found, the dearest first."""
+    return {finding.cause: finding.cost for finding in one.causes}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_is_planted_is_the_only_cause_at_its_cost(tmp_path: Path, name: str) -> None:
+    cause, told, cost = PLANTED[name]
+    one = explained(tmp_path / "run", **told)
+    assert costs(one) == {cause: pytest.approx(cost, abs=0.01)}
+    first = one.causes[0]
+    assert any(character.isdigit() for character in " ".join(first.evidence))
+    assert first.experiment
+
+
+@pytest.mark.parametrize("name", NEAR_MISSES)
+def test_what_is_nearly_a_cause_is_not_named(tmp_path: Path, name: str) -> None:
+    assert costs(explained(tmp_path / "run", **NEAR_MISSES[name])) == {}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_busy_host_is_named_beside_what_is_planted(tmp_path: Path, name: str) -> None:
+    """At half of the time, and not where one rank alone had to wait; the planted cause is listed in either case."""
+    cause, told, cost = PLANTED[name]
+    quiet = explained(tmp_path / "quiet", **told, queued=(0.5, 0.19))
+    assert costs(quiet) == {cause: pytest.approx(cost, abs=0.01)}
+    busy = explained(tmp_path / "busy", **told, queued=(0.5, 0.6))
+    by_cause = {finding.cause: finding for finding in busy.findings}
+    if cause == "too_many_threads":  # it is its own threads that have to wait
+        assert costs(busy) == {cause: pytest.approx(cost, abs=0.01)}
+        assert "its own threads outnumber the cores" in by_cause["busy_host"].evidence
+    elif cause == "small_batch":  # an experiment on a busy host tells nothing
+        assert costs(busy) == {"busy_host": pytest.approx(0.5)}
+        assert by_cause[cause].verdict == "not measured"
+    else:
+        assert costs(busy) == {cause: pytest.approx(cost, abs=0.01), "busy_host": pytest.approx(0.5)}
+
+
+def test_a_busy_host_alone_is_named(tmp_path: Path) -> None:
+    assert costs(explained(tmp_path / "run", queued=(0.21, 0.4))) == {"busy_host": pytest.approx(0.21)}
+    assert costs(explained(tmp_path / "one", world=1, queued=(0.3,))) == {"busy_host": pytest.approx(0.3)}
+
+
+def test_threads_that_nothing_was_tried_with(tmp_path: Path) -> None:
+    """Plainly too many, or not known."""
+    plain = explained(tmp_path / "plain", start=CROWDED)
+    assert costs(plain) == {"too_many_threads": None}
+    assert "2 ranks of 16 threads on 2 cores" in plain.causes[0].evidence
+    few = explained(tmp_path / "few", start={"threads": 3})
+    assert costs(few) == {}
+    assert {f.cause: f.verdict for f in few.findings}["too_many_threads"] == "not measured"
+
+
+def test_evidence_of_a_slow_rank_says_which_and_in_what(tmp_path: Path) -> None:
+    first = explained(tmp_path / "run", **slow_rank(D)).causes[0]
+    assert first.title.startswith("rank 1 is slow")
+    assert "in 100 % of the steps, by 100 ms in forward" in first.evidence[0]
+
+
+def test_parts_of_a_step_add_up(tmp_path: Path) -> None:
+    one = explained(tmp_path / "run", **slow_rank(D))
+    shares = {name: share for name, _, share in one.split.rows()}
+    own = (0.099 + 0.199) / 2 - 0.001  # the mean of both ranks, less input
+    expected = {"computation": own / 0.2, "input": 0.005, "exposed communication": 0.005, "straggling": 0.25}
+    assert shares == {name: pytest.approx(share) for name, share in expected.items()}
+
+
+@pytest.mark.parametrize(("rank_batch", "steps", "cost"), [(10, STEPS, 0.5), (5, STEPS, None), (5, 49, None)])
+def test_work_that_grows_with_the_ranks(tmp_path: Path, rank_batch: int, steps: int, cost: float | None) -> None:
+    """Twice the samples; the same; and 9 % more."""
+    alone = write_run(tmp_path / "one", world=1)
+    work = {"rank_batch": rank_batch, "steps_per_epoch": 500 // rank_batch}
+    both = explain([write_run(tmp_path / "two", steps=steps, work=work), alone])
+    assert [row.world for row in both.compared] == [1, 2]
+    assert costs(both.runs[0]) == {}
+    assert costs(both.runs[1]) == ({} if cost is None else {"work_scaled": pytest.approx(cost)})

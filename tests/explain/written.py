@@ -1,0 +1,84 @@
+"""Runs whose every figure is written down: the files that a recorded loop leaves, without the loop.
+
+A healthy step of two ranks takes 100 ms: 1 ms of input, 30 of forward, 61 of backward, one of which is a wait for the other rank,
+and 8 of update. `at` says what another rank and step take instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from chronograd.rundir import RunDir
+
+HEALTHY = {"input_s": 0.001, "forward_s": 0.03, "backward_s": 0.061, "update_s": 0.008, "exchange_wait_s": 0.001}
+STEPS, WARMUP = 45, 5
+STARTED = 1.8e9  # seconds since 1970
+At = Callable[[int, int], dict[str, float]]
+
+
+def as_usual(rank: int, step: int) -> dict[str, float]:
+    return {}
+
+
+def write_run(
+    path: Path,
+    at: At = as_usual,
+    *,
+    world: int = 2,
+    steps: int = STEPS,
+    queued: Sequence[float] = (0.02, 0.02),
+    start_up_s: float = 0.05,
+    start: dict[str, Any] | None = None,
+    work: dict[str, Any] | None = None,
+    environment: dict[str, Any] | None = None,
+    what_if_batch: tuple[float, float] = (0.09, 0.36),
+    what_if_threads: tuple[float, float] | None = None,
+    has_parts: bool = True,
+) -> Path:
+    """A run directory.
+
+    Args:
+        at: of a rank, from 0, and a step, from 1: the seconds that are not those of HEALTHY.
+        queued: of each rank, the share of the time in which it waited for a processor.
+        start_up_s: from the start of recording to the first step.
+        start, work: what is different in these events.
+        what_if_batch: seconds of a rank's batch, and of one four times as large. what_if_threads: with 16, and with one.
+        has_parts: whether the loop marked its parts.
+    """
+    run = RunDir.create(environment=environment or {}, out=path)
+    for rank in range(world):
+        with run.step_writer(rank) as lines:
+            _write_rank(
+                lines.write, rank, at, steps, world, has_parts, start_up_s, queued[rank], start or {}, work or {}
+            )
+            small_s, large_s = what_if_batch
+            lines.write(event="what_if_batch", step=0, times=4, seconds=small_s, larger_seconds=large_s)
+            if what_if_threads is not None:
+                crowded_s, fair_s = what_if_threads
+                lines.write(
+                    event="what_if_threads", step=0, threads=16, seconds=crowded_s, fair_threads=1, fair_seconds=fair_s
+                )
+    return run.path
+
+
+def _write_rank(
+    write: Callable[..., None], rank: int, at: At, steps: int, world: int, has_parts: bool, start_up_s: float,
+    queued: float, start: dict[str, Any], work: dict[str, Any],
+) -> None:  # fmt: skip
+    of_process = {"time": STARTED, "process_time": STARTED - 1, "busy_s": 1.0, "host": "a", "gpus_given": ""}
+    own = {"device": "cpu", "device_name": "a processor", "threads": 1, "cores": 2}
+    write(event="start", step=0, **{**of_process, **own, **start})
+    now = STARTED + start_up_s
+    write(event="ready", step=0, time=now, queued_s=0.0)
+    loader = {"dataset_samples": 1000, "rank_batch": 10, "steps_per_epoch": 100 // world, "workers": 0}
+    write(event="work", step=0, **{**loader, "params": 100_000, "gradient_bytes": 400_000, **work})
+    for step in range(1, steps + 1):
+        parts = {**HEALTHY, **at(rank, step)}
+        wait_s = {"exchange_wait_s": parts.pop("exchange_wait_s")} if world > 1 else {}
+        step_s = sum(parts.values())
+        now += step_s
+        told = parts if has_parts else {"input_s": parts["input_s"]}
+        write(step=step, mode="warmup" if step <= WARMUP else "parts", time=now, step_time_s=step_s, **told, **wait_s)
+    write(event="end", step=steps, time=now, queued_s=queued * (now - STARTED - start_up_s))
