@@ -7,7 +7,7 @@ BIN := .venv/bin
 # Test processes; 0 tests in one.
 WORKERS ?= auto
 
-.PHONY: run test check format install backends clean
+.PHONY: run test check format install backends tensorflow ray horovod clean
 .DEFAULT_GOAL := run
 
 install:
@@ -25,8 +25,12 @@ check: install
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_layers.py tests/test_docs.py
 
-backends: install
-	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable ".[backends]"
+backends: tensorflow ray horovod
+
+tensorflow ray: install
+	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable ".[$@]"
+
+horovod: install
 	$(BIN)/python -m chronograd.backends.horovod.build
 
 format: install

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from importlib.util import find_spec
 
 
 class ChronogradError(Exception):
@@ -74,6 +75,30 @@ class MissingExtraError(ChronogradError):
             f"{purpose} needs {module}, which is not installed",
             f"pip install 'chronograd[{extra}]'",
         )
+
+
+# The extra that brings a package, by the name under which the package is imported.
+EXTRAS = {
+    **dict.fromkeys(("torch", "safetensors", "psutil"), "torch"),
+    **dict.fromkeys(("torchvision", "sklearn"), "vision"),
+    "timm": "timm",
+    "tensorboard": "tensorboard",
+    "ray": "ray",
+    **dict.fromkeys(("tensorflow", "keras"), "tensorflow"),
+    **dict.fromkeys(("matplotlib", "PIL", "jinja2", "nbformat", "nbclient", "ipykernel"), "report"),
+}
+
+
+def require(package: str, extra: str, purpose: str) -> None:
+    """Raise MissingExtraError unless a package is installed. Imports nothing."""
+    if find_spec(package) is None:
+        raise MissingExtraError(package, extra, purpose)
+
+
+def missing_extra(error: ModuleNotFoundError, purpose: str) -> MissingExtraError | None:
+    """The error to show for a failed import, if a package of an extra is what is missing."""
+    package = (error.name or "").partition(".")[0]
+    return MissingExtraError(package, EXTRAS[package], purpose) if package in EXTRAS else None
 
 
 class TraceError(ChronogradError):

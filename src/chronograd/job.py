@@ -32,6 +32,8 @@ BACKENDS: tuple[str, ...] = get_args(BackendName)
 # A job file has a few hundred.
 MAX_JOB_BYTES = 32_000
 MOST_PROBLEMS = 20
+# Each has a name in memory; the largest published sets of images have some tens of thousands.
+MOST_CLASSES = 1_000_000
 
 
 class _Model(BaseModel):
@@ -66,7 +68,7 @@ class Data(_Section):
     """A data set: digits, fashion-mnist, cifar10, cifar100, synthetic, folder:PATH, imagenet:PATH, decathlon:SET."""
     shape: tuple[int, ...] | None = None
     """Shape of one sample; for synthetic data."""
-    classes: Annotated[int, Field(ge=2)] | None = None
+    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | None = None
     """Number of classes; for synthetic data."""
     samples: Annotated[int, Field(ge=1)] | None = None
     """Use only so many training samples, the first of a fixed shuffle; all by default."""

@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from chronograd import files
-from chronograd.errors import FileFormatError
+from chronograd.errors import FileFormatError, InputError
 
 FORMAT = "chronograd-record"
 VERSION = 1
@@ -184,8 +184,11 @@ class Record(BaseModel):
         self.quantities[name] = quantity
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write as JSON: aside, synced, renamed."""
-        write_aside(Path(path), self.model_dump_json(indent=1))
+        """Write as JSON: aside, synced, renamed. Raises InputError if it cannot be written."""
+        try:
+            write_aside(Path(path), self.model_dump_json(indent=1))
+        except OSError as error:
+            raise InputError(f"cannot write {path}: {error.strerror}", "name a file in a folder that exists") from None
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Record:

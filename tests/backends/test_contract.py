@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from chronograd import job as jobs
 from chronograd.backends import registry
-from chronograd.errors import JobError, NotFoundError, RunError
+from chronograd.errors import JobError, MissingExtraError, NotFoundError, RunError
 from chronograd.job import Job
 from chronograd.launch import jobs as launch
 from chronograd.models.registry import build
@@ -23,9 +23,17 @@ from chronograd.rundir import RunDir
 from chronograd.train.checkpoint_folder import list_checkpoints
 
 HERE = [name for name in registry.names() if registry.load(name).available()[0]]
+# Backends of optional parts are counted among the tests that such a part would run.
+PARTS = {
+    "parameter_server": pytest.mark.ray,
+    "horovod": pytest.mark.horovod,
+    "tf_mirrored": pytest.mark.tensorflow,
+    "tf_multiworker": pytest.mark.tensorflow,
+}
+CHECKED = [name for name in registry.names() if name in HERE or name in PARTS]
 # Asynchronous training does what `single` does with one worker only.
-DEVICES = {name: 1 if name in ("single", "parameter_server") else 2 for name in HERE}
-PROCESSES = {name: 1 if name in ("data_parallel", "tf_mirrored") else DEVICES[name] for name in HERE}
+DEVICES = {name: 1 if name in ("single", "parameter_server") else 2 for name in CHECKED}
+PROCESSES = {name: 1 if name in ("data_parallel", "tf_mirrored") else DEVICES[name] for name in CHECKED}
 
 
 def make_job(backend: str, **training: object) -> Job:
@@ -66,7 +74,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(tmp_path_factory.mktemp("contract"))
 
 
-@pytest.mark.parametrize("backend", HERE)
+@pytest.mark.parametrize("backend", [pytest.param(name, marks=PARTS.get(name, ())) for name in CHECKED])
 class TestEveryBackend:
     def test_starts_from_the_given_weights_and_stays_with_single(self, backend: str, runs: Runs) -> None:
         expected, got = (runs.of(name).record().curves["loss"].columns["loss"] for name in ("single", backend))
@@ -120,5 +128,7 @@ def test_an_unknown_backend_names_near_ones() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(registry.names()) - set(HERE)))
 def test_backends_that_cannot_run_here_say_what_is_missing(name: str) -> None:
-    with pytest.raises(RunError, match=f"backend {name} cannot run here: .{{10}}"):
+    with pytest.raises(
+        (RunError, MissingExtraError), match=f"backend {name} (cannot run here: .{{10}}|needs .*install)"
+    ):
         registry.find(name)

@@ -24,8 +24,7 @@ from chronograd.rundir import RunDir
 from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, list_checkpoints
 
 NETWORKS = Path(__file__).parent.parent / "train"
-IS_BUILT, WHY_NOT = horovod.available()
-real = pytest.mark.skipif(not IS_BUILT, reason=WHY_NOT or "-")
+real = pytest.mark.horovod
 Trained = Callable[..., RunDir]
 
 

@@ -29,8 +29,7 @@ from chronograd.train.optimizer import make_optimizer, set_rate
 
 NETWORKS = Path(__file__).parent.parent / "train"
 MARK = "CHRONOGRAD_TEST_MARK"
-IS_THERE, WHY_NOT = parameter_server.available()
-needs_ray = pytest.mark.skipif(not IS_THERE, reason=WHY_NOT)
+needs_ray = pytest.mark.ray
 
 
 def make_job(learners: int = 1, servers: int = 1, **training: Any) -> Job:

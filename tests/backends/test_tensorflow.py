@@ -37,8 +37,7 @@ from chronograd.train.checkpoint_folder import list_checkpoints
 from chronograd.train.optimizer import make_optimizer
 from chronograd.train.where import note_path, read_note
 
-IS_THERE, WHY_NOT = registry.load("tf_mirrored").available()
-needs_tensorflow = pytest.mark.skipif(not IS_THERE, reason=WHY_NOT)
+needs_tensorflow = pytest.mark.tensorflow
 
 
 def make_job(backend: str, *overrides: str, count: int = 2) -> Job:

@@ -11,15 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from chronograd.backends import horovod
 from chronograd.backends.horovod import build as horovod_build
 from chronograd.backends.plan import RankPlan
 from chronograd.errors import RunError
 from chronograd.launch import horovodrun
 from chronograd.rundir import RunDir
 
-IS_BUILT, WHY_NOT = horovod.available()
-real = pytest.mark.skipif(not IS_BUILT, reason=WHY_NOT or "-")
+real = pytest.mark.horovod
 ENDS_WITHIN_S = 10.0
 
 

@@ -25,8 +25,7 @@ from chronograd.launch import jobs as launch
 from chronograd.launch.hosts import Host
 from chronograd.rundir import RunDir
 
-WHY_NOT = networks.why_not()
-needs_network = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+needs_network = pytest.mark.netns
 FAR = [Host(f"ssh:n{i}", f"10.0.0.{i}", "eth0", ("ssh", f"n{i}")) for i in (1, 2)]
 
 

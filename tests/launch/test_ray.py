@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ from chronograd.launch import jobs as launch
 from chronograd.launch import ray as launcher
 from chronograd.launch.local import free_port
 
-pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
+pytestmark = pytest.mark.ray
 NETWORKS = Path(__file__).parent.parent / "train"
 
 

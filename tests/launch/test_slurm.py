@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tools.slurm_cluster import cluster, why_not
+from tools.slurm_cluster import cluster
 
 from chronograd import job as jobs
-from chronograd.backends import registry
 from chronograd.cli.main import main
 from chronograd.errors import InputError, JobError, RunError
 from chronograd.job import Job
@@ -28,7 +27,6 @@ from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, list_checkpoint
 ROOT = Path(__file__).parent.parent.parent
 NETWORKS = Path(__file__).parent.parent / "train"
 GOLDEN = Path(__file__).parent / "golden"
-needs_slurm = pytest.mark.skipif(bool(why_not()), reason=f"no SLURM here: {why_not()}")
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +193,7 @@ def test_a_machine_without_slurm_says_so_and_keeps_nothing(tmp_path: Path, monke
 # -- on a cluster --------------------------------------------------------------------------------------
 
 
-@needs_slurm
+@pytest.mark.slurm
 @pytest.mark.usefixtures("three_nodes")
 class TestCluster:
     def test_two_nodes_train_as_this_machine_does(self, tmp_path: Path) -> None:
@@ -291,7 +289,7 @@ class TestCluster:
         assert said["run-2"] == ["training.learning_rate=0.2"]
         assert (tmp_path / "sweep" / "run-1" / "output.slurm.txt").exists()
 
-    @pytest.mark.skipif(not registry.load("tf_multiworker").available()[0], reason="TensorFlow is not installed")
+    @pytest.mark.tensorflow
     def test_tensorflow_ranks_on_two_nodes(self, tmp_path: Path) -> None:
         job = make_job("network.name=small-cnn", "training.epochs=1", "training.recipe=sgd-momentum")
         two = jobs.changed(job, ["backend=tf_multiworker", "cluster.count=2"])

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from chronograd.backends import parameter_server
 from chronograd.report.html import render_html
 from chronograd.studies.asynchronous_sgd import (
     ASYNCHRONOUS,
@@ -29,10 +28,9 @@ TITLES = [
     "Where a learner's time goes",
     "Accuracy against time",
 ]
-IS_THERE, WHY_NOT = parameter_server.available()
 
 
-@pytest.mark.skipif(not IS_THERE, reason=WHY_NOT)
+@pytest.mark.ray
 def test_smoke_size_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     said: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tools.slurm_cluster import cluster, why_not
+from tools.slurm_cluster import cluster
 
 from chronograd.launch.slurm import commands as slurm_commands
 from chronograd.report.html import render_html
@@ -45,7 +45,7 @@ def check(folder: Path, launcher: str, nodes: list[int], threads: int) -> Result
     return results
 
 
-@pytest.mark.skipif(bool(why_not()), reason=f"no SLURM here: {why_not()}")
+@pytest.mark.slurm
 def test_smoke_size_on_three_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with cluster(3) as variables:
         for name, value in variables.items():

@@ -24,10 +24,9 @@ from chronograd.study.results import Results, Row
 
 SIMULATED = ["Two learners, by hand", "How staleness grows with learners", "n-softsync", "One slow learner"]
 COUNTED = ["Simulated, and counted on parameter servers", "Updates per second", "A run over time"]
-IS_THERE, WHY_NOT = parameter_server.available()
 
 
-@pytest.mark.skipif(not IS_THERE, reason=WHY_NOT)
+@pytest.mark.ray
 def test_smoke_size_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     results = STUDY.conduct(Lab(tmp_path, STUDY.name, "smoke", lambda _: None), STUDY.sizes["smoke"])

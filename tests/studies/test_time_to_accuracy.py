@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from chronograd.backends import parameter_server
 from chronograd.predict.speed import OPTIMUS_RESNET50, SpeedModel
 from chronograd.report.html import render_html
 from chronograd.studies.time_to_accuracy import STUDY, experiments
@@ -22,14 +21,13 @@ from chronograd.study.time_forecasts import (
     reached,
 )
 
-IS_THERE, WHY_NOT = parameter_server.available()
 TRUTH = SpeedModel("asynchronous", (0.02, 0.006, 0.004, 0.001))
 PAIRS = [(1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (4, 2)]
 ALWAYS = ["ResNet-50 of Optimus", "Its steps per second", "All-reduce of lenet5 on v100, predicted"]
 FITTED = ["Steps per second of parameter servers here", "Time to accuracy here", "More workers, 4 servers"]
 
 
-@pytest.mark.skipif(not IS_THERE, reason=WHY_NOT)
+@pytest.mark.ray
 def test_smoke_size_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     settings = STUDY.sizes["smoke"]

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from chronograd.backends.plan import RankPlan, prepare_nothing, refuse_noise_scale, torch_is_there, torch_worker
+from chronograd.backends.plan import TORCH, RankPlan, prepare_nothing, refuse_noise_scale, torch_is_there, torch_worker
 from chronograd.job import Job
 from chronograd.measure import environment
 from chronograd.train.place import threads_per_rank
 
+NEEDED = TORCH
 prepare = prepare_nothing
 
 

@@ -12,6 +12,9 @@ from chronograd.errors import JobError
 from chronograd.job import Job
 from chronograd.rundir import RunDir
 
+# Packages of the PyTorch backends.
+TORCH = ("torch", "safetensors", "psutil")
+
 
 @dataclass(frozen=True)
 class RankPlan:
@@ -34,7 +37,9 @@ class RankPlan:
 
 
 class Backend(Protocol):
-    """A file of this folder."""
+    """A file of this folder. `NEEDED` are the packages that it needs; the extra of the first brings them all."""
+
+    NEEDED: tuple[str, ...]
 
     def available(self) -> tuple[bool, str]:
         """Whether it can run here, and if not, why."""
@@ -71,5 +76,5 @@ def torch_worker(run: Path, arguments: Sequence[str]) -> tuple[str, ...]:
 def torch_is_there() -> tuple[bool, str]:
     from importlib.util import find_spec
 
-    missing = [name for name in ("torch", "safetensors", "psutil") if find_spec(name) is None]
+    missing = [name for name in TORCH if find_spec(name) is None]
     return not missing, f"{' and '.join(missing)} not installed; pip install 'chronograd[torch]'" if missing else ""

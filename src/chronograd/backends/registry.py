@@ -8,7 +8,7 @@ from typing import cast
 
 from chronograd import backends
 from chronograd.backends.plan import Backend
-from chronograd.errors import NotFoundError, RunError
+from chronograd.errors import EXTRAS, NotFoundError, RunError, require
 from chronograd.job import BACKENDS
 
 
@@ -21,11 +21,14 @@ def names() -> list[str]:
 def find(name: str) -> Backend:
     """The backend, ready to run here.
 
-    Raises NotFoundError for an unknown one, RunError for one that cannot run here, with the reason.
+    Raises NotFoundError for an unknown one, MissingExtraError for one whose packages are not installed, RunError for one
+    that cannot run here, with the reason.
     """
     backend = load(name)
     is_available, reason = backend.available()
     if not is_available:
+        for package in backend.NEEDED:
+            require(package, EXTRAS[backend.NEEDED[0]], f"backend {name}")
         raise RunError(f"backend {name} cannot run here: {reason}", "`chronograd doctor` lists what can")
     return backend
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chronograd.backends.plan import RankPlan
-from chronograd.backends.tensorflow.checks import check, is_there, worker
+from chronograd.backends.tensorflow.checks import NEEDED, check, is_there, worker
 from chronograd.backends.tensorflow.prepared import prepare
 from chronograd.job import Job
 
-__all__ = ["available", "plan", "prepare"]
+__all__ = ["NEEDED", "available", "plan", "prepare"]
 
 # What a job's `communication.all_reduce` may be, and whether that needs GPUs.
 ALL_REDUCE = {"auto": False, "hierarchical_copy": False, "reduction_to_one_device": False, "nccl": True}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from chronograd.errors import RunError
+from chronograd.errors import RunError, require
 
 TIMEOUT_S = 600.0
 
@@ -43,8 +43,10 @@ def run_workers(
     """Run one `python -m module` per entry of `arguments` and return what each printed as its result.
 
     `report` is called with the share of `steps` progress lines of all workers, and the name of the last. With `seats`,
-    one for each worker, they run there. Raises RunError.
+    one for each worker, they run there. Raises RunError, and MissingExtraError without torch, which the modules here need.
     """
+    if not seats:
+        require("torch", "torch", "timing in processes of this machine")
     with _started(module, arguments, environment or {}, seats) as running:
         lines: queue.Queue[tuple[int, str]] = queue.Queue()
         for i, process in enumerate(running):

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from chronograd.record import Record
     from chronograd.rundir import RunDir
 
+# Of whole numbers in a list, so that the product of two has 64 bits.
+MOST = 10**9
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 hosts_option = click.option(
@@ -73,14 +76,21 @@ def options(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def whole_numbers(option: str, text: str) -> list[int]:
-    """The numbers of an option such as `--world 1,2,4`. Raises UsageError unless each is at least 1."""
+    """The numbers of an option such as `--world 1,2,4`. Raises UsageError unless each is from 1 to MOST."""
     try:
         numbers = [int(word) for word in text.split(",")]
     except ValueError:
         numbers = [0]
     if min(numbers) < 1:
         raise click.UsageError(f"cannot read {option} {text!r}; write whole numbers such as 1,2,4")
+    check_size(option, numbers)
     return numbers
+
+
+def check_size(option: str, numbers: Sequence[int]) -> None:
+    """Raise UsageError for a number above MOST."""
+    if max(numbers) > MOST:
+        raise click.UsageError(f"{option} has {max(numbers)}; write whole numbers of at most {MOST:,}")
 
 
 def numbers(option: str, text: str) -> list[float]:

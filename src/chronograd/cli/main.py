@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import click
 
-from chronograd.errors import ChronogradError, near_names
+from chronograd.errors import ChronogradError, missing_extra, near_names
 
 # Verb → one line of help, in the order of the loop. The file of a verb is this folder's VERB.py.
 VERBS = {
@@ -96,11 +96,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             _fail_json(error.format_message(), "")
         error.show()
         return error.exit_code
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error, f"this use of `chronograd {args[0]}`")
+        if missing is None:
+            raise
+        return _fail(missing, args)
     except ChronogradError as error:
-        if "--json" in args:
-            _fail_json(error.message, error.hint)
-        click.echo(f"Error: {error}", err=True)
-        return error.exit_status
+        return _fail(error, args)
+
+
+def _fail(error: ChronogradError, args: Sequence[str]) -> int:
+    if "--json" in args:
+        _fail_json(error.message, error.hint)
+    click.echo(f"Error: {error}", err=True)
+    return error.exit_status
 
 
 def _fail_json(message: str, hint: str) -> None:

@@ -39,7 +39,9 @@ def parse_bytes(text: str) -> int:
 def _numbers(_: click.Context, option: click.Parameter, text: str) -> list[int]:
     if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
         raise click.BadParameter(f"cannot read {text!r}; write numbers above 0, like 1,2,4", param=option)
-    return [int(part) for part in text.split(",")]
+    numbers = [int(part) for part in text.split(",")]
+    common.check_size(f"--{option.name}", numbers)
+    return numbers
 
 
 @click.command(

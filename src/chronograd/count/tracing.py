@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +20,9 @@ from chronograd.errors import ChronogradError, InputError, TraceError
 from chronograd.trace import Trace
 
 Loss = Callable[[list[torch.Tensor]], torch.Tensor]
+
+# Sizes of storage are signed numbers of 64 bits, also on the meta device.
+_MOST_BYTES = 2**63 - 1
 
 
 def trace(
@@ -68,8 +72,10 @@ def trace(
     result.versions = {"torch": str(torch.__version__)}
     result.channels_last = channels_last
     result.fixed_batch = fixed_batch
-    recorder = Recorder(result, batch, is_symbolic=fixed_batch is None)
     dtypes = list(input_dtypes or [_dtype_of(model)] * len(input_shapes))
+    for shape, dtype in zip(input_shapes, dtypes, strict=True):
+        _check_size(shape, dtype, batch, is_symbolic=fixed_batch is None)
+    recorder = Recorder(result, batch, is_symbolic=fixed_batch is None)
     on_meta = model
     try:
         with torch.inference_mode(False):
@@ -98,6 +104,18 @@ def trace(
             for p in on_meta.parameters():
                 p.grad = None
     return result
+
+
+def _check_size(shape: Sequence[int], dtype: torch.dtype, batch: int, is_symbolic: bool) -> None:
+    """Raise InputError for an input that torch cannot address."""
+    most = _MOST_BYTES // (batch * dtype.itemsize)
+    if math.prod(shape) > most:
+        of_batch = "" if is_symbolic else f" in a batch of {batch:,}"
+        raise InputError(
+            f"a sample of shape {' × '.join(map(str, shape))}{of_batch} is too large to trace: "
+            f"it has {math.prod(shape):,} elements, and {most:,} is the most",
+            "give a smaller shape (--input, or data.shape of a job)" + ("" if is_symbolic else ", or batch"),
+        )
 
 
 _is_warm = False

@@ -87,11 +87,14 @@ def names() -> list[str]:
 def fetch(data: Data) -> None:
     """Make sure that the data is on disk, downloading it where there is a network. One process per machine calls it.
 
-    Raises RunError that names the folder and the variable; for folders as `card`.
+    Raises RunError that names the folder and the variable; for folders as `card`; InputError for synthetic images that
+    this machine cannot hold.
     """
     if layouts.is_layout(data.name):
         layouts.listing(data.name)
-    elif data.name != "synthetic":
+    elif data.name == "synthetic":
+        synthetic.check_memory(synthetic.card(data))
+    else:
         if data.name not in published.SETS:
             raise NotFoundError("data set", data.name, names())
         published.fetch(data.name)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from chronograd.data.cards import DatasetCard
 from chronograd.data.published import Arrays
 from chronograd.errors import InputError
 from chronograd.job import Data
+from chronograd.measure import environment
+from chronograd.units import si
 
 SAMPLES = 1024
 # Mean and standard deviation of the pixels before they are rounded and clipped to 0 … 255.
@@ -45,8 +49,24 @@ def card(data: Data) -> DatasetCard:
     )
 
 
+def check_memory(described: DatasetCard) -> None:
+    """Raise InputError for images that this machine cannot hold, whatever else is in its memory."""
+    count = described.train_size + described.test_size
+    size, memory = count * math.prod(described.shape), environment.ram_bytes()
+    if memory is not None and size > memory:
+        raise InputError(
+            f"{count:,} synthetic images of {' × '.join(map(str, described.shape))} take {si(size, 'B')}, "
+            f"and this machine has {si(memory, 'B')} of memory",
+            "write a smaller data.shape or data.samples",
+        )
+
+
 def draw(described: DatasetCard, seed: int) -> Arrays:
-    """Images and labels of the seed. They know nothing of each other, so nothing can be learned beyond chance."""
+    """Images and labels of the seed. They know nothing of each other, so nothing can be learned beyond chance.
+
+    Raises InputError for more than this machine can hold.
+    """
+    check_memory(described)
     import torch
 
     generator = torch.Generator().manual_seed(seed)

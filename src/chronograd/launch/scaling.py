@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from chronograd.errors import InputError, RunError
+from chronograd.errors import InputError, MissingExtraError, RunError
 from chronograd.hardware import catalog
 from chronograd.job import Job, changed, resolved, steps_per_epoch
 from chronograd.launch import jobs
@@ -123,7 +123,7 @@ class Ladder:
             job = self.at(world, scaling)
             try:
                 record, alone = record_of(job), record_of(self.alone(job))
-            except (RunError, InputError) as error:
+            except (RunError, InputError, MissingExtraError) as error:
                 per_rank = -(-job.training.batch // world)
                 points.append(
                     Point(

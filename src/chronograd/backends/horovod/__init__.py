@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chronograd.backends.horovod import build as horovod_build
-from chronograd.backends.plan import RankPlan, prepare_nothing, refuse_noise_scale, torch_is_there
+from chronograd.backends.plan import TORCH, RankPlan, prepare_nothing, refuse_noise_scale, torch_is_there
 from chronograd.errors import JobError
 from chronograd.job import Job
 from chronograd.measure import environment
 from chronograd.train.place import threads_per_rank
 
+NEEDED = TORCH
 prepare = prepare_nothing
 
 

@@ -1,0 +1,91 @@
+"""Numbers and shapes beyond any, and folders that are not there: one clear error, soon, and nothing written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chronograd.cli.main import main
+
+JOB = str(Path(__file__).parent.parent.parent / "examples" / "digits.yaml")
+SYNTHETIC = ("data.name=synthetic", "data.classes=10")
+HUGE = "data.shape=[3,100000,100000]"
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("trace") / "net.json.gz")
+    assert main(["count", JOB, "--out", path]) == 0
+    return path
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    capsys.readouterr()
+    assert main(list(words)) == 2
+    printed = capsys.readouterr().err
+    assert "Traceback" not in printed
+    return printed
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("predict", JOB, *SYNTHETIC, HUGE),
+        ("count", "resnet20", "--input", "3,100000,100000"),
+        ("count", "resnet20", "--input", "3,99999999999999999999,10"),
+        ("count", "resnet20", "--fixed-batch", "99999999999999999999"),
+    ],
+)
+def test_an_input_that_no_memory_could_address(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    printed = refused(capsys, *words)
+    assert "is too large to trace" in printed
+    assert "To fix: " in printed
+
+
+@pytest.mark.parametrize("verb", ["train", "measure"])
+def test_images_that_do_not_fit_this_machine(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = refused(capsys, verb, JOB, *SYNTHETIC, HUGE, "cluster.device=cpu")
+    # 1024 training and 256 test images of 3e10 bytes.
+    assert "1,280 synthetic images of 3 × 100000 × 100000 take 38.4 TB" in printed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_samples_that_do_not_fit_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = refused(capsys, "data", "synthetic", "shape=[1,8,8]", "classes=10", "samples=800000000000")
+    assert "1,000,000,000,000 synthetic images of 1 × 8 × 8 take 64 TB" in printed
+
+
+def test_classes_that_nobody_could_name(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("predict", JOB, "--trace", trace, "data.name=synthetic", "data.shape=[1,8,8]")
+    printed = refused(capsys, *words, "data.classes=1000000000")
+    assert "data.classes" in printed
+    assert "1000000" in printed
+    assert main([*words, "data.classes=1000000", "--on", "v100"]) == 0
+
+
+@pytest.mark.parametrize("option", ["--batches", "--counts"])
+def test_a_setting_to_plan_beyond_any(option: str, trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("plan", JOB, "--trace", trace, "--on", "v100", option)
+    for number in ("99999999999999999999", "1000000001"):
+        assert f"{option}" in (printed := refused(capsys, *words, number))
+        assert "at most 1,000,000,000" in printed
+    assert main([*words, "1000000000"]) == 0
+
+
+def test_numbers_of_devices_to_predict_beyond_any(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("predict", JOB, "--trace", trace, "--on", "v100", "--scaling", "weak", "--counts", "99999999999999999999")
+    assert "at most 1,000,000,000" in refused(capsys, *words)
+
+
+def test_a_record_for_a_folder_that_is_not_there(
+    trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "nowhere" / "record.json"
+    printed = refused(capsys, "predict", JOB, "--trace", trace, "--on", "v100", "--out", str(out))
+    assert f"cannot write {out}: No such file or directory" in printed
+    assert "To fix: name a file in a folder that exists" in printed
+    assert not out.parent.exists()

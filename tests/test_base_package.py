@@ -1,0 +1,239 @@
+"""The base package, without its extras: every verb works, or says in one line which extra it needs and ends with 3.
+
+The same command lines are given twice: in a process where the packages of the extras cannot be imported, and (marked
+`install`) in a virtual environment of its own that pip has filled with the base package alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+import venv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from chronograd import job as jobs
+from chronograd.cli.main import VERBS, main
+from chronograd.errors import EXTRAS
+from chronograd.rundir import RunDir
+
+ROOT = Path(__file__).parent.parent
+JOB = str(ROOT / "examples" / "digits.yaml")
+
+# Command lines that the base package does, by the files that `folder` makes.
+DONE = [
+    "--help",
+    "--version",
+    *(f"{verb} --help" for verb in VERBS),
+    "run --schema",
+    "run --print-config",
+    "train JOB --print-config",
+    "count net.json.gz --show-work",
+    "predict JOB --trace net.json.gz --on 8xv100 --out new.json",
+    "predict JOB --trace net.json.gz --on v100 --on h100 --json",
+    "predict JOB --trace net.json.gz --on v100 --layers",
+    "predict JOB --trace net.json.gz --on v100 --model paleo",
+    "predict JOB --trace net.json.gz --on v100 --scaling strong",
+    "predict JOB --trace net.json.gz --on v100 --timeline step.json",
+    "plan JOB --trace net.json.gz --on v100 --counts 1,2",
+    "plan JOB --trace net.json.gz --on v100 --largest-batch",
+    "plan JOB --trace net.json.gz --on v100 --target-accuracy 0.9 --epochs-to-target 10 --budget 50",
+    "fit speed speeds.csv --at 8,2",
+    "fit loss losses.csv --to 0.5",
+    "explain walls.csv",
+    "simulate staleness --pushes 1,2,3,4 --pushes 2.5,5",
+    "simulate speed --coefficients 2.83,3.92,0,0.11 --servers 4",
+    "devices",
+    "devices v100 --json",
+    "records --in .",
+    "records record.json",
+    "compare record.json record.json",
+    "study list",
+]
+# Command lines that need an extra.
+REFUSED = {
+    "count resnet20": "torch",
+    "count torchvision:resnet18": "torch",
+    "count JOB": "torch",
+    "predict JOB": "torch",
+    "predict JOB --json": "torch",
+    "plan JOB --on v100": "torch",
+    "calibrate": "torch",
+    "calibrate links": "torch",
+    "measure JOB": "torch",
+    "train JOB": "torch",
+    "train JOB backend=ddp cluster.count=2": "torch",
+    "train JOB backend=parameter_server": "ray",
+    "train JOB backend=tf_mirrored": "tensorflow",
+    "launch JOB --on slurm --dry-run": "torch",
+    "label run data.samples=10 --out labels.npz": "torch",
+    "validate times.csv --device rtx3090 --precision amp --layout nhwc --phase inference": "torch",
+    "fit device times.csv --device rtx3090 --precision amp --layout nhwc --phase inference": "torch",
+    "data digits": "vision",
+    "run": "report",
+    "report record.json": "report",
+    "simulate staleness --pushes 1,2,3,4 --pushes 2.5,5 --picture lanes.svg": "report",
+}
+# Runs command lines in one process; prints the exit status and output of each, or the traceback.
+DRIVER = """
+import contextlib, io, json, sys, traceback
+from importlib.machinery import PathFinder
+blocked, lines = json.loads(sys.argv[1])
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: None if name.partition(".")[0] in blocked else find(name, *rest)
+from chronograd.cli.main import main
+for words in lines:
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        try:
+            status = main(words)
+        except BaseException:
+            status, _ = None, traceback.print_exc()
+    print(json.dumps([status, out.getvalue(), err.getvalue()]))
+"""
+
+
+@dataclass
+class Ended:
+    """What a command line left: `status` is None where it raised."""
+
+    status: int | None
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working directory with a trace, a record, a run that begins, and small tables."""
+    path = tmp_path_factory.mktemp("work")
+    trace, record = path / "net.json.gz", path / "record.json"
+    assert main(["count", JOB, "--out", str(trace)]) == 0
+    assert main(["predict", JOB, "--trace", str(trace), "--on", "v100", "--out", str(record)]) == 0
+    RunDir.create(jobs.load(JOB), {}, path / "run")
+    pairs = [f"{w},{p},{2.83 + 3.92 / w + 0.11 * p}" for w in (1, 2, 4) for p in (1, 2)]
+    (path / "speeds.csv").write_text("\n".join(["workers,servers,step_time_s", *pairs]))
+    losses = [f"{k},{1 / (0.1 * k + 1) + 0.2}" for k in range(1, 30)]
+    (path / "losses.csv").write_text("\n".join(["epoch,loss", *losses]))
+    (path / "walls.csv").write_text("network,nodes,wall\nnet,1,100\nnet,2,60\nnet,3,50\n")
+    times = [f"resnet18,{size},{batch},{size * batch / 1e4}" for size in (96, 128, 160, 192) for batch in (8, 16, 32)]
+    (path / "times.csv").write_text("\n".join(["network,size,batch,step_time_ms", *times]))
+    return path
+
+
+def run_lines(python: str | Path, folder: Path, blocked: Sequence[str], **variables: str) -> dict[str, Ended]:
+    """Every command line in one process of `python`, where the packages in `blocked` cannot be imported."""
+    lines = [*DONE, *REFUSED]
+    words = [[JOB if word == "JOB" else word for word in line.split()] for line in lines]
+    done = subprocess.run(
+        [str(python), "-c", DRIVER, json.dumps([list(blocked), words])],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return {line: Ended(*json.loads(text)) for line, text in zip(lines, done.stdout.splitlines(), strict=True)}
+
+
+def check(line: str, ended: Ended) -> None:
+    """Done with 0, or ended with 3 and the extra."""
+    if line not in REFUSED:
+        assert (ended.status, ended.err) == (0, "")
+        assert ended.out.strip()
+        return
+    assert ended.status == 3, ended.err
+    what, to_do = ended.err.splitlines()[-2:]
+    assert what.startswith("Error: ")
+    assert to_do == f"  To fix: pip install 'chronograd[{REFUSED[line]}]'"
+    assert "Traceback" not in ended.err
+    if "--json" in line:
+        assert json.loads(ended.out)["hint"] in to_do
+
+
+@pytest.fixture(scope="module")
+def without_extras(folder: Path) -> dict[str, Ended]:
+    return run_lines(sys.executable, folder, list(EXTRAS), PYTHONPATH=os.pathsep.join(sys.path))
+
+
+@pytest.mark.parametrize("line", [*DONE, *REFUSED])
+def test_where_the_packages_of_extras_cannot_be_imported(line: str, without_extras: dict[str, Ended]) -> None:
+    check(line, without_extras[line])
+
+
+def test_every_package_of_an_extra_is_one_that_the_project_declares() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    names = {extra: {Requirement(text).name for text in texts} for extra, texts in declared.items()}
+    distributions = packages_distributions()
+    for package, extra in EXTRAS.items():
+        of_package = {"keras": ["tensorflow-cpu"], "tensorflow": ["tensorflow-cpu"]}.get(
+            package, distributions.get(package, [package])
+        )
+        assert names[extra] & {name.lower() for name in of_package}, f"{package} is not in [{extra}]"
+
+
+def test_what_is_no_package_of_an_extra_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of ours, or a broken base package, keeps its traceback."""
+    monkeypatch.setitem(sys.modules, "chronograd.cli.devices", None)
+    with pytest.raises(ModuleNotFoundError, match="devices"):
+        main(["devices"])
+
+
+# -- in an environment of its own ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def base_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Python of a new environment that holds the base package and what it depends on."""
+    place = tmp_path_factory.mktemp("environment")
+    venv.create(place, with_pip=True)
+    python = place / "bin" / "python"
+
+    def pip(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [str(python), "-m", "pip", *words, "--disable-pip-version-check", "--retries", "1"]
+        variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        return subprocess.run(command, capture_output=True, text=True, env=variables, timeout=500, check=False)
+
+    done = pip("install", "--quiet", "--constraint", str(ROOT / "constraints.txt"), str(ROOT))
+    if done.returncode:
+        other = pip("download", "--quiet", "--no-deps", "--no-cache-dir", "--dest", str(place / "one"), "click")
+        if other.returncode:
+            pytest.skip("the package index does not answer")
+        pytest.fail(f"the base package cannot be installed:\n{done.stderr}")
+    return python
+
+
+@pytest.fixture(scope="module")
+def installed(base_python: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    return run_lines(base_python, folder, [], XDG_DATA_HOME=str(tmp_path_factory.mktemp("data")))
+
+
+@pytest.mark.install
+def test_the_base_package_brings_no_extra(base_python: Path) -> None:
+    code = f"from importlib.util import find_spec; print([n for n in {list(EXTRAS)} if find_spec(n)])"
+    assert subprocess.run([base_python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.install
+@pytest.mark.parametrize("line", [*DONE, *REFUSED])
+def test_where_the_base_package_alone_is_installed(line: str, installed: dict[str, Ended]) -> None:
+    check(line, installed[line])
+
+
+@pytest.mark.install
+def test_the_command_is_installed(base_python: Path, tmp_path: Path) -> None:
+    command = base_python.parent / "chronograd"
+    done = subprocess.run([command, "count", "resnet20"], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 3
+    assert done.stderr == (
+        "Error: this use of `chronograd count` needs torch, which is not installed\n"
+        "  To fix: pip install 'chronograd[torch]'\n"
+    )

@@ -1,0 +1,85 @@
+"""The tests themselves: they know nothing of the user's own catalogue, and say which optional parts they ran."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+OWN_LINK = 'name = "slow50"\ntitle = "measured here"\nlatency_s = 1e-4\nbandwidth_bytes_per_s = 6e6\n'
+# Tests of several parts: done, skipped, of both, expected to fail.
+PARTS = """
+import pytest
+
+@pytest.mark.slurm
+def test_done(): pass
+
+@pytest.mark.ray
+def test_not_here(): pytest.skip("no ray today")
+
+@pytest.mark.slurm
+@pytest.mark.ray
+def test_of_both(): pytest.skip("no ray today")
+
+@pytest.mark.netns
+@pytest.mark.xfail
+def test_expected(): assert False
+
+def test_plain(): pytest.skip("plain")
+"""
+
+
+def pytest_of(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CHRONOGRAD_REQUIRE"))}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=own | variables,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("processes", ["0", "1"])
+def test_a_catalogue_of_the_users_own_changes_no_test(processes: str, tmp_path: Path) -> None:
+    links = tmp_path / "chronograd" / "links"
+    links.mkdir(parents=True)
+    (links / "slow50.toml").write_text(OWN_LINK)
+    done = pytest_of(
+        "tests/hardware/test_catalog.py", "-k", "link", "-vv", "-n", processes, XDG_DATA_HOME=str(tmp_path)
+    )
+    assert done.returncode == 0, done.stdout
+    assert "test_every_link_has_sources[nvlink3]" in done.stdout
+    assert "slow50" not in done.stdout
+
+
+@pytest.mark.parametrize("processes", ["0", "1"])
+@pytest.mark.parametrize(
+    ("required", "status", "lines"),
+    [
+        ("", 0, ["ray: ran 0, skipped 2 (no ray today)", "slurm: ran 1, skipped 1 (no ray today)", "netns: ran 1, skipped 0"]),
+        ("slurm,netns", 0, ["slurm: ran 1, skipped 1 (no ray today)", "netns: ran 1, skipped 0"]),
+        ("ray", 1, ["FAILED ray: ran 0, skipped 2 (no ray today); CHRONOGRAD_REQUIRE names it"]),
+        ("slurm,ray", 1, ["FAILED slurm: ran 1, skipped 1 (no ray today); CHRONOGRAD_REQUIRE names it"]),
+        ("horovod", 1, ["FAILED horovod: ran 0, skipped 0; CHRONOGRAD_REQUIRE names it"]),
+        ("rey", 4, ["ERROR: CHRONOGRAD_REQUIRE has 'rey'; write some of tensorflow,ray,horovod,slurm,netns,install"]),
+    ],
+)  # fmt: skip
+def test_optional_parts_are_accounted_for(
+    processes: str, required: str, status: int, lines: list[str], tmp_path: Path
+) -> None:
+    everywhere = "_WHY_NOT.clear()"  # whether this machine has them is not what is tested
+    (tmp_path / "conftest.py").write_text(f"{(ROOT / 'tests' / 'conftest.py').read_text()}\n{everywhere}\n")
+    (tmp_path / "test_parts.py").write_text(PARTS)
+    words = ("-c", str(ROOT / "pyproject.toml"), f"--rootdir={tmp_path}", str(tmp_path), "-n", processes)
+    done = pytest_of(*words, CHRONOGRAD_REQUIRE=required)
+    assert done.returncode == status, done.stdout + done.stderr
+    printed = (done.stdout + done.stderr).splitlines()
+    assert [line for line in lines if line not in printed] == []
+    assert sum(line.startswith("FAILED ") for line in printed) == (required.count(",") + 1) * (status == 1)
