@@ -1,0 +1,279 @@
+"""What every verb prints, as text and as JSON, on inputs that stay: the whole of it, against files in `verbs/`.
+
+CHRONOGRAD_REFRESH_GOLDEN=1 writes the files anew; what then changed is for a person to read in the diff. A file that is missing fails.
+Text is compared as it is, standard error below a rule; JSON by value, and its floats within the tolerance of the case. What a
+clock, an installation or a folder says is put aside: a time within the last hour is NOW, a date of today TODAY, versions are
+VERSIONS, the current folder is HERE.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chronograd.cli.main import main
+
+HERE = Path(__file__).parent
+INPUTS, GOLDEN = HERE / "inputs", HERE / "verbs"
+IS_REFRESHING = os.environ.get("CHRONOGRAD_REFRESH_GOLDEN") == "1"
+ERROR_RULE = "--- standard error ---\n"
+A_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\+00:00|Z)")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A line that a user types, and what is compared of its output.
+
+    Attributes:
+        line: after `chronograd`, in a copy of `inputs/`; --json is added for JSON.
+        status: exit status.
+        outputs: `text`, `json` or both; `shape` is JSON of which only the keys count, where figures come from this machine.
+        rows: only entries of these names, of a list to which others may be added.
+        tolerance: relative, of floats in JSON. Sums may differ in their last digits between processors.
+    """
+
+    name: str
+    line: str
+    status: int = 0
+    outputs: tuple[str, ...] = ("text", "json")
+    rows: tuple[str, ...] = ()
+    tolerance: float = 1e-9
+
+
+TEXT, JSON, SHAPE = ("text",), ("json",), ("shape",)
+# An optimiser stops where it does: its results are good to fewer digits.
+FITTED = 1e-5
+CASES = [
+    Case("help", "--help", outputs=TEXT),
+    Case("no-such-verb", "contrast a b", status=2),
+    # count
+    Case("count-network", "count lenet5"),
+    Case("count-job", "count job.yaml"),
+    Case("count-show-work", "count job.yaml --show-work"),
+    Case("count-trace", "count net.json.gz --batch 32 --optimizer adamw"),
+    Case("count-inference", "count small-cnn --mode inference --batch 4 --input 3,16,16 --classes 5"),
+    Case("count-out", "count job.yaml --out counted.json.gz", outputs=TEXT),
+    Case("count-unknown", "count lenet6", status=2),
+    # predict
+    Case("predict-one", "predict job.yaml --trace net.json.gz --on v100"),
+    Case("predict-several", "predict job.yaml --trace net.json.gz --on v100 --on 2xt4"),
+    Case("predict-ring", "predict job.yaml --trace net.json.gz --on 4xv100 backend=ddp"),
+    Case("predict-nodes", "predict job.yaml --trace net.json.gz --on 16xv100 cluster.per_node=8 cluster.link=ethernet-10g"),
+    Case("predict-scaling", "predict job.yaml --trace net.json.gz --on v100 --scaling strong --counts 1,2,4"),
+    Case("predict-weak", "predict job.yaml --trace net.json.gz --on v100 --scaling weak --counts 1,2,4"),
+    Case("predict-layers", "predict job.yaml --trace net.json.gz --on v100 --layers"),
+    Case("predict-paleo", "predict job.yaml --trace net.json.gz --on 2xk80 --model paleo"),
+    Case("predict-carried", "predict job.yaml --trace net.json.gz --on v100 --measured-on measured-1"),
+    Case("predict-print-config", "predict job.yaml --on v100 training.batch=64 --print-config", outputs=TEXT),
+    Case("predict-bad-field", "predict job.yaml training.bach=64 --on v100", status=2),
+    Case("predict-bad-device", "predict job.yaml --trace net.json.gz --on v1000", status=2),
+    # measure, train, run: what they start is not the same twice
+    Case("measure", "measure job.yaml --steps 2 --warmup 1 --out m", outputs=SHAPE),
+    Case("measure-taken", "measure job.yaml --out measured-1", status=1),
+    Case("train-finished", "train --resume trained"),
+    Case("train-nothing", "train", status=2),
+    Case("run-print-config", "run job.yaml training.epochs=1 --print-config", outputs=TEXT),
+    # launch
+    Case("launch-slurm", "launch job.yaml --on slurm --dry-run backend=ddp cluster.count=2 --time 01:00:00 --python python3"),
+    Case("launch-slurm-nodes", "launch job.yaml --on slurm --dry-run backend=ddp cluster.device=v100 cluster.count=16 "
+         "cluster.per_node=8 --partition gpu --account lab --interface ib0 --sbatch=--mem=0 --python python3"),
+    Case("launch-sweep", "launch job.yaml --on slurm --dry-run --sweep training.batch=32,64 --python python3"),
+    Case("launch-ray", "launch job.yaml --on ray --dry-run", status=2),
+    # compare
+    Case("compare", "compare predicted.json measured-2"),
+    Case("compare-runs", "compare measured-1 measured-2"),
+    Case("compare-gate-fails", "compare measured-1 measured-2 --fail-if 'step_time > 5%'", status=1),
+    Case("compare-gate-holds", "compare measured-2 measured-1 --fail-if 'step_time > 5%' --fail-if 'throughput < -5%'"),
+    Case("compare-no-record", "compare measured-1 nowhere", status=2),
+    # explain
+    Case("explain-trained", "explain trained"),
+    Case("explain-measured", "explain measured-2"),
+    Case("explain-across", "explain measured-1 measured-2"),
+    Case("explain-loop", "explain loop"),
+    Case("explain-wall-times", "explain wall-times.csv"),
+    # report
+    Case("report", "report predicted.json measured-1 measured-2 trained"),
+    Case("report-scaled", "report scaled --out pages/scaled.html"),
+    Case("report-servers", "report servers"),
+    # plan
+    Case("plan-largest-batch", "plan job.yaml --trace net.json.gz --largest-batch --on v100 --on t4"),
+    Case("plan-largest-in-memory", "plan job.yaml --trace net.json.gz --largest-batch --on v100 --memory 2GB"),
+    Case("plan-settings", "plan job.yaml --trace net.json.gz --on v100 --on t4 --counts 1,2 --batches 32,64"),
+    Case("plan-goal", "plan job.yaml --trace net.json.gz --on v100 --on t4 --counts 1,2 --batches 32,64 --epochs-to-target 2000 "
+         "--noise-scale 100:900 --budget 1 --deadline 1h", tolerance=1e-6),
+    Case("plan-goal-missed", "plan job.yaml --trace net.json.gz --on v100 --counts 1 --batches 32 --epochs-to-target 200000 "
+         "--noise-scale 900 --deadline 1m --prices on-demand", tolerance=1e-6),
+    # calibrate: this machine's figures
+    Case("calibrate-links-refused", "calibrate links --hosts node1,node2", status=2),
+    # simulate
+    Case("simulate-pushes", "simulate staleness --pushes 1,2,3,4 --pushes 2.5,5"),
+    Case("simulate-softsync", "simulate staleness --compute exponential:1 --learners 4 --softsync 2 --push 0.1 --updates 12 --seed 1"),
+    Case("simulate-speed", "simulate speed --coefficients 1.02,2.78,4.92,0,0.02 --batch 40 --servers 4 --workers 1:6"),
+    Case("simulate-speed-asynchronous", "simulate speed --coefficients 2.83,3.92,0,0.11 --servers 4 --workers 1,2,4 --steps 1000"),
+    Case("simulate-all-reduce", "simulate speed --batch 128 --servers 4 --workers 1,2,4 --steps 1000 --all-reduce"),
+    # fit
+    Case("fit-device", "fit device throughputs.csv --device v100 --precision fp32 --layout nchw --phase inference --torch 2.4",
+         tolerance=FITTED),
+    Case("fit-loss", "fit loss accuracy.csv --to 0.2 --at 30 --schedule constant", tolerance=FITTED),
+    Case("fit-accuracy", "fit loss accuracy.csv --metric accuracy --to 0.93 --fraction 0.5 --earlier 2", tolerance=FITTED),
+    Case("fit-loss-of-run", "fit loss trained --family last", tolerance=FITTED),
+    Case("fit-speed", "fit speed speeds.csv --at 16,8", tolerance=FITTED),
+    Case("fit-batch", "fit batch batch-32 batch-128 batch-256 --to 0.85 --batches 32,64,128", tolerance=FITTED),
+    # study, data, label
+    Case("study-list", "study list", rows=("cutout", "transfer", "staleness")),
+    Case("study-unknown", "study run cutoff --size smoke", status=2),
+    Case("data-digits", "data digits"),
+    Case("data-synthetic", "data synthetic shape=[1,8,8] classes=3 samples=30"),
+    Case("label-help", "label --help", outputs=TEXT),
+    # doctor, validate
+    Case("doctor", "doctor job.yaml", outputs=SHAPE),
+    Case("validate", "validate throughputs.csv --device v100 --precision fp32 --layout nchw --phase inference --torch 2.4 --calibrate 10",
+         tolerance=FITTED),
+    # devices
+    Case("devices", "devices", rows=("v100", "t4", "cpu")),
+    Case("devices-one", "devices v100"),
+    Case("devices-links", "devices --links", rows=("nvlink2", "ethernet-10g")),
+    Case("devices-link", "devices nvlink2 --links"),
+    Case("devices-prices", "devices t4 --prices"),
+    # records
+    Case("records", "records --in ."),
+    Case("records-chosen", "records --in . --kind measured --job small-cnn --device cpu", outputs=TEXT),
+    Case("records-none", "records --in . --job resnet50"),
+    Case("records-predicted", "records predicted.json"),
+    Case("records-measured", "records measured-2"),
+    Case("records-trained", "records trained"),
+    Case("records-servers", "records servers"),
+    Case("records-loop", "records loop"),
+    Case("records-scaled", "records scaled"),
+    Case("records-seeds", "records seeds"),
+    Case("records-unknown", "records nowhere", status=2),
+]  # fmt: skip
+IDS = [f"{case.name}-{output}" for case in CASES for output in case.outputs]
+PAIRS = [(case, output) for case in CASES for output in case.outputs]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_copy_of_the_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines name files by relative paths, and what they write is thrown away."""
+    shutil.copytree(INPUTS, tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+@pytest.mark.parametrize(("case", "output"), PAIRS, ids=IDS)
+def test_a_verb_prints_what_it_printed(case: Case, output: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = shlex.split(case.line)
+    status = main(words if output == "text" else [*words, "--json"])
+    out, err = capsys.readouterr()
+    assert status == case.status, f"{out}{err}"
+    if output == "text":
+        text = _picked_lines(out, case.rows) if case.rows else out
+        _compare_text(GOLDEN / f"{case.name}.txt", _without_here_and_now(text + (ERROR_RULE + err if err else "")))
+    else:
+        data = _without_versions(json.loads(_without_here_and_now(out)))
+        data = [entry for entry in data if entry["name"] in case.rows] if case.rows else data
+        _compare_json(GOLDEN / f"{case.name}.json", _shape(data) if output == "shape" else data, case.tolerance)
+
+
+def test_every_golden_file_has_a_case() -> None:
+    suffixes = {"text": "txt", "json": "json", "shape": "json"}
+    assert {path.name for path in GOLDEN.iterdir()} == {f"{case.name}.{suffixes[output]}" for case, output in PAIRS}
+
+
+def test_a_changed_figure_is_seen() -> None:
+    """The comparison itself: keys, numbers, lengths and kinds."""
+    data = {"a": [1, 2.0], "b": None, "c": True}
+    assert _differences(data, {"a": [1, 2.0 * (1 + 1e-12)], "b": None, "c": True}, 1e-9) == []
+    for other in ({"a": [1, 2.0]}, {**data, "d": 0}, {**data, "a": [1]}, {**data, "a": [2, 2.0]}, {**data, "a": [1, 2.1]},
+                  {**data, "b": 0}, {**data, "c": 1}, {**data, "a": {}}):  # fmt: skip
+        assert _differences(data, other, 1e-9), other
+    assert _differences([], 5, 1e-9)
+
+
+# -- comparing -------------------------------------------------------------------------------------------
+
+
+def _compare_text(path: Path, text: str) -> None:
+    if IS_REFRESHING:
+        path.write_text(text)
+    assert path.exists(), f"no {path.name}; CHRONOGRAD_REFRESH_GOLDEN=1 writes it"
+    assert text == path.read_text()
+
+
+def _compare_json(path: Path, data: Any, tolerance: float) -> None:
+    # What is the same but for the last digits stays as it is, so that a diff shows changes only.
+    if IS_REFRESHING and not (path.exists() and not _differences(json.loads(path.read_text()), data, tolerance)):
+        path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    assert path.exists(), f"no {path.name}; CHRONOGRAD_REFRESH_GOLDEN=1 writes it"
+    assert _differences(json.loads(path.read_text()), data, tolerance) == []
+
+
+def _differences(golden: Any, data: Any, tolerance: float, where: str = "") -> list[str]:
+    """Each place at which two values of JSON are not the same."""
+    if isinstance(golden, dict) and isinstance(data, dict):
+        lacking = [f"{where}.{key}: only in {side}" for keys, side in
+                   ((golden.keys() - data.keys(), "the golden file"), (data.keys() - golden.keys(), "the output")) for key in keys]  # fmt: skip
+        shared = [key for key in golden if key in data]
+        return sorted(lacking) + [
+            d for k in shared for d in _differences(golden[k], data[k], tolerance, f"{where}.{k}")
+        ]
+    if isinstance(golden, list) and isinstance(data, list) and len(golden) == len(data):
+        pairs = enumerate(zip(golden, data, strict=True))
+        return [d for i, (one, other) in pairs for d in _differences(one, other, tolerance, f"{where}[{i}]")]
+    if isinstance(golden, float) and isinstance(data, float):
+        is_same = math.isclose(golden, data, rel_tol=tolerance, abs_tol=1e-12)
+    else:
+        is_same = type(golden) is type(data) and golden == data
+    return [] if is_same else [f"{where}: {golden!r:.200} became {data!r:.200}"]
+
+
+def _shape(data: Any) -> Any:
+    """Keys alone. Of a list those that any of its entries has, not what is within."""
+    if isinstance(data, dict):
+        return {key: _shape(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [{key: "VALUE" for entry in data if isinstance(entry, dict) for key in entry}]
+    return "VALUE"
+
+
+# -- what is put aside -----------------------------------------------------------------------------------
+
+
+def _without_here_and_now(text: str) -> str:
+    """With HERE for the current folder, and NOW for each time within the last hour; those of the inputs stay."""
+
+    def replaced(match: re.Match[str]) -> str:
+        age = datetime.now(UTC) - datetime.fromisoformat(match[0])
+        return "NOW" if abs(age.total_seconds()) < 3600 else match[0]
+
+    return A_TIME.sub(replaced, text.replace(str(Path.cwd()), "HERE"))
+
+
+def _without_versions(data: Any) -> Any:
+    """Without versions, and with TODAY for the date of a prediction that was just made."""
+    if isinstance(data, dict):
+        return {key: _put_aside(key, value) for key, value in data.items()}
+    return [_without_versions(entry) for entry in data] if isinstance(data, list) else data
+
+
+def _put_aside(key: str, value: Any) -> Any:
+    # A test may begin before midnight.
+    days = [(datetime.now(UTC) - timedelta(days=ago)).date().isoformat() for ago in (0, 1)]
+    return "VERSIONS" if key == "versions" else "TODAY" if key == "date" and value in days else _without_versions(value)
+
+
+def _picked_lines(text: str, rows: tuple[str, ...]) -> str:
+    """The lines of some rows; columns are as wide as their widest entry, which may not be among them."""
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    return "".join(f"{line}\n" for line in lines if line.split(" ", 1)[0] in rows)
