@@ -460,7 +460,7 @@ def test_a_half_copied_run_is_resumed_or_refused_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Real training: the copy has a torn last line, no record, and a newest checkpoint without its weights."""
-    monkeypatch.setenv("PYTHONPATH", str(NETWORKS))
+    monkeypatch.setenv("PYTHONPATH", str(NETWORKS), prepend=os.pathsep)
     monkeypatch.syspath_prepend(str(NETWORKS))
     run = train(jobs.from_dict(JOB), out=tmp_path / "run")
     copy = tmp_path / "copy"

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,51 @@ def test_the_first_error_is_found_among_the_ranks(tmp_path: Path) -> None:
         with pytest.raises(ValueError), run.step_writer(rank):
             raise ValueError(f"rank {rank}")
     assert run.first_error() == (1, "ValueError: rank 1")
+
+
+def test_errors_of_earlier_attempts_are_left_out_whatever_the_clock_says(tmp_path: Path) -> None:
+    """The clock was set back by a day before the second attempt."""
+    run = RunDir.create(JOB, out=tmp_path / "run")
+    for rank, text in ((0, "old"), (1, "older")):
+        run.steps_path(rank).write_text(
+            f'{{"attempt": 1, "time": 100000, "event": "error", "step": 0, "text": "{text}"}}\n'
+        )
+    before = run.attempts()
+    assert run.first_error(before) is None
+    with run.steps_path(0).open("a") as stream:
+        stream.write('{"attempt": 2, "time": 13600, "event": "error", "step": 0, "text": "new"}\n')
+    assert run.first_error(before) == (0, "new")
+
+
+def test_times_go_on_evenly_when_the_clock_is_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDir.create(JOB, out=tmp_path / "run")
+    with run.step_writer() as lines:
+        lines.write(step=1)
+        yesterday = time.time() - 86_400
+        monkeypatch.setattr(time, "time", lambda: yesterday)
+        lines.write(step=2)
+    first, second = (line["time"] for line in run.read_steps().steps)
+    assert 0 <= second - first < 3600
+
+
+def test_an_attempt_follows_the_one_before_it_when_the_clock_was_set_back(tmp_path: Path) -> None:
+    """Attempts of 60 s, the second a day early by its clock, the third 10 s after it."""
+    run = RunDir.create(JOB, out=tmp_path / "run")
+    written = [(1, 100_000), (1, 100_060), (2, 13_600), (2, 13_660), (3, 13_670), (3, 13_730)]
+    for rank in (0, 1):
+        lines = [
+            {"attempt": attempt, "step": 2 * step + rank, "time": at, "process_time": at - 1}
+            for step, (attempt, at) in enumerate(written, start=1)
+        ]
+        run.steps_path(rank).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    log = run.read_steps()
+    assert [line["time"] for line in log.steps] == [100_000, 100_060, 100_060, 100_120, 100_130, 100_190]
+    assert all(line["time"] - line["process_time"] == 1 for line in log.steps)
+    assert log.set_back_s == 86_460
+    assert log.starts == {1: 100_000, 2: 100_060, 3: 100_130}
+    assert log.ended == 100_190
+    updates = run.read_updates()
+    assert (updates.starts, updates.ended, updates.set_back_s) == (log.starts, log.ended, log.set_back_s)
 
 
 def test_a_listing_survives_what_is_damaged(tmp_path: Path) -> None:

@@ -366,7 +366,7 @@ def _training(folder: Path) -> None:
 def _slurm(folder: Path) -> None:
     run = RunDir.open(folder)
     slurm._ended(run), slurm._checkpointed(run), slurm.usage(run)
-    slurm._options(run), slurm._submitted(run)
+    slurm._options(run), slurm._attempts(run)
 
 
 def _explained(folder: Path) -> None:

@@ -15,13 +15,14 @@ synced and renamed. There is no index: `list_runs` reads the directories.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +33,7 @@ from chronograd import files
 from chronograd import job as jobs
 from chronograd.errors import ChronogradError, FileFormatError, RunError
 from chronograd.record import Record, write_aside, write_json
-from chronograd.stepline import parse_line
+from chronograd.stepline import Line, parse_line, wall_clock_s
 
 DEFAULT_PARENT = Path("runs")
 MARKS = ("job.yaml", "environment.json", "record.json")
@@ -143,21 +144,30 @@ class RunDir:
     def read_updates(self) -> StepLog:
         """The steps of all ranks as one log, where each step is done by one rank, whichever it is."""
         parsed = [_parse(self.steps_path(rank)) for rank in self.ranks()]
-        lines = sorted((line for own, _ in parsed for line in own), key=lambda line: line["attempt"])
-        return _log(lines, sum(torn for _, torn in parsed))
+        evened = [_one_after_the_other(own) for own, _ in parsed]
+        lines = sorted((line for own, _ in evened for line in own), key=lambda line: line["attempt"])
+        return _log(lines, sum(torn for _, torn in parsed), max((back_s for _, back_s in evened), default=0.0))
 
-    def first_error(self, since: float = 0.0) -> tuple[int, str] | None:
-        """The rank that failed first since a time, in its last attempt, and its error; others then fail for want of it.
+    def attempts(self) -> dict[int, int]:
+        """How many times each rank was started."""
+        return {rank: self.read_steps(rank).attempts for rank in self.ranks()}
+
+    def first_error(self, after: Mapping[int, int] | None = None) -> tuple[int, str] | None:
+        """The rank that failed first, in its last attempt, and its error; others then fail for want of it.
 
         A rank that did not come to where another waited is the one that failed.
+
+        Args:
+            after: attempts of each rank, of whose errors nothing is asked any more.
         """
         errors = []
         for rank in self.ranks():
             log = self.read_steps(rank)
+            if log.attempts <= (after or {}).get(rank, 0):
+                continue
             own = [e for e in log.events if e["event"] == "error" and e["attempt"] == log.attempts]
             errors += [(time_of(e), int(e.get("rank", rank)), str(e["text"])) for e in own]
-        recent = [error for error in errors if error[0] >= since]
-        return min(recent)[1:] if recent else None
+        return min(errors)[1:] if errors else None
 
     def ranks(self) -> list[int]:
         """Ranks that have a steps file."""
@@ -181,6 +191,8 @@ class StepLog:
         starts: when each attempt wrote its first line, in seconds since 1970; `ended`: when the last line was written.
             NaN where lines do not say.
         torn: lines that were cut off when the rank was killed, and dropped.
+        set_back_s: by how much the clock was set back between attempts. Times of later ones are that much later than
+            written, as if they had begun when the one before ended.
     """
 
     steps: list[dict[str, Any]] = field(default_factory=list)
@@ -190,6 +202,7 @@ class StepLog:
     starts: dict[int, float] = field(default_factory=dict)
     ended: float = math.nan
     torn: int = 0
+    set_back_s: float = 0.0
 
     @property
     def redone(self) -> int:
@@ -226,7 +239,7 @@ class StepWriter:
 
     def write(self, **values: Any) -> None:
         """One line. `step` is required; `event` marks a line that is not a step; `time` is now, in seconds since 1970."""
-        line = {"attempt": self.attempt, "time": time.time(), **{k: _finite(v) for k, v in values.items()}}
+        line = {"attempt": self.attempt, "time": wall_clock_s(), **{k: _finite(v) for k, v in values.items()}}
         self._stream.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         self._stream.flush()
 
@@ -275,10 +288,34 @@ def read_steps(path: Path) -> StepLog:
 
     Raises FileFormatError for a line that is damaged and not at the end of an attempt.
     """
-    return _log(*_parse(path))
+    lines, torn = _parse(path)
+    evened, set_back_s = _one_after_the_other(lines)
+    return _log(evened, torn, set_back_s)
 
 
-def _log(lines: Sequence[dict[str, Any]], torn: int) -> StepLog:
+def _one_after_the_other(lines: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], float]:
+    """The lines of a file with no attempt before the end of the last, and by how much the clock was set back in all."""
+    evened: list[dict[str, Any]] = []
+    ended, set_back_s = -math.inf, 0.0
+    for _, group in itertools.groupby(lines, key=lambda line: line["attempt"]):
+        own = list(group)
+        times = [time_s for line in own if math.isfinite(time_s := time_of(line))]
+        if times:
+            set_back_s += max(0.0, ended - min(times) - set_back_s)
+            ended = max(times) + set_back_s
+        evened += [_later(line, set_back_s) for line in own] if set_back_s else own
+    return evened, set_back_s
+
+
+def _later(line: dict[str, Any], seconds: float) -> dict[str, Any]:
+    later = Line(line)
+    for name in ("time", "process_time"):
+        if name in line:
+            later[name] += seconds
+    return later
+
+
+def _log(lines: Sequence[dict[str, Any]], torn: int, set_back_s: float) -> StepLog:
     """From lines, those of a later attempt after those of an earlier one."""
     steps: dict[int, dict[str, Any]] = {}
     events: dict[tuple[str, int], dict[str, Any]] = {}
@@ -300,6 +337,7 @@ def _log(lines: Sequence[dict[str, Any]], torn: int) -> StepLog:
         starts=starts,
         ended=max(map(time_of, lines), default=math.nan),
         torn=torn,
+        set_back_s=set_back_s,
     )
 
 

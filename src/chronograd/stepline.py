@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from typing import Any, NoReturn
 
 from chronograd.errors import FileFormatError
@@ -30,6 +31,19 @@ _NUMBERS = {
 # Null where they were not finite, or not looked at.
 _NUMBERS_OR_NULL = {"loss", "train_loss", "test_loss", "test_accuracy", "threads", "grad_sq_small", "grad_sq_big"}
 _TEXTS = {"event", "text", "source", "mode", "device", "device_name", "host", "gpus_given", "sampler"}
+
+
+def _since_boot_s() -> float:
+    """Seconds that nobody sets; on Linux those of a machine that sleeps, too."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+_BOOTED = time.time() - _since_boot_s()
+
+
+def wall_clock_s() -> float:
+    """Seconds since 1970 by the clock as it was when this process began: it goes on evenly, however the clock is set."""
+    return _BOOTED + _since_boot_s()
 
 
 class Line(dict[str, Any]):

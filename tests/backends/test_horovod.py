@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 import sys
 import time
@@ -9,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+import psutil
 import pytest
 
 from chronograd import job as jobs
@@ -51,7 +54,7 @@ def losses(run: RunDir) -> list[float]:
 @pytest.fixture(scope="module", autouse=True)
 def _networks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(NETWORKS))
+        patch.setenv("PYTHONPATH", str(NETWORKS), prepend=os.pathsep)
         patch.syspath_prepend(str(NETWORKS))
         yield
 
@@ -217,18 +220,29 @@ def test_the_rank_that_fails_first_is_told(tmp_path: Path) -> None:
 @real
 def test_resume_after_kill_9_is_bit_identical(tmp_path: Path, trained: Trained) -> None:
     """The process that started horovodrun is killed; the ranks end, and a resumed run ends where it would have."""
-    slow = ("network.name=tiny_networks:random", "network.options={sleep_s: 0.05}", "training.epochs=3")
-    whole = trained(*slow)
+    hold = tmp_path / "hold"
+    options = f"network.options={{hold: {hold}, hold_at: 16}}"
+    held = ("network.name=tiny_networks:random", options, "training.epochs=3")
+    whole = trained(*held)
     out = tmp_path / "killed"
-    (tmp_path / "job.yaml").write_text(jobs.to_yaml(make_job(*slow)))
+    (tmp_path / "job.yaml").write_text(jobs.to_yaml(make_job(*held)))
+    hold.touch()
     command = [sys.executable, "-m", "chronograd", "train", str(tmp_path / "job.yaml"), "--out", str(out)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not any(line["step"] > 14 for line in RunDir(out).read_steps().steps):
+        assert process.poll() is None, f"it ended, with exit status {process.returncode}"
         assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
+        time.sleep(0.05)
+    ranks = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.wait()
+    for rank in ranks:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            while rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE:
+                assert time.monotonic() < deadline, "waited too long"
+                time.sleep(0.05)
+    hold.unlink()
     killed = RunDir.open(out)
     assert not killed.is_finished
     resumed = launch.resume(killed)

@@ -169,7 +169,7 @@ def test_one_process_drives_all_learners() -> None:
 
 @pytest.fixture(autouse=True)
 def _networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(NETWORKS))
+    monkeypatch.setenv("PYTHONPATH", str(NETWORKS), prepend=os.pathsep)
     monkeypatch.syspath_prepend(str(NETWORKS))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 

@@ -35,7 +35,7 @@ backend: ddp
 
 @pytest.fixture(autouse=True)
 def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(NETWORKS))
+    monkeypatch.setenv("PYTHONPATH", str(NETWORKS), prepend=os.pathsep)
     monkeypatch.syspath_prepend(str(NETWORKS))
     monkeypatch.chdir(tmp_path)
     Path("job.yaml").write_text(JOB)

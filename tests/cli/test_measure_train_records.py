@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ NETWORKS = Path(__file__).parent.parent / "train"
 
 @pytest.fixture(autouse=True)
 def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(NETWORKS))
+    monkeypatch.setenv("PYTHONPATH", str(NETWORKS), prepend=os.pathsep)
     monkeypatch.syspath_prepend(str(NETWORKS))
     monkeypatch.chdir(tmp_path)
     Path("job.yaml").write_text(JOB)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import sys
 import time
@@ -28,7 +29,7 @@ STEPS = 24
 
 @pytest.fixture(autouse=True)
 def _networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(NETWORKS))
+    monkeypatch.setenv("PYTHONPATH", str(NETWORKS), prepend=os.pathsep)
     monkeypatch.syspath_prepend(str(NETWORKS))
 
 
@@ -58,7 +59,7 @@ def final_bytes(run: RunDir) -> list[bytes]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     folder = tmp_path_factory.mktemp("undisturbed")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(NETWORKS))
+        patch.setenv("PYTHONPATH", str(NETWORKS), prepend=os.pathsep)
         patch.syspath_prepend(str(NETWORKS))
         return launch.train(make_job(folder, times=0), out=folder / "run", launcher="local")
 

@@ -176,6 +176,18 @@ def test_every_host_gets_a_rank() -> None:
             hosts.blocks(ranks, (FAR * 2)[:count])
 
 
+def test_ranks_of_each_machine_are_counted_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LOCAL_RANK is the GPU that a rank takes. The first host is asked for a port: a shell here stands in for its own."""
+    (tmp_path / "ssh").write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+    found = [tuple(seat.environment[name] for name in names) for seat in hosts.seats(3, FAR)]
+    assert found == [("0", "0", "2", "10.0.0.1"), ("1", "1", "2", "10.0.0.1"), ("2", "0", "1", "10.0.0.1")]
+    here = [Host(f"netns:h{i}", f"10.9.0.{i}", "eth0", ("env",)) for i in (1, 2)]
+    assert [seat.environment["LOCAL_RANK"] for seat in hosts.seats(3, here)] == ["0", "1", "2"]
+
+
 def test_a_command_over_ssh_carries_its_environment_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last word is what a login shell is given there; a shell here does the same with it."""
     monkeypatch.chdir(tmp_path)

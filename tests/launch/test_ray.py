@@ -119,7 +119,7 @@ def test_asynchronous_sgd_joins_the_cluster_that_is_named(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", address)
-    monkeypatch.setenv("PYTHONPATH", str(NETWORKS))
+    monkeypatch.setenv("PYTHONPATH", str(NETWORKS), prepend=os.pathsep)
     job = jobs.changed(make_job(backend="parameter_server"), ["cluster.threads=1"])
     record = launch.train(job, out=tmp_path / "one").record()
     assert (record.value("epochs"), record["staleness"].n) == (1, 4)

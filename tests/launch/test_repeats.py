@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def make_job() -> jobs.Job:
 
 def test_seeds_are_trained_and_their_mean_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = str(Path(__file__).parent.parent / "train")
-    monkeypatch.setenv("PYTHONPATH", folder)
+    monkeypatch.setenv("PYTHONPATH", folder, prepend=os.pathsep)
     monkeypatch.syspath_prepend(folder)
     whole = train_over_seeds(make_job(), 2, out=tmp_path / "whole")
     ones = [RunDir.open(whole.path / f"seed-{seed}") for seed in (3, 4)]

@@ -39,7 +39,7 @@ def three_nodes() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(NETWORKS))
+    monkeypatch.setenv("PYTHONPATH", str(NETWORKS), prepend=os.pathsep)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.syspath_prepend(str(NETWORKS))
 
@@ -90,6 +90,70 @@ def test_the_script_is_the_golden_one(name: str) -> None:
         (GOLDEN / f"{name}.sbatch").write_text(text)
     assert text == (GOLDEN / f"{name}.sbatch").read_text()
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+
+
+HOSTILE = ("a;touch HACKED", "R&D", "it's $HOME `touch HACKED`", "(a) | <b> * ~", "$(touch HACKED)", "# no comment")
+
+
+@pytest.mark.parametrize("elements", [None, 3])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_script_runs_in_a_folder_of_any_name(tmp_path: Path, name: str, elements: int | None) -> None:
+    """bash runs all of it but srun and scontrol, which are stood in for; a rank prints what it was started with."""
+    programs = tmp_path / f"bin {name}"
+    programs.mkdir()
+    for program, text in {
+        "srun": 'while [ "$1" != bash ]; do shift; done; SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NTASKS=1 exec "$@"',
+        "scontrol": "echo NodeAddr=10.0.0.1",
+        "python": 'printf "%s\\n" "$@"',
+    }.items():
+        (programs / program).write_text(f"#!/bin/bash\n{text}\n")
+        (programs / program).chmod(0o755)
+    folder = tmp_path / name
+    run = folder / "run-2" if elements else folder
+    (run / "checkpoints").mkdir(parents=True)
+    job = make_job(r'data.name="mine\ntouch HACKED #"', r'network.name="tiny_networks:random\ntouch HACKED #"')
+    text = render(job, folder, Options(python=str(programs / "python"), interface="a;touch HACKED"), elements)
+    environment = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
+    where = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    done = subprocess.run(["bash"], input=text, check=False, **where)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["-m", "chronograd.train.worker", str(run), "train"]
+    assert (run / "slurm.exit").read_text() == "7 0\n"
+    assert json.loads((run / "usage.0.jsonl").read_text())["real_s"] >= 0
+    assert not list(tmp_path.rglob("HACKED"))
+    (output,) = [line for line in text.splitlines() if line.startswith("#SBATCH --output=")]
+    assert output == f'#SBATCH --output="{folder}/{"run-%a/" if elements else ""}output.slurm.txt"'
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "a%b", "a\nb", "a\udcffb"])
+def test_a_folder_that_slurm_cannot_be_told_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="in its name"):
+        render(make_job(), tmp_path / name, Options())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["cluster.count=5", "cluster.per_node=2", "cluster.device=cpu"], (3, 5, 2, None)),
+        (["cluster.count=3", "cluster.device=v100", "cluster.per_node=2"], (2, 3, 2, 2)),
+        (["cluster.count=2", "cluster.device=v100"], (1, 2, 2, 2)),  # no more than there are ranks
+        (["cluster.count=16", "cluster.device=v100"], (2, 16, 8, 8)),  # a DGX-1 has eight
+        (["cluster.count=4", "cluster.device=v100", "backend=data_parallel"], (1, 1, 1, 4)),  # one rank for all
+    ],
+)
+def test_ranks_fill_nodes_and_the_last_may_have_fewer(
+    overrides: list[str], expected: tuple[int, int, int, int | None]
+) -> None:
+    text = render(make_job("backend=ddp", *overrides), Path("/runs/mine"), Options())
+    nodes, tasks, tasks_per_node, gpus = expected
+    asked = dict(re.findall(r"^#SBATCH --(nodes|ntasks|ntasks-per-node|gres)=(\S+)$", text, re.M))
+    assert asked == {
+        "nodes": str(nodes),
+        "ntasks": str(tasks),
+        "ntasks-per-node": str(tasks_per_node),
+        **({} if gpus is None else {"gres": f"gpu:{gpus}"}),
+    }
+    assert f"LOCAL_WORLD_SIZE={tasks_per_node}\n" in text
 
 
 def test_a_dry_run_prints_the_script_and_writes_nothing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,10 @@ NETWORKS = Path(__file__).parent.parent / "train"
 
 
 def test_the_command_line_meets_on_the_loopback_interface() -> None:
-    command = torchrun.command(RankPlan(("python", "-m", "worker"), world_size=3))
+    command = torchrun.command(RankPlan(("python", "-m", "worker"), world_size=3), Path("/tmp/store"))
     assert command[1:] == (
-        *("-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"),
+        *("-m", "torch.distributed.run", "--rdzv-backend=c10d", "--rdzv-conf=store_type=file"),
+        *("--rdzv-endpoint=/tmp/store", "--local-addr=127.0.0.1"),
         *("--nproc-per-node=3", "--no-python", "python", "-m", "worker"),
     )
 
@@ -30,7 +32,7 @@ def test_a_killed_rank_is_started_again_and_the_job_ends_as_if_nothing_had_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twelve steps in three epochs; rank 1 is killed in the tenth, so the ninth is done again."""
-    monkeypatch.setenv("PYTHONPATH", str(NETWORKS))
+    monkeypatch.setenv("PYTHONPATH", str(NETWORKS), prepend=os.pathsep)
     monkeypatch.syspath_prepend(str(NETWORKS))
     job = jobs.from_dict(
         {

@@ -106,6 +106,17 @@ def test_an_unknown_noise_scale_widens_what_is_far_from_the_batch() -> None:
     assert 0 < sigmas[2] < sigmas[3]
 
 
+def test_a_node_that_is_used_in_part_is_interrupted_as_a_whole_one() -> None:
+    """Nine devices lie on two nodes of eight, each lost for a tenth of the time."""
+    assert V100.node.devices_per_node == 8
+    hours = []
+    for kind in KINDS:
+        effort, spot = Effort(3.6e6, 100, EXACT, noise_scale=NONE), Spot(per_hour=0.6, lost_s=600)
+        choice = choose(table([8, 9], [1.0, 1.0]), [V100], job(3.0), effort, Goal(), spot, kinds=(kind,))
+        hours.append(choice.columns["hours"])
+    assert hours[1] / hours[0] == pytest.approx([1 / 0.9, 1 / 0.8])
+
+
 def test_spot_is_cheaper_and_slower() -> None:
     rows = table([8], [1.0])
     listed = catalog.price_of("t4", "spot")

@@ -93,6 +93,16 @@ def test_records_are_embedded_whole(page):
     assert all(s["data"] for s in data["sections"])
 
 
+def test_embedded_data_hold_no_markup(everything):
+    """A browser ends a script element at `</script ` too, and after `<!-- <script ` not where it should."""
+    record = next(iter(everything.values()))
+    record.title = "<!-- <script </script x> &lt;"
+    text = render_html(generic_page(everything))
+    data = text.partition('type="application/json"')[2].partition(">")[2].rpartition("</script>")[0]
+    assert not set(data) & set("<>&")
+    assert record.title in [one["title"] for one in json.loads(data)["records"].values()]
+
+
 def test_names_are_escaped_everywhere(everything):
     for record in everything.values():
         record.title = HOSTILE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import threading
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def make_job(*, sleep_s: float = 0.0, epochs: int = 1) -> Job:
 @pytest.fixture(autouse=True)
 def _networks(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = str(Path(__file__).parent.parent / "train")
-    monkeypatch.setenv("PYTHONPATH", folder)
+    monkeypatch.setenv("PYTHONPATH", folder, prepend=os.pathsep)
     monkeypatch.syspath_prepend(folder)
 
 

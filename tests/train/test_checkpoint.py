@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import pickle
+import resource
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +16,7 @@ from safetensors import safe_open
 
 from chronograd import job as jobs
 from chronograd.data import datasets
-from chronograd.errors import FileFormatError
+from chronograd.errors import FileFormatError, RunError
 from chronograd.job import Job
 from chronograd.train import checkpoint, checkpoint_folder
 from chronograd.train.checkpoint_folder import Progress
@@ -75,6 +78,26 @@ def test_there_is_no_pickle_in_it(tmp_path: Path) -> None:
     json.loads((path / "state.json").read_text())
     with safe_open(path / "model.safetensors", framework="pt") as tensors:
         assert "1.weight" in set(tensors.keys())
+
+
+def _save_with_room_for(num_bytes: int, folder: Path) -> None:
+    """Python ignores SIGXFSZ, so that a write beyond the limit fails as one on a full disk."""
+    step = make_step(make_job())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
+    checkpoint.save(folder, step, Progress(step=8, epoch=2))
+
+
+@pytest.mark.parametrize("num_bytes", [100, 10_000])  # less than any file has; less than that of the weights
+def test_a_full_disk_leaves_what_was_there_and_says_what_to_do(tmp_path: Path, num_bytes: int) -> None:
+    before = checkpoint.save(tmp_path, make_step(make_job()), Progress(step=4, epoch=1))
+    assert num_bytes < (before / "model.safetensors").stat().st_size
+    with (
+        ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool,
+        pytest.raises(RunError, match=r"cannot write checkpoint .*step-00000008: .*File too large") as caught,
+    ):
+        pool.submit(_save_with_room_for, num_bytes, tmp_path).result()
+    assert caught.value.hint == "free some space, then resume the run"
+    assert list(tmp_path.iterdir()) == [before]
 
 
 def test_the_last_two_are_kept(tmp_path: Path) -> None:

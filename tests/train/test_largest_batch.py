@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def test_a_good_prediction_takes_few_probes_and_nothing_runs_on_a_machine_too_sm
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> jobs.Job:
     """A network of a few layers on small images."""
-    monkeypatch.setenv("PYTHONPATH", str(NETWORKS))
+    monkeypatch.setenv("PYTHONPATH", str(NETWORKS), prepend=os.pathsep)
     monkeypatch.syspath_prepend(str(NETWORKS))
     return jobs.from_dict(
         {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +35,7 @@ FIELDS = {"grad_sq_small", "grad_sq_big", "batch_small", "batch_big", "noise_sca
 @pytest.fixture(autouse=True)
 def _networks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
 
 
 def make_job(*overrides: str, network: str = "random") -> Job:

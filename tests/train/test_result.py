@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,31 @@ def write_run(folder: Path, job: Job) -> RunDir:
                     )  # fmt: skip
             lines.write(event="memory", step=20, memory_peak_bytes=100 * (rank + 1), source="here")
     return run
+
+
+def test_a_clock_that_was_set_back_between_two_starts_is_noted(tmp_path: Path) -> None:
+    """Two starts of 60 s each, of which the second began 20 minutes after the first by a clock that is a day late."""
+    job = make_job("cluster.count=1", "backend=single", "training.target_accuracy=null")
+    run = RunDir.create(job, out=tmp_path / "run")
+    epoch = {"event": "epoch", "epoch_time_s": 1.0, "train_loss": 1.0, "test_loss": 1.0, "test_accuracy": 0.5}
+    lines = []
+    for attempt, start in ((1, 200_000), (2, 200_000 + 1200 - 86_400)):
+        lines.append({"attempt": attempt, "time": start, "event": "attempt", "step": 0})
+        for i in range(1, 11):
+            step = {"attempt": attempt, "time": start + 6 * i, "step": 10 * attempt - 10 + i}
+            lines.append({**step, "samples": 4, "loss": 1.0, "step_time_s": 6.0})
+        lines.append({**step, **epoch, "epoch": attempt, "seconds": 60.0 * attempt})
+        lines.append({**step, "event": "memory", "memory_peak_bytes": 100, "source": "here"})
+    run.steps_path().write_text("".join(json.dumps(line) + "\n" for line in lines))
+    record = training_record(run, job, card(job.data), "done")
+    assert record.value("wall_time_s") == 60 + 60
+    assert record.value("lost_s") == 0
+    (note,) = [note for note in record.notes if "clock" in note]
+    # 60 s of the 20 minutes were the first start's; the rest, in which nothing ran, cannot be told from the clock.
+    assert (
+        note
+        == "the clock was set back by 23 h 41 min or more between two starts: the pause between them counts as none"
+    )
 
 
 def test_quantities_are_arithmetic_on_the_lines(tmp_path: Path) -> None:

@@ -23,10 +23,14 @@ def plain(num_classes: int = 10, in_channels: int = 1) -> nn.Module:
     )
 
 
-def random(num_classes: int = 10, sleep_s: float = 0.0) -> nn.Module:
-    """Batch norm and dropout: what makes a resumed run differ if anything is forgotten."""
+def random(num_classes: int = 10, sleep_s: float = 0.0, hold: str = "", hold_at: int = 12) -> nn.Module:
+    """Batch norm and dropout: what makes a resumed run differ if anything is forgotten.
+
+    Args:
+        hold: a file; as long as it is there, no process gets beyond the start of its step `hold_at`.
+    """
     return nn.Sequential(
-        _Sleep(sleep_s), nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3),
+        _Sleep(sleep_s, hold, hold_at), nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3),
         nn.Linear(288, num_classes),
     )  # fmt: skip
 
@@ -91,13 +95,16 @@ class _Fault:
 
 
 class _Sleep(nn.Module):
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, hold: str, hold_at: int) -> None:
         super().__init__()
-        self.seconds = seconds
+        self.seconds, self.hold, self.hold_at, self.calls = seconds, hold, hold_at, 0
 
     def forward(self, images_NCHW: torch.Tensor) -> torch.Tensor:
         if self.training:
             time.sleep(self.seconds)
+            self.calls += 1
+            while self.calls == self.hold_at and os.path.exists(self.hold):
+                time.sleep(0.01)
         return images_NCHW
 
 

@@ -1,4 +1,7 @@
-"""Starts the ranks through horovodrun, on this machine, meeting on the loopback interface by Gloo."""
+"""Starts the ranks through horovodrun, on this machine, meeting at 127.0.0.1 by Gloo.
+
+Horovod's own server of addresses is not bound to that interface.
+"""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -190,14 +189,14 @@ def _launch(
             on_line(line)
         on_poll(run)
 
-    start = time.time()
+    before = run.attempts()
     try:
         if on_hosts:
             hosts.launch(plan, run, on_hosts, watch)
         else:
             importlib.import_module(f"chronograd.launch.{name}").launch(plan, run, watch)
     except RunError as error:
-        first = _first_failure(run, start, name, error)
+        first = _first_failure(run, before, name, error)
         restarts = plan.max_restarts
         again = f"after {restarts} restart{'s' * (restarts > 1)} from the newest checkpoint: " if restarts else ""
         raise RunError(again + first.message, first.hint) from None
@@ -211,12 +210,12 @@ def _hosts_of(launcher: str | None) -> list[Host]:
     return hosts.parse(text) if name == "hosts" else []
 
 
-def _first_failure(run: RunDir, since: float, launcher: str, told: RunError) -> RunError:
+def _first_failure(run: RunDir, before: Mapping[int, int], launcher: str, told: RunError) -> RunError:
     """The error that made the others fail, as the ranks wrote it; what the launcher told if none did.
 
-    A rank that was killed wrote none, and made the others fail; one that hung was killed for that.
+    `before` is how many times each rank was started by others. A rank that was killed wrote none, and made the others fail; one that hung was killed for that.
     """
-    first = run.first_error(since)
+    first = run.first_error(before)
     if first is None or (isinstance(told, KilledError) and not first[1].startswith(TIME_OUT)):
         return told
     rank, text = first

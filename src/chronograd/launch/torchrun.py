@@ -1,10 +1,12 @@
-"""Starts the ranks through torchrun, standalone on this machine, meeting on the loopback interface."""
+"""Starts the ranks through torchrun, on this machine alone, meeting on the loopback interface and in a file."""
 
 from __future__ import annotations
 
 import re
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 from chronograd.backends.plan import RankPlan
 from chronograd.errors import RunError
@@ -23,13 +25,14 @@ def launch(plan: RankPlan, run: RunDir, watch: Callable[[], None] = lambda: None
     Raises RunError with the last lines that a rank printed, KilledError that names the rank if one was killed.
     """
     environment = {**plan.environment, **loopback_only(), **OWN_STORE}
-    process = Process("torchrun", command(plan), environment, run.output_path("torchrun"))
-    try:
-        run_together([process], watch)
-    except RunError as error:
-        if killed := _killed(process.output.read_text(errors="replace")):
-            raise KilledError(killed) from None
-        raise error from None
+    with tempfile.TemporaryDirectory() as folder:
+        process = Process("torchrun", command(plan, Path(folder) / "store"), environment, run.output_path("torchrun"))
+        try:
+            run_together([process], watch)
+        except RunError as error:
+            if killed := _killed(process.output.read_text(errors="replace")):
+                raise KilledError(killed) from None
+            raise error from None
 
 
 def _killed(printed: str) -> str:
@@ -39,11 +42,15 @@ def _killed(printed: str) -> str:
     return "; ".join(f"rank {rank} {how_it_ended(int(code))}" for rank, code in found)
 
 
-def command(plan: RankPlan) -> tuple[str, ...]:
-    """The command line, as one could type it."""
+def command(plan: RankPlan, store: Path) -> tuple[str, ...]:
+    """The command line, as one could type it.
+
+    Args:
+        store: a file that is not there, for torchrun's own store, which would else listen at every interface.
+    """
     return (
         *(sys.executable, "-m", "torch.distributed.run"),
-        "--standalone",
+        *("--rdzv-backend=c10d", "--rdzv-conf=store_type=file", f"--rdzv-endpoint={store}"),
         f"--local-addr={LOOPBACK}",
         f"--nproc-per-node={plan.world_size}",
         *((f"--max-restarts={plan.max_restarts}",) if plan.max_restarts else ()),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from chronograd.measure import environment
+from chronograd.stepline import wall_clock_s
 
 # Schedulers and containers that gave a process GPUs name them here.
 _GPU_VARIABLES = (
@@ -37,7 +38,7 @@ def at_start() -> dict[str, Any]:
     `host` is a digest: ranks of one host have the same, and the name is not passed around.
     """
     global _has_started
-    now, is_first = time.time(), not _has_started
+    now, is_first = wall_clock_s(), not _has_started
     _has_started = True
     return {
         "time": now,
@@ -51,7 +52,7 @@ def at_start() -> dict[str, Any]:
 
 def at_first_step() -> dict[str, float]:
     """`time`, and `queued_s`: seconds that this thread was ready to run and another process or thread had the processor."""
-    return {"time": time.time(), "queued_s": _queued_s()}
+    return {"time": wall_clock_s(), "queued_s": _queued_s()}
 
 
 def at_end() -> dict[str, float]:
@@ -74,10 +75,10 @@ def _process_start() -> float:
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         ticks = int(fields[19])  # starttime, the 22nd field; the first two are before the closing bracket
-        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        booted = wall_clock_s() - time.clock_gettime(time.CLOCK_BOOTTIME)
         return booted + ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
-        return time.time()
+        return wall_clock_s()
 
 
 def _queued_s() -> float:

@@ -72,6 +72,8 @@ def write(folder: Path, progress: Progress, files: Mapping[str, Callable[[Path],
     Args:
         files: what writes each file of tensors. `state`: what else is to be in state.json.
     """
+    from safetensors import SafetensorError  # also of a full disk; an installation that only reads has no safetensors
+
     target = folder / f"step-{progress.step:08d}"
     aside = folder / f".{target.name}.{os.getpid()}"
     try:
@@ -93,9 +95,10 @@ def write(folder: Path, progress: Progress, files: Mapping[str, Callable[[Path],
         _sync(folder)
         for old in list_checkpoints(folder)[:-KEEP]:
             _forget(old)
-    except OSError as error:
-        shutil.rmtree(aside, ignore_errors=True)
+    except (OSError, SafetensorError) as error:
         raise RunError(f"cannot write checkpoint {target}: {error}", "free some space, then resume the run") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)  # renamed, if all went well
     return target
 
 

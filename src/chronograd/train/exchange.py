@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+import os
+import re
+import socket
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -63,7 +67,9 @@ class OverReplicas(Alone):
 class OverTorch(Alone):
     """torch.distributed with DistributedDataParallel: NCCL on CUDA, gloo on the CPU.
 
-    MASTER_ADDR and MASTER_PORT say where the ranks meet.
+    MASTER_ADDR and MASTER_PORT say where the ranks meet. Rank 0 listens there at the loopback interface only, if the address
+    is one of it; else PyTorch's store listens at every interface of its machine, and has no password. Gloo listens at the
+    interface of GLOO_SOCKET_IFNAME, NCCL at that of NCCL_SOCKET_IFNAME or one that it chooses.
     """
 
     def __init__(self, communication: Communication, timeout_s: float) -> None:
@@ -77,7 +83,12 @@ class OverTorch(Alone):
         device = place.device if library == "nccl" else None
         with HERE.waiting("meeting of the ranks"):
             dist.init_process_group(
-                library, rank=place.rank, world_size=place.world_size, timeout=self._timeout, device_id=device
+                library,
+                store=_loopback_store(place, self._timeout),
+                rank=place.rank,
+                world_size=place.world_size,
+                timeout=self._timeout,
+                device_id=device,
             )
         yield
         dist.destroy_process_group()
@@ -124,3 +135,13 @@ class OverTorch(Alone):
     def wait(self, place: Place) -> None:
         with HERE.waiting("barrier"):
             dist.barrier(device_ids=[place.device.index] if place.device.type == "cuda" else None)
+
+
+def _loopback_store(place: Place, timeout: timedelta) -> Any:
+    """Where ranks of one machine meet, out of reach of others; None where they meet elsewhere, by PyTorch's own store."""
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if not re.fullmatch(r"127\.[0-9.]+", address):
+        return None
+    listener = socket.create_server((address, port), backlog=socket.SOMAXCONN).detach() if place.is_first else None
+    stores: Any = dist  # they have no types
+    return stores.TCPStore(address, port, place.world_size, place.is_first, timeout, master_listen_fd=listener)

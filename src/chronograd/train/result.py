@@ -16,10 +16,13 @@ from chronograd.measure import result
 from chronograd.record import Curve, Quantity, Record
 from chronograd.rundir import RunDir, StepLog
 from chronograd.train.interruptions import Interruptions, interruptions
+from chronograd.units import seconds
 
 CLOCK = "training clock: input to update of every step; evaluation and checkpoints apart"
 # The first steps pay for what libraries set up on first use, as in chronograd.measure.steps.Timing.
 WARMUP = 5
+# Clocks of two nodes, of which the second goes on with a run, may differ by less.
+LEAST_SET_BACK_S = 1.0
 WITHOUT_WARMUP = f"without the first {WARMUP} steps of each start"
 NOT_ASKED = Quantity.missing("sample", "training.noise_scale_every is 0")
 
@@ -107,12 +110,10 @@ def settled(lines: Sequence[result.Line]) -> list[result.Line]:
 
 
 def _wall_time(first: StepLog) -> Quantity:
-    seconds = first.ended - min(first.starts.values(), default=math.nan)
-    if not math.isfinite(seconds):
+    wall_s = first.ended - min(first.starts.values(), default=math.nan)
+    if not math.isfinite(wall_s):
         return Quantity.missing("s", "the steps file does not say when its lines were written")
-    return Quantity(
-        value=seconds, unit="s", source="rank 0, from its first line to its last, evaluation and pauses too"
-    )
+    return Quantity(value=wall_s, unit="s", source="rank 0, from its first line to its last, evaluation and pauses too")
 
 
 def _noise(logs: dict[int, StepLog], job: Job, first: StepLog) -> NoiseLog:
@@ -168,6 +169,11 @@ def _notes(first: StepLog, interrupted: Interruptions, stopped: str) -> list[str
             notes.append(f"the frozen trunk ran once over all images, {event['seconds']:.2f} s of the training time")
     if interrupted.starts > 1:
         notes.append(interrupted.note)
+    if first.set_back_s >= LEAST_SET_BACK_S:
+        back = seconds(first.set_back_s)
+        notes.append(
+            f"the clock was set back by {back} or more between two starts: the pause between them counts as none"
+        )
     if "not finite" in stopped:
         notes.append(f"stopped early: {stopped}")
     return notes

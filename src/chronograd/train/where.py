@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from chronograd.errors import RunError
 from chronograd.rundir import RunDir, StepWriter
+from chronograd.stepline import wall_clock_s
 
 # Which start of the ranks it is, process, host; sign of life; collectives so far, step, since when, waiting or not, what.
 _HEAD, _BEAT, _NOTE = struct.Struct("<QI32s"), struct.Struct("<Q"), struct.Struct("<Qqd?48s")
@@ -105,7 +106,7 @@ class Where:
         assert self._memory is not None
         count = self.now.num_met + bool(collective and is_counted)
         _NOTE.pack_into(
-            self._memory, _NOTE_AT, count, step, time.time(), bool(collective), (collective or part).encode()[:48]
+            self._memory, _NOTE_AT, count, step, wall_clock_s(), bool(collective), (collective or part).encode()[:48]
         )
         self.now = Now(count, step, time.monotonic(), collective)
 
@@ -203,7 +204,7 @@ class _Watcher:
         return first, text
 
     def _end(self, rank: int, text: str) -> None:
-        self.lines.write(event="error", step=0, time=time.time(), rank=rank, text=text)
+        self.lines.write(event="error", step=0, rank=rank, text=text)
         print(f"Error: rank {rank} failed with {text}", file=sys.stderr, flush=True)
         os._exit(RunError.exit_status)
 
@@ -231,9 +232,7 @@ def _known(note: Note | None, is_silent: bool) -> str:
     if note is None:
         return "it has not started, or has ended"
     where = _place(note.what, note.step)
-    told = (
-        f"it has been in {where} for {max(0.0, time.time() - note.time):.0f} s, process {note.process} on {note.host}"
-    )
+    told = f"it has been in {where} for {max(0.0, wall_clock_s() - note.time):.0f} s, process {note.process} on {note.host}"
     return told + (", which gives no sign of life, as one that was stopped or whose node is lost" if is_silent else "")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -112,7 +111,6 @@ def _start(run: RunDir, job: Job, place: Place, dataset: datasets.Dataset, lines
         dataset_samples=len(dataset.train_labels),
         rank_batch=job.training.batch / place.world_size,
         steps_per_epoch=step.steps_per_epoch,
-        time=time.time(),
     )
     return step
 

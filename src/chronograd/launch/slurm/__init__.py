@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -113,8 +113,9 @@ def submit(run: RunDir, options: Options | None = None) -> str:
     if not script.exists():
         write_aside(script, render(run.job(), run.path, options))
     (run.path / EXIT_FILE).unlink(missing_ok=True)
+    before = run.attempts()
     job_id = slurm_commands.sbatch(script)
-    note(run, job_id, options)
+    note(run, job_id, options, before)
     return job_id
 
 
@@ -249,7 +250,7 @@ _WHY = {
 
 def _evidence(run: RunDir, status: Status) -> str:
     """What the ranks and the script left."""
-    rank, error = run.first_error(_submitted(run)) or (0, "")
+    rank, error = run.first_error(_attempts(run)) or (0, "")
     paths = [run.output_path(rank), run.output_path("slurm")]
     said = next((p for p in paths if p.exists() and p.read_text(errors="replace").strip()), paths[-1])
     blamed = f"rank {rank} failed with {error}; " if error else ""
@@ -278,8 +279,11 @@ def _checkpointed(run: RunDir) -> int:
 # -- what the run directory keeps --------------------------------------------------------------------------
 
 
-def note(run: RunDir, job_id: str, options: Options) -> None:
-    write_json(run.path / NOTE, {"job_id": job_id, "submitted": time.time(), "options": asdict(options)})
+def note(run: RunDir, job_id: str, options: Options, attempts: Mapping[int, int]) -> None:
+    """`attempts` is how many times each rank had been started before."""
+    before = {str(rank): count for rank, count in attempts.items()}
+    data = {"job_id": job_id, "submitted": time.time(), "attempts": before, "options": asdict(options)}
+    write_json(run.path / NOTE, data)
 
 
 def _read_note(run: RunDir) -> dict[str, Any]:
@@ -288,7 +292,7 @@ def _read_note(run: RunDir) -> dict[str, Any]:
         data = files.read_json(path)
         return {
             "job_id": str(data["job_id"]),
-            "submitted": float(data["submitted"]),
+            "attempts": {int(rank): int(count) for rank, count in data.get("attempts", {}).items()},
             "options": _asked(data["options"]),
         }
     except FileNotFoundError:
@@ -310,5 +314,6 @@ def _options(run: RunDir) -> Options:
     return options
 
 
-def _submitted(run: RunDir) -> float:
-    return float(_read_note(run)["submitted"])
+def _attempts(run: RunDir) -> dict[int, int]:
+    attempts: dict[int, int] = _read_note(run)["attempts"]
+    return attempts

@@ -65,7 +65,7 @@ def launch_array(elements: Sequence[Element], options: Options, out: PathLike | 
         shutil.rmtree(folder, ignore_errors=True)
         raise
     for i, run in enumerate(runs):
-        slurm.note(run, f"{job_id}_{i}", options)
+        slurm.note(run, f"{job_id}_{i}", options, {})
     return runs
 
 

@@ -19,6 +19,8 @@ WARNING_S = 60
 EXIT_FILE = "slurm.exit"
 # What the script exits with when the time limit is near and no checkpoint was written, as timeout(1) does.
 TIMED_OUT = 124
+# What #SBATCH --output cannot say: its quotes hold no quote, and a backslash or percent sign stands for something else.
+_UNSAYABLE = re.compile('["\\\\%\x00-\x1f\x7f\ud800-\udfff]')
 _ELSEWHERE = {
     "horovod": "its ranks find each other through a server that horovodrun starts",
     "parameter_server": "its servers and workers are actors of Ray",
@@ -95,15 +97,15 @@ def render(job: Job, run: Path, options: Options = Options(), elements: int | No
     Raises: JobError for a job that SLURM cannot start, InputError for options that cannot be right.
     """
     job, run = for_nodes(job, options), run.absolute()
-    if bad := re.search(r"[\s\"'`$\\%]", str(run)):
+    if bad := _UNSAYABLE.search(str(run)):
         raise InputError(f"the run directory {run} has {bad[0]!r} in its name", "choose another with --out")
     plan = plan_of(job, run)
     shape = shape_of(job, plan)
-    folder = f"{run}/run-" if elements else str(run)
-    head = _head(job, shape, options, f"{folder}%a" if elements else folder, elements)
+    own, number = (f"{run}/run-", "$SLURM_ARRAY_TASK_ID") if elements else (str(run), "")
+    head = _head(job, shape, options, f"{own}%a" if elements else own, elements)
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in head), ""]
     what = f"{elements} runs such as {_what(job, shape)}" if elements else _what(job, shape)
-    lines += [_ABOUT.format(what=what, run=folder + ("$SLURM_ARRAY_TASK_ID" if elements else ""))]
+    lines += [_ABOUT.format(what=_one_line(what), run=shlex.quote(own) + number)]
     lines += [_meeting(shape, options), *_exports(plan, shape, job.cluster.threads or 1)]
     lines += [_TIME_LIMIT, _ranks(plan, run, options, job.cluster.threads or 1, job.cluster.max_restarts)]
     return "\n".join(lines)
@@ -120,7 +122,7 @@ def _head(job: Job, shape: Shape, options: Options, output: str, elements: int |
     name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{job.data.name}-{Path(job.network.name).name}").strip("-.")
     return [
         f"--job-name={name[:60]}",
-        f"--output={output}/output.slurm.txt",
+        f"--output={_word(f'{output}/output.slurm.txt')}",
         "--open-mode=append",
         f"--nodes={shape.nodes}",
         f"--ntasks={shape.ranks}",
@@ -133,6 +135,16 @@ def _head(job: Job, shape: Shape, options: Options, output: str, elements: int |
         *([f"--array=0-{elements - 1}"] if elements else []),
         *options.extra,
     ]
+
+
+def _word(path: str) -> str:
+    """One word of an #SBATCH line: sbatch parts words at blanks, but not within double quotes."""
+    return path if re.fullmatch(r"[\w@%+=:,./-]+", path) else f'"{path}"'
+
+
+def _one_line(text: str) -> str:
+    """Text that stays in its comment: a network's name may be that of an attribute, and so any text."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def _what(job: Job, shape: Shape) -> str:
