@@ -1,13 +1,16 @@
 # make run    the main job: one job file through the whole loop, ending in report.html
-# make test   the tests
+# make test   the tests, in minutes; without those that take long or need more than a Python environment
+# make test-all  all tests that can run here
+# make slowest  these, docs/slowest-tests.md anew; fails where one takes too long: on a machine that does nothing else
 # make check  format, lint, types, layers, docs
 # make backends  TensorFlow and Ray into .venv, and Horovod built once: their tests run then, too
 PYTHON ?= python3
 BIN := .venv/bin
 # Test processes; 0 tests in one.
-WORKERS ?= auto
+WORKERS ?= 2
+LONG := slow or install or ray or tensorflow or horovod or slurm or netns
 
-.PHONY: run test check format install backends tensorflow ray horovod clean
+.PHONY: run test test-all slowest check format install backends tensorflow ray horovod clean
 .DEFAULT_GOAL := run
 
 install:
@@ -17,7 +20,13 @@ run: install
 	@$(BIN)/chronograd run examples/digits.yaml
 
 test: install
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m "not ($(LONG))"
+
+test-all: install
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+
+slowest: install
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal --slowest docs/slowest-tests.md
 
 check: install
 	$(BIN)/ruff format --check src tests benchmarks tools

@@ -1,42 +1,69 @@
-"""What tests share: a home of their own, this machine calibrated once, in seconds, and an account of optional parts."""
+"""What tests share: a home of their own, this machine calibrated once, in seconds, and ranks that start in a moment."""
 
 from __future__ import annotations
 
-import functools
+import fcntl
 import os
+import shutil
 import tempfile
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests import parts, slowest
+from tests.fork_server import Server
 
-# Optional parts that a machine may lack, by the marker of the tests that need them.
-PARTS = ("tensorflow", "ray", "horovod", "slurm", "netns", "install")
-# Names of parts, such as ray,slurm: a test of theirs that is skipped is then a failure.
-REQUIRE_VARIABLE = "CHRONOGRAD_REQUIRE"
+pytest_addoption = slowest.pytest_addoption
+pytest_collection_modifyitems = parts.pytest_collection_modifyitems
+SERVER = pytest.StashKey[Server]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before tests are collected: devices and links that this user has measured are not there, only the catalogue."""
-    home = tempfile.TemporaryDirectory(prefix="chronograd-tests-")
+    config.stash[SERVER] = Server()
+    slowest.register(config)
+    if hasattr(
+        config, "workerinput"
+    ):  # a worker of xdist has the home of the process that started it, and reports to it
+        return
+    home = tempfile.mkdtemp(prefix="chronograd-tests-")
     patch = pytest.MonkeyPatch()
-    patch.setenv("XDG_DATA_HOME", home.name)
-    config.add_cleanup(home.cleanup)
+    patch.setenv("XDG_DATA_HOME", home)
+    config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
     config.add_cleanup(patch.undo)
-    if not hasattr(config, "workerinput"):  # a worker of xdist reports to the process that started it
-        config.pluginmanager.register(Account(_required()))
+    config.pluginmanager.register(parts.Account(parts.required()))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before any fixture of the test, as it may start ranks for a whole module."""
+    parts.skip_what_is_missing(item)
+    item.config.stash[SERVER].is_used = item.get_closest_marker("real_exec") is None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fork_server(pytestconfig: pytest.Config) -> Iterator[Server]:
+    """Ranks are forked from a process that has imported PyTorch, but for tests marked `real_exec`."""
+    with pytest.MonkeyPatch.context() as patch, pytestconfig.stash[SERVER] as server:
+        patch.setattr("chronograd.launch.processes.Popen", server.popen)
+        patch.setattr("chronograd.calibrate.workers.Popen", server.popen)
+        yield server
 
 
 @pytest.fixture(scope="session")
 def calibrated_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder that holds the device `local`, measured with the shortest clock."""
+    """A data folder that holds the device `local`, measured with the shortest clock, once for all test processes."""
     from chronograd.calibrate.machine import Setup, calibrate, save_local
 
-    home = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_DATA_HOME", str(home))
-        save_local(calibrate([Setup(1, 1), Setup(2, 1)], seconds_per_block=0.005))
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    home = shared / "calibrated-home"
+    with (shared / "calibrated-home.lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not home.exists():
+            patch.setenv("XDG_DATA_HOME", str(home))
+            save_local(calibrate([Setup(1, 1), Setup(2, 1)], seconds_per_block=0.005))
     return home
 
 
@@ -44,111 +71,3 @@ def calibrated_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def local_device(calibrated_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`local` is a device, for this test."""
     monkeypatch.setenv("XDG_DATA_HOME", str(calibrated_home))
-
-
-# -- optional parts ---------------------------------------------------------------------------------------
-
-
-def _why_no_backend(name: str) -> str:
-    from chronograd.backends import registry
-
-    is_available, reason = registry.load(name).available()
-    return "" if is_available else reason
-
-
-def _why_no_slurm() -> str:
-    from tools.slurm_cluster import why_not
-
-    return why_not()
-
-
-def _why_no_namespaces() -> str:
-    from benchmarks.network import why_not
-
-    return why_not() or ""
-
-
-# Why a part cannot be tested here; empty if it can.
-_WHY_NOT: dict[str, Callable[[], str]] = {
-    "tensorflow": lambda: _why_no_backend("tf_mirrored"),
-    "ray": lambda: _why_no_backend("parameter_server"),
-    "horovod": lambda: _why_no_backend("horovod"),
-    "slurm": _why_no_slurm,
-    "netns": _why_no_namespaces,
-}
-
-
-@functools.cache
-def why_not(part: str) -> str:
-    return _WHY_NOT[part]() if part in _WHY_NOT else ""
-
-
-def _required() -> tuple[str, ...]:
-    """The parts that CHRONOGRAD_REQUIRE names. Raises UsageError for what is none."""
-    names = tuple(name for name in os.environ.get(REQUIRE_VARIABLE, "").split(",") if name)
-    for name in names:
-        if name not in PARTS:
-            raise pytest.UsageError(f"{REQUIRE_VARIABLE} has {name!r}; write some of {','.join(PARTS)}")
-    return names
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        parts = [part for part in PARTS if item.get_closest_marker(part)]
-        if parts:
-            item.user_properties.append(("parts", parts))
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test that is marked with a part is skipped where that part is not, before its fixtures are made."""
-    for part in dict(item.user_properties).get("parts", []):
-        if reason := why_not(part):
-            pytest.skip(reason)
-
-
-class Account:
-    """How many tests of each optional part ran, and how many were skipped, and why; in the end a line for each."""
-
-    def __init__(self, required: tuple[str, ...]) -> None:
-        self.required = required
-        self.ran: Counter[str] = Counter()
-        self.skipped: Counter[str] = Counter()
-        self.reasons: dict[str, str] = {}
-        # A test of several parts that may be missing for another of them is no fault of a part that is required.
-        self.missed: set[str] = set()
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        parts = dict(report.user_properties).get("parts", [])
-        is_skipped = report.skipped and not hasattr(report, "wasxfail")
-        if not is_skipped and report.when != "call" and not (report.when == "setup" and report.failed):
-            return
-        for part in parts:
-            if is_skipped:
-                self.skipped[part] += 1
-                self.reasons[part] = report.longrepr[2].removeprefix("Skipped: ") if report.longrepr else ""
-            else:
-                self.ran[part] += 1
-        if is_skipped and set(parts) <= set(self.required):
-            self.missed.update(parts)
-
-    def lacking(self) -> list[str]:
-        """Required parts of which a test was skipped, or none ran."""
-        return [part for part in self.required if part in self.missed or not self.ran[part]]
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self.lacking() and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        lacking = self.lacking()
-        shown = [part for part in PARTS if self.ran[part] or self.skipped[part] or part in lacking]
-        if shown:
-            terminalreporter.section("optional parts")
-        for part in shown:
-            reason = f" ({self.reasons[part]})" if self.skipped[part] else ""
-            line = f"{part}: ran {self.ran[part]}, skipped {self.skipped[part]}{reason}"
-            if part in lacking:
-                line = f"FAILED {line}; {REQUIRE_VARIABLE} names it"
-            terminalreporter.write_line(line, red=part in lacking)

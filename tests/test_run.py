@@ -12,6 +12,8 @@ from chronograd.record import STEP_PARTS, Record
 from chronograd.rundir import list_runs
 
 
+@pytest.mark.slow
+@pytest.mark.real_exec
 @pytest.mark.usefixtures("local_device")
 def test_the_whole_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page, runs = tmp_path / "report.html", tmp_path / "runs"

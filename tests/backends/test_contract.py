@@ -22,6 +22,7 @@ from chronograd.models.registry import build
 from chronograd.rundir import RunDir
 from chronograd.train.checkpoint_folder import list_checkpoints
 
+pytestmark = pytest.mark.real_exec  # so that what other tests show with forked ranks holds for new interpreters
 HERE = [name for name in registry.names() if registry.load(name).available()[0]]
 # Backends of optional parts are counted among the tests that such a part would run.
 PARTS = {

@@ -237,9 +237,9 @@ def test_resume_after_kill_9_is_bit_identical(tmp_path: Path, trained: Trained) 
     ranks = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.wait()
-    for rank in ranks:
+    for one in ranks:
         with contextlib.suppress(psutil.NoSuchProcess):
-            while rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE:
+            while one.is_running() and one.status() != psutil.STATUS_ZOMBIE:
                 assert time.monotonic() < deadline, "waited too long"
                 time.sleep(0.05)
     hold.unlink()

@@ -31,6 +31,7 @@ def test_setups_share_the_cores() -> None:
     assert default_setups(1) == [Setup(1, 1), Setup(2, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("local_device")
 def test_local_is_a_device_like_any_other() -> None:
     device = catalog.device("local")
@@ -47,6 +48,7 @@ def test_local_is_a_device_like_any_other() -> None:
         assert c.provenance["samples"] == len(blocks()) * (2 if c.mode == "training" else 1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("local_device")
 def test_predict_for_local(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", "examples/digits.yaml", "--on", "2xlocal", "--json"]) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from chronograd.job import Job
 from chronograd.launch import jobs as launch
 from chronograd.rundir import RunDir
 from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, list_checkpoints
+from chronograd.train.where import note_path, read_note
 
 NETWORKS = Path(__file__).parent.parent / "train"
 PATIENCE_S = 600.0  # where something never happens; what happens is not waited for so long on the busiest machine
@@ -67,6 +69,8 @@ def wait_for_end(processes: Sequence[psutil.Process]) -> None:
                 time.sleep(0.05)
 
 
+@pytest.mark.slow
+@pytest.mark.real_exec
 def test_resume_after_kill_9_is_bit_identical(tmp_path: Path) -> None:
     """The command line is killed in the middle of the second epoch, with its rank, which is held there, and resumed."""
     hold = tmp_path / "hold"
@@ -109,7 +113,9 @@ def test_a_rank_of_two_is_killed_and_the_run_resumes_bit_identically(tmp_path: P
 
     def kill_rank_1(line: dict[str, object]) -> None:
         if line["step"] == 11:
-            _kill_child_with("RANK=1")
+            note = read_note(note_path(RunDir(out), 1))
+            assert note is not None
+            os.kill(note.process, signal.SIGKILL)
 
     with pytest.raises(RunError, match=r"SIGKILL|Connection|reset"):
         launch.train(job, out=out, launcher="local", on_line=kill_rank_1)

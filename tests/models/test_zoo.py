@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,12 @@ from chronograd.models.without_init import SkipInitialisation, on_meta
 
 SMALL = 2_000_000  # networks up to so many parameters are also built on the CPU
 DTYPES = {"float32": torch.float32, "int64": torch.int64}
+
+
+@cache
+def on_meta_device(name: str) -> nn.Module:
+    """Built once for all tests of the contract."""
+    return build(name, device="meta").eval()
 
 
 def params(network: nn.Module) -> int:
@@ -43,23 +50,23 @@ class TestContract:
         published = spec(name).published
         assert published, "a network of the zoo states at least one figure"
         if "params" in published:
-            assert params(build(name, device="meta")) == published["params"].value
+            assert params(on_meta_device(name)) == published["params"].value
         assert all(figure.source for figure in published.values())
         assert spec(name).paper
 
     def test_macs_are_the_published_ones(self, name: str) -> None:
         if "macs" not in spec(name).published:
             pytest.skip("nobody has printed them")
-        network = build(name, device="meta").eval()
+        network = on_meta_device(name)
         with FlopCounterMode(display=False) as counter:
             network(sample(name, batch=1))
         assert counter.get_total_flops() == 2 * spec(name).published["macs"].value
 
     def test_forward_on_meta(self, name: str) -> None:
-        network = build(name, device="meta")
+        network = on_meta_device(name)
         tensors = [*network.parameters(), *network.buffers()]
         assert {t.device.type for t in tensors} == {"meta"}
-        out = network.eval()(sample(name))
+        out = network(sample(name))
         assert out.device.type == "meta"
         expected = spec(name)
         if expected.input_dtype == "int64":
@@ -68,7 +75,7 @@ class TestContract:
             assert out.shape == (2, expected.num_classes)
 
     def test_forward_on_cpu_is_finite(self, name: str) -> None:
-        if params(build(name, device="meta")) > SMALL:
+        if params(on_meta_device(name)) > SMALL:
             pytest.skip("large")
         with torch.no_grad():
             assert build(name)(sample(name, device="cpu")).isfinite().all()

@@ -54,6 +54,8 @@ def test_smoke_size_on_three_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(list(tmp_path.glob("runs/*/nodes-3/usage.*.jsonl"))) == 3
 
 
+@pytest.mark.slow
+@pytest.mark.real_exec  # system time is counted in ticks of 10 ms, of which a forked rank may take none
 def test_smoke_size_without_slurm_runs_processes_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert slurm_commands.num_nodes() == 0

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import multiprocessing.process
 import os
 import random
-import sys
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
+from tests.fork_server import Server
 
 from chronograd import job as jobs
+from chronograd.backends.plan import torch_worker
 from chronograd.job import Job
 from chronograd.rundir import RunDir
 from chronograd.train.checkpoint_folder import list_checkpoints
@@ -54,29 +54,23 @@ def make_job(overrides: list[str]) -> Job:
     return jobs.changed(job, overrides)
 
 
-def rank(path: str) -> None:
+def start(run: RunDir, server: Server) -> subprocess.Popen[bytes]:
     """What a launcher would start: the worker, in a process of its own."""
-    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
-    sys.path.insert(0, str(NETWORKS))
-    from chronograd.train import worker
-
-    sys.exit(worker.main([path, "train"]))
-
-
-def start(run: RunDir) -> multiprocessing.process.BaseProcess:
-    """From a server that has loaded torch already, so that a start takes a moment."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["chronograd.train.worker", "chronograd.models.registry", "torchvision"])
-    process = context.Process(target=rank, args=(str(run.path),))
-    process.start()
-    return process
+    place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    output = run.output_path(0)
+    with output.open("ab") as stream:
+        return server.popen(
+            torch_worker(run.path, ["train"]),
+            env={**os.environ, **place},
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+        )
 
 
-def trained(path: Path, job: Job) -> RunDir:
+def trained(path: Path, job: Job, server: Server) -> RunDir:
     run = RunDir.create(job, out=path)
-    process = start(run)
-    process.join()
-    assert process.exitcode == 0, run.first_error()
+    assert start(run, server).wait() == 0, run.first_error()
     return run
 
 
@@ -86,34 +80,33 @@ def final_bytes(run: RunDir) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in newest.glob("*.safetensors")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_kill_and_resume(tmp_path: Path, variant: str) -> None:
+def test_kill_and_resume(tmp_path: Path, variant: str, fork_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed at a random step and a random moment after it, ten times per job: in the middle of steps, evaluations and
     checkpoints. All weights, running means and optimizer states are those of the uninterrupted run.
     """
+    monkeypatch.setenv("PYTHONPATH", str(NETWORKS), prepend=os.pathsep)
     job = make_job(VARIANTS[variant])
-    whole = trained(tmp_path / "whole", job)
+    whole = trained(tmp_path / "whole", job, fork_server)
     expected = final_bytes(whole)
     epoch_s = whole.record().value("epoch_time_s")
     chance = random.Random(variant)
     resumed_at = []
     for number in range(KILLS_PER_JOB):
         run = RunDir.create(job, out=tmp_path / f"killed-{number}")
-        process = start(run)
+        process = start(run, fork_server)
         last = chance.randrange(EPOCHS * STEPS_PER_EPOCH - STEPS_PER_EPOCH)
         deadline = time.monotonic() + 60
         while last and not any(line["step"] >= last for line in run.read_steps().steps):
             assert time.monotonic() < deadline, "waited too long"
         time.sleep(chance.uniform(0, epoch_s))
         process.kill()
-        process.join()
-        assert process.exitcode == -9
+        assert process.wait() == -9
         assert not run.is_finished
         done = [int(path.name.removeprefix("step-")) for path in list_checkpoints(run.checkpoints)]
         resumed_at.append(max(done, default=0))
-        again = start(run)
-        again.join()
-        assert again.exitcode == 0, run.first_error()
+        assert start(run, fork_server).wait() == 0, run.first_error()
         assert final_bytes(run) == expected
         curves = run.record().curves
         assert curves["loss"].columns == whole.record().curves["loss"].columns

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from subprocess import Popen  # by its name, as tests put a quicker one in its place: tests/fork_server.py
 from typing import Any, Protocol
 
 from chronograd.errors import RunError, require
@@ -76,7 +77,7 @@ def run_workers(
 @contextmanager
 def _started(
     module: str, arguments: Sequence[Sequence[str]], environment: Mapping[str, str], seats: Sequence[Seat]
-) -> Iterator[list[subprocess.Popen[str]]]:
+) -> Iterator[list[Popen[str]]]:
     pipes: dict[str, Any] = {
         "stdin": subprocess.PIPE,
         "stdout": subprocess.PIPE,
@@ -89,7 +90,7 @@ def _started(
         if seats:
             own |= seats[number].environment
             command = seats[number].command(command, own)
-        running.append(subprocess.Popen(command, env={**os.environ, **own}, **pipes))
+        running.append(Popen(command, env={**os.environ, **own}, **pipes))
     try:
         yield running
     finally:
@@ -101,14 +102,14 @@ def _started(
                     stream.close()
 
 
-def _begin(running: Sequence[subprocess.Popen[str]]) -> None:
+def _begin(running: Sequence[Popen[str]]) -> None:
     for process in running:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
 
 
-def _read(index: int, process: subprocess.Popen[str], lines: queue.Queue[tuple[int, str]]) -> None:
+def _read(index: int, process: Popen[str], lines: queue.Queue[tuple[int, str]]) -> None:
     assert process.stdout is not None
     assert process.stderr is not None
     try:

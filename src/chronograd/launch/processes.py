@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import Popen  # by its name, as tests put a quicker one in its place: tests/fork_server.py
 from typing import Any
 
 from chronograd.errors import RunError
@@ -58,7 +59,7 @@ def run_together(processes: Sequence[Process], watch: Callable[[], None] = lambd
     blamed before one that failed, perhaps for want of it. An interrupt or SIGTERM goes on to the processes. None outlives
     the call, nor does what they have started.
     """
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[Popen[bytes]] = []
     with _sigterm_raises():
         ending = signal.SIGTERM
         try:
@@ -82,11 +83,11 @@ def run_together(processes: Sequence[Process], watch: Callable[[], None] = lambd
         raise kind(f"{ended}; the end of {process.output}:\n{tail(process.output)}")
 
 
-def _start(process: Process) -> subprocess.Popen[bytes]:
+def _start(process: Process) -> Popen[bytes]:
     """In a session of its own, so that a terminal's interrupt reaches it through us only."""
     environment = {**os.environ, **process.environment, LEASH_VARIABLE: "1"}
     with process.output.open("ab") as output:
-        return subprocess.Popen(
+        return Popen(
             process.command,
             env=environment,
             stdin=subprocess.PIPE,
@@ -96,7 +97,7 @@ def _start(process: Process) -> subprocess.Popen[bytes]:
         )
 
 
-def _end(started: Sequence[subprocess.Popen[bytes]], ending: signal.Signals) -> None:
+def _end(started: Sequence[Popen[bytes]], ending: signal.Signals) -> None:
     """Ask those that still run to end, then make them, their children too; reap all."""
     offspring = _offspring(started)
     for process in started:
@@ -116,7 +117,7 @@ def _end(started: Sequence[subprocess.Popen[bytes]], ending: signal.Signals) -> 
             child.kill()
 
 
-def _offspring(started: Sequence[subprocess.Popen[bytes]]) -> list[Any]:
+def _offspring(started: Sequence[Popen[bytes]]) -> list[Any]:
     """Processes that were started by these that still run; none where psutil is not installed."""
     try:
         import psutil
@@ -129,7 +130,7 @@ def _offspring(started: Sequence[subprocess.Popen[bytes]]) -> list[Any]:
     return found
 
 
-def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+def _signal_group(process: Popen[bytes], number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
 

@@ -1,0 +1,119 @@
+"""Optional parts of the tests: skipped where a machine lacks them, and an account of what ran."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+# Optional parts that a machine may lack, by the marker of the tests that need them.
+PARTS = ("tensorflow", "ray", "horovod", "slurm", "netns", "install")
+# Names of parts, such as ray,slurm: a test of theirs that is skipped is then a failure.
+REQUIRE_VARIABLE = "CHRONOGRAD_REQUIRE"
+
+
+def _why_no_backend(name: str) -> str:
+    from chronograd.backends import registry
+
+    is_available, reason = registry.load(name).available()
+    return "" if is_available else reason
+
+
+def _why_no_slurm() -> str:
+    from tools.slurm_cluster import why_not
+
+    return why_not()
+
+
+def _why_no_namespaces() -> str:
+    from benchmarks.network import why_not
+
+    return why_not() or ""
+
+
+# Why a part cannot be tested here; empty if it can.
+_WHY_NOT: dict[str, Callable[[], str]] = {
+    "tensorflow": lambda: _why_no_backend("tf_mirrored"),
+    "ray": lambda: _why_no_backend("parameter_server"),
+    "horovod": lambda: _why_no_backend("horovod"),
+    "slurm": _why_no_slurm,
+    "netns": _why_no_namespaces,
+}
+
+
+@functools.cache
+def why_not(part: str) -> str:
+    return _WHY_NOT[part]() if part in _WHY_NOT else ""
+
+
+def required() -> tuple[str, ...]:
+    """The parts that CHRONOGRAD_REQUIRE names. Raises UsageError for what is none."""
+    names = tuple(name for name in os.environ.get(REQUIRE_VARIABLE, "").split(",") if name)
+    for name in names:
+        if name not in PARTS:
+            raise pytest.UsageError(f"{REQUIRE_VARIABLE} has {name!r}; write some of {','.join(PARTS)}")
+    return names
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        parts = [part for part in PARTS if item.get_closest_marker(part)]
+        if parts:
+            item.user_properties.append(("parts", parts))
+
+
+def skip_what_is_missing(item: pytest.Item) -> None:
+    """A test that is marked with a part is skipped where that part is not, before its fixtures are made."""
+    for part in dict(item.user_properties).get("parts", []):
+        if reason := why_not(part):
+            pytest.skip(reason)
+
+
+class Account:
+    """How many tests of each optional part ran, and how many were skipped, and why; in the end a line for each."""
+
+    def __init__(self, required: tuple[str, ...]) -> None:
+        self.required = required
+        self.ran: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
+        self.reasons: dict[str, str] = {}
+        # A test of several parts that may be missing for another of them is no fault of a part that is required.
+        self.missed: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        parts = dict(report.user_properties).get("parts", [])
+        is_skipped = report.skipped and not hasattr(report, "wasxfail")
+        if not is_skipped and report.when != "call" and not (report.when == "setup" and report.failed):
+            return
+        for part in parts:
+            if is_skipped:
+                self.skipped[part] += 1
+                self.reasons[part] = report.longrepr[2].removeprefix("Skipped: ") if report.longrepr else ""
+            else:
+                self.ran[part] += 1
+        if is_skipped and set(parts) <= set(self.required):
+            self.missed.update(parts)
+
+    def lacking(self) -> list[str]:
+        """Required parts of which a test was skipped, or none ran."""
+        return [part for part in self.required if part in self.missed or not self.ran[part]]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.lacking() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        lacking = self.lacking()
+        shown = [part for part in PARTS if self.ran[part] or self.skipped[part] or part in lacking]
+        if shown:
+            terminalreporter.section("optional parts")
+        for part in shown:
+            reason = f" ({self.reasons[part]})" if self.skipped[part] else ""
+            line = f"{part}: ran {self.ran[part]}, skipped {self.skipped[part]}{reason}"
+            if part in lacking:
+                line = f"FAILED {line}; {REQUIRE_VARIABLE} names it"
+            terminalreporter.write_line(line, red=part in lacking)

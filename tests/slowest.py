@@ -1,0 +1,85 @@
+"""`pytest --slowest FILE`: writes the slowest tests as a table, and fails where one without the mark `slow` takes too long.
+
+Without the option nothing is timed or enforced: wall times on a machine that does other work say little.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+LIMIT_S = 5.0
+NUM_ROWS = 40
+PHASES = ("setup", "call", "teardown")
+# A test with one of these may take longer: `make test` leaves it out.
+UNLIMITED = frozenset({"slow", "install", "ray", "tensorflow", "horovod", "slurm", "netns"})
+
+
+class Slowest:
+    """Collects the durations of all tests; of those of other processes, too, as pytest-xdist reports them here."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.seconds: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(PHASES, 0.0))
+        self.marks: dict[str, list[str]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid][report.when or "call"] += report.duration
+        self.marks[report.nodeid] = sorted(UNLIMITED.intersection(report.keywords))
+
+    def over_limit(self) -> list[str]:
+        return [n for n, took in self.seconds.items() if took["call"] > LIMIT_S and not self.marks[n]]
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self.path.write_text(table(self.seconds, self.marks))
+        if self.over_limit() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        terminalreporter.write_line(f"the slowest tests are in {self.path}")
+        for name in self.over_limit():
+            took_s = self.seconds[name]["call"]
+            terminalreporter.write_line(
+                f"{name} took {took_s:.1f} s, above {LIMIT_S:g} s: make it quicker, or mark it `slow`", red=True
+            )
+
+
+def table(seconds: dict[str, dict[str, float]], marks: dict[str, list[str]]) -> str:
+    """The page: slowest first, with the fixtures that a test was the first to need."""
+    total_s = sum(sum(took.values()) for took in seconds.values())
+    slowest = sorted(seconds, key=lambda name: -sum(seconds[name].values()))[:NUM_ROWS]
+    head = [
+        "# The slowest tests",
+        "",
+        f"Of {len(seconds)} tests, which took {total_s:.0f} s one after the other. Written by `pytest --slowest FILE`.",
+        "Set-up is that of fixtures which the test was the first to need.",
+        "",
+        "| test | marks | set-up | call | |",
+        "|---|---|---:|---:|---|",
+    ]
+    return "\n".join([*head, *(_row(name, seconds[name], marks[name]) for name in slowest), ""])
+
+
+def _row(name: str, took: dict[str, float], marks: Sequence[str]) -> str:
+    shown = name.removeprefix("tests/").replace("|", "\\|")
+    over = "over the limit" if took["call"] > LIMIT_S and not marks else ""
+    return f"| `{shown}` | {', '.join(marks)} | {took['setup']:.1f} s | {took['call']:.1f} s | {over} |"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--slowest",
+        type=Path,
+        metavar="FILE",
+        help=f"write the slowest tests into FILE; fail if one that is not marked `slow` takes over {LIMIT_S:g} s",
+    )
+
+
+def register(config: pytest.Config) -> None:
+    """Only in the process that hears of all tests."""
+    path = config.getoption("slowest", None)
+    if path is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Slowest(path), "slowest")
