@@ -70,13 +70,13 @@ def test_settings_of_more_samples_than_there_are_are_left_out(
 def test_from_a_saved_trace(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     saved = str(tmp_path / "net.json.gz")
     run(capsys, "count", JOB, "--out", saved)
-    assert "at most" in run(capsys, "plan", JOB, "--largest-batch", "--on", "V100", "--trace", saved)
+    assert "At most" in run(capsys, "plan", JOB, "--largest-batch", "--on", "V100", "--trace", saved)
 
 
 def test_layers_and_what_there_is_to_win(capsys: pytest.CaptureFixture[str]) -> None:
     printed = run(capsys, "predict", JOB, "--on", "v100", "--layers")
     assert "layer2.0" in printed
-    assert "most time to win: " in printed
+    assert "the most time to win is in layer2.0" in printed
     assert "MFU" in printed
     assert "PPP" in printed
     assert "layer1.0.conv1" in run(capsys, "predict", JOB, "--on", "v100", "--layers", "--depth", "3")

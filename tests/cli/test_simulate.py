@@ -24,7 +24,7 @@ def test_staleness_of_given_pushes(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["mean_staleness"] == pytest.approx(5 / 6)
     assert [d["gradients"] for d in found["distribution"]] == [3, 1, 2]
     assert main(["simulate", "staleness", "--pushes", "1,2,3,4", "--pushes", "2.5,5"]) == 0
-    assert "mean staleness 0.8333" in capsys.readouterr().out
+    assert "mean staleness is 0.8333" in capsys.readouterr().out
 
 
 def test_staleness_of_learners(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from chronograd import job as jobs
 from chronograd.cli.main import main
+from chronograd.compare.scaling import Ladder
 from chronograd.data.trace_job import trace_job
 from chronograd.errors import InputError
-from chronograd.launch.scaling import Ladder, measure_scaling
+from chronograd.launch.scaling import measure_scaling
 from chronograd.record import Record
 
 TINY = {

@@ -86,6 +86,6 @@ def test_the_command_on_a_job_worked_out_by_hand(capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)["chosen"] is None
     assert main([*words[:-1], *goal[:-1], "1ms"]) == 2
     assert main([*words[:-1], *goal[:-1], "1s"]) == 0
-    assert "nothing fits with 80 %" in capsys.readouterr().out
+    assert "Nothing fits with 80 %" in capsys.readouterr().out
     assert main([*words[:-1], *goal, "--largest-batch"]) == 2
     assert main([*words[:-1], *goal, "--noise-scale", "9:3"]) == 2

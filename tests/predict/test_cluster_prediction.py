@@ -10,11 +10,10 @@ import pytest
 
 from chronograd import job as jobs
 from chronograd.count.network import trace_network
-from chronograd.errors import InputError, JobError, NotFoundError
+from chronograd.errors import NotFoundError
 from chronograd.hardware import catalog
 from chronograd.predict.collectives import ALGORITHMS, Topology, all_reduce_s
 from chronograd.predict.prediction import predict, predict_step, setting_of
-from chronograd.predict.speedup import scaling_table
 from chronograd.record import STEP_PARTS
 
 TRACE = trace_network("alexnet-v2")
@@ -117,46 +116,6 @@ def test_a_step_cannot_be_shorter_than_its_input() -> None:
     assert starved.value("step_time_s") == pytest.approx(sum(starved.value(part) for part in STEP_PARTS))
     enough = predict(TRACE, job(count=16, input_samples_per_s=1024 / (0.9 * fast)))
     assert (enough.value("step_time_s"), enough.value("input_stall_s")) == (pytest.approx(fast), 0.0)
-
-
-def test_strong_and_weak_scaling() -> None:
-    strong = scaling_table(TRACE, job(), [1, 2, 3, 8, 64])
-    assert [row["batch_per_rank"] for row in strong] == [2048, 1024, 683, 256, 32]
-    assert [row["nodes"] for row in strong] == [1, 1, 1, 1, 8]
-    assert strong[0]["speed_up"] == strong[0]["efficiency"] == 1.0
-    assert strong[1]["speed_up"] == pytest.approx(strong[0]["step_time_s"] / strong[1]["step_time_s"])
-    price = catalog.price_of("v100")
-    assert price is not None
-    hours = strong[3]["step_time_s"] / 3600
-    expected = 8 * price.usd_per_device_hour * hours / 2048 * 1e6
-    assert strong[3]["usd_per_million_samples"] == pytest.approx(expected)
-    weak = scaling_table(TRACE, job(count=8), [1, 8, 16, 64], "weak", algorithm="hierarchical")
-    assert {row["batch_per_rank"] for row in weak} == {256}
-    efficiencies = [row["efficiency"] for row in weak]
-    assert efficiencies == sorted(efficiencies, reverse=True)
-    assert weak[1]["efficiency"] == pytest.approx(weak[0]["step_time_s"] / weak[1]["step_time_s"])
-
-
-def test_scaling_by_paleo_is_its_own() -> None:
-    """AlexNet v2 over 20 Gbit/s with batch 2048 is 3.71 times as fast on 8 K80s (PALEO's released code)."""
-    k80 = job(device="k80", per_node=1, link="ethernet-10g")
-    (row,) = scaling_table(TRACE, k80, [8], algorithm="tree", ppp=(0.62, 1.0))
-    # Twice 10 Gbit/s by a PPP of 2 is not allowed, so the exchange takes twice as long: 3365.3 / (423.3 + 2 · 482.9).
-    assert row["speed_up"] == pytest.approx(3365.3 / (3365.3 / 3.7133 + 482.9), rel=1e-3)
-    record = predict(TRACE, job(device="k80"), ppp=(0.62, 1.0))
-    assert record.value("step_time_s") == pytest.approx(3.3653, abs=5e-5)
-    assert record["step_time_s"].source.startswith("PALEO")
-
-
-@pytest.mark.parametrize(("mode", "counts"), [("string", [1]), ("strong", []), ("weak", [0, 1])])
-def test_wrong_scaling(mode: str, counts: list[int]) -> None:
-    with pytest.raises(InputError, match="strong or weak"):
-        scaling_table(TRACE, job(), counts, mode)
-
-
-def test_a_rank_without_a_sample() -> None:
-    with pytest.raises(JobError, match="at least one sample"):
-        scaling_table(TRACE, job(batch=4), [8])
 
 
 def test_a_hundred_thousand_collectives_a_second() -> None:

@@ -11,6 +11,7 @@ from PIL import Image
 
 from chronograd.errors import InputError
 from chronograd.figure import Figure, Push, Span
+from chronograd.predict.simulations import panel as lanes_of
 from chronograd.predict.staleness import Duration, Learner, of_pushes, simulate
 from chronograd.report import lanes, plots
 
@@ -25,7 +26,7 @@ def texts(figure: Figure) -> list[str]:
 
 
 def test_the_two_learner_exercise() -> None:
-    panel = lanes.panel(of_pushes([[1, 2, 3, 4], [2.5, 5]]), 2)
+    panel = lanes_of(of_pushes([[1, 2, 3, 4], [2.5, 5]]), 2)
     assert panel.spans[0] == Span(0, "compute", 0.0, 1.0, "v0")
     assert [span.note for span in panel.spans if span.lane == 1] == ["v0", "v3"]
     assert panel.pushes[2] == Push(1, 2.5, 3, 2)
@@ -39,7 +40,7 @@ def test_the_two_learner_exercise() -> None:
 
 
 def test_parts_of_a_cycle_and_their_unit() -> None:
-    panel = lanes.panel(simulate([fixed(0.010, 0.002, 0.003, 0.005)], 3), 1)
+    panel = lanes_of(simulate([fixed(0.010, 0.002, 0.003, 0.005)], 3), 1)
     assert panel.x_label == "time, ms"
     starts = [(span.part, pytest.approx(span.start), pytest.approx(span.end)) for span in panel.spans[:4]]
     assert starts == [("pull", 5, 7), ("compute", 7, 17), ("push", 17, 20), ("pull", 25, 27)]
@@ -49,12 +50,12 @@ def test_parts_of_a_cycle_and_their_unit() -> None:
 
 def test_a_push_that_nobody_waits_for_lies_beside_the_next_gradient() -> None:
     found = simulate([fixed(1, 0, 0.5)], 4, waits=False)
-    assert [span.is_beside for span in lanes.panel(found, 1).spans if span.part == "push"] == [True] * 4
+    assert [span.is_beside for span in lanes_of(found, 1).spans if span.part == "push"] == [True] * 4
 
 
 def test_many_learners_and_updates_are_cut_in_whole_updates() -> None:
     found = simulate([fixed(1)] * 20, 400, gradients_per_update=7)
-    panel = lanes.panel(found, 20)
+    panel = lanes_of(found, 20)
     assert len(panel.lanes) == 12
     assert {push.lane for push in panel.pushes} == set(range(12))
     assert [version for _, version in panel.versions] == list(
@@ -65,14 +66,14 @@ def test_many_learners_and_updates_are_cut_in_whole_updates() -> None:
 
 
 def test_versions_without_room_are_left_out_and_instants_named_once() -> None:
-    dense = texts(Figure([lanes.panel(simulate([fixed(1)] * 3, 60), 3)]))
+    dense = texts(Figure([lanes_of(simulate([fixed(1)] * 3, 60), 3)]))
     assert "3" in dense
     assert "4" not in dense  # learners meet at 1 s, and version 4 is 1 of 3 there
     assert "60" in dense
 
 
 def test_a_panel_survives_json_and_both_files_are_pictures(tmp_path: Path) -> None:
-    figure = Figure([lanes.panel(simulate([fixed(1), fixed(2.5)], 20), 2, role="measured")])
+    figure = Figure([lanes_of(simulate([fixed(1), fixed(2.5)], 20), 2, role="measured")])
     assert Figure.from_json(json.loads(json.dumps(figure.to_json()))) == figure
     plots.save(figure, tmp_path / "a.svg")
     plots.save(figure, tmp_path / "a.png")
@@ -84,4 +85,4 @@ def test_a_panel_survives_json_and_both_files_are_pictures(tmp_path: Path) -> No
     with pytest.raises(InputError, match="cannot write"):
         plots.save(figure, tmp_path / "none" / "a.svg")
     with pytest.raises(ValueError, match="no update"):
-        lanes.panel(of_pushes([[1.0]], gradients_per_update=2), 1)
+        lanes_of(of_pushes([[1.0]], gradients_per_update=2), 1)

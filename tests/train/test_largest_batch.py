@@ -10,7 +10,8 @@ import pytest
 
 from chronograd import job as jobs
 from chronograd.errors import InputError, RunError
-from chronograd.train.largest_batch import Probe, base_bytes, confirm, find_edge, probe
+from chronograd.plan.largest import Probe, find_edge
+from chronograd.train.largest_batch import base_bytes, confirm, probe
 
 NETWORKS = Path(__file__).parent
 IS_LINUX = sys.platform == "linux"

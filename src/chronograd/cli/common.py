@@ -205,50 +205,8 @@ def write_events(run: RunDir) -> None:
         click.echo(f"tensorboard: {tensorboard.write_events(one)}", err=True)
 
 
-def print_layers(record: Record) -> None:
-    """A record's layers under their roofline, and those with most time to win."""
-    from chronograd.units import percent, quantity, seconds, si
-
-    def row(r: dict[str, Any]) -> list[str]:
-        amounts = (si(r["flops"], "FLOP"), si(r["bytes"], "B"), f"{r['intensity_flops_per_byte']:.1f}")
-        share = percent(r["share_of_ceiling"], 0)
-        return [r["name"], r["kind"], *amounts, seconds(r["ceiling_s"]), seconds(r["time_s"]), share, r["bound"],
-                seconds(r["time_to_win_s"])]  # fmt: skip
-
-    peak, bandwidth = record.provenance["peak_flops_per_s"], record.provenance["bandwidth_bytes_per_s"]
-    columns = ("layer", "kind", "FLOPs", "bytes", "FLOPs per byte", "ceiling", "predicted", "share", "bound", "to win")
-    print_table(
-        columns,
-        [row(r) for r in record.tables["layers"]],
-        title=f"{record.title}: forward and backward under {si(peak, 'FLOP/s')} and {si(bandwidth, 'B/s')}",
-        right=(2, 3, 4, 5, 6, 7, 9),
-    )
-    won = [f"{r['name']} ({seconds(r['time_to_win_s'])}, {r['bound']})" for r in record.tables["most_to_win"]]
-    click.echo(f"most time to win: {', '.join(won)}")
-    mfu, ppp = (quantity(record[name].value, "1") for name in ("mfu", "ppp"))
-    click.echo(f"MFU {mfu} (matrix FLOPs of the step, 1 MAC = 2 FLOPs, of the dense peak in this precision)")
-    click.echo(f"PPP {ppp} (PALEO: FLOPs / peak + bytes / bandwidth, of forward and backward)")
-
-
 def print_record(record: Record) -> None:
     """Every quantity of a record with its interval, count and source, then what it rests on."""
-    from chronograd.record import QUANTITIES
-    from chronograd.units import quantity
+    from chronograd.quantities import record_answer
 
-    def row(name: str) -> list[str]:
-        q = record.quantities[name]
-        between = "" if q.low is None or q.high is None else f"{quantity(q.low, q.unit)} … {quantity(q.high, q.unit)}"
-        count = "" if q.n is None else str(q.n)
-        value, plus = quantity(q.value, q.unit), "" if q.std is None else quantity(q.std, q.unit)
-        return [QUANTITIES.get(name, (name, ""))[0], value, plus, between, count, q.source or q.reason]
-
-    order = [n for n in QUANTITIES if n in record.quantities]
-    order += sorted(n for n in record.quantities if n not in QUANTITIES)
-    print_table(
-        ("quantity", "value", "± deviation", "middle 80 %", "n", "source"),
-        [row(n) for n in order],
-        title=f"{record.title} ({record.kind})",
-        right=(1, 2, 3, 4),
-    )
-    for note in record.notes:
-        click.echo(f"note: {note}")
+    show(record_answer(record), as_json=False)

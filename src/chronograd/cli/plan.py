@@ -1,25 +1,18 @@
-"""`chronograd plan JOB`: the largest batch that fits, or what many settings would take and cost."""
+"""`chronograd plan JOB`: the largest batch that fits, what many settings would take and cost, or the setting for a goal."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from chronograd.cli import common, plan_goal
-
-if TYPE_CHECKING:
-    from chronograd.job import Job
-    from chronograd.plan.settings import LargestBatch
-    from chronograd.predict.memory import Memory
-    from chronograd.trace import Trace
-    from chronograd.train.largest_batch import Edge
+from chronograd.cli import common
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def parse_bytes(text: str) -> int:
@@ -28,12 +21,23 @@ def parse_bytes(text: str) -> int:
     >>> parse_bytes("2GB"), parse_bytes("1.5 GiB")
     (2000000000, 1610612736)
     """
-    found = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]i?)?b?\s*", text.lower())
+    size = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]i?)?b?\s*", text.lower())
     try:
-        assert found is not None
-        return int(float(found[1]) * _UNITS[found[2] or ""])
+        assert size is not None
+        return int(float(size[1]) * _UNITS[size[2] or ""])
     except (AssertionError, ValueError):
         raise click.BadParameter(f"cannot read the size {text!r}; write 16GB or 16GiB") from None
+
+
+def parse_seconds(text: str) -> float:
+    """
+    >>> parse_seconds("6h"), parse_seconds("1.5 d"), parse_seconds("90m")
+    (21600.0, 129600.0, 5400.0)
+    """
+    time = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h|d)\s*", text.lower())
+    if time is None or not 0 < float(time[1]) < 1e9:
+        raise click.BadParameter(f"cannot read the time {text!r}; write 6h, 90m or 2d")
+    return float(time[1]) * _SECONDS[time[2]]
 
 
 def _numbers(_: click.Context, option: click.Parameter, text: str) -> list[int]:
@@ -42,6 +46,16 @@ def _numbers(_: click.Context, option: click.Parameter, text: str) -> list[int]:
     numbers = [int(part) for part in text.split(",")]
     common.check_size(f"--{option.name}", numbers)
     return numbers
+
+
+def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
+    """Low, middle, high. One number is taken as exact."""
+    if text is None:
+        return None
+    parts = common.numbers("--noise-scale", text.replace(":", ","))
+    if len(parts) not in (1, 2) or not 0 <= min(parts) <= max(parts) == parts[-1]:
+        raise click.UsageError(f"--noise-scale takes samples, such as 900 or 500:2000, not {text}")
+    return parts[0], (parts[0] * parts[-1]) ** 0.5, parts[-1]
 
 
 @click.command(
@@ -61,11 +75,38 @@ def _numbers(_: click.Context, option: click.Parameter, text: str) -> list[int]:
 @click.option("--batches", default="16,32,64,128", show_default=True, callback=_numbers, help="Batches per device.")
 @click.option("--algorithm", "algorithms", multiple=True, default=("ring",), help="All-reduce; may be repeated.")
 @click.option("--most", default=20, show_default=True, help="Settings to print.")
-@plan_goal.options
+@click.option("--target-accuracy", type=click.FloatRange(0, 1, min_open=True), help="To be reached, such as 0.92.")
+@click.option("--budget", type=click.FloatRange(0, min_open=True), metavar="USD", help="Dollars, at most.")
+@click.option("--deadline", metavar="TIME", help="Wall time, at most, such as 6h or 2d.")
+@click.option(
+    "--confidence",
+    default=0.8,
+    show_default=True,
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Of keeping budget and deadline.",
+)
+@click.option(
+    "--curve",
+    type=click.Path(path_type=Path),
+    metavar="RUN|FILE",
+    help="A run, or a log, of such a job: when it reached the target, or is forecast to.",
+)
+@click.option("--epochs-to-target", type=click.FloatRange(0, min_open=True), help="At the job's batch, if known.")
+@click.option("--noise-scale", metavar="N", help="Gradient noise scale in samples, or LOW:HIGH; a run knows its own.")
+@click.option("--prices", type=click.Choice(["on-demand", "spot", "both"]), default="both", show_default=True)
+@click.option(
+    "--interruptions",
+    default=0.05,
+    show_default=True,
+    type=click.FloatRange(0, 100),
+    help="Of a spot node per hour; each costs ten minutes.",
+)
 @common.json_option
 def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_largest: bool, places: tuple[str, ...],
-            trace_file: Path | None, memory: str | None, confirm: bool, probes: int, counts: list[int],
-            batches: list[int], algorithms: tuple[str, ...], most: int, as_json: bool, **asked: Any) -> None:  # fmt: skip
+            trace_file: Path | None, memory: str | None, confirm: bool, probes: int, counts: list[int], batches: list[int],
+            algorithms: tuple[str, ...], most: int, target_accuracy: float | None, budget: float | None,
+            deadline: str | None, confidence: float, curve: Path | None, epochs_to_target: float | None,
+            noise_scale: str | None, prices: str, interruptions: float, as_json: bool) -> None:  # fmt: skip
     """Find the largest batch that fits, the setting that reaches a goal, or list settings by the price of a sample.
 
     With --target-accuracy, --budget or --deadline: hours and dollars to the target of every setting that no other beats in both,
@@ -73,143 +114,42 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
 
     Without torch, give a trace saved by `chronograd count JOB --out FILE`.
     """
+    from chronograd.data.datasets import card
     from chronograd.data.trace_job import trace_job
     from chronograd.job import changed
+    from chronograd.plan.answer import devices_of, list_settings, reach_goal
+    from chronograd.plan.effort import effort_of
+    from chronograd.plan.goal import KINDS, Goal, Spot
+    from chronograd.plan.largest import Trial, largest_batches
 
     job = common.read_job(job_file, overrides, print_config)
+    has_goal = any(asked is not None for asked in (target_accuracy, budget, deadline))
     if not is_largest and (memory or confirm):
         raise click.UsageError("--memory and --confirm go with --largest-batch")
     if confirm and places not in ((), ("local",), ("cpu",)):
         raise click.UsageError(f"--confirm runs here: write --on local, not {' '.join(places)}")
-    if is_largest and plan_goal.is_asked(asked):
+    if is_largest and has_goal:
         raise click.UsageError("--largest-batch and a goal are two questions: ask one at a time")
     trace = trace_job(job, trace_file)
-    if plan_goal.is_asked(asked):
-        plan_goal.plan(trace, job, places, counts, batches, algorithms, most, as_json, **asked)
+    if is_largest:
+        trial = None
+        if confirm:
+            from chronograd.train import largest_batch
+
+            trial = Trial(largest_batch.base_bytes, partial(largest_batch.confirm, max_probes=probes))
+        jobs = [changed(job, [f"cluster.device={name.lower()}"]) for name in places] or [job]
+        common.show(largest_batches(trace, jobs, parse_bytes(memory) if memory else None, trial), as_json)
         return
-    if not is_largest:
-        _plan_settings(trace, job, places, counts, batches, algorithms, most, as_json)
-        return
-    capacity = parse_bytes(memory) if memory else None
-    jobs = [changed(job, [f"cluster.device={name.lower()}"]) for name in places] or [job]
-    found = [_largest(trace, j, capacity, confirm, probes) for j in jobs]
-    if as_json:
-        data = [_as_data(*one) for one in found]
-        common.print_json(data if len(data) > 1 else data[0])
-        return
-    for one in found:
-        _print_largest(trace, *one)
-
-
-def _largest(
-    trace: Trace, job: Job, capacity: int | None, confirm: bool, probes: int
-) -> tuple[Job, LargestBatch, Edge | None]:
-    from chronograd.plan.settings import largest_batch
-
-    if not confirm:
-        return job, largest_batch(trace, job, capacity), None
-    from chronograd.train.largest_batch import base_bytes
-    from chronograd.train.largest_batch import confirm as confirm_here
-
-    found = largest_batch(trace, job, capacity, base_bytes(job))
-    return job, found, confirm_here(job, max(found.batch, 1), found.capacity_bytes, probes)
-
-
-def _rows(found: LargestBatch) -> list[dict[str, Any]]:
-    def row(batch: int, memory: Memory) -> dict[str, Any]:
-        total = memory.total + found.reserve_bytes
-        fits = found.fits(memory)
-        return {"batch": batch, **asdict(memory), "reserve": found.reserve_bytes, "total": total, "fits": fits}
-
-    return [row(*pair) for pair in found.rows]
-
-
-def _as_data(job: Job, found: LargestBatch, edge: Edge | None) -> dict[str, Any]:
-    return {
-        "device": found.device.name,
-        "devices": job.cluster.count,
-        "largest_batch_per_device": found.batch,
-        "capacity_bytes": found.capacity_bytes,
-        "reserve_bytes": found.reserve_bytes,
-        "reserve_is": "assumed" if edge is None else "measured",
-        "zero_stage": job.training.zero_stage,
-        "activation_checkpointing": job.training.activation_checkpointing,
-        "memory": _rows(found),
-        "confirmed": None if edge is None else asdict(edge),
-    }
-
-
-def _print_largest(trace: Trace, job: Job, found: LargestBatch, edge: Edge | None) -> None:
-    from chronograd.units import si
-
-    rows = [
-        [str(row["batch"]), *(si(row[part], "B") for part in _PARTS), "yes" if row["fits"] else "no"]
-        for row in _rows(found)
-    ]
-    common.print_table(
-        ("batch", "parameters", "gradients", "optimizer", "buffers", "activations", "reserve", "total", "fits"),
-        rows,
-        title=f"{trace.network} on {found.device.title}: at most {found.batch} samples per device "
-        f"in {si(found.capacity_bytes, 'B')}",
-        right=range(8),
-        caption="At the peak of a step: gradients and activations are those alive together.\n"
-        f"Reserve: framework, context, workspaces; {'assumed' if edge is None else 'what a process here takes'}.",
-    )
-    if edge is None:
-        return
-    for probe in edge.probes:
-        peak = f", peak {si(probe.peak_bytes, 'B')} beyond the reserve" if probe.peak_bytes else ""
-        click.echo(f"batch {probe.batch}: {'ran' if probe.ran else probe.reason}{peak}")
-    ran, failed = edge.largest_ran, edge.smallest_failed
-    off = f"; predicted {found.batch}, {100 * (found.batch / ran - 1):+.1f} % of the largest that ran" if ran else ""
-    click.echo(f"edge: the largest that ran is {ran or 'none'}, the smallest that failed {failed or 'none'}{off}")
-
-
-_PARTS = ("parameters", "gradients", "optimizer_state", "buffers", "activations", "reserve", "total")
-
-
-def _plan_settings(trace: Trace, job: Job, places: Sequence[str], counts: list[int], batches: list[int],
-                   algorithms: Sequence[str], most: int, as_json: bool) -> None:  # fmt: skip
-    """Settings that fit, the cheapest sample first; those without a price after them, the fastest first."""
-    import numpy as np
-
-    from chronograd.data.datasets import card
-    from chronograd.plan.settings import evaluate, with_whole_batches
-    from chronograd.units import dollars, quantity, seconds, si
-
-    devices = plan_goal.devices_of(job, places)
+    devices = devices_of(job, places)
     samples = card(job.data).train_size
-    evaluated = evaluate(trace, job, devices, counts, batches, algorithms)
-    table, num_too_large = with_whole_batches(evaluated, samples)
-    per_sample = table["cost_usd_per_hour"] / 3600 / table["throughput_samples_per_s"]
-    order = np.lexsort((-table["throughput_samples_per_s"], per_sample))
-    chosen = order[table["fits"][order]][:most]
-    rows = [
-        {
-            "device": devices[table["device"][i]].name,
-            "count": int(table["count"][i]),
-            "batch_per_device": int(table["batch_per_rank"][i]),
-            "algorithm": algorithms[table["algorithm"][i]],
-            "step_time_s": float(table["step_time_s"][i]),
-            "throughput_samples_per_s": float(table["throughput_samples_per_s"][i]),
-            "memory_bytes": float(table["memory_bytes"][i]),
-            "usd_per_million_samples": None if np.isnan(per_sample[i]) else float(per_sample[i] * 1e6),
-        }
-        for i in chosen
-    ]
-    if as_json:
-        data = {"evaluated": len(order), "fit": int(table["fits"].sum()), "too_large_for_the_data": num_too_large}
-        common.print_json({"settings": rows, **data})
+    settings: dict[str, Any] = {"counts": counts, "batches": batches, "algorithms": algorithms, "most": most,
+                                "samples": samples}  # fmt: skip
+    if not has_goal:
+        common.show(list_settings(trace, job, devices, **settings), as_json)
         return
-    common.print_table(
-        ("device", "count", "batch per device", "all-reduce", "step", "throughput", "memory", "per million samples"),
-        [
-            (r["device"], str(r["count"]), str(r["batch_per_device"]), r["algorithm"], seconds(r["step_time_s"]),
-             quantity(r["throughput_samples_per_s"], "sample/s"), si(r["memory_bytes"], "B"),
-             "–" if r["usd_per_million_samples"] is None else dollars(r["usd_per_million_samples"]))
-            for r in rows
-        ],
-        title=f"{trace.network}: {len(rows)} of {int(table['fits'].sum())} settings that fit, of {len(order)}",
-        right=(1, 2, 4, 5, 6, 7),
-        caption=plan_goal.of_too_large(num_too_large, samples),
-    )  # fmt: skip
+    effort = effort_of(job, samples, target=target_accuracy, epochs=epochs_to_target, curve=curve,
+                       noise=_noise_scale(noise_scale))  # fmt: skip
+    goal = Goal(budget, parse_seconds(deadline) if deadline else None, confidence)
+    kinds = [kind for kind in KINDS if prices in ("both", kind)]
+    spot = Spot(interruptions)
+    common.show(reach_goal(trace, job, devices, **settings, effort=effort, goal=goal, spot=spot, kinds=kinds), as_json)

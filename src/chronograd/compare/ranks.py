@@ -1,6 +1,6 @@
 """Strong and weak scaling: throughput, speed-up, computation and communication against the number of ranks.
 
-Rows are those of `chronograd.launch.scaling.Point`: measured and predicted ones of one job, or of several `series`.
+Rows are those of `chronograd.compare.scaling.Point`: measured and predicted ones of one job, or of several `series`.
 """
 
 from __future__ import annotations
@@ -65,8 +65,11 @@ def _seconds(value: float | None) -> str:
     return seconds(value) if value >= 0 else f"−{seconds(-value)}"
 
 
-def throughput_section(title: str, rows: Sequence[Row], intro: str = "") -> Section:
-    """Throughput and step time against ranks: predictions as lines, measurements as points, the ideal dashed."""
+def throughput_section(title: str, rows: Sequence[Row], intro: str = "", with_communication: bool = False) -> Section:
+    """Throughput and step time against ranks: predictions as lines, measurements as points, the ideal dashed.
+
+    With communication its table has every column: where no `communication_section` stands beside it.
+    """
     worlds = sorted({row["world"] for row in rows})
     known = [row for row in rows if row["step_time_s"] is not None]
     unit, length = time_unit(row["step_time_s"] for row in known)
@@ -80,7 +83,7 @@ def throughput_section(title: str, rows: Sequence[Row], intro: str = "") -> Sect
         intro,
         figure=Figure(panels) if known else None,
         caption="Lines: predicted, with the middle 80 %. Points: measured, with the middle 80 % of steps. Dashed: ideal.",
-        table=table_of(rows, with_communication=False),
+        table=table_of(rows, with_communication),
     )
 
 

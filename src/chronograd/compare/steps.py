@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from chronograd.answer import Section, Table
+from chronograd.compare.scaling import speed_up
 from chronograd.figure import PART_COLORS, Bar, Bars, Figure, Lines, Role, Series
 from chronograd.record import STEP_PARTS, Quantity, Record
 from chronograd.units import percent, quantity, seconds
@@ -218,8 +219,7 @@ def speedup(group: ByCount, n: int) -> float | None:
     name = "throughput_samples_per_s"
     if 1 not in group or n not in group:
         return None
-    one, many = group[1][name].value, group[n][name].value
-    return many / one if one and many is not None else None
+    return speed_up(group[n][name].value, group[1][name].value)
 
 
 def _scaling_table(predicted: ByCount, measured: ByCount, counts: list[int]) -> Table:

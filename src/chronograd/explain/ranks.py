@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from chronograd.compare.scaling import efficiency
 from chronograd.explain.causes import PADDING, Finding
 from chronograd.explain.evidence import Evidence
 from chronograd.explain.split import Split
@@ -31,7 +32,7 @@ class Compared:
     @property
     def efficiency(self) -> float | None:
         """Throughput over what as many ranks would give."""
-        return None if self.throughput is None else self.throughput / self.world
+        return efficiency(self.throughput, self.world)
 
 
 def compare(runs: Sequence[Evidence]) -> list[Compared]:

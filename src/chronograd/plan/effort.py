@@ -25,6 +25,34 @@ UNKNOWN = (math.nan, math.nan, math.nan)
 REACHED_WITHOUT_BOUND = 0.9
 
 
+def effort_of(
+    job: Job,
+    samples: int,
+    *,
+    target: float | None = None,
+    epochs: float | None = None,
+    curve: Path | None = None,
+    noise: Scale = None,
+) -> Effort:
+    """From epochs that were told, else from a learning curve, else from the job's own epochs.
+
+    Args:
+        samples: training samples in an epoch. target: accuracy to be reached, instead of the job's.
+        epochs: until the target, at the job's batch. noise: gradient noise scale, with its middle 80 %.
+    Raises: InputError where samples are not known, and for a curve without a target.
+    """
+    if not samples:
+        raise InputError("the number of training samples is not known", "set data.samples")
+    if epochs is not None:
+        return of_epochs(epochs, samples, job.training.batch, noise)
+    target = target or job.training.target_accuracy
+    if curve is None:
+        return of_job(job, samples, target, noise)
+    if target is None:
+        raise InputError("a curve tells nothing without a target", "give --target-accuracy, to tell when it is reached")
+    return of_curve(curve, job, samples, target, noise)
+
+
 def of_epochs(epochs: float, samples: int, batch: int, noise: Scale = None) -> Effort:
     """Of a number of epochs that was told, each of so many samples, at a global batch."""
     return Effort(

@@ -29,9 +29,20 @@ def roofline_section(record: Record, measured: Record | None = None) -> Section:
         caption="Each point is a layer, coloured by what takes longest at the peak rates. The dashed line is the roof: "
         "bandwidth × FLOPs per byte, at most the peak. Both axes are logarithmic.",
         table=Table(
-            ("layer", "kind", "FLOPs per byte", "ceiling", "predicted", "share of ceiling", "bound", "time to win"),
+            (
+                "layer",
+                "kind",
+                "FLOPs",
+                "bytes",
+                "FLOPs per byte",
+                "ceiling",
+                "predicted",
+                "share of ceiling",
+                "bound",
+                "time to win",
+            ),
             [_row(r) for r in sorted(layers, key=lambda r: -float(r["time_to_win_s"]))],
-            {2, 3, 4, 5, 7},
+            {2, 3, 4, 5, 6, 7, 9},
         ),
         takeaway=_takeaway(record, layers),
     )
@@ -79,6 +90,8 @@ def _row(r: Mapping[str, Any]) -> list[str]:
     return [
         str(r["name"]),
         str(r["kind"]),
+        si(float(r["flops"]), "FLOP"),
+        si(float(r["bytes"]), "B"),
         f"{float(r['intensity_flops_per_byte']):.3g}",
         seconds(float(r["ceiling_s"])),
         seconds(float(r["time_s"])),

@@ -1,4 +1,4 @@
-"""The picture of asynchronous SGD over time: from the simulator's updates to a panel, and from that onto axes.
+"""The picture of asynchronous SGD over time, drawn from its panel; `predict.simulations` makes panels of updates.
 
 `plots` calls it with axes of matplotlib; nothing here imports that.
 """
@@ -9,56 +9,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
+from chronograd.figure import Lanes
 
-from chronograd.figure import Lanes, Push, Role, Span
-from chronograd.predict.staleness import Updates
-
-PULL, COMPUTE, PUSH = "pull", "compute", "push"
-COLORS = {PULL: "sky", COMPUTE: "grey", PUSH: "orange"}
-MOST_LANES, MOST_GRADIENTS = 12, 60
 _KEY = "above a push: its staleness; in a bar: the version it is computed on"
 # Points: of a lane, of the title above, the server and the axis below; of a letter at 7 pt.
 _LANE, _BELOW, _LETTER = 25.0, 74.0, 4.2
 _BAR, _TOP = 0.4, -0.14  # of a lane: height of a bar, and its upper edge
-
-
-def panel(updates: Updates, count: int, most_gradients: int = MOST_GRADIENTS, role: Role = "predicted") -> Lanes:
-    """The first updates of `count` learners, in whole updates up to `most_gradients` gradients, at least one.
-
-    Of more than MOST_LANES learners the first have lanes; versions count the updates of all.
-    Raises: ValueError if there is no update.
-    """
-    if not len(updates.update):
-        raise ValueError("there is no update to draw; simulate at least one")
-    last = int(updates.update[min(most_gradients, len(updates.update)) - 1])
-    in_time = updates.update <= last
-    end_ns = int(updates.applied_ns[in_time][-1])
-    scale, unit = next((s, u) for s, u in ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns")) if end_ns >= s or s == 1)
-    spans, pushes = [], []
-    is_beside = _overlaps(updates)
-    version_read = updates.update - 1 - updates.staleness
-    for i in np.flatnonzero((updates.read_ns < end_ns) & (updates.learner <= MOST_LANES)).tolist():
-        lane = int(updates.learner[i]) - 1
-        times = (updates.read_ns[i], updates.pulled_ns[i], updates.computed_ns[i], updates.pushed_ns[i])
-        ends = [min(int(t), end_ns) / scale for t in times]
-        for part, start, end in zip((PULL, COMPUTE, PUSH), ends, ends[1:], strict=False):
-            if end > start:
-                note = f"v{version_read[i]}" if part == COMPUTE else ""
-                spans.append(Span(lane, part, start, end, note, is_beside and part == PUSH))
-        if in_time[i]:
-            pushes.append(Push(lane, ends[3], int(updates.update[i]), int(updates.staleness[i])))
-    numbers, first = np.unique(updates.update[in_time], return_index=True)
-    versions = zip((updates.applied_ns[in_time][first] / scale).tolist(), numbers.tolist(), strict=True)
-    names = [f"learner {number}" for number in range(1, min(count, MOST_LANES) + 1)]
-    return Lanes(f"time, {unit}", names, spans, pushes, list(versions), COLORS, role)
-
-
-def _overlaps(updates: Updates) -> bool:
-    """Whether a learner reads before its last gradient has arrived."""
-    order = np.lexsort((updates.index, updates.learner))
-    learner, read, pushed = updates.learner[order], updates.read_ns[order], updates.pushed_ns[order]
-    return bool(((learner[1:] == learner[:-1]) & (read[1:] < pushed[:-1])).any())
 
 
 def parts(panel: Lanes) -> list[str]:

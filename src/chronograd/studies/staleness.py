@@ -14,8 +14,8 @@ from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.backends import parameter_server
 from chronograd.figure import Figure, Lines, Role, Series
 from chronograd.job import Job, from_dict
+from chronograd.predict.simulations import panel
 from chronograd.predict.staleness import NS, Duration, Learner, Updates, of_pushes, simulate
-from chronograd.report import lanes
 from chronograd.rundir import RunDir
 from chronograd.study.lab import Lab
 from chronograd.study.parameter_servers import (
@@ -177,7 +177,7 @@ def _exercise_section(results: Results) -> Section:
         f"would come first, and the last gradient of learner 2 would have {fifth}.",
         intro="Each pulls as it has pushed; both start from version 0 at time 0. At one instant learners act in the order of "
         "their numbers, each its push and then its pull.",
-        figure=Figure([lanes.panel(found, 2)]),
+        figure=Figure([panel(found, 2)]),
         table=Table(["time, s", "gradient", "version read", "version before", "staleness"], body, {0, 2, 3, 4}),
     )
 
@@ -410,7 +410,7 @@ def _picture_section(results: Results) -> Section:
         f"{shown['mean']:.2f}.{slowest}",
         intro="As its learners told it, drawn as if weights were read when a pull begins and updated when a push ends; between "
         "bars a learner is idle.",
-        figure=Figure([lanes.panel(first, shown["learners"], role="measured")]),
+        figure=Figure([panel(first, shown["learners"], role="measured")]),
     )
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.compare.ranks import communication_section, throughput_section
+from chronograd.compare.scaling import Scaling
 from chronograd.figure import Figure, Lines, Series
 from chronograd.job import Job, from_dict
-from chronograd.launch.scaling import Scaling
 from chronograd.study.lab import Lab
 from chronograd.study.ladders import Arm, climb, last, of, reasons
 from chronograd.study.results import Results, Row, Settings

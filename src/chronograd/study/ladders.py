@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from chronograd.compare.scaling import Ladder, Scaling, per_rank
 from chronograd.errors import InputError
 from chronograd.job import Job, changed
 from chronograd.launch import jobs
-from chronograd.launch.scaling import Ladder, Scaling
 from chronograd.record import Record
 from chronograd.rundir import RunDir, is_run_dir
 from chronograd.study.lab import Lab
@@ -38,7 +38,7 @@ class Arm:
 
 
 def climb(lab: Lab, arms: Sequence[Arm], num_steps: int, warmup: int) -> list[Row]:
-    """Rows of `chronograd.launch.scaling.Point`, with `series`: the arm's name. One run at a time.
+    """Rows of `chronograd.compare.scaling.Point`, with `series`: the arm's name. One run at a time.
 
     What was measured is predicted as well where this machine is calibrated. Every rank has as many threads as leaves a
     core for each of the largest world.
@@ -53,12 +53,12 @@ def climb(lab: Lab, arms: Sequence[Arm], num_steps: int, warmup: int) -> list[Ro
         ladder = Ladder(job, trace_job(job), card(job.data).train_size)
 
         def measure(one: Job, name: str = arm.name) -> Record:
-            return measured(lab, f"{name}/{one.cluster.count}x{_per_rank(one)}", one, num_steps, warmup)
+            return measured(lab, f"{name}/{one.cluster.count}x{per_rank(one)}", one, num_steps, warmup)
 
         points = ladder.measured(arm.measured, arm.scaling, measure, lab.say)
         worlds = [*arm.predicted] or [point.world for point in points if point.kind == "measured"]
         try:
-            points += ladder.predicted(worlds, arm.scaling, arm.algorithm) if worlds else []
+            points += ladder.predicted(worlds, arm.scaling, algorithm=arm.algorithm) if worlds else []
         except InputError as error:
             lab.say(f"{arm.name}: not predicted: {error.message}")
         rows += [{"series": arm.name, **point.row()} for point in points]
@@ -93,7 +93,3 @@ def reasons(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         if row["kind"] == "missing" and row["series"] not in found.setdefault(row["reason"], []):
             found[row["reason"]].append(row["series"])
     return [f"{', '.join(series)}: {reason}" for reason, series in found.items()]
-
-
-def _per_rank(job: Job) -> int:
-    return -(-job.training.batch // job.cluster.count)

@@ -18,8 +18,6 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +29,12 @@ from chronograd.errors import InputError, RunError
 from chronograd.job import Job, changed, from_dict, resolved
 from chronograd.measure import environment
 from chronograd.measure.memory import PeakMemory
+from chronograd.plan.largest import MAX_PROBES, Edge, Probe, find_edge
 from chronograd.train.check import check_network
 from chronograd.train.place import check_machine, place_from_environment
 from chronograd.train.step import TrainingStep
 
 PROBE_TIMEOUT_S = 600.0
-MAX_PROBES = 10
-# The search ends where the smallest batch that failed is no further than this above the largest that ran.
-CLOSE_ENOUGH = 0.02
 # How torch, the C++ library, and oneDNN (which cannot make a primitive without memory) say it.
 _OUT_OF_MEMORY = (
     "out of memory",
@@ -47,59 +43,6 @@ _OUT_OF_MEMORY = (
     "could not create a primitive",
     "could not create a memory",
 )
-
-
-@dataclass(frozen=True)
-class Probe:
-    """One batch tried. `base_bytes` is what the process held after a step with a single pair of samples.
-
-    `reason` says how it ended where it did not run: out of memory, or killed.
-    """
-
-    batch: int
-    ran: bool
-    peak_bytes: int | None = None
-    base_bytes: int | None = None
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Edge:
-    """Between which batches memory ends. None where no probe found that side."""
-
-    largest_ran: int | None
-    smallest_failed: int | None
-    probes: tuple[Probe, ...]
-
-
-def find_edge(try_batch: Callable[[int], Probe], start: int, max_probes: int = MAX_PROBES) -> Edge:
-    """Bisect for the edge, from a predicted largest batch.
-
-    From `start` in growing strides (an eighth, a quarter, a half, ...) to the first change between running and failing,
-    then halving.
-
-    >>> edge = find_edge(lambda batch: Probe(batch, ran=batch <= 97), start=100)
-    >>> edge.largest_ran, edge.smallest_failed, len(edge.probes)
-    (97, 98, 5)
-    """
-    ran, failed = 0, 0
-    probes: list[Probe] = []
-    batch, stride = max(1, start), max(1, start // 8)
-    while len(probes) < max_probes:
-        probe = try_batch(batch)
-        probes.append(probe)
-        if probe.ran:
-            ran = batch
-        else:
-            failed = batch
-        if failed == 1 or (ran and failed and failed - ran <= max(1, CLOSE_ENOUGH * ran)):
-            break
-        if ran and failed:
-            batch = (ran + failed) // 2
-        else:
-            batch = max(1, batch + stride if ran else batch - stride)
-            stride *= 2
-    return Edge(ran or None, failed or None, tuple(probes))
 
 
 def probe(job: Job, batch: int, limit_bytes: int | None = None) -> Probe:

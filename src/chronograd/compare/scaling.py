@@ -1,0 +1,282 @@
+"""One job on growing numbers of ranks: speed-up and efficiency, computation and communication, told in one place.
+
+Strong scaling keeps the global batch, weak scaling the batch of a rank. Beside every point with several ranks stands
+one rank alone with the same batch of a rank: what the ranks take longer is communication by difference, which is held
+against the exposed communication of the ranks themselves. `chronograd.launch.scaling` runs the jobs that are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from chronograd.answer import Answer
+from chronograd.compare.ranks import throughput_section
+from chronograd.errors import InputError, MissingExtraError, RunError
+from chronograd.hardware import catalog
+from chronograd.job import Job, changed, steps_per_epoch
+from chronograd.predict.prediction import predict, price_of, setting_of
+from chronograd.record import Record
+from chronograd.trace import Trace
+from chronograd.units import seconds
+
+Scaling = Literal["strong", "weak"]
+SCALINGS: tuple[Scaling, ...] = ("strong", "weak")
+# Backends whose single rank is that of `single`.
+_SYNCHRONOUS = ("ddp", "horovod", "data_parallel")
+
+
+def speed_up(throughput: float | None, alone: float | None) -> float | None:
+    """Throughput over that of one rank; None where either is not known."""
+    return throughput / alone if throughput and alone else None
+
+
+def efficiency(times: float | None, world: int) -> float | None:
+    """Speed-up over the number of ranks."""
+    return None if times is None else times / world
+
+
+@dataclass(frozen=True)
+class Point:
+    """A job with n ranks, and what is known of its step. Times in seconds; None where it is not known.
+
+    Attributes:
+        kind: `measured`, `predicted`, or `missing` with a `reason`.
+        batch: the global, that is effective, batch; `per_rank` that of a rank.
+        training_time_s, cost_usd: of all epochs of the job at this step time, if its samples make a whole batch. Cost needs
+            a price.
+        speed_up: throughput over that of one rank of the same kind; `efficiency` over the number of ranks.
+        iteration_growth: step time over that of one rank: what a learner waits longer. 1 is ideal in weak scaling.
+        compute_s: a step of one rank alone with the same batch of a rank.
+        communication_by_difference_s: step time less `compute_s`; `communication_exposed_s` as the ranks measured it.
+        bandwidth_utilisation: see `compare.ranks.UTILISATION`; of the exposed communication.
+    """
+
+    scaling: str
+    world: int
+    kind: str
+    batch: int
+    per_rank: int
+    step_time_s: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+    throughput_samples_per_s: float | None = None
+    training_time_s: float | None = None
+    cost_usd: float | None = None
+    speed_up: float | None = None
+    efficiency: float | None = None
+    iteration_growth: float | None = None
+    compute_s: float | None = None
+    communication_by_difference_s: float | None = None
+    communication_exposed_s: float | None = None
+    exposed_low_s: float | None = None
+    exposed_high_s: float | None = None
+    bandwidth_utilisation: float | None = None
+    device: str = ""
+    backend: str = ""
+    reason: str = ""
+
+    def row(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass
+class Ladder:
+    """A job, and how its points are made: `trace` for what is predicted, `samples` for an epoch."""
+
+    job: Job
+    trace: Trace | None = None
+    samples: int | None = None
+    _measured: dict[tuple[str, int, int], Record] = field(default_factory=dict)
+
+    def at(self, world: int, scaling: Scaling) -> Job:
+        """The job with so many ranks. Raises JobError where a rank would have no sample."""
+        batch = self.job.training.batch
+        return self._with(world, batch if scaling == "strong" else per_rank(self.job) * world)
+
+    def alone(self, job: Job) -> Job:
+        """One rank with the batch that a rank of the job has."""
+        return self._with(1, per_rank(job))
+
+    def _with(self, world: int, batch: int) -> Job:
+        backend = "single" if world == 1 and self.job.backend in _SYNCHRONOUS else self.job.backend
+        return changed(self.job, [f"cluster.count={world}", f"training.batch={batch}", f"backend={backend}"])
+
+    def predicted(self, worlds: Sequence[int], scaling: Scaling, **options: Any) -> list[Point]:
+        """Points from the trace, each beside one rank, which need not be among them.
+
+        Args:
+            options: of `predict`, such as `algorithm`.
+        Raises: InputError where a device or link is not known.
+        """
+        trace = self.trace
+        assert trace is not None
+
+        def make(job: Job) -> Record:
+            return predict(trace, job, **options)
+
+        first = self._point(self.at(1, scaling), scaling, "predicted", make)
+        return [self._point(self.at(world, scaling), scaling, "predicted", make, first) for world in worlds]
+
+    def measured(
+        self, worlds: Sequence[int], scaling: Scaling, measure: Callable[[Job], Record], say: Callable[[str], None]
+    ) -> list[Point]:
+        """Points from real runs. A number of ranks that cannot run here becomes a point that says why."""
+
+        def known(job: Job) -> Record:
+            key = job.backend, job.cluster.count, job.training.batch
+            if key not in self._measured:
+                self._measured[key] = measure(job)
+                say(_line(job, self._measured[key]))
+            return self._measured[key]
+
+        points: list[Point] = []
+        for world in worlds:
+            job = self.at(world, scaling)
+            first = points[0] if points and points[0].world == 1 else None
+            try:
+                points.append(self._point(job, scaling, "measured", known, first))
+            except (RunError, InputError, MissingExtraError) as error:
+                batch, reason = job.training.batch, str(error)
+                points.append(
+                    Point(scaling, world, "missing", batch, per_rank(job), backend=job.backend, reason=reason)
+                )
+        return points
+
+    def _point(
+        self, job: Job, scaling: str, kind: str, record_of: Callable[[Job], Record], first: Point | None = None
+    ) -> Point:
+        """One point beside `first`, that of one rank; a point of one rank is its own where there is none."""
+        record, alone = record_of(job), record_of(self.alone(job))
+        world, batch = job.cluster.count, job.training.batch
+        step, exposed = record["step_time_s"], record["communication_exposed_s"]
+        throughput = record["throughput_samples_per_s"].value
+        one_throughput, one_s = throughput if world == 1 else None, step.value if world == 1 else None
+        if first is not None:
+            one_throughput, one_s = first.throughput_samples_per_s, first.step_time_s
+        times = speed_up(throughput, one_throughput)
+        compute_s = alone["step_time_s"].value
+        total_s = self._training_time(job, step.value)
+        return Point(
+            scaling=scaling,
+            world=world,
+            kind=kind,
+            batch=batch,
+            per_rank=per_rank(job),
+            step_time_s=step.value,
+            low=step.low,
+            high=step.high,
+            n=step.n,
+            throughput_samples_per_s=throughput,
+            training_time_s=total_s,
+            cost_usd=self._cost(job, total_s),
+            speed_up=times,
+            efficiency=efficiency(times, world),
+            iteration_growth=step.value / one_s if step.value and one_s else None,
+            compute_s=compute_s,
+            communication_by_difference_s=step.value - compute_s if step.value and compute_s else None,
+            communication_exposed_s=exposed.value,
+            exposed_low_s=exposed.low,
+            exposed_high_s=exposed.high,
+            bandwidth_utilisation=self._utilisation(job, exposed.value),
+            device=record.cluster.get("ran_on") or record.cluster.get("title") or "",
+            backend=record.backend,
+            reason=step.reason,
+        )
+
+    def _training_time(self, job: Job, step_s: float | None) -> float | None:
+        if self.samples is None or step_s is None or job.training.batch > self.samples:
+            return None
+        return job.training.epochs * steps_per_epoch(self.samples, job.training.batch) * step_s
+
+    def _cost(self, job: Job, total_s: float | None) -> float | None:
+        """By the price of the job or of its device in the table; a device of the user's own has none."""
+        if total_s is None:
+            return None
+        try:
+            price = price_of(job, catalog.device(job.cluster.device))
+        except InputError:
+            return None
+        return None if price is None else price[0] * job.cluster.count * total_s / 3600
+
+    def _utilisation(self, job: Job, communication_s: float | None) -> float | None:
+        """None without a trace, communication or a link."""
+        world = job.cluster.count
+        if self.trace is None or not communication_s or world == 1:
+            return None
+        try:
+            link = setting_of(job).link
+        except InputError:
+            return None
+        gradient_bytes = sum(s.bytes.const for s in self.trace.storages if s.role == "gradient")
+        if link is None:
+            return None
+        return 2 * (world - 1) / world * gradient_bytes / communication_s / link.bandwidth_bytes_per_s
+
+
+def per_rank(job: Job) -> int:
+    """Samples of a rank in a step."""
+    return -(-job.training.batch // job.cluster.count)
+
+
+def check_scaling(worlds: Sequence[int], scalings: Sequence[str]) -> None:
+    """Raises InputError for no or wrong numbers of ranks and kinds of scaling."""
+    if not worlds or min(worlds) < 1 or not scalings or not set(scalings) <= set(SCALINGS):
+        raise InputError(
+            f"cannot scale {list(scalings)} to {list(worlds)}",
+            "choose strong or weak, and one or more numbers of ranks, such as 1,2,4",
+        )
+
+
+def predict_scaling(
+    trace: Trace,
+    jobs: Sequence[Job],
+    worlds: Sequence[int],
+    scaling: Scaling,
+    samples: int | None = None,
+    **options: Any,
+) -> Answer:
+    """What `predict --scaling` says: each job on growing numbers of devices.
+
+    Args:
+        jobs: one for each device; strong scaling keeps its global batch, weak scaling the batch of a rank.
+        samples: training samples in an epoch, for the time and cost of the training.
+        options: of `predict`, such as `algorithm`.
+    Raises: InputError for another scaling or no counts; JobError where a rank would have no sample.
+    """
+    check_scaling(worlds, [scaling])
+    sections, data = [], []
+    for job in jobs:
+        ladder = Ladder(job, trace, samples)
+        points = ladder.predicted(worlds, scaling, **options)
+        title = f"{scaling.capitalize()} scaling of {trace.network} on {job.cluster.device}"
+        rows = [_predicted_row(ladder.at(point.world, scaling), point) for point in points]
+        sections.append(throughput_section(title, [point.row() for point in points], with_communication=True))
+        data.append({"network": trace.network, "device": job.cluster.device, "mode": scaling, "rows": rows})
+    return Answer(f"{scaling} scaling", sections=sections, data=data if len(data) > 1 else data[0])
+
+
+def _predicted_row(job: Job, point: Point) -> dict[str, Any]:
+    setting = setting_of(job)
+    price = price_of(job, setting.device)
+    assert point.throughput_samples_per_s is not None
+    usd = None if price is None else price[0] * point.world / 3600 / point.throughput_samples_per_s * 1e6
+    return {
+        "count": point.world,
+        "nodes": setting.nodes,
+        "batch_per_rank": setting.batch_per_rank,
+        "step_time_s": point.step_time_s,
+        "throughput_samples_per_s": point.throughput_samples_per_s,
+        "communication_exposed_s": point.communication_exposed_s,
+        "usd_per_million_samples": usd,
+        "speed_up": point.speed_up,
+        "efficiency": point.efficiency,
+    }
+
+
+def _line(job: Job, record: Record) -> str:
+    step = record["step_time_s"]
+    shown = step.reason if step.value is None else f"{seconds(step.value)} a step"
+    return f"{job.backend}, {job.cluster.count} × {per_rank(job)} samples: {shown}"

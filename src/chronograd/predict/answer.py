@@ -1,0 +1,52 @@
+"""What `predict` says of one job, on one device or several: its quantities, or its layers under the roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from chronograd.answer import Answer
+from chronograd.job import Job, changed, parse_on
+from chronograd.predict.carry import carried_factor
+from chronograd.predict.layers import roofline_section
+from chronograd.predict.prediction import predict
+from chronograd.quantities import record_answer
+from chronograd.record import Record
+from chronograd.trace import Trace
+
+
+def predict_jobs(
+    trace: Trace,
+    jobs: Sequence[Job],
+    *,
+    samples: int | None = None,
+    algorithm: str | None = None,
+    ppp: tuple[float, float] | None = None,
+    depth: int | None = None,
+    with_layers: bool = False,
+    measured: Record | None = None,
+) -> Answer:
+    """A predicted record of each job.
+
+    Args:
+        samples, algorithm, ppp, depth: see `predict`.
+        with_layers: say how close each layer comes to what the device can do, instead of every quantity.
+        measured: of the same network on another device; what it showed there is carried over.
+    """
+    factor = None if measured is None else carried_factor(trace, measured)
+    records = [
+        predict(trace, job, samples=samples, algorithm=algorithm, ppp=ppp, depth=depth, factor=factor) for job in jobs
+    ]
+    answer = record_answer(*records)
+    if not with_layers:
+        return answer
+    layers = [
+        replace(section, title=f"{r.title}. {section.title}") for r in records for section in [roofline_section(r)]
+    ]
+    return replace(answer, sections=layers)
+
+
+def on_devices(job: Job, places: Sequence[str]) -> list[Job]:
+    """The job on each of several places, such as `8xV100`; as it is where there is none."""
+    settings = [parse_on(place) for place in places]
+    return [changed(job, [f"cluster.count={count}", f"cluster.device={name}"]) for count, name in settings] or [job]

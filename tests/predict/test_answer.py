@@ -1,0 +1,108 @@
+"""What `predict` and `simulate` say, called from Python."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from chronograd import job as jobs
+from chronograd.count.network import trace_network
+from chronograd.errors import InputError
+from chronograd.figure import Lanes, Lines
+from chronograd.predict.answer import on_devices, predict_jobs
+from chronograd.predict.prediction import predict
+from chronograd.predict.simulations import learners, speed_answer, staleness_answer
+from chronograd.predict.speed import OPTIMUS_RESNET50
+from chronograd.predict.staleness import Duration, of_pushes
+from chronograd.quantities import record_section
+from chronograd.record import Quantity, Record
+from chronograd.units import seconds
+
+TRACE = trace_network("lenet5")
+JOB = jobs.from_dict({"network": {"name": "lenet5"}, "data": {"name": "digits"}, "cluster": {"device": "v100"}})
+
+
+def test_a_record_is_said_with_its_step_time_first() -> None:
+    answer = predict_jobs(TRACE, [JOB], samples=1000)
+    (section,) = answer.sections
+    step = predict(TRACE, JOB)["step_time_s"]
+    assert step.value is not None
+    assert section.takeaway.startswith(f"Predicted: step time {seconds(step.value)} (middle 80 % ")
+    assert section.table is not None
+    assert section.table.rows[0][1] == seconds(step.value)
+    assert answer.as_data()["quantities"]["step_time_s"]["value"] == step.value
+
+
+def test_several_devices_are_a_section_and_a_record_each() -> None:
+    answer = predict_jobs(TRACE, on_devices(JOB, ["2xv100", "h100"]))
+    assert [record["cluster"]["count"] for record in answer.as_data()] == [2, 1]
+    assert [record.title for record in answer.records.values()] == [
+        s.title.removesuffix(" (predicted)") for s in answer.sections
+    ]
+    assert on_devices(JOB, []) == [JOB]
+
+
+def test_layers_have_their_roof_as_a_figure() -> None:
+    answer = predict_jobs(TRACE, [JOB], with_layers=True)
+    (section,) = answer.sections
+    assert section.figure is not None
+    won = [row["name"] for row in answer.as_data()["tables"]["most_to_win"]]
+    assert all(name in section.takeaway for name in won)
+
+
+def test_what_a_measurement_showed_is_carried_over() -> None:
+    """A step twice as long as predicted makes another device's forward 2^0.8 times as long."""
+    seen = predict(TRACE, JOB).model_copy(update={"kind": "measured"})
+    seen.put("step_time_s", Quantity(value=2 * seen.value("step_time_s"), unit="s"))
+    elsewhere = on_devices(JOB, ["h100"])
+    forward_s = [
+        predict_jobs(TRACE, elsewhere, measured=record).as_data()["quantities"]["forward_s"]["value"]
+        for record in (None, seen)
+    ]
+    assert forward_s[1] / forward_s[0] == pytest.approx(2**0.8)
+
+
+def test_a_record_that_knows_nothing_says_why() -> None:
+    record = Record(kind="measured", title="cut short")
+    record.put("step_time_s", Quantity.missing("s", "stopped in the warm-up"))
+    assert record_section(record).takeaway == "None of the usual quantities is known (stopped in the warm-up)."
+
+
+def test_staleness_of_two_learners_with_its_picture() -> None:
+    """Pushes at 1, 2, 3, 4 and at 2.5, 5 s: staleness 0, 0, 2, 1, 0, 2."""
+    answer = staleness_answer(of_pushes([[1, 2, 3, 4], [2.5, 5]]), 2)
+    gradients, distribution = answer.sections
+    assert gradients.takeaway.startswith("The mean staleness is 0.8333, 1.2 updates per second")
+    assert distribution.takeaway == "The most frequent staleness is 0 (50.0 %), the largest 2."
+    assert gradients.figure is not None
+    assert isinstance(gradients.figure.panels[0], Lanes)
+    assert [push.staleness for push in gradients.figure.panels[0].pushes] == [0, 0, 2, 1, 0, 2]
+    waiting = staleness_answer(of_pushes([[1.0]], gradients_per_update=2), 1)
+    assert waiting.sections[0].takeaway.startswith("No update was made")
+    assert waiting.as_data()["waiting"] == 1
+
+
+def test_durations_are_those_of_all_learners_or_of_each() -> None:
+    one, two, none = (Duration("fixed", (value,)) for value in (1.0, 2.0, 0.0))
+    assert [(a.compute, a.pull, a.push) for a in learners(2, [one], push=[one, two])] == [
+        (one, none, one),
+        (one, none, two),
+    ]
+    with pytest.raises(InputError, match="3 times --pull for 2 learners"):
+        learners(2, [one], [one] * 3)
+
+
+def test_the_best_workers_of_published_coefficients() -> None:
+    """ResNet-50 of Optimus with 4 servers: a0·M = 40.8, a2/p = 1.23, so a step is shortest with 5.76 workers."""
+    answer = speed_answer(OPTIMUS_RESNET50, 4, range(1, 21), steps=100, with_all_reduce=True)
+    servers, shared = answer.sections
+    assert "is 6: " in servers.takeaway
+    assert f"exactly {math.sqrt(40.8 / 1.23):.2f}" in servers.takeaway
+    assert servers.figure is not None
+    lines = servers.figure.panels[0]
+    assert isinstance(lines, Lines)
+    assert max(zip(lines.series[0].y, lines.series[0].x, strict=True))[1] == 6  # type: ignore[type-var]
+    assert lines.marks[0].at == pytest.approx(5.76, abs=0.005)
+    assert shared.title == "all-reduce, no servers"
+    assert answer.as_data()["all_reduce"]["best_workers"] == 20
