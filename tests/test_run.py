@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from tests.explain.written import write_run
+from tests.report.conftest import everything, measured, predicted
 
+from chronograd import job as jobs
 from chronograd.cli.main import main
+from chronograd.explain.answer import disturbances
+from chronograd.fit.loss_answer import forecast_from_half
 from chronograd.record import STEP_PARTS, Record
-from chronograd.rundir import list_runs
+from chronograd.report.loop import Loop, page_of, prediction_words
+from chronograd.rundir import RunDir, list_runs
+
+__all__ = ["everything", "measured", "predicted"]  # fixtures
 
 
 @pytest.mark.slow
@@ -33,6 +42,52 @@ def test_the_whole_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert len([name for name in records if name.startswith("plan-")]) == 20
     assert all(text for text in printed["takeaways"].values())
     assert len(list_runs(runs)) == 5
+    # What is said of the loss is what `fit loss` says of the run.
+    assert main(["fit", "loss", printed["runs"]["trained"], "--fraction", "0.5"]) == 0
+    (share,) = re.findall(r"were missed by (\S+ %) of the largest value", capsys.readouterr().out)
+    assert f"by {share} of the largest loss on average" in printed["takeaways"]["Training"]
+
+
+def test_a_run_is_forecast_with_its_schedule_as_fit_loss_does_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twelve epochs, whose rate falls after the sixth and ninth: from the first six it is a plateau."""
+    run = RunDir.create(environment={}, out=tmp_path / "run")
+    training = "{recipe: sgd-momentum, epochs: 12, batch: 8, schedule: multi_step, milestones: [0.5, 0.75]}"
+    (run.path / "job.yaml").write_text(f"network: {{name: small-cnn}}\ndata: {{name: digits}}\ntraining: {training}\n")
+    losses = [1.0, 0.8, 0.7, 0.66, 0.65, 0.65, 0.3, 0.25, 0.24, 0.15, 0.14, 0.14]
+    with run.step_writer() as lines:
+        for epoch, loss in enumerate(losses, start=1):
+            told = {"seconds": epoch, "epoch_time_s": 1.0, "test_loss": 1.0, "test_accuracy": 0.5}
+            lines.write(event="epoch", step=10 * epoch, epoch=epoch, train_loss=loss, **told)
+    of_run = forecast_from_half(run.path)
+    assert main(["fit", "loss", str(run.path), "--fraction", "0.5", "--json"]) == 0
+    assert of_run.data() == json.loads(capsys.readouterr().out)
+    assert (of_run.until, of_run.ahead) == (6, 9)  # the rate falls at once, and after epoch 9 again
+
+
+@pytest.mark.parametrize(("queued", "is_met"), [((0.5, 0.5), True), ((0.02, 0.02), False)], ids=["busy", "quiet"])
+def test_an_error_is_never_shown_without_what_disturbed_the_measurement(
+    tmp_path: Path, queued: tuple[float, float], is_met: bool, everything: dict[str, Record]
+) -> None:
+    met = disturbances(write_run(tmp_path / "run", queued=queued))
+    assert met == ("other processes use the host (50 % of the time)" if is_met else "")
+    loop = Loop(
+        jobs.load("examples/digits.yaml"),
+        {},
+        {n: everything[f"predicted-{n}"] for n in (1, 2)},
+        {n: everything[f"measured-{n}"] for n in (1, 2)},
+        {1: met, 2: ""},
+        everything["trained"],
+        plan=[everything["k80-1"], everything["h100-1"]],
+    )
+    page = page_of(loop)
+    by_title = {section.title: section.takeaway for section in page.sections}
+    told = [by_title["Where a step spends its time"], by_title["How good the prediction was"], page.highlights[1].label]
+    assert all(("other processes use the host (50 % of the time)" in text) is is_met for text in told)
+    assert all("2 processes, other" not in text for text in told)
+    expected = "step predicted 100 ms, measured 80 ms: prediction off by +25.0 %"
+    assert prediction_words(loop, 1) == (f"{expected}, but {met}" if is_met else expected)
 
 
 def test_nothing_is_started_before_the_job_is_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

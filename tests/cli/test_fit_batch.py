@@ -87,7 +87,7 @@ def test_one_run_that_measured_its_scale_gives_the_same(folder: Path, capsys: py
     assert found["batches"][0]["steps"] == pytest.approx(800, rel=1e-3)
     assert main(["fit", "batch", str(folder / "measured"), "--to", "0.9"]) == 0
     printed = capsys.readouterr().out
-    assert "critical batch, as measured: 32 samples (32 … 32)" in printed
+    assert "Critical batch, as measured: 32 samples (32 … 32)" in printed
     assert "fewest steps 400 (400 … 400), fewest samples 12,800" in printed
 
 

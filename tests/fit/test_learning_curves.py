@@ -224,6 +224,18 @@ def test_a_drop_of_the_learning_rate_begins_a_new_curve() -> None:
     )  # too few points after it
 
 
+def test_a_forecast_is_held_against_the_points_that_it_did_not_see() -> None:
+    """Fitted to 4, 3, 2: the last value for 1 and 1 is 1 off, a quarter of the largest; an exact curve is not off at all."""
+    last = forecast(curve(np.array([4.0, 3.0, 2.0, 1.0, 1.0])), 0.6, "last")
+    assert [(one.step, one.value, one.seen) for one in last.held_out] == [(4, 2, 1), (5, 2, 1)]
+    assert last.error == pytest.approx(0.25)
+    exact = forecast(curve(LOSSES), 0.5, "inverse")
+    assert exact.error == pytest.approx(0, abs=1e-4)
+    assert len(exact.held_out) == len(LOSSES) - int(len(LOSSES) / 2)
+    whole = forecast(curve(LOSSES), 1.0, "inverse")
+    assert (whole.held_out, whole.error) == ((), None)
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "log.csv"
     file.write_text(
@@ -273,7 +285,7 @@ def test_a_run_is_fitted_again_as_points_arrive(
             if written == 6:
                 (run.path / "record.json").write_text("{}")
 
-        monkeypatch.setattr("chronograd.cli.fit.sleep", write_one)
+        monkeypatch.setattr("chronograd.fit.loss_answer.sleep", write_one)
         assert main(["fit", "loss", str(run.path), "--follow", "--to", "0.02"]) == 0
     told = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in told] == ["epoch 3", "epoch 4", "epoch 5", "epoch 6"]

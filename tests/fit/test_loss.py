@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from chronograd.errors import InputError, NotFoundError
 from chronograd.fit.curves import FAMILIES, replace_outliers
-from chronograd.fit.loss import best_family, fit_loss, holdout_error
+from chronograd.fit.forecast import forecast
+from chronograd.fit.learning_curves import LearningCurve
+from chronograd.fit.loss import best_family, fit_loss
 
 STEPS = np.arange(1, 31, dtype=float)
 
@@ -158,26 +160,6 @@ class TestPreprocessing:
         assert off[20:].max() < off[:10].max() / 10
 
 
-class TestHoldout:
-    def test_an_exact_curve(self) -> None:
-        result = holdout_error(STEPS, inverse(0.3, 0.5, 0.2), 0.5, "inverse")
-        assert (result.num_fitted, result.num_held_out) == (15, 15)
-        assert result.mape == pytest.approx(0, abs=1e-4)
-        assert result.last_forecast == pytest.approx(result.last_loss, rel=1e-4)
-
-    def test_the_last_value_by_hand(self) -> None:
-        # Fitted to 4, 3, 2: forecast 2 for 1 and 1. |2/1 - 1| = 1; |2 - 1| / 4 = 0.25.
-        result = holdout_error([1, 2, 3, 4, 5], [4, 3, 2, 1, 1], 0.6, "last")
-        assert (result.mape, result.error_of_largest, result.last_forecast) == pytest.approx((1, 0.25, 2))
-
-    def test_a_loss_of_zero_has_no_percentage(self) -> None:
-        assert holdout_error([1, 2, 3, 4], [4, 3, 2, 0], 0.75, "last").mape is None
-
-    def test_too_few_points(self) -> None:
-        with pytest.raises(InputError, match="leaves 2 to fit and 2"):
-            holdout_error([1, 2, 3, 4], [4, 3, 2, 1], 0.5)
-
-
 class TestBadPoints:
     @pytest.mark.parametrize(
         ("steps", "losses", "message"),
@@ -227,14 +209,12 @@ class TestMeasuredCurves:
         return [json.loads(path.read_text())["loss"][:30] for path in files]
 
     def test_the_chosen_family_forecasts_the_second_half(self, curves: list[list[float]]) -> None:
-        epochs = range(1, 31)
-        chosen = [holdout_error(epochs, losses, 0.5) for losses in curves]
-        fixed = [holdout_error(epochs, losses, 0.5, "inverse") for losses in curves]
-        last = [holdout_error(epochs, losses, 0.5, "last") for losses in curves]
-        error = {name: np.mean([h.error_of_largest for h in runs]) for name, runs in
+        told = [LearningCurve("k80", np.arange(1.0, 31.0), np.array(losses), "loss", "epoch") for losses in curves]
+        chosen, fixed, last = ([forecast(curve, 0.5, family) for curve in told] for family in (None, "inverse", "last"))
+        error = {name: np.mean([f.error for f in runs]) for name, runs in
                  (("chosen", chosen), ("inverse", fixed), ("last", last))}  # fmt: skip
         # Seen: 1.1 % of the largest loss chosen, 4.6 % inverse, 6.2 % last; 12 of 15 last losses in their intervals.
         assert error["chosen"] < 0.02
         assert error["chosen"] < error["inverse"] < error["last"]
-        inside = np.mean([h.last_low <= h.last_loss <= h.last_high for h in chosen])
+        inside = np.mean([f.at[-1].low <= f.at[-1].seen <= f.at[-1].high for f in chosen])
         assert 0.6 <= inside <= 0.95

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 from chronograd.compare.agreement import accuracy_of_prediction_section
 from chronograd.compare.steps import parts_section, scaling_section
 from chronograd.figure import Bars, Figure, Lines, Ranges
+from chronograd.fit.forecast import Forecast, forecast
 from chronograd.fit.learning import training_section
+from chronograd.fit.learning_curves import LearningCurve
 from chronograd.plan.elsewhere import plan_section
 from chronograd.predict.work import counts_section, operators_section
 from chronograd.record import Curve, Quantity, Record
 from chronograd.report.runs import generic_page
 
-FORECAST = {
-    "fitted_until_step": 20,
-    "steps": [20.0, 100.0],
-    "forecast": [0.05, 0.01],
-    "low": [0.0, 0.0],
-    "high": [1.0, 1.0],
-    "mape": 0.25,
-    "family": "1/(β0·k + β1) + β2",
-}
+
+def forecast_of(training: Record) -> Forecast:
+    """Of the loss of each step, from the first 20 of 100."""
+    steps, losses = (np.array(column) for column in training.curves["loss"].columns.values())
+    return forecast(LearningCurve("run", steps, losses, "loss", "step"), 0.2, "inverse")
 
 
 def test_parts_say_how_far_off_each_step_is_and_which_part_is_to_blame(predicted, measured):
@@ -107,15 +108,19 @@ def test_agreement_counts_hits_and_names_the_worst(predicted, measured):
 
 
 def test_training_that_reached_its_target_with_a_forecast(training):
-    section = training_section(training([0.5, 0.8, 0.9, 0.96], 40.0), FORECAST)
+    """The loss is 1 / step, which the model of Optimus is exactly."""
+    record = training([0.5, 0.8, 0.9, 0.96], 40.0)
+    section = training_section(record, forecast_of(record))
     assert section.takeaway == (
         "Training ended at 96.0 % test accuracy after 4 epochs and 40 s, at or above the target of 95.0 %, reached "
-        "after 40 s; a forecast from the first 20 steps missed the loss of the epochs that followed by 25 % on average, and its "
-        "80 % band held 100 % of it (a band too wide)."
+        "after 40 s; a forecast of the loss made at step 20 missed 80 later steps by 0.0 % of the largest "
+        "loss on average, and its 80 % band held 80 of them."
     )
     loss, accuracy = section.figure.panels
     assert [s.role for s in loss.series] == ["measured", "predicted"]
     assert loss.marks[0].at == 20
+    assert loss.series[1].x[0] == 21
+    assert loss.series[1].y == pytest.approx([1 / k for k in range(21, 101)], rel=1e-3)
     assert (accuracy.x_label, accuracy.y_label) == ("training time, s", "test accuracy, %")
     assert accuracy.marks[0].at == 95
 
@@ -123,17 +128,34 @@ def test_training_that_reached_its_target_with_a_forecast(training):
 def test_training_that_missed_its_target(training):
     section = training_section(training([0.5, 0.7]))
     assert section.takeaway == (
-        "Training missed its target of 95.0 %: it ended at 70.0 % test accuracy after 2 epochs and 20 s, "
-        "and the loss was not forecast."
+        "Training missed its target of 95.0 %: it ended at 70.0 % test accuracy after 2 epochs and 20 s; "
+        "the loss was not forecast."
     )
     assert "training: no training time until the target accuracy: the target was not reached" in section.table.notes
 
 
 def test_training_without_accuracy_or_curves():
     record = Record(kind="measured", title="t", curves={"loss": Curve(columns={"step": [1.0], "loss": [None]})})
-    section = training_section(record, FORECAST)
+    section = training_section(record)
     assert "The test accuracy is not known" in section.takeaway
-    assert "missed the loss of the epochs that followed by 25 %" in section.takeaway
+
+
+def test_a_forecast_by_epoch_stands_where_its_epochs_are(training):
+    """Epochs of 25 steps, of which three are fitted; the mean loss of the fourth is that of its middle."""
+    record = training([0.5, 0.8, 0.9, 0.96], 40.0)
+    record.curves["training"].columns["step"] = [25.0, 50.0, 75.0, 100.0]
+    by_epoch = LearningCurve("run", np.arange(1.0, 5.0), np.array([0.9, 0.5, 0.4, 0.35]), "loss", "epoch")
+    of_run = forecast(by_epoch, 0.75, "last")
+    loss = training_section(record, of_run).figure.panels[0]
+    assert (loss.marks[0].at, loss.series[1].x) == (75, [87.5])
+    assert loss.series[1].y == pytest.approx([0.4])
+    # The last value, 0.4, for 0.35: 0.05 of 0.9.
+    assert of_run.error == pytest.approx(0.05 / 0.9)
+    assert (
+        "made at epoch 3 missed 1 later epoch by 5.6 % of the largest loss" in training_section(record, of_run).takeaway
+    )
+    whole = training_section(record, forecast(by_epoch, 1.0, "last"))
+    assert "could not be held against what happened" in whole.takeaway
 
 
 def test_plan_names_cheapest_fastest_and_where_more_do_not_help(planned):
@@ -191,7 +213,7 @@ def test_counts():
 
 
 def test_generic_page_picks_what_applies(everything):
-    page = generic_page(everything, {"trained": FORECAST})
+    page = generic_page(everything, {"trained": forecast_of(everything["trained"])})
     assert [s.title for s in page.sections] == [
         "Where a step spends its time",
         "More processes",
@@ -219,6 +241,6 @@ def test_generic_page_keeps_jobs_apart_and_the_newest_of_a_kind(measured, step):
 
 
 def test_a_figure_survives_json(everything):
-    for section in generic_page(everything, {"trained": FORECAST}).sections:
+    for section in generic_page(everything, {"trained": forecast_of(everything["trained"])}).sections:
         again = Figure.from_json(section.figure.to_json())
         assert again.rows() == section.figure.rows()

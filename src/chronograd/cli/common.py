@@ -112,6 +112,15 @@ def show(answer: Answer, as_json: bool) -> int:
     return answer.exit_status
 
 
+def show_run(run: RunDir, as_json: bool) -> None:
+    """Print the record of a run that has ended."""
+    record = run.record()
+    if as_json:
+        print_json({"run": str(run.path), **record.model_dump(mode="json")})
+    else:
+        print_record(record)
+
+
 def print_json(data: Any) -> None:
     click.echo(json.dumps(data, indent=1, allow_nan=False))
 

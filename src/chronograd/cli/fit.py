@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from chronograd.cli import common
-from chronograd.cli.fit_batch import batch_command
 
 if TYPE_CHECKING:
-    from chronograd.fit.convergence import Convergence
-    from chronograd.fit.forecast import Forecast, Reached
-    from chronograd.fit.learning_curves import LearningCurve
+    from chronograd.fit.learning_curves import LearningCurve, Metric
+    from chronograd.fit.schedule import Kind
     from chronograd.fit.tables import Table
     from chronograd.hardware.catalog import Device
-    from chronograd.rundir import RunDir
 
 
 @click.group()
 def command() -> None:
     """Fit a model to what was measured."""
-
-
-command.add_command(batch_command)
 
 
 def table_options(function: common.F) -> common.F:
@@ -68,21 +59,6 @@ def stated_table(
     return table, catalog.device(table.device)
 
 
-def described(table: Table, device: Device) -> str:
-    """One line: what is known of a table, inferred or stated."""
-    return ", ".join(
-        [
-            f"{len(table.rows)} rows",
-            device.title,
-            table.mode,
-            table.precision or "fp32",
-            "nhwc" if table.channels_last else "nchw",
-            "compiled" if table.is_compiled else "eager",
-            f"torch {table.torch or 'unknown'}",
-        ]
-    )
-
-
 @command.command("device",
                  epilog="\b\nchronograd fit device throughputs.csv --device rtx3090 --precision amp --layout nhwc --phase inference --out mine.toml")  # fmt: skip
 @table_options
@@ -97,41 +73,12 @@ def device_command(prior: str, rows: int | None, seed: int, out: Path | None, as
     TABLE.csv has columns for model, batch, image size and samples/s or step time; names without a prefix are timm's.
     The file that --out saves is a device for --on and cluster.device.
     """
-    from chronograd.calibrate.tables import fit_table, join, prior_of
-    from chronograd.fit.tables import shuffled
-    from chronograd.units import percent
+    from chronograd.calibrate.table_answer import fit_device
 
     table, device = stated_table(**stated)
-    if not as_json:
-        click.echo(f"{table.name}: {described(table, device)}")
     with common.progress("tracing") as report:
-        joined = join(table, shuffled(table.rows, seed), report, rows)
-    calibration = fit_table(table, joined.timed, *prior_of(table, device, prior))
-    if out is not None:
-        _add(out, device, calibration.to_table())
-    if as_json:
-        common.print_json({"calibration": calibration.to_table(), "left_out": joined.left_out})
-        return
-    p = calibration.provenance
-    click.echo(f"fitted to {p['samples']} networks; {len(joined.left_out)} rows left out")
-    click.echo(
-        f"error of fitted networks {percent(p['error_in_sample'])}, of networks left out {percent(calibration.sigma)}"
-    )
-    for key, reason in list(joined.left_out.items())[:5]:
-        click.echo(f"  left out: {key}: {reason}")
-    if out is not None:
-        click.echo(f"saved to {out}: give it to --on")
-
-
-def _add(out: Path, device: Device, setting: dict[str, Any]) -> None:
-    """Save a device with one more setting; one for the same precision and way of running is replaced."""
-    from chronograd.hardware import catalog
-
-    known = catalog.device(out) if out.exists() else device.model_copy(update={"calibration": None})
-    keys = ("precision", "mode", "channels_last", "is_compiled", "threads", "processes")
-    others = [s for s in (known.calibration or {}).get("settings", []) if any(s.get(k) != setting.get(k) for k in keys)]
-    calibration = {**(known.calibration or {}), "settings": [*others, setting]}
-    known.model_copy(update={"calibration": calibration}).save(out)
+        fitted = fit_device(table, device, prior=prior, limit=rows, seed=seed, out=out, progress=report)
+    common.show(fitted, as_json)
 
 
 @command.command(
@@ -148,42 +95,12 @@ def speed_command(sources: tuple[Path, ...], batch: float | None, pairs: tuple[s
     Each run of backend parameter_server is one point; a CSV file has columns workers, servers and steps_per_s or step_time_s.
     With --batch a step is a synchronous one of all workers (5 points or more), else one worker's minibatch (4 or more).
     """
-    from chronograd.fit.speed import fit_speed, read_points
-    from chronograd.units import percent
+    from chronograd.fit.answer import speed
 
-    points = [point for source in sources for point in read_points(source)]
-    if batch is not None and any(point.is_asynchronous for point in points):
-        raise click.UsageError("--batch is for synchronous steps; runs of parameter_server are asynchronous")
-    found = fit_speed([p.workers for p in points], [p.servers for p in points], [p.steps_per_s for p in points], batch)
     asked = [common.whole_numbers("--at", pair) for pair in pairs]
     if any(len(pair) != 2 for pair in asked):
         raise click.UsageError(f"--at takes workers and servers, such as 8,2, not {' '.join(pairs)}")
-    forecasts = [(w, p, found.model.steps_per_s(w, p), *map(float, found.interval(w, p))) for w, p in asked]
-    names = [f"a{i}" for i in range(len(found.model.coefficients))]
-    if as_json:
-        common.print_json({
-            "mode": found.model.mode, "batch": batch, "coefficients": list(found.model.coefficients),
-            "intervals": [list(pair) for pair in found.coefficient_intervals()],
-            "points": [
-                {"workers": p.workers, "servers": p.servers, "steps_per_s": p.steps_per_s, "error": float(e)}
-                for p, e in zip(points, found.errors, strict=True)
-            ],
-            "forecasts": [dict(zip(_FORECAST, row, strict=True)) for row in forecasts],
-        })  # fmt: skip
-        return
-    rows = zip(names, found.model.coefficients, found.coefficient_intervals(), strict=True)
-    common.print_table(
-        ("coefficient", "seconds", "middle 80 %"),
-        [[name, f"{a:.4g}", f"{low:.4g} … {high:.4g}"] for name, a, (low, high) in rows],
-        right=(1,),
-        title=f"{found.model.mode} speed, {len(points)} points",
-        caption=f"error of a point {percent(float(abs(found.errors).mean()))} in the mean",
-    )
-    for w, p, speed, low, high in forecasts:
-        click.echo(f"{w} workers, {p} servers: {speed:.4g} steps/s ({low:.4g} … {high:.4g})")
-
-
-_FORECAST = ("workers", "servers", "steps_per_s", "low", "high")
+    common.show(speed(sources, batch, [(workers, servers) for workers, servers in asked]), as_json)
 
 
 @command.command(
@@ -225,7 +142,7 @@ _FORECAST = ("workers", "servers", "steps_per_s", "low", "high")
     "--at", "ats", multiple=True, type=click.FloatRange(0, min_open=True), help="Forecast at a step; may be repeated."
 )
 @common.json_option
-def loss_command(source: Path, metric: str, column: str | None, family: str | None, fraction: float, schedule: str | None,
+def loss_command(source: Path, metric: Metric, column: str | None, family: str | None, fraction: float, schedule: Kind | None,
                  drops: str | None, planned: float | None, num_earlier: int, follow: bool, target: float | None,
                  ats: tuple[float, ...], as_json: bool) -> None:  # fmt: skip
     """Fit a curve to a loss or an accuracy, and forecast the rest.
@@ -235,103 +152,49 @@ def loss_command(source: Path, metric: str, column: str | None, family: str | No
     drop of the learning rate a curve begins anew: only the points since the last one are fitted. What the rate will still do
     ends convergence, so tell the schedule: beyond the next drop, levels fall as they did in published runs.
     """
-    from dataclasses import replace
-
+    from chronograd.fit import loss_answer
     from chronograd.fit.forecast import forecast
-    from chronograd.fit.learning_curves import read_curve
-    from chronograd.fit.schedule import Schedule
     from chronograd.rundir import RunDir, is_run_dir
 
+    places = common.numbers("--drops", drops) if drops else ()
+
     def read() -> LearningCurve:
-        curve = read_curve(source, "accuracy" if metric == "accuracy" else "loss", column)
-        told = curve.schedule
-        # A part of a finished log had been planned to end where the log does.
-        end = planned or told.planned or (float(curve.steps[-1]) if fraction < 1 else None)
-        kind = schedule or ("multi_step" if drops else told.kind)
-        places = tuple(common.numbers("--drops", drops)) if drops else told.drops if kind == "multi_step" else ()
-        return replace(curve, schedule=Schedule(kind, places, end))  # type: ignore[arg-type]
+        return loss_answer.read(source, metric, column, schedule, places, planned, fraction < 1)
 
-    if follow:
-        if as_json or not is_run_dir(source):
-            raise click.UsageError("--follow prints lines of text, of a run")
-        for curve in _growing(RunDir.open(source), read):
-            _print_line(forecast(curve, 1.0, family, target, draws=20))
+    if not follow:
+        common.show(loss_answer.loss(forecast(read(), fraction, family, target, ats, num_earlier)), as_json)
         return
-    found = forecast(read(), fraction, family, target, ats, num_earlier)
-    common.print_json(found.data()) if as_json else _print_forecast(found)
+    if as_json or not is_run_dir(source):
+        raise click.UsageError("--follow prints lines of text, of a run")
+    for curve in loss_answer.growing(RunDir.open(source), read):
+        click.echo(loss_answer.line(forecast(curve, 1.0, family, target, draws=20)))
 
 
-POLL_EVERY_S = 1.0
+@command.command(
+    "batch",
+    epilog="\b\nchronograd fit batch runs/b16 runs/b64 runs/b256 --to 0.9\n"
+    "chronograd fit batch runs/b64 --batches 64,128,256,512\n"
+    "chronograd fit batch runs/b16 runs/b64 runs/b256 --metric loss --to 0.5",
+)
+@click.argument("sources", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--metric", type=click.Choice(["loss", "accuracy"]), default="accuracy", show_default=True)
+@click.option(
+    "--to", "target", type=float, help="Of the training loss, or the test accuracy; the job's own by default."
+)
+@click.option(
+    "--batches", metavar="B,B,...", help="Batches of the table; powers of two around the critical by default."
+)
+@common.json_option
+def batch_command(
+    sources: tuple[Path, ...], metric: Metric, target: float | None, batches: str | None, as_json: bool
+) -> None:
+    """Fit steps to a target by batch, S_min (1 + B_noise / B), and say what larger batches cost.
 
+    Runs of one job at three batches or more are fitted; of several learning rates at a batch the one with the fewest steps
+    counts. Runs at fewer batches need the noise scale that training.noise_scale_every measured. At the critical batch B_noise a run
+    takes twice the fewest steps and twice the fewest samples.
+    """
+    from chronograd.fit.answer import batch
 
-def _growing(run: RunDir, read: Callable[[], LearningCurve]) -> Iterator[LearningCurve]:
-    """The curve of a run whenever it has grown, from as many points as a fit needs, until the run has ended."""
-    from chronograd.errors import InputError
-    from chronograd.fit.loss import MIN_POINTS
-
-    seen = MIN_POINTS - 1
-    while True:
-        is_last = run.is_finished
-        with contextlib.suppress(InputError):  # no point yet
-            curve = read()
-            if len(curve.steps) > seen:
-                seen = len(curve.steps)
-                yield curve
-        if is_last:
-            return
-        sleep(POLL_EVERY_S)
-
-
-def _print_line(found: Forecast) -> None:
-    curve, until = found.curve, found.until
-    value = 1 - curve.values[-1] if curve.metric == "accuracy" else curve.values[-1]
-    told = [f"{curve.unit} {until:g}: {curve.metric} {value:.4g}", _convergence(found.converged, until, curve.unit)]
-    if found.reached is not None:
-        told.append(_told(found.reached, curve.metric, curve.unit))
-    click.echo("; ".join([*told, *curve.notes]))
-
-
-def _print_forecast(found: Forecast) -> None:
-    from chronograd.units import percent
-
-    curve, model, unit = found.curve, found.model, found.curve.unit
-    since = f" since {unit} {found.started:g}" if found.started else ""
-    common.print_table(
-        ("curve", "error of held-out points", ""),
-        [
-            [name, percent(error, 2), "taken" if name == model.family else ""]
-            for name, error in sorted(found.errors.items(), key=lambda pair: pair[1])
-        ],
-        right=(1,),
-        title=f"{curve.name}: {curve.metric}, {model.num_points} points{since} until {unit} {found.until:g}",
-        caption="held out: the last quarter, forecast from those before; over the largest value",
-    )
-    named = ", ".join(f"{name} {value:.4g}" for name, value in model.coefficients.items())
-    click.echo(f"{model.family}: {named}")
-    for note in curve.notes:
-        click.echo(f"note: {note}")
-    for one in found.at:
-        was = "" if one.seen is None else f"; it was {one.seen:.4g}"
-        click.echo(f"{unit} {one.step:g}: {curve.metric} {one.value:.4g} ({one.low:.4g} … {one.high:.4g}){was}")
-    if found.reached is not None:
-        click.echo(_told(found.reached, curve.metric, unit))
-    for until, converged in (*found.earlier, (found.until, found.converged)):
-        click.echo(f"forecast at {unit} {until:g}: {_convergence(converged, until, unit)}")
-
-
-def _convergence(found: Convergence, now: float, unit: str) -> str:
-    if found.step <= now:
-        return f"converged at {unit} {found.step:g}"
-    source = "published runs of such a schedule" if found.source == "published" else "its own points"
-    return f"converged at {unit} {found.step:.4g} ({found.low:.4g} … {found.high:.4g}), by {source}"
-
-
-def _told(reached: Reached, metric: str, unit: str) -> str:
-    low, high = (f"{k:.4g}" if k is not None else "never" for k in (reached.low, reached.high))
-    when = (
-        f"is not reached by this curve ({low} … {high})"
-        if reached.step is None
-        else f"at {unit} {reached.step:.4g} ({low} … {high})"
-    )
-    was = "" if reached.seen is None else f"; it was reached at {unit} {reached.seen:g}"
-    return f"{metric} {reached.value:g} {when}{was}"
+    asked = common.whole_numbers("--batches", batches) if batches is not None else None
+    common.show(batch(sources, metric, target, asked), as_json)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from chronograd.cli import common
 
 if TYPE_CHECKING:
-    from chronograd.launch.slurm.script import Options
     from chronograd.rundir import RunDir
 
 CLUSTERS = ("slurm", "ray")
@@ -61,60 +62,28 @@ def command(words: tuple[str, ...], where: str | None, dry_run: bool, sweep: tup
         return
     if where is None:
         raise click.UsageError(f"Say where: --on {' or --on '.join(CLUSTERS)}.")
-    if where == "ray":
-        if dry_run or address is None:
-            raise click.UsageError("A sweep on Ray needs --address HOST:PORT, and has no --dry-run.")
-        _print_records(_sweep_on_ray(words, sweep, out, address), as_json)
-        return
+    if where == "ray" and (dry_run or address is None):
+        raise click.UsageError("A sweep on Ray needs --address HOST:PORT, and has no --dry-run.")
+    from chronograd.launch import answer
     from chronograd.launch.slurm.script import Options
 
+    job = common.read_job(words[0], words[1:])
     options = Options(limit, partition, account, cpus_per_task, interface, python, extra)
-    if dry_run:
-        text = _dry_run(words, sweep, options, out)
+    if address is not None and where == "ray":
+        _print_records(answer.sweep_on_ray(job, sweep, out, address, _say), as_json)
+    elif dry_run:
+        text = answer.script(job, sweep, options, out)
         common.print_json({"script": text}) if as_json else click.echo(text, nl=False)
-        return
-    _done(_launch(words, sweep, options, out), wait, as_json)
+    else:
+        _done(answer.submit(job, sweep, options, out), wait, as_json)
 
 
-def _dry_run(words: tuple[str, ...], sweep: tuple[str, ...], options: Options, out: Path | None) -> str:
-    from chronograd.job import scaled
-    from chronograd.launch import slurm
-    from chronograd.launch.slurm import array as slurm_array
-    from chronograd.launch.slurm.script import render
-
-    job = common.read_job(words[0], words[1:])
-    elements = [element for _, element in slurm_array.grid(job, sweep)] if sweep else [job]
-    for element in elements:
-        slurm.check(scaled(element))
-    path = out or Path("runs/NAME")
-    return slurm_array.render_array(elements, path, options) if sweep else render(scaled(job), path, options)
+def _say(name: str, state: str, why: str) -> None:
+    click.echo(" ".join(filter(None, (name, state, why))), err=True)
 
 
-def _launch(words: tuple[str, ...], sweep: tuple[str, ...], options: Options, out: Path | None) -> list[RunDir]:
-    from chronograd.launch import slurm
-    from chronograd.launch.slurm import array as slurm_array
-
-    job = common.read_job(words[0], words[1:])
-    if sweep:
-        return slurm_array.launch_array(slurm_array.grid(job, sweep), options, out)
-    return [slurm.launch(job, options, out=out)]
-
-
-def _sweep_on_ray(words: tuple[str, ...], sweep: tuple[str, ...], out: Path | None, address: str) -> list[RunDir]:
-    """One run per point of the grid, in folders run-0, run-1, ... of `out`; waits for all."""
-    from chronograd.launch import ray
-    from chronograd.launch.slurm import array as slurm_array
-
-    def told(name: str, state: str, why: str) -> None:
-        click.echo(" ".join(filter(None, (name, state, why))), err=True)
-
-    job = common.read_job(words[0], words[1:])
-    jobs = {f"run-{i}": element for i, (_, element) in enumerate(slurm_array.grid(job, sweep))}
-    return list(ray.sweep(jobs, out or Path("runs/ray"), address, told).values())
-
-
-def _act(action: str, paths: tuple[str, ...], wait: bool, as_json: bool) -> None:
-    from chronograd.launch import slurm
+def _act(action: str, paths: Sequence[str], wait: bool, as_json: bool) -> None:
+    from chronograd.launch import answer, slurm
     from chronograd.rundir import RunDir
 
     runs = [RunDir.open(path) for path in paths]
@@ -125,40 +94,26 @@ def _act(action: str, paths: tuple[str, ...], wait: bool, as_json: bool) -> None
     elif action == "collect":
         _print_records([(slurm.wait if wait else slurm.collect)(run) for run in runs], as_json)
     else:
-        if wait:
-            for run in runs:
-                slurm.wait(run)
-        _print_states(runs, as_json)
+        for run in runs if wait else ():
+            slurm.wait(run)
+        common.show(answer.states(runs), as_json)
 
 
-def _done(runs: list[RunDir], wait: bool, as_json: bool) -> None:
-    from chronograd.launch import slurm
+def _done(runs: Sequence[RunDir], wait: bool, as_json: bool) -> None:
+    """Where launched runs are; with `wait` that is said at once, and their records once they have ended."""
+    from chronograd.launch import answer, slurm
+    from chronograd.report import terminal
 
     if not wait:
-        _print_states(runs, as_json)
+        common.show(answer.states(runs), as_json)
         return
-    _print_states(runs, False, err=True)
+    terminal.show(answer.states(runs), sys.stderr)
     for run in runs:
-        slurm.wait(run, lambda line: None)
+        slurm.wait(run)
     _print_records(runs, as_json)
 
 
-def _print_states(runs: list[RunDir], as_json: bool, err: bool = False) -> None:
-    from dataclasses import asdict
-
-    from chronograd.launch import slurm
-
-    found: list[dict[str, Any]] = [{"run": str(run.path), **asdict(slurm.state(run))} for run in runs]
-    if as_json:
-        common.print_json(found)
-        return
-    for one in found:
-        reason = f" ({one['reason']})" if one["reason"] else ""
-        starts = f", started {one['attempts']} times" if one["attempts"] > 1 else ""
-        click.echo(f"{one['run']}  job {one['job_id']}  {one['state']}{reason}  step {one['step']}{starts}", err=err)
-
-
-def _print_records(runs: list[RunDir], as_json: bool) -> None:
+def _print_records(runs: Sequence[RunDir], as_json: bool) -> None:
     records = [(run, run.record()) for run in runs]
     if as_json:
         common.print_json([{"run": str(run.path), **record.model_dump(mode="json")} for run, record in records])

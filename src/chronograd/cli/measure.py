@@ -11,7 +11,6 @@ from chronograd.cli import common
 
 if TYPE_CHECKING:
     from chronograd.job import Job
-    from chronograd.rundir import RunDir
 
 
 @click.command(name="measure")
@@ -57,14 +56,18 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, world
         _measure_scaling(job, common.whole_numbers("--world", worlds), scaling.split(","), out, as_json, timing)
         return
     if batches is not None:
-        _measure_batches(job, common.whole_numbers("--batches", batches), out, as_json, timing)
+        from chronograd.launch.batches import measure_batches
+
+        common.show(measure_batches(job, common.whole_numbers("--batches", batches), out, **timing), as_json)
         return
     from chronograd.launch import jobs
 
     console = common.console(stderr=True)
     with console.status("timing steps") if console.is_terminal else nullcontext():
         run = jobs.measure(job, out=out, with_epochs=with_epochs, **timing)
-    _show(run, as_json)
+    common.show_run(run, as_json)
+    if not as_json:
+        click.echo(f"run: {run.path}")
 
 
 def _measure_scaling(
@@ -101,53 +104,3 @@ def _measure_scaling(
     for note in record.notes:
         click.echo(f"note: {note}")
     click.echo(f"run: {whole.path}")
-
-
-def _measure_batches(job: Job, batches: list[int], out: str | None, as_json: bool, timing: dict[str, Any]) -> None:
-    """Epochs with growing batches, as far as memory reaches."""
-    from chronograd.errors import RunError
-    from chronograd.job import changed
-    from chronograd.launch import jobs
-    from chronograd.measure import environment
-    from chronograd.record import Record
-    from chronograd.rundir import RunDir
-    from chronograd.units import quantity
-
-    whole = RunDir.create(job, environment.environment(), out)
-    rows: list[dict[str, Any]] = []
-    last: Record | None = None
-    names = ("epoch_time_s", "epoch_compute_time_s", "throughput_samples_per_s", "memory_peak_bytes")
-    for batch in sorted(batches):
-        one = changed(job, [f"training.batch={batch}"])
-        try:
-            run = jobs.measure(one, out=whole.path / f"batch-{batch}", with_epochs=True, **timing)
-        except RunError as error:
-            if "memory" not in error.message.lower():
-                raise
-            rows.append({"batch": batch, **dict.fromkeys(names), "reason": "memory is full"})
-            break
-        last = run.record()
-        rows.append({"batch": batch, **{name: last[name].value for name in names}, "reason": ""})
-    record = (last or Record(kind="measured", title="")).model_copy(update={"title": f"epochs of {job.network.name}"})
-    record.tables = {"epochs": rows}
-    whole.save_record(record)
-    if as_json:
-        common.print_json({"run": str(whole.path), **record.model_dump(mode="json")})
-        return
-    units = ("s", "s", "sample/s", "B")
-    common.print_table(
-        ("batch", "epoch, with loading", "epoch, without", "throughput", "memory", ""),
-        [[str(r["batch"]), *(quantity(r[n], u) for n, u in zip(names, units, strict=True)), r["reason"]] for r in rows],
-        title=f"{record.title}: the second epoch is timed; then one whose batch stays the same",
-        right=range(5),
-    )
-    click.echo(f"run: {whole.path}")
-
-
-def _show(run: RunDir, as_json: bool) -> None:
-    record = run.record()
-    if as_json:
-        common.print_json({"run": str(run.path), **record.model_dump(mode="json")})
-        return
-    common.print_record(record)
-    click.echo(f"run: {run.path}")

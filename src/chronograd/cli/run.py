@@ -51,7 +51,8 @@ def command(job_file: str | None, overrides: tuple[str, ...], print_config: bool
         return
     from chronograd.record import write_aside
     from chronograd.report.html import render_html
-    from chronograd.run import page_of, run_loop
+    from chronograd.report.loop import page_of
+    from chronograd.run import run_loop
 
     begin = time.monotonic()
     loop = run_loop(job, lambda text: click.echo(text, err=as_json), common.progress, parent)

@@ -63,11 +63,7 @@ def command(
         run = _train(job, out, resumed, initial_weights, common.launcher(launcher, hosts), seeds, on_poll)
     if tensorboard:
         common.write_events(run)
-    record = run.record()
-    if as_json:
-        common.print_json({"run": str(run.path), **record.model_dump(mode="json")})
-        return
-    common.print_record(record)
+    common.show_run(run, as_json)
 
 
 def _job_to_train(

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from chronograd.cli import common
-from chronograd.cli.fit import described, stated_table, table_options
+from chronograd.cli.fit import stated_table, table_options
 
 
 @click.command(
@@ -26,6 +26,7 @@ def command(calibrate: int, seed: int, limit: int | None, prior: str, as_json: b
     Errors are of the predicted time, as shares of the measured one. Nothing that was fitted to a table of the same name
     is used.
     """
+    from chronograd.calibrate.table_answer import described
     from chronograd.calibrate.tables import validate
     from chronograd.units import percent
 

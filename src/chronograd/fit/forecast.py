@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from chronograd.predict.calibration import Z80
 LEVEL_SIGMA = 0.25
 NO_WORSE = 2.0  # times the error of the best family on held-out points: as likely as that
 NUM_STEPS = 400  # tried between now and the planned end
+MOST_HELD_OUT = 100  # points after the fitted ones that a forecast is held against, evenly chosen
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Forecast:
         errors: by family, of its forecast of the last quarter of the fitted points, over the largest value.
         ahead: the step after which the rate falls on, and published runs rather than the curve are asked; None if it does not.
         earlier: steps, and when convergence was forecast from the points up to each.
+        course: the expected value at any step.
     """
 
     curve: LearningCurve
@@ -74,6 +77,25 @@ class Forecast:
     reached: Reached | None
     converged: Convergence
     earlier: tuple[tuple[float, Convergence], ...]
+    course: Course
+
+    @cached_property
+    def held_out(self) -> tuple[At, ...]:
+        """The points that are known and were not fitted, each with what was forecast for it."""
+        later = self.curve.steps[self.curve.steps > self.until]
+        chosen = np.unique(np.linspace(0, len(later) - 1, min(len(later), MOST_HELD_OUT)).astype(int))
+        return tuple(self.course.at(float(later[i])) for i in chosen)
+
+    @property
+    def error(self) -> float | None:
+        """Mean distance of forecast and `held_out` points over the largest value, the scale of `errors`; None without such."""
+        off = [abs(one.value - one.seen) for one in self.held_out if one.seen is not None]
+        return float(np.mean(off)) / max(float(self.curve.values.max()), TINY) if off else None
+
+    @property
+    def num_inside(self) -> int:
+        """How many of `held_out` lie in the 80 % interval that was forecast for them."""
+        return sum(one.seen is not None and one.low <= one.seen <= one.high for one in self.held_out)
 
     def data(self) -> dict[str, Any]:
         schedule = self.curve.schedule
@@ -130,7 +152,7 @@ def forecast(
     errors = family_errors(kept.steps, kept.values)
     model = fit_loss(kept.steps, kept.values, family or best_of(errors), draws)
     until = float(early.steps[-1])
-    course = _Course(curve, kept, model, errors, started, until, curve.schedule.next_fall(until), known)
+    course = Course(curve, kept, model, errors, started, until, curve.schedule.next_fall(until), known)
     ends = [curve.steps[-1], *([curve.schedule.planned] if curve.schedule.planned else [])]
     counts = np.unique(np.linspace(0, count, num_earlier + 2)[1:-1].astype(int))
     return Forecast(
@@ -141,11 +163,12 @@ def forecast(
         tuple(
             (float(curve.steps[n - 1]), forecast_convergence(curve.first(n), known)) for n in counts if n >= MIN_POINTS
         ),
+        course,
     )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
-class _Course:
+class Course:
     """A curve's family until `ahead`, and published runs from there on."""
 
     curve: LearningCurve

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypedDict
-
 import numpy as np
 
 from chronograd.answer import Section, Table
 from chronograd.figure import Figure, Lines, Mark, Panel, Series
+from chronograd.fit.forecast import Forecast
 from chronograd.record import Curve, Record
 from chronograd.units import percent, quantity, seconds
 from chronograd.words import device, interval, reasons, scaled, time_unit
@@ -25,29 +23,22 @@ _SHOWN = {
 }
 
 
-class Forecast(TypedDict):
-    """The rest of a loss curve, forecast from its first part. `mape` is the mean absolute error, as a fraction."""
-
-    fitted_until_step: int
-    steps: Sequence[float]
-    forecast: Sequence[float]
-    low: Sequence[float]
-    high: Sequence[float]
-    mape: float | None
-    family: str
-
-
 def training_section(train_record: Record, forecast: Forecast | None = None) -> Section:
-    """Loss by step with its forecast, accuracy by time, and the figures at the end."""
+    """Loss by step with its forecast, accuracy by time, and the figures at the end.
+
+    Args:
+        forecast: of this run's loss, by epoch or by step, from a first part of it.
+    """
     panels: list[Panel] = []
     caption = []
     losses = train_record.curves.get("loss")
     if losses is not None and losses.columns.get("loss"):
-        panel, every = _loss_panel(losses, forecast)
+        panel, every = _loss_panel(train_record, losses, forecast)
         panels.append(panel)
         caption.append("Dots: training loss of each step" + (f", every {every}th drawn." if every > 1 else "."))
     if forecast is not None:
-        caption.append(f"Line and band: forecast ({forecast['family']}) and its middle 80 %.")
+        of = "epoch means" if forecast.curve.unit == "epoch" else "steps"
+        caption.append(f"Line and band: forecast of {of} ({forecast.model.family}) and its middle 80 %.")
     target = _target(train_record)
     epochs = train_record.curves.get("training")
     if epochs is not None and any(v is not None for v in epochs.columns.get("test_accuracy", [])):
@@ -65,7 +56,7 @@ def training_section(train_record: Record, forecast: Forecast | None = None) -> 
             {1, 2, 3},
             reasons([("training", train_record)], [n for n in _SHOWN if n in train_record.quantities]),
         ).without_empty_columns(),
-        takeaway=f"{_reached(train_record, target)}{_forecast_words(losses, forecast)}.",
+        takeaway=f"{what_was_reached(train_record)}; {held_against(forecast)}.",
     )
 
 
@@ -79,20 +70,28 @@ def _target(record: Record) -> float | None:
     return float(target) if target is not None else None
 
 
-def _loss_panel(curve: Curve, forecast: Forecast | None) -> tuple[Lines, int]:
+def _loss_panel(record: Record, curve: Curve, forecast: Forecast | None) -> tuple[Lines, int]:
     steps, losses = curve.columns["step"], curve.columns["loss"]
     every = -(-len(steps) // MOST_POINTS)
     kept = [(x, y) for x, y in list(zip(steps, losses, strict=True))[::every] if x is not None]
     series = [Series("loss", "measured", [x for x, _ in kept], scaled((y for _, y in kept), 1.0))]
     marks: list[Mark] = []
-    if forecast is not None:
-        k = -(-len(forecast["steps"]) // MOST_POINTS)
-        y, low, high = (
-            scaled(values[::k], 1.0) for values in (forecast["forecast"], forecast["low"], forecast["high"])
-        )
-        series.append(Series("forecast", "predicted", list(forecast["steps"][::k]), y, low, high))
-        marks.append(Mark("x", forecast["fitted_until_step"], "forecast from here"))
+    if forecast is not None and forecast.held_out:
+        # The mean loss of an epoch is that of its middle.
+        back = 0.5 if forecast.curve.unit == "epoch" else 0.0
+        x = [_step_of(record, forecast, one.step - back) for one in forecast.held_out]
+        y, low, high = (scaled((getattr(one, n) for one in forecast.held_out), 1.0) for n in ("value", "low", "high"))
+        series.append(Series("forecast", "predicted", x, y, low, high))
+        marks.append(Mark("x", _step_of(record, forecast, forecast.until), "forecast from here"))
     return Lines("step", "training loss", series, marks, from_zero=True), max(every, 1)
+
+
+def _step_of(record: Record, forecast: Forecast, at: float) -> float:
+    """The step that a place on a forecast's own scale is."""
+    if forecast.curve.unit == "step":
+        return at
+    ends = record.curves["training"].columns
+    return float(np.interp(at, [0.0, *ends["epoch"]], [0.0, *ends["step"]]))  # type: ignore[arg-type]
 
 
 def _accuracy_panel(curve: Curve, target: float | None) -> Lines:
@@ -108,7 +107,9 @@ def _accuracy_panel(curve: Curve, target: float | None) -> Lines:
     return Lines(label, "test accuracy, %", [Series("test accuracy", "measured", x, accuracy)], marks)
 
 
-def _reached(record: Record, target: float | None) -> str:
+def what_was_reached(record: Record) -> str:
+    """The accuracy that training ended at, beside its target, as a clause."""
+    target = _target(record)
     accuracy, epochs = record["test_accuracy"].value, record["epochs"].value
     spent = record["training_time_s"].value
     effort = [f"{epochs:g} epochs"] if epochs is not None else []
@@ -128,31 +129,15 @@ def _reached(record: Record, target: float | None) -> str:
     return f"Training missed its target of {percent(target)}: it ended at {reached}"
 
 
-def _forecast_words(curve: Curve | None, forecast: Forecast | None) -> str:
+def held_against(forecast: Forecast | None) -> str:
+    """What became of a forecast, as a clause: how far off it was in the points that it did not see."""
     if forecast is None:
-        return ", and the loss was not forecast"
-    if curve is None:
-        return ", and there is no loss curve to hold the forecast against"
-    part = f"; a forecast from the first {forecast['fitted_until_step']:,} steps"
-    if forecast["mape"] is None:
-        return f"{part} could not be held against what happened"
-    text = f"{part} missed the loss of the epochs that followed by {percent(forecast['mape'], 0)} on average"
-    inside = _share_inside(curve, forecast)
-    if inside is None:
-        return text
-    verdict = "an honest band" if 0.7 <= inside <= 0.9 else "a band too narrow" if inside < 0.7 else "a band too wide"
-    return f"{text}, and its 80 % band held {percent(inside, 0)} of it ({verdict})"
-
-
-def _share_inside(curve: Curve, forecast: Forecast) -> float | None:
-    """Share of the steps after the fitted part whose loss lies inside the band."""
-    pairs = zip(curve.columns["step"], curve.columns["loss"], strict=True)
-    later = [(s, v) for s, v in pairs if s is not None and v is not None and s > forecast["fitted_until_step"]]
-    later = [(s, v) for s, v in later if forecast["steps"][0] <= s <= forecast["steps"][-1]] if later else []
-    if not later:
-        return None
-    steps = np.array([s for s, _ in later])
-    values = np.array([v for _, v in later])
-    low = np.interp(steps, forecast["steps"], forecast["low"])
-    high = np.interp(steps, forecast["steps"], forecast["high"])
-    return float(np.mean((low <= values) & (values <= high)))
+        return "the loss was not forecast"
+    unit, held_out = forecast.curve.unit, forecast.held_out
+    made = f"a forecast of the loss made at {unit} {forecast.until:g}"
+    if forecast.error is None:
+        return f"{made} could not be held against what happened"
+    return (
+        f"{made} missed {len(held_out)} later {unit}{'s' * (len(held_out) > 1)} by {percent(forecast.error)} of the largest "
+        f"loss on average, and its 80 % band held {forecast.num_inside} of them"
+    )

@@ -98,28 +98,6 @@ class LossModel:
         return low, high
 
 
-@dataclass(frozen=True)
-class Holdout:
-    """How well the start of a run forecasts the rest.
-
-    Attributes:
-        mape: mean of |forecast / loss - 1| over the held-out points; None if one of them is 0. It grows without bound
-            as losses near 0, so read it with the next.
-        error_of_largest: mean of |forecast - loss| / largest loss, the scale on which Optimus fits.
-        last_forecast, last_low, last_high, last_loss: the last point, with the middle 80 % of the forecast.
-    """
-
-    family: str
-    num_fitted: int
-    num_held_out: int
-    mape: float | None
-    error_of_largest: float
-    last_forecast: float
-    last_low: float
-    last_high: float
-    last_loss: float
-
-
 def fit_loss(
     steps: Sequence[float] | Array,
     losses: Sequence[float] | Array,
@@ -198,30 +176,6 @@ def family_errors(
         return float(np.mean(np.abs(forecast - observed[head:])))
 
     return {family: error(family) for family in (*FAMILIES, LAST)}
-
-
-def holdout_error(
-    steps: Sequence[float] | Array, losses: Sequence[float] | Array, fraction: float = 0.5, family: str | None = None
-) -> Holdout:
-    """Fit the first `fraction` of a run and compare its forecast with the rest.
-
-    Args:
-        family: of `curves.FAMILIES`, or `last`; None takes `best_family` of the fitted part.
-    Raises: InputError if there are too few points on either side.
-    """
-    k, observed = _points(steps, losses)
-    n = math.floor(fraction * len(k))
-    if not MIN_POINTS <= n < len(k):
-        raise InputError(
-            f"a fraction of {fraction} of {len(k)} points leaves {n} to fit and {len(k) - n} to compare",
-            f"at least {MIN_POINTS} and 1 are needed",
-        )
-    model = fit_loss(k[:n], observed[:n], family or best_family(k[:n], observed[:n]))
-    forecast, held = model.curve(k[n:]), observed[n:]
-    mape = None if held.min() == 0 else float(np.mean(np.abs(forecast / held - 1)))
-    off = float(np.mean(np.abs(forecast - held))) / max(float(observed.max()), TINY)
-    low, high = model.interval(k[-1])
-    return Holdout(model.family, n, len(k) - n, mape, off, float(forecast[-1]), low, high, float(held[-1]))
 
 
 def _points(steps: Sequence[float] | Array, losses: Sequence[float] | Array) -> tuple[Array, Array]:

@@ -4,15 +4,73 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from chronograd import job as jobs
 from chronograd.answer import Section, Table
 from chronograd.figure import SERIES_COLORS, Figure, Lines, Series
-from chronograd.record import Record
-from chronograd.units import dollars, quantity, seconds
+from chronograd.hardware import catalog
+from chronograd.job import Job, changed, resolved, steps_per_epoch
+from chronograd.plan.settings import evaluate
+from chronograd.predict.memory import reserve_bytes
+from chronograd.predict.prediction import likely_by, put_run
+from chronograd.record import Quantity, Record
+from chronograd.trace import Trace
+from chronograd.units import dollars, quantity, seconds, si
 from chronograd.words import count, device, interval, reasons, scaled, time_unit
 
 ByDevice = dict[str, dict[int, Record]]
+# Three generations and an old one, from one device to what two nodes hold.
+DEVICES = ("k80-gk210", "v100", "a100-40", "h100")
+COUNTS = (1, 2, 4, 8, 16)
 # Twice the devices for less than this times the speed is not worth a mention as faster.
 _WORTH = 1.05
+
+
+def elsewhere(
+    trace: Trace, job: Job, samples: int, devices: Sequence[str] = DEVICES, counts: Sequence[int] = COUNTS
+) -> list[Record]:
+    """Predicted records of a job, with its own global batch, on each number of each device: time, memory and cost, no parts.
+
+    Args:
+        samples: training samples in an epoch.
+        counts: those above the images of a step are left out. What does not fit into memory has no time, and a reason.
+    Raises: InputError as `evaluate`, and for a batch of more samples than there are.
+    """
+    images = job.training.images_per_step
+    shares = {n: -(-images // n) for n in counts if n <= images}
+    fields = ["backend=ddp"] if job.backend == "single" else []
+    batches = sorted(set(shares.values()))
+    table = evaluate(trace, changed(job, ["cluster.count=1", *fields]), devices, list(shares), batches)
+    records = []
+    for row in np.flatnonzero([shares[n] == b for n, b in zip(table["count"], table["batch_per_rank"], strict=True)]):
+        values = {name: column[row].item() for name, column in table.items()}
+        name, count = devices[values["device"]], values["count"]
+        cluster = [f"cluster.device={name}", f"cluster.count={count}", *(fields if count > 1 else ())]
+        records.append(_record(trace, jobs.scaled(changed(job, cluster)), values, samples))
+    return records
+
+
+def _record(trace: Trace, job: Job, values: dict[str, float], samples: int) -> Record:
+    device, step_s, memory = catalog.device(job.cluster.device), values["step_time_s"], values["memory_bytes"]
+    likely = likely_by("calibration or datasheet", values["sigma_log"])
+    record = Record(
+        kind="predicted",
+        title=f"{trace.network} on {job.cluster.count} × {device.title}",
+        job=resolved(job),
+        cluster={"device": device.name, "title": device.title, "count": job.cluster.count},
+        backend=job.backend,
+        provenance={"predicted_from": f"trace of {trace.network}", "sigma_log": values["sigma_log"]},
+    )
+    put_run(record, job, device, likely, steps_per_epoch(samples, job.training.batch), step_s)
+    record.put("step_time_s", likely(step_s, "s"))
+    record.put("throughput_samples_per_s", likely(job.training.images_per_step / step_s, "sample/s"))
+    record.put("memory_peak_bytes", Quantity(value=memory, unit="B", source="lifetimes in the trace"))
+    if not values["fits"]:
+        why = f"does not fit: a rank needs {si(memory, 'B')} beside {si(reserve_bytes(device), 'B')} for the framework"
+        for name in ("epoch_time_s", "training_time_s", "cost_usd"):
+            record.put(name, Quantity.missing(record[name].unit, why))
+    return record
 
 
 def plan_section(records: Sequence[Record]) -> Section:

@@ -350,9 +350,9 @@ def predict(
         provenance=_provenance(setting, step, trace, sigma),
         notes=list(trace.notes),
     )
-    likely = _likely(f"{setting.calibration.origin} calibration", sigma)
+    likely = likely_by(f"{setting.calibration.origin} calibration", sigma)
     _put_step(record, setting, step, likely, images)
-    _put_run(record, job, setting, likely, steps, step.seconds)
+    put_run(record, job, setting.device, likely, steps, step.seconds)
     _check_memory(record, setting, step)
     if factor is not None:
         record.notes.append(f"times are corrected by {factor:.2f}, from what the network showed on another device")
@@ -370,7 +370,7 @@ def _corrected(step: Step, factor: float) -> Step:
     return replace(step, parts={name: s * factor if name in own else s for name, s in step.parts.items()})
 
 
-def _likely(source: str, sigma: float) -> Callable[..., Quantity]:
+def likely_by(source: str, sigma: float) -> Callable[..., Quantity]:
     """A maker of quantities whose interval is the middle 80 % of a log-normal."""
     spread = math.exp(Z80 * sigma)
 
@@ -410,10 +410,16 @@ def _put_roofline(record: Record, roof: Roofline) -> None:
     record.tables["most_to_win"] = [layer.row() for layer in roof.most_to_win()]
 
 
-def _put_run(record: Record, job: Job, setting: Setting, likely: Any, steps: int | None, step_s: float) -> None:
-    """Epoch, run and cost: steps × step time, hours × price."""
-    unit = price_of(job, setting.device)
-    price = None if unit is None else (unit[0] * setting.count, unit[1])
+def put_run(
+    record: Record, job: Job, device: Device, likely: Callable[..., Quantity], steps: int | None, step_s: float
+) -> None:
+    """Epoch, run and cost on the job's number of devices: steps × step time, hours × price.
+
+    Args:
+        likely: of `likely_by`. steps: of an epoch; None where the training samples are not known.
+    """
+    unit = price_of(job, device)
+    price = None if unit is None else (unit[0] * job.cluster.count, unit[1])
     if price is not None:
         record.put("cost_usd_per_hour", Quantity(value=price[0], unit="usd", source=price[1]))
     if steps is None:
@@ -426,7 +432,7 @@ def _put_run(record: Record, job: Job, setting: Setting, likely: Any, steps: int
     record.put("training_time_s", likely(training, "s"))
     record.put("epochs", Quantity(value=job.training.epochs, unit="count", source="the job"))
     if price is None:
-        record.put("cost_usd", Quantity.missing("usd", f"no price is known for {setting.device.name}"))
+        record.put("cost_usd", Quantity.missing("usd", f"no price is known for {device.name}"))
     else:
         record.put("cost_usd", likely(training / 3600 * price[0], "usd"))
 

@@ -13,7 +13,8 @@ from chronograd.answer import Answer, Highlight, Section
 from chronograd.compare.agreement import accuracy_of_prediction_section
 from chronograd.compare.ranks import communication_section, throughput_section
 from chronograd.compare.steps import parts_section, scaling_section
-from chronograd.fit.learning import Forecast, training_section
+from chronograd.fit.forecast import Forecast
+from chronograd.fit.learning import training_section
 from chronograd.plan.elsewhere import plan_section
 from chronograd.predict.layers import roofline_section
 from chronograd.predict.work import operators_section

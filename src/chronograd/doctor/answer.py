@@ -1,0 +1,66 @@
+"""What `doctor` says: whether a run can start, what is in its way with what to do, then all that was looked at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from chronograd.answer import Answer, Section, Table
+from chronograd.doctor import software
+from chronograd.doctor.examine import can_start, examine
+from chronograd.doctor.finding import Finding, State
+
+if TYPE_CHECKING:
+    from chronograd.job import Job
+
+TITLES: dict[State, str] = {
+    "obstacle": "Obstacles",
+    "warning": "Warnings",
+    "fine": "Fine",
+    "absent": "Not here, for jobs that ask for it",
+}
+
+
+def doctor(job: Job | None = None, hosts: str = "", out: str = "runs") -> Answer:
+    """Look at this machine, for a job or for any; the exit status is 1 if a run cannot start. As `examine`."""
+    started = time.monotonic()
+    findings = examine(job, hosts, out)
+    took_s, is_ready = time.monotonic() - started, can_start(findings)
+    data = {
+        "can_start": is_ready,
+        "seconds": took_s,
+        "findings": [finding.as_data() for finding in findings],
+        "backends": software.backends(),
+        "launchers": software.launchers(),
+    }
+    return Answer("Before a run", sections=sections_of(findings, took_s), data=data, exit_status=0 if is_ready else 1)
+
+
+def sections_of(findings: Sequence[Finding], took_s: float) -> list[Section]:
+    """By state, what is in the way first; the first of them has the verdict."""
+    verdict = "A run can start" if can_start(findings) else "A run cannot start as it is"
+    takeaway = f"{verdict}; looked for {took_s:.1f} s."
+    sections = []
+    for state, title in TITLES.items():
+        chosen = [finding for finding in findings if finding.state == state]
+        if chosen:
+            things = f"{len(chosen)} of {len(findings)} things that were looked at."
+            table = Table(("", title.lower() if state != "absent" else "not here"), _rows(chosen))
+            sections.append(
+                Section(title, f"{takeaway} {things}".strip(), table=table, data=[f.as_data() for f in chosen])
+            )
+            takeaway = ""
+    return sections
+
+
+def _rows(findings: Sequence[Finding]) -> list[list[str]]:
+    """The group where it changes; what was seen, and on a line of its own what to do."""
+    rows, group = [], ""
+    for finding in findings:
+        seen = finding.seen if finding.what == finding.group else f"{finding.what}: {finding.seen}"
+        rows.append(
+            [finding.group if finding.group != group else "", seen + (f"\n→ {finding.to_do}" if finding.to_do else "")]
+        )
+        group = finding.group
+    return rows

@@ -1,0 +1,167 @@
+"""What `explain` says: the causes of lost time with their evidence, then where each step goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from chronograd.answer import Answer, Section, Table
+from chronograd.errors import InputError
+from chronograd.explain import explanation, wall_times
+from chronograd.explain.causes import Finding
+from chronograd.explain.explanation import Explained, Explanation
+from chronograd.explain.ranks import scaling_text
+from chronograd.explain.wall_times import Account
+from chronograd.figure import Bar, Bars, Figure
+from chronograd.units import percent, quantity, seconds
+from chronograd.words import interval, time_unit
+
+_PART_COLORS = {"computation": "blue", "input": "sky", "exposed communication": "orange", "straggling": "vermilion"}
+# What a prediction does not know of, and a measurement may have met.
+DISTURBANCES = ("busy_host", "slow_worker", "too_many_threads")
+
+
+def explain(paths: Sequence[Path]) -> Answer:
+    """Why runs are not faster: run directories, records, traces of torch.profiler; or one CSV file of wall times.
+
+    Raises: InputError for a table of wall times beside something else; as `explanation.explain` and `wall_times.explain`.
+    """
+    tables = [path for path in paths if path.suffix == ".csv"]
+    if tables and len(paths) > 1:
+        raise InputError("a table of wall times is explained by itself", f"leave out all but {tables[0]}")
+    if tables:
+        accounts = wall_times.explain(tables[0])
+        sections = [_account(account) for account in accounts]
+        return Answer("Why it is not faster", sections=sections, data=[account.data() for account in accounts])
+    explained = explanation.explain(paths)
+    sections = [_causes(explained.runs[-1])]
+    if explained.compared:
+        sections.append(_compared(explained))
+    notes = [
+        note if len(explained.runs) == 1 else f"{one.run.name}: {note}"
+        for one in explained.runs
+        for note in one.run.notes
+    ]
+    sections += [_split(explained.runs), *_others(explained.runs[-1])]
+    return Answer("Why it is not faster", sections=sections, data=explained.data(), notes=notes)
+
+
+def disturbances(path: Path) -> str:
+    """What a run met that no prediction knows of, such as a busy host, as a clause; empty where nothing was found."""
+    (one,) = explanation.explain([path]).runs
+    met = [f"{finding.title}{_cost(finding)}" for finding in one.causes if finding.cause in DISTURBANCES]
+    is_known = all(f.verdict != "not measured" for f in one.findings if f.cause == "busy_host")
+    return "; ".join(met if is_known else [*met, "whether other processes used the host is not known"])
+
+
+def _cost(finding: Finding) -> str:
+    return "" if finding.cost is None else f" ({percent(finding.cost, 0)} of the time)"
+
+
+def _causes(one: Explained) -> Section:
+    """Of the run with the most ranks: what was found, each with its evidence and the experiment that would disprove it."""
+    lines = []
+    for number, finding in enumerate(one.causes, start=1):
+        lines += [
+            f"{number}. {finding.title}{_cost(finding)}",
+            *(f"   {sentence}" for sentence in finding.evidence),
+            f"   to disprove: {finding.experiment}",
+        ]
+    takeaway = f"No cause of lost time in {one.run.name} that costs a tenth of it or more."
+    if one.causes:
+        first, num_more = one.causes[0], len(one.causes) - 1
+        more = f"; {num_more} more cause{'s' * (num_more > 1)} of lost time" if num_more else ""
+        takeaway = f"{first.title[0].upper()}{first.title[1:]}{_cost(first)}{more}."
+    rows = [
+        {"cause": f.cause, "verdict": f.verdict, "share": f.cost, "evidence": " ".join(f.evidence)}
+        for f in one.findings
+    ]
+    return Section(f"Why {one.run.name} is not faster", takeaway, lines=lines, data=rows)
+
+
+def _others(one: Explained) -> list[Section]:
+    """What is no cause, and what nobody knows."""
+    sections = []
+    for verdict, title in (("not found", "Looked for and not found:"), ("not measured", "Never measured:")):
+        findings = [finding for finding in one.findings if finding.verdict == verdict]
+        if not findings:
+            continue
+        sections.append(
+            Section(
+                title,
+                f"{len(findings)} of {len(one.findings)} causes.",
+                table=Table(
+                    ("cause", "share", "evidence"),
+                    [
+                        [f.cause, percent(f.cost, 0) if f.cost else "",
+                         f.evidence[0] if f.evidence and verdict == "not found" else f.title]
+                        for f in findings
+                    ],
+                    {1},
+                ).without_empty_columns(),
+                data=[{"cause": f.cause, "share": f.cost} for f in findings],
+            )
+        )  # fmt: skip
+    return sections
+
+
+def _compared(explained: Explanation) -> Section:
+    text = scaling_text(explained.compared)
+    return Section(
+        title="Beside fewer ranks",
+        takeaway=f"{text[0].upper()}{text[1:]}.",
+        table=Table(
+            ("run", "ranks", "time", "speed-up", "samples per second"),
+            [
+                [row.name, str(row.world), seconds(row.seconds), f"{row.speedup:.2f}",
+                 "–" if row.throughput is None else f"{row.throughput:.2f} ×"]
+                for row in explained.compared
+            ],
+            {1, 2, 3, 4},
+            ("time: of the run from its first step on, or of a step where steps were sampled",),
+        ),
+        data=[{"run": row.name, "ranks": row.world, "seconds": row.seconds} for row in explained.compared],
+    )  # fmt: skip
+
+
+def _split(runs: Sequence[Explained]) -> Section:
+    """Where the steps of each run go."""
+    unit, length = time_unit(one.split.step_s.value for one in runs)
+    last = runs[-1]
+    parts = sorted(((share or 0.0, name) for name, _, share in last.split.rows()), reverse=True)
+    shares = ", ".join(f"{percent(share, 0)} {name}" for share, name in parts if share)
+    lines, rows, bars = [], [], []
+    for one in runs:
+        split, label = one.split, f"{one.run.name}, {one.run.world} rank{'s' * (one.run.world > 1)}"
+        start = split.startup_s
+        before = f"start-up {quantity(start.value, 's')}" + (f" ({start.reason})" if start.value is None else "")
+        lines.append(
+            f"{label}: {one.run.kind}, {quantity(split.step_s.value, 's')} a step ({split.step_s.source}); {before}"
+        )
+        segments = {name: q.value / length for name, q, _ in split.rows() if q.value}
+        bars.append(Bar(label, "measured", segments, note=quantity(split.step_s.value, "s")))
+        for name, q, share in split.rows():
+            told = interval(q) if q.value is not None else q.reason
+            run = one.run.name if len(runs) > 1 else ""
+            rows.append([run, name, quantity(q.value, "s"), "–" if share is None else percent(share, 0), told])
+    return Section(
+        title="Where a step goes",
+        takeaway=f"A step of {last.run.name} takes {quantity(last.split.step_s.value, 's')}: {shares or 'no part is known'}.",
+        lines=lines,
+        figure=Figure([Bars(f"time per step, {unit}", "run", bars, _PART_COLORS)]),
+        table=Table(
+            ("run", "part of a step", "time", "share", "middle 80 % of steps"), rows, {2, 3}
+        ).without_empty_columns(),
+    )
+
+
+def _account(account: Account) -> Section:
+    """Of one network's wall times: what fits them first."""
+    others = [(name, sentence) for name, sentences in account.sections() for sentence in sentences]
+    fits = account.fits[0]
+    return Section(
+        title=account.title,
+        takeaway=f"Fits the times: {fits}.",
+        lines=[f"{name}: {sentence}" for name, sentence in others if sentence != fits],
+        data=[{"what": name, "sentence": sentence} for name, sentence in others],
+    )

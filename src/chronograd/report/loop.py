@@ -1,0 +1,94 @@
+"""The page of a whole loop on one job: what was counted, predicted, measured, trained, forecast and planned."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from chronograd.answer import Answer, Section
+from chronograd.compare.agreement import accuracy_of_prediction_section
+from chronograd.compare.steps import parts_section, scaling_section
+from chronograd.fit.forecast import Forecast
+from chronograd.fit.learning import training_section
+from chronograd.job import Job, resolved
+from chronograd.plan.elsewhere import plan_section
+from chronograd.predict.layers import roofline_section
+from chronograd.predict.work import counts_section, operators_section
+from chronograd.record import Record, subtract
+from chronograd.report.runs import asked, highlight
+from chronograd.units import quantity
+from chronograd.words import processes, signed_percent
+
+
+@dataclass
+class Loop:
+    """What the loop has found so far. Filled stage by stage, by number of processes where there are several.
+
+    Attributes:
+        met: what `explain` found in a measurement that no prediction knows of, such as a busy host; empty if nothing.
+    """
+
+    job: Job
+    counted: dict[str, Any]
+    predicted: dict[int, Record] = field(default_factory=dict)
+    measured: dict[int, Record] = field(default_factory=dict)
+    met: dict[int, str] = field(default_factory=dict)
+    trained: Record | None = None
+    forecast: Forecast | None = None
+    plan: list[Record] = field(default_factory=list)
+    runs: dict[str, Path] = field(default_factory=dict)
+
+
+def page_of(loop: Loop) -> Answer:
+    """The report of a loop."""
+    assert loop.trained is not None
+    single, measured = loop.predicted[1], loop.measured[1]
+    sections = [
+        counts_section(loop.counted),
+        _with_what_was_met(parts_section(loop.predicted, loop.measured), loop.met),
+        _with_what_was_met(accuracy_of_prediction_section(loop.predicted, loop.measured), loop.met),
+        scaling_section(loop.predicted, loop.measured),
+        operators_section(single),
+        roofline_section(single, measured),
+        training_section(loop.trained, loop.forecast),
+        plan_section(loop.plan),
+    ]
+    records = {f"predicted-{n}": r for n, r in loop.predicted.items()}
+    records |= {f"measured-{n}": r for n, r in loop.measured.items()}
+    records |= {"trained": loop.trained}
+    records |= {f"plan-{r.cluster['device']}-{r.cluster['count']}": r for r in loop.plan}
+    cheapest = min(loop.plan, key=lambda r: math.inf if r["cost_usd"].value is None else r.value("cost_usd"))
+    return Answer(
+        title=f"{loop.job.network.name} on {loop.job.data.name}",
+        subtitle="Counted, predicted, measured, trained and planned from one job file",
+        asked=asked(resolved(loop.job)),
+        highlights=[
+            highlight(loop.trained, "test_accuracy"),
+            highlight(measured, "step_time_s", f"step time; predicted {_error_words(loop, 1)}"),
+            highlight(cheapest, "cost_usd", "cheapest rented run"),
+        ],
+        sections=sections,
+        records=records,
+    )
+
+
+def _with_what_was_met(section: Section, met: dict[int, str]) -> Section:
+    """What a prediction is held against was not quiet: that belongs into the same sentence as its error."""
+    words = [f"with {processes(n)}, {what}" for n, what in met.items() if what]
+    return replace(section, takeaway=f"{section.takeaway} While measuring {'; '.join(words)}.") if words else section
+
+
+def prediction_words(loop: Loop, world: int) -> str:
+    """A step as predicted and as measured, and how far apart they are."""
+    predicted, measured = (
+        quantity(group[world].value("step_time_s"), "s") for group in (loop.predicted, loop.measured)
+    )
+    return f"step predicted {predicted}, measured {measured}: prediction off by {_error_words(loop, world)}"
+
+
+def _error_words(loop: Loop, world: int) -> str:
+    """The error of a predicted step, never without what `explain` found in the measurement."""
+    step = next(d for d in subtract(loop.measured[world], loop.predicted[world]) if d.name == "step_time_s")
+    return f"{signed_percent(step.error)}{f', but {loop.met[world]}' if loop.met.get(world) else ''}"
