@@ -16,6 +16,7 @@ from chronograd.job import Data
 from chronograd.rundir import RunDir
 from chronograd.train import checkpoint
 from chronograd.train.checkpoint_folder import Progress
+from chronograd.train.labelling import data_of, label
 from chronograd.train.place import Place
 from chronograd.train.step import TrainingStep
 
@@ -49,6 +50,16 @@ def test_the_best_of_each_class_are_written(teacher: Path, tmp_path: Path, capsy
     assert (printed["images"], printed["for_two_or_more"]) == (len(times), (times > 1).sum())
     truth = datasets.load(Data(name="digits")).train_labels.numpy()
     assert (truth[student.train_samples_N] == student.train_labels.numpy()).mean() > 0.9
+
+
+def test_python_gets_the_same_answer(teacher: Path, tmp_path: Path) -> None:
+    run, out = RunDir.open(teacher), tmp_path / "selected.npz"
+    shown = label(run, data_of(run, ["data.skip=200", "data.samples=400"]), out, per_class=20)
+    per_class = shown.data["per_class"]
+    assert shown.sections[0].takeaway.startswith(f"{sum(per_class)} labels on {sum(per_class)} of 400 images, ")
+    assert f"{min(per_class)} to {max(per_class)} per class" in shown.sections[0].takeaway
+    assert list(shown.notes) == ["100 of the 400 images are those that teacher was trained on"]
+    assert out.exists()
 
 
 def test_soft_labels_have_each_image_once(teacher: Path, tmp_path: Path) -> None:

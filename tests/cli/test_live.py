@@ -16,10 +16,10 @@ import pytest
 from rich.console import Console
 
 from chronograd import job as jobs
-from chronograd.cli import records
 from chronograd.cli.main import main
 from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir
+from chronograd.watch import terminal
 from chronograd.watch.terminal import Screen
 
 NETWORKS = Path(__file__).parent.parent / "train"
@@ -114,7 +114,7 @@ def write(run: RunDir, rank: int, steps: range, wait_s: float) -> None:
 def test_follow_tells_how_a_run_goes_on_until_it_has_a_record(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "SAY_EVERY_S", 0.0)
+    monkeypatch.setattr(terminal, "SAY_EVERY_S", 0.0)
     monkeypatch.setattr("chronograd.watch.terminal.DRAW_EVERY_S", 0.05)
     run = new_run()
     write(run, 0, range(1, 4), 0.05)
@@ -142,8 +142,8 @@ def test_follow_tells_how_a_run_goes_on_until_it_has_a_record(
 def test_follow_ends_with_the_error_of_a_run_that_failed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "RESTART_S", 0.5)
-    monkeypatch.setattr(records, "SAY_EVERY_S", 0.0)
+    monkeypatch.setattr(terminal, "RESTART_S", 0.5)
+    monkeypatch.setattr(terminal, "SAY_EVERY_S", 0.0)
     run = new_run()
     with pytest.raises(ValueError), run.step_writer(0):
         raise ValueError("boom")

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chronograd.compare.gate import judge, load_runs, read_condition
-from chronograd.errors import FileFormatError, InputError, NotFoundError
+from chronograd.compare.gate import judge, read_condition
+from chronograd.errors import InputError, NotFoundError
 from chronograd.record import Quantity, Record
-from chronograd.rundir import RunDir
 
 
 def record(step_time_s=0.1, std=None, **others):
@@ -180,36 +179,6 @@ def test_one_run_of_each_seldom_fails_where_runs_differ_as_their_steps_do():
 @pytest.mark.parametrize(("runs", "noise"), [(1, 0.02), (3, 0.03), (5, 0.05)])
 def test_a_fifth_more_is_caught(runs, noise):
     assert alarms(np.random.default_rng(2), 500, runs, noise, noise, 0.2, 5) > 0.9
-
-
-# -- which runs -----------------------------------------------------------------------------------------------
-
-
-def make_run(path, step_time_s):
-    run = RunDir.create(out=path)
-    run.save_record(record(step_time_s))
-    return run
-
-
-def test_a_side_is_a_run_a_file_a_folder_or_several(tmp_path):
-    for number in (1, 2, 3):
-        make_run(tmp_path / "main" / str(number), number)
-    seeds = make_run(tmp_path / "seeds", 99.0)
-    for number in (4, 5):
-        make_run(seeds.path / f"seed-{number}", number)
-    record(6).save(tmp_path / "kept.json")
-
-    def times(text):
-        return [found.value("step_time_s") for found in load_runs(text)]
-
-    assert times(f"{tmp_path}/main") == [1, 2, 3]
-    assert times(f"{tmp_path}/main/2") == [2]
-    assert times(f"{tmp_path}/seeds") == [4, 5]
-    assert times(f"{tmp_path}/main/1,{tmp_path}/kept.json") == [1, 6]
-    (tmp_path / "empty").mkdir()
-    for nothing in ("empty", "nowhere"):
-        with pytest.raises(FileFormatError):
-            load_runs(f"{tmp_path}/{nothing}")
 
 
 def test_a_figure_that_is_missing_is_an_error_and_never_a_pass():

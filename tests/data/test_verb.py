@@ -16,6 +16,7 @@ from PIL import Image
 
 from chronograd.cli.main import main
 from chronograd.data import datasets
+from chronograd.data.answer import data_set, describe
 from chronograd.data.labels import write_labels
 from chronograd.job import Data
 
@@ -56,6 +57,19 @@ def test_many_classes_are_cut_on_the_terminal_only(capsys: pytest.CaptureFixture
     words = ("synthetic", "shape=[1,2,2]", "classes=60")
     assert "… and 20 more; --json has all" in run(capsys, *words)
     assert len(json.loads(run(capsys, *words, "--json"))["classes"]) == 60
+
+
+def test_python_gets_the_same_answer() -> None:
+    data = Data(name="digits", normalisation="raw")
+    shown = describe(data, data_set(data), is_page=True)
+    card, classes, pixels = shown.sections
+    assert card.takeaway == "1,437 training and 360 test images of 10 classes; one image is 1 × 8 × 8 = 64 numbers."
+    assert card.figure is not None
+    assert len(card.figure.rows()) == 8
+    largest = max(shown.data["classes"], key=lambda row: row["train_images"])
+    assert f"answer {largest['name']} is right for {largest['test_images'] / 3.6:.1f} % of the test" in classes.takeaway
+    assert pixels.takeaway == "With normalisation raw, pixels of 0 … 16 become 0 … 255."
+    assert describe(data, data_set(data)).sections[0].figure is None
 
 
 def test_probabilities_are_summed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

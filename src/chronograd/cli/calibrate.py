@@ -22,48 +22,11 @@ def command(context: click.Context, precisions: tuple[str, ...], out: Path | Non
     """
     if context.invoked_subcommand is not None:
         return
-    from chronograd.calibrate.machine import calibrate, calibrate_link, save_local
-    from chronograd.hardware import catalog
+    from chronograd.calibrate.answer import calibrate
 
     with common.progress("calibrating") as report:
-        device = save_local(calibrate(precisions=precisions or ("fp32",), progress=report))
-        if device.kind == "cpu":
-            calibrate_link()
-    if out is not None:
-        device.save(out)
-    settings = (device.calibration or {})["settings"]
-    if as_json:
-        common.print_json(device.model_dump(mode="json"))
-        return
-    from chronograd.units import percent, si
-
-    rows = [
-        (
-            s["precision"],
-            s["mode"],
-            str(s["processes"]),
-            str(s["threads"]),
-            si(s["peak_flops_per_s"], "FLOP/s"),
-            si(s["bandwidth_bytes_per_s"], "B/s"),
-            f"{1e6 * (s['classes']['elementwise.forward'][s['rates'].index('launch_s')] + s['host_launch_s']):.1f} µs",
-            percent(s["provenance"]["error_in_sample"]),
-            percent(s["provenance"]["error_left_out"]),
-        )
-        for s in settings
-    ]
-    columns = (
-        "precision",
-        "mode",
-        "ranks",
-        "threads",
-        "peak reached",
-        "bandwidth reached",
-        "per operator",
-        "error, fitted blocks",
-        "error, blocks left out",
-    )
-    common.print_table(columns, rows, title=f"local: {device.title}", right=range(2, 9))
-    click.echo(f"saved to {catalog.user_device_path('local')}")
+        calibrated = calibrate(precisions or ("fp32",), out=out, progress=report)
+    common.show(calibrated, as_json)
 
 
 @command.command(name="links")
@@ -87,63 +50,19 @@ def links_command(worlds: str | None, collectives: tuple[str, ...], seconds: flo
     chronograd calibrate links --world 2,4 --collective all_reduce
     chronograd calibrate links --hosts node1,node2 --name ethernet-here
     """
-    from chronograd.calibrate import links
+    from chronograd.calibrate import answer, links
 
     if (hosts is None) != (name is None):
         raise click.UsageError("--hosts and --name go together: the link between those hosts is kept under that name")
     if hosts is not None and worlds is not None:
         raise click.UsageError("--hosts has one process on each host; leave --world out")
-    counts, seats = common.whole_numbers("--world", worlds or "2"), []
-    if hosts is not None and name is not None:
-        from chronograd.launch.hosts import parse
-        from chronograd.launch.hosts import seats as seats_on
-
-        links.check_name(name)
-        places = parse(hosts)
-        counts, seats = [len(places)], seats_on(len(places), places)
     with common.progress("timing collectives") as report:
-        rows = links.measure_links(
-            counts, collectives or links.COLLECTIVES, seconds_each=seconds, progress=report, seats=seats
+        timed = answer.calibrate_links(
+            common.whole_numbers("--world", worlds or "2"),
+            collectives or links.COLLECTIVES,
+            seconds_each=seconds,
+            hosts=hosts,
+            name=name or links.LOOPBACK,
+            progress=report,
         )
-    fits = [
-        links.fit(rows, timed, has_burst=bool(seats))
-        for timed in links.COLLECTIVES
-        if any(row.collective == timed for row in rows)
-    ]
-    found = next((fit for fit in fits if fit.collective == "all_reduce"), None)
-    between = [seat.host.name for seat in seats]
-    link = None if found is None else links.link_of(found, counts, name or links.LOOPBACK, between)
-    path = links.save(link) if link is not None else None
-    if as_json:
-        shown = None if link is None else link.model_dump(mode="json")
-        data = {"rows": [row.row() for row in rows], "fits": [vars(fit) for fit in fits], "link": shown}
-        common.print_json(data)
-        return
-    from chronograd.units import percent, si
-    from chronograd.units import seconds as as_time
-
-    common.print_table(
-        ("collective", "processes", "size", "time", "middle 80 %", "n", "algbw", "busbw"),
-        [
-            (row.collective, str(row.world), si(row.bytes, "B"), as_time(row.seconds),
-             f"{as_time(row.low)} … {as_time(row.high)}", str(row.n), si(row.algbw, "B/s"), si(row.busbw, "B/s"))
-            for row in rows
-        ],
-        right=(1, 2, 3, 4, 5, 6, 7),
-    )  # fmt: skip
-    common.print_table(
-        ("fitted", "latency α", "bandwidth 1/β", "at once", "median error"),
-        [
-            (
-                f.collective,
-                as_time(f.latency_s),
-                si(f.bandwidth_bytes_per_s, "B/s"),
-                si(f.burst_bytes, "B"),
-                percent(f.error),
-            )
-            for f in fits
-        ],
-        right=(1, 2, 3, 4),
-    )
-    if link is not None:
-        click.echo(f"saved to {path}: the link {link.name}, from all-reduces")
+    common.show(timed, as_json)

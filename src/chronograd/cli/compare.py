@@ -26,13 +26,15 @@ def command(context: click.Context, a: str, b: str, conditions: tuple[str, ...],
     chronograd compare runs/a runs/b
     chronograd compare runs/main runs/change --fail-if "step_time > 5%" --fail-if "memory_peak > 10%"
     """
-    from chronograd.compare import answer, gate
-    from chronograd.record import Record
+    from chronograd import listing
+    from chronograd.compare import answer
 
     if strict and not conditions:
         raise click.UsageError("--strict is of --fail-if.")
     if conditions:
-        compared = answer.judge(gate.load_runs(a), gate.load_runs(b), conditions, strict)
+        baseline, changed = (list(listing.records(side, each_seed=True).values()) for side in (a, b))
+        compared = answer.judge(baseline, changed, conditions, strict)
     else:
-        compared = answer.compare(Record.load(a), Record.load(b))
+        hint = "name one of them, or judge all with --fail-if"
+        compared = answer.compare(*(listing.load(listing.one_run(side, hint=hint)) for side in (a, b)))
     context.exit(show(compared, as_json))

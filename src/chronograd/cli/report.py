@@ -10,24 +10,26 @@ from chronograd.cli.common import has_events, json_option, print_json, write_eve
 
 
 @click.command("report")
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=Path("report.html"), show_default=True,
               help="Where to write the page.")  # fmt: skip
 @click.option("--notebook", "with_notebook", is_flag=True, help="Also write an executed notebook beside the page.")
 @json_option
-def command(runs: tuple[Path, ...], out: Path, with_notebook: bool, as_json: bool) -> None:
-    """Write a page about RUNs: run directories or record files, predicted and measured.
+def command(runs: tuple[str, ...], out: Path, with_notebook: bool, as_json: bool) -> None:
+    """Write a page about RUNs: run directories, record files or folders of them, predicted and measured.
 
     TensorBoard events of RUNs that were cut off before all were written are made whole.
     """
+    from chronograd import listing
     from chronograd.record import write_aside
     from chronograd.report.html import render_html
-    from chronograd.report.runs import generic_page, load_runs
+    from chronograd.report.runs import generic_page
     from chronograd.rundir import RunDir
 
-    for run in filter(has_events, runs):
-        write_events(RunDir.open(run))
-    page = generic_page(load_runs(runs))
+    for _, run in listing.runs(*runs):
+        if has_events(run):
+            write_events(RunDir.open(run))
+    page = generic_page(listing.records(*runs))
     out.parent.mkdir(parents=True, exist_ok=True)
     write_aside(out, render_html(page))
     notebook = out.with_suffix(".ipynb") if with_notebook else None

@@ -24,13 +24,18 @@ def command() -> None:
 @common.json_option
 def list_(as_json: bool) -> None:
     """List the studies: name, question, sizes."""
+    from chronograd.answer import Answer, Section, Table
     from chronograd.studies import studies
 
-    found = studies().values()
-    if as_json:
-        common.print_json([{"name": s.name, "question": s.question, "sizes": list(s.sizes)} for s in found])
-        return
-    common.print_table(["study", "question", "sizes"], [[s.name, s.question, ", ".join(s.sizes)] for s in found])
+    known = studies().values()
+    rows = [[s.name, s.question, ", ".join(s.sizes)] for s in known]
+    section = Section(
+        title="Studies",
+        takeaway=f"{len(rows)} studies; `chronograd study run NAME --size SIZE` runs one.",
+        table=Table(("study", "question", "sizes"), rows),
+    )
+    data = [{"name": s.name, "question": s.question, "sizes": list(s.sizes)} for s in known]
+    common.show(Answer("Studies", sections=[section], data=data), as_json)
 
 
 @command.command()

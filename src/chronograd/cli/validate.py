@@ -26,40 +26,12 @@ def command(calibrate: int, seed: int, limit: int | None, prior: str, as_json: b
     Errors are of the predicted time, as shares of the measured one. Nothing that was fitted to a table of the same name
     is used.
     """
+    from chronograd.calibrate.answer import validate
     from chronograd.calibrate.table_answer import described
-    from chronograd.calibrate.tables import validate
-    from chronograd.units import percent
 
     table, device = stated_table(**stated)
     if not as_json:
         click.echo(f"{table.name}: {described(table, device)}")
     with common.progress("tracing") as report:
-        found = validate(table, device, calibrate=calibrate, seed=seed, prior=prior, limit=limit, progress=report)
-    if as_json:
-        common.print_json(found)
-        return
-    click.echo(
-        f"fitted to {calibrate} rows of seed {seed}, starting from {found['prior']}; {found['n']} others predicted"
-    )
-    names = ("mape", "median_ape", "p90_ape", "worst", "coverage80")
-    header = ("mean error", "median", "90 % are below", "worst", "80 % interval covers")
-    common.print_table(header, [[percent(found[n]) for n in names]], right=range(5))
-    families = sorted(found["families"].items(), key=lambda kv: -kv[1]["n"])[:15]
-    common.print_table(
-        ("family", "rows", "mean error"), [(k, str(v["n"]), percent(v["mape"])) for k, v in families], right=(1, 2)
-    )
-    common.print_table(
-        ("furthest off", "size", "predicted / measured", "time by operator"),
-        [
-            (
-                w["model"],
-                str(w["image_size"]),
-                f"{w['predicted_over_measured']:.2f}",
-                ", ".join(f"{k} {percent(v)}" for k, v in w["share_by_family"].items()),
-            )
-            for w in found["worst_rows"]
-        ],
-        right=(1, 2),
-    )
-    if found["left_out"]:
-        click.echo(f"{len(found['left_out'])} rows could not be traced as the table has them")
+        scored = validate(table, device, calibrate=calibrate, seed=seed, prior=prior, limit=limit, progress=report)
+    common.show(scored, as_json)

@@ -21,15 +21,13 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from scipy import stats
 
-from chronograd.errors import FileFormatError, InputError, NotFoundError
+from chronograd.errors import InputError, NotFoundError
 from chronograd.record import QUANTITIES, Quantity, Record
-from chronograd.rundir import is_run_dir
 from chronograd.units import quantity
 
 CONFIDENCE = 0.95
@@ -186,32 +184,11 @@ def judge(condition: Condition, baseline: Sequence[Record], runs: Sequence[Recor
     )
 
 
-def load_runs(text: str) -> list[Record]:
-    """The records of a side: a run directory, a record file, a folder of runs, or several of them with commas between.
-
-    A run over several seeds counts as one run per seed. Raises FileFormatError where there is none.
-    """
-    words = [text] if Path(text).exists() else [word for word in text.split(",") if word]
-    return [record for word in words for record in _records_at(Path(word))]
-
-
 def differences_of_setting(a: Record, b: Record) -> list[str]:
     """Words on what two records differ in that would explain a change: what they ran on, and with how many."""
     pairs = [(name, a.cluster.get(name), b.cluster.get(name)) for name in ("ran_on", "count", "threads", "device")]
     pairs += [("backend", a.backend, b.backend), ("kind", a.kind, b.kind)]
     return [f"{name} {left or 'unknown'} and {right or 'unknown'}" for name, left, right in pairs if left != right]
-
-
-def _records_at(path: Path) -> list[Record]:
-    if not path.is_dir():
-        return [Record.load(path)]
-    seeds = [p for p in sorted(path.glob("seed-*")) if (p / "record.json").exists()]
-    if is_run_dir(path):
-        return [Record.load(p) for p in seeds] or [Record.load(path)]
-    inside = [p for p in sorted(path.iterdir()) if is_run_dir(p)]
-    if not inside:
-        raise FileFormatError(f"{path} is no run and holds none", "`chronograd records` lists what there is")
-    return [record for p in inside for record in _records_at(p)]
 
 
 def _figure(condition: Condition, record: Record) -> Quantity:

@@ -7,16 +7,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from chronograd import files
-from chronograd.errors import FileFormatError, InputError
+from chronograd.errors import InputError
 from chronograd.explain import profiler
 from chronograd.explain import ranks as across
 from chronograd.explain.causes import CAUSES, Finding
 from chronograd.explain.evidence import Evidence, of_record, read
 from chronograd.explain.split import Split, split
-from chronograd.record import FORMAT as RECORD_FORMAT
+from chronograd.listing import is_record
+from chronograd.listing import runs as runs_of
 from chronograd.record import Record
-from chronograd.rundir import is_run_dir
 
 
 @dataclass(frozen=True)
@@ -72,10 +71,10 @@ def explain(paths: Sequence[Path]) -> Explanation:
 
     Raises: InputError for nothing or the same run twice; FileFormatError, RunError as reading does.
     """
+    paths = [path for _, path in runs_of(*paths)]
     if len({path.resolve() for path in paths}) < len(paths):
         raise InputError("the same run is given twice", "name each run once")
-    paths = [path.parent if path.name == "record.json" and is_run_dir(path.parent) else path for path in paths]
-    records = {path: Record.load(path) for path in paths if path.is_file() and _is_record(path)}
+    records = {path: Record.load(path) for path in paths if path.is_file() and is_record(path)}
     traces = [path for path in paths if path.is_file() and path not in records]
     runs = [read(path) for path in paths if not path.is_file()]
     runs += [of_record(record, path.name) for path, record in records.items()]
@@ -85,15 +84,6 @@ def explain(paths: Sequence[Path]) -> Explanation:
     if len(runs) > 1:
         explained = [explained[0], *(_beside(runs[0], one) for one in explained[1:])]
     return Explanation(explained, across.compare(runs) if len(runs) > 1 else [])
-
-
-def _is_record(path: Path) -> bool:
-    """By its first words; traces may be gigabytes."""
-    try:
-        with files.open_plain(path) as stream:
-            return RECORD_FORMAT.encode() in stream.read(200)
-    except OSError as error:
-        raise FileFormatError(f"cannot read {path}: {error.strerror}") from None
 
 
 def explain_one(run: Evidence) -> Explained:

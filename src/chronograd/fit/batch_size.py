@@ -20,6 +20,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from chronograd import job as jobs
+from chronograd import listing
 from chronograd.errors import InputError
 from chronograd.fit.learning_curves import Metric
 from chronograd.fit.speed import redrawn
@@ -65,7 +66,7 @@ def read_runs(paths: Sequence[Path], metric: Metric, target: float | None) -> li
     Raises: InputError for runs of different jobs, for several batches without a target, and for backend parameter_server, whose
         batch is one learner's; RunError and FileFormatError for what is no finished run.
     """
-    runs = [RunDir.open(path) for path in paths]
+    runs = [RunDir.open(path) for _, path in listing.runs(*paths)]
     every = [run.job() for run in runs]
     for run, job in zip(runs, every, strict=True):
         if job.backend == "parameter_server":

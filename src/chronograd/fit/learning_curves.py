@@ -20,6 +20,7 @@ from chronograd import files
 from chronograd.errors import FileFormatError, InputError, NotFoundError
 from chronograd.fit.curves import Array
 from chronograd.fit.schedule import Schedule, schedule_of
+from chronograd.listing import one_run
 from chronograd.rundir import RunDir, is_run_dir
 
 Metric = Literal["loss", "accuracy"]
@@ -84,8 +85,9 @@ def read_curve(path: Path, metric: Metric = "loss", column: str | None = None) -
     Args:
         column: name of the column or tag of the values, rather than the usual names of `metric`.
     Raises: FileFormatError naming what is wrong; NotFoundError for a column that is not there; InputError for a run without
-        such points.
+        such points, and for several runs.
     """
+    path = one_run(path)
     if path.is_dir() and is_run_dir(path) and not path.match("tensorboard"):
         return _of_run(RunDir.open(path), metric)
     if path.is_dir() or ".tfevents." in path.name:

@@ -127,7 +127,10 @@ def _panel(forecast: Forecast) -> Lines:
     marks = [Mark("x", forecast.until, "forecast from here")]
     if forecast.reached is not None:
         marks.append(Mark("y", forecast.reached.value, "target"))
-    series = [Series(curve.metric, "measured", curve.steps.tolist(), seen), Series("forecast", "predicted", x, y, low, high)]
+    series = [
+        Series(curve.metric, "measured", curve.steps.tolist(), seen),
+        Series("forecast", "predicted", x, y, low, high),
+    ]
     return Lines(unit, curve.metric, series, marks)
 
 

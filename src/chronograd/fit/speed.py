@@ -21,6 +21,7 @@ from scipy.optimize import nnls
 
 from chronograd import files
 from chronograd.errors import FileFormatError, InputError
+from chronograd.listing import runs
 from chronograd.predict.speed import NUM_COEFFICIENTS, Array, Mode, SpeedModel, terms, without_servers
 from chronograd.record import INTERVAL, Record
 from chronograd.rundir import RunDir
@@ -41,10 +42,14 @@ class Point(NamedTuple):
 
 
 def read_points(path: Path) -> list[Point]:
-    """Of a CSV file with columns workers, servers and steps_per_s or step_time_s, and maybe batch; or of one run.
+    """Of a CSV file with columns workers, servers and steps_per_s or step_time_s, and maybe batch; or of runs.
 
     Raises: FileFormatError naming the line; InputError for a run without parameter servers or step time.
     """
+    paths = [one for _, one in runs(path)]
+    if len(paths) > 1:
+        return [point for one in paths for point in read_points(one)]
+    (path,) = paths
     if path.is_dir():
         return [_of_record(RunDir.open(path).record(), path)]
     try:

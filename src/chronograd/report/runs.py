@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from chronograd.answer import Answer, Highlight, Section
@@ -43,19 +41,6 @@ class _Group:
     planned: list[Record] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
     scaled: list[Record] = field(default_factory=list)
-
-
-def load_runs(paths: Iterable[str | os.PathLike[str]]) -> dict[str, Record]:
-    """Records of run directories or record files by a short name that is unique. Raises FileFormatError."""
-    records: dict[str, Record] = {}
-    for path in paths:
-        full = Path(path).resolve()
-        stem = full.parent.name if full.name == "record.json" else full.stem if full.is_file() else full.name
-        name, i = stem, 2
-        while name in records:
-            name, i = f"{stem} ({i})", i + 1
-        records[name] = Record.load(path)
-    return records
 
 
 def generic_page(records: Mapping[str, Record], forecasts: Mapping[str, Forecast] | None = None) -> Answer:

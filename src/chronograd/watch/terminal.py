@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from chronograd.errors import RunError
+from chronograd.listing import seeds_of
 from chronograd.rundir import RunDir
 from chronograd.units import percent, seconds
 from chronograd.watch.progress import LiveRun, RankFigures, RunFigures
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 DRAW_EVERY_S = 0.4
+# Of a run that is followed: how often it is looked at, and without a terminal how often a line is said.
+POLL_S, SAY_EVERY_S = 0.2, 5.0
+# Ranks that failed are started again sooner than this, where somebody does so.
+RESTART_S = 60.0
 # Reading and drawing take at most this share of a core, which the ranks may want; with many ranks they are rarer.
 MOST_SHARE = 0.02
 SEPARATOR = " · "
@@ -80,6 +86,23 @@ class Screen:
             self.figures = live.figures()
             self._console.print(line_of(self.figures), soft_wrap=True)
             self._next_said_s = time.monotonic() + self._say_every_s
+
+
+def follow(whole: RunDir, console: Console) -> None:
+    """Show a run, or the seed that it is at, until it has a record. Raises RunError when a rank failed and none was started
+    again for a while."""
+    failed_at: float | None = None
+    with Screen(console, SAY_EVERY_S) as screen:
+        while not whole.is_finished:
+            screen(next((RunDir(path) for path in reversed(seeds_of(whole.path))), whole))
+            figures = screen.figures
+            if figures is None or figures.phase != "failed":
+                failed_at = None
+            else:
+                failed_at = failed_at or time.monotonic()
+                if time.monotonic() - failed_at > RESTART_S:
+                    raise RunError(figures.error, f"then go on with `chronograd train --resume {whole.path}`")
+            time.sleep(POLL_S)
 
 
 def epoch_text(line: dict[str, Any], num_epochs: int | None) -> str:

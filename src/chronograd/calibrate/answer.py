@@ -1,0 +1,220 @@
+"""What `calibrate` and `validate` say: this machine as a device, its links, and how well a table is predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from chronograd.answer import Answer, Section, Table
+from chronograd.calibrate import links, machine
+from chronograd.calibrate.tables import validate as validate_table
+from chronograd.figure import Figure, Lines, Series
+from chronograd.fit.tables import Table as Throughputs
+from chronograd.hardware import catalog
+from chronograd.hardware.catalog import Device
+from chronograd.launch import hosts as host_list
+from chronograd.units import percent, seconds, si
+
+# Families of networks that a terminal shows.
+MOST_FAMILIES = 15
+
+
+def calibrate(
+    precisions: Sequence[str] = ("fp32",),
+    *,
+    out: Path | None = None,
+    progress: machine.Progress = lambda share, text: None,
+) -> Answer:
+    """Measure this machine, keep it as the device `local` and, of a CPU, its loopback link.
+
+    Args:
+        out: also save the device file (.toml) here.
+    """
+    device = machine.save_local(machine.calibrate(precisions=precisions, progress=progress))
+    if device.kind == "cpu":
+        machine.calibrate_link()
+    if out is not None:
+        device.save(out)
+    return calibrated(device)
+
+
+def calibrated(device: Device) -> Answer:
+    """What was measured of a device, for each way of running."""
+    settings: list[dict[str, Any]] = (device.calibration or {})["settings"]
+    rows = [
+        (
+            s["precision"],
+            s["mode"],
+            str(s["processes"]),
+            str(s["threads"]),
+            si(s["peak_flops_per_s"], "FLOP/s"),
+            si(s["bandwidth_bytes_per_s"], "B/s"),
+            f"{1e6 * (s['classes']['elementwise.forward'][s['rates'].index('launch_s')] + s['host_launch_s']):.1f} µs",
+            percent(s["provenance"]["error_in_sample"]),
+            percent(s["provenance"]["error_left_out"]),
+        )
+        for s in settings
+    ]
+    columns = ("precision", "mode", "ranks", "threads", "peak reached", "bandwidth reached", "per operator",
+               "error, fitted blocks", "error, blocks left out")  # fmt: skip
+    best = max(settings, key=lambda s: float(s["peak_flops_per_s"]))
+    worst = max(float(s["provenance"]["error_left_out"]) for s in settings)
+    section = Section(
+        title=f"local: {device.title}",
+        takeaway=f"{si(best['peak_flops_per_s'], 'FLOP/s')} reached in {best['precision']} on {best['threads']} threads; times "
+        f"of blocks that were left out of the fit deviate by {percent(worst)} at most.",
+        table=Table(columns, rows, set(range(2, 9))),
+        caption=f"saved to {catalog.user_device_path('local')}",
+    )
+    return Answer("This machine", sections=[section], data=device.model_dump(mode="json"))
+
+
+def calibrate_links(
+    worlds: Sequence[int] = (2,),
+    collectives: Sequence[str] = links.COLLECTIVES,
+    *,
+    seconds_each: float = 0.4,
+    hosts: str | None = None,
+    name: str = links.LOOPBACK,
+    progress: machine.Progress = lambda share, text: None,
+) -> Answer:
+    """Time collectives between processes, and keep what was fitted to the all-reduces as a link.
+
+    Args:
+        worlds: numbers of processes of this machine; with hosts there is one on each.
+        hosts: blocks of names as `launch.hosts.parse` reads them.
+        name: of the link.
+    Raises: InputError for what cannot be the name of a link, and as `measure_links`.
+    """
+    counts, seats = list(worlds), []
+    if hosts is not None:
+        links.check_name(name)
+        places = host_list.parse(hosts)
+        counts, seats = [len(places)], host_list.seats(len(places), places)
+    rows = links.measure_links(counts, collectives, seconds_each=seconds_each, progress=progress, seats=seats)
+    fits = [
+        links.fit(rows, collective, has_burst=bool(seats))
+        for collective in links.COLLECTIVES
+        if any(row.collective == collective for row in rows)
+    ]
+    reduced = next((fit for fit in fits if fit.collective == "all_reduce"), None)
+    link = None if reduced is None else links.link_of(reduced, counts, name, [seat.host.name for seat in seats])
+    saved = "" if link is None else f"saved to {links.save(link)}: the link {link.name}, from all-reduces"
+    return Answer(
+        title="Links of this machine" if hosts is None else f"Link {name}",
+        sections=[_fits_section(fits, saved), _timed_section(rows)],
+        data={
+            "rows": [row.row() for row in rows],
+            "fits": [vars(fit) for fit in fits],
+            "link": None if link is None else link.model_dump(mode="json"),
+        },
+    )
+
+
+def _fits_section(fits: Sequence[links.Fit], saved: str) -> Section:
+    first = next((fit for fit in fits if fit.collective == "all_reduce"), fits[0])
+    return Section(
+        title="Links",
+        takeaway=f"{first.collective}: {seconds(first.latency_s)} per message and {si(first.bandwidth_bytes_per_s, 'B/s')}, "
+        f"which is off by {percent(first.error)} in the median.",
+        table=Table(
+            ("fitted", "latency α", "bandwidth 1/β", "at once", "median error"),
+            [
+                (
+                    fit.collective,
+                    seconds(fit.latency_s),
+                    si(fit.bandwidth_bytes_per_s, "B/s"),
+                    si(fit.burst_bytes, "B"),
+                    percent(fit.error),
+                )
+                for fit in fits
+            ],
+            {1, 2, 3, 4},
+        ),
+        caption=saved,
+    )
+
+
+def _timed_section(rows: Sequence[links.Timed]) -> Section:
+    fastest = max(rows, key=lambda row: row.busbw)
+    series = []
+    for collective, world in dict.fromkeys((row.collective, row.world) for row in rows):
+        own = [row for row in rows if (row.collective, row.world) == (collective, world)]
+        times = ([row.seconds for row in own], [row.low for row in own], [row.high for row in own])
+        series.append(Series(f"{collective}, {world} processes", "measured", [row.bytes for row in own], *times))
+    return Section(
+        title="Collectives",
+        takeaway=f"The highest bus bandwidth is {si(fastest.busbw, 'B/s')}, of {fastest.collective} of {si(fastest.bytes, 'B')} "
+        f"over {fastest.world} processes.",
+        figure=Figure([Lines("bytes", "seconds", series, log_x=True, log_y=True)]),
+        table=Table(
+            ("collective", "processes", "size", "time", "middle 80 %", "n", "algbw", "busbw"),
+            [
+                (row.collective, str(row.world), si(row.bytes, "B"), seconds(row.seconds),
+                 f"{seconds(row.low)} … {seconds(row.high)}", str(row.n), si(row.algbw, "B/s"), si(row.busbw, "B/s"))
+                for row in rows
+            ],
+            {1, 2, 3, 4, 5, 6, 7},
+        ),
+    )  # fmt: skip
+
+
+def validate(
+    table: Throughputs,
+    device: Device,
+    *,
+    calibrate: int = 25,
+    seed: int = 0,
+    prior: str = "relatives",
+    limit: int | None = None,
+    progress: machine.Progress = lambda share, text: None,
+) -> Answer:
+    """How well a table of throughputs is predicted from a few of its rows. Arguments and errors as `tables.validate`."""
+    scores = validate_table(table, device, calibrate=calibrate, seed=seed, prior=prior, limit=limit, progress=progress)
+    names = ("mape", "median_ape", "p90_ape", "worst", "coverage80")
+    header = ("mean error", "median", "90 % are below", "worst", "80 % interval covers")
+    families = sorted(scores["families"].items(), key=lambda item: -item[1]["n"])[:MOST_FAMILIES]
+    largest, worst = families[0], scores["worst_rows"][0]
+    sections = [
+        Section(
+            title=table.name,
+            takeaway=f"Predicted times are off by {percent(scores['mape'])} on average and {percent(scores['median_ape'])} in "
+            "the median.",
+            lines=[
+                f"fitted to {calibrate} rows of seed {seed}, starting from {scores['prior']}; {scores['n']} others predicted"
+            ],
+            table=Table(header, [[percent(scores[name]) for name in names]], set(range(5))),
+            caption="Errors are of the predicted time, as shares of the measured one.",
+        ),
+        Section(
+            title="By family",
+            takeaway=f"{largest[0]}, the largest family, is off by {percent(largest[1]['mape'])} on average.",
+            table=Table(
+                ("family", "rows", "mean error"),
+                [(name, str(family["n"]), percent(family["mape"])) for name, family in families],
+                {1, 2},
+            ),
+        ),
+        Section(
+            title="Furthest off",
+            takeaway=f"{worst['model']} at {worst['image_size']} is predicted to take {worst['predicted_over_measured']:.2f} "
+            "times as long as measured.",
+            table=Table(
+                ("furthest off", "size", "predicted / measured", "time by operator"),
+                [
+                    (
+                        row["model"],
+                        str(row["image_size"]),
+                        f"{row['predicted_over_measured']:.2f}",
+                        ", ".join(f"{kind} {percent(share)}" for kind, share in row["share_by_family"].items()),
+                    )
+                    for row in scores["worst_rows"]
+                ],
+                {1, 2},
+            ),
+        ),
+    ]
+    left_out = len(scores["left_out"])
+    notes = [f"{left_out} rows could not be traced as the table has them"] if left_out else []
+    return Answer(f"Validation of {table.name}", sections=sections, data=scores, notes=notes)

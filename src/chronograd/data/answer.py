@@ -1,0 +1,135 @@
+"""What `data` says of a data set: its card, images per class, pixels, and on a page sample images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from chronograd.answer import Answer, Highlight, Section, Table
+from chronograd.data import datasets
+from chronograd.data.datasets import Dataset
+from chronograd.data.summary import SampleImages, images_per_class, sample_images
+from chronograd.figure import Figure, Picture, PictureRow, Pictures, png_base64
+from chronograd.job import Data
+from chronograd.units import percent
+
+# Classes that a terminal shows; a page and the data have all.
+MOST_CLASSES = 40
+
+
+def data_set(data: Data) -> Dataset:
+    """The data set, downloaded if it is not on disk and torchvision can. Raises as `datasets.card`, `fetch` and `load`."""
+    datasets.card(data)
+    datasets.fetch(data)
+    return datasets.load(data)
+
+
+def describe(data: Data, dataset: Dataset, *, is_page: bool = False) -> Answer:
+    """A loaded data set.
+
+    Args:
+        data: what was asked for.
+        is_page: with sample images, which need Pillow, and all classes, however many.
+    """
+    card = dataset.card
+    train, test = images_per_class(dataset)
+    samples = sample_images(dataset)
+    stated = data.model_dump(mode="json", exclude_defaults=True)
+    return Answer(
+        title=f"Data set {card.name}",
+        subtitle=card.source,
+        asked=[(key, str(value)) for key, value in stated.items() if key != "name"],
+        highlights=[
+            Highlight("training images", f"{card.train_size:,}", f"{card.num_classes:,} classes"),
+            Highlight("test images", f"{card.test_size:,}"),
+            Highlight("image", _by(card.shape), "channels, height, width"),
+        ],
+        sections=[
+            _card_section(dataset, samples if is_page else ()),
+            _classes_section(dataset, train, test, len(train) if is_page else MOST_CLASSES),
+            _pixels_section(data, dataset),
+        ],
+        data={
+            "name": card.name,
+            "source": card.source,
+            "shape": list(card.shape),
+            "num_classes": card.num_classes,
+            "train_size": card.train_size,
+            "test_size": card.test_size,
+            "classes": [
+                {"name": name, "train_images": in_train, "test_images": in_test}
+                for name, in_train, in_test in zip(card.class_names, train, test, strict=True)
+            ],
+            "mean": list(dataset.mean_C),
+            "std": list(dataset.std_C),
+            "scale": list(dataset.scale_C),
+            "shift": list(dataset.shift_C),
+            "largest_pixel": dataset.top,
+            "notes": list(dataset.notes),
+            "sample_images": [{"class": s.class_name, "samples": s.samples} for s in samples],
+        },
+        notes=dataset.notes,
+    )
+
+
+def _card_section(dataset: Dataset, samples: Sequence[SampleImages]) -> Section:
+    card = dataset.card
+    rows = [
+        ("source", card.source),
+        ("image", f"{_by(card.shape)} (channels, height, width), whole numbers 0 … {dataset.top}"),
+        ("classes", f"{card.num_classes:,}"),
+        ("training images", f"{card.train_size:,}"),
+        ("test images", f"{card.test_size:,}"),
+    ]
+    return Section(
+        title=card.name,
+        takeaway=f"{card.train_size:,} training and {card.test_size:,} test images of {card.num_classes:,} classes; one image "
+        f"is {_by(card.shape)} = {math.prod(card.shape):,} numbers.",
+        figure=Figure([Pictures([_picture_row(found) for found in samples])]) if samples else None,
+        caption="The first training images of two classes, with their number in the training split as published."
+        if samples
+        else "",
+        table=Table(("property", "value"), rows),
+    )
+
+
+def _picture_row(found: SampleImages) -> PictureRow:
+    # Of images that are neither grey nor RGB, the first channel.
+    channels = found.images_NCHW if found.images_NCHW.shape[1] in (1, 3) else found.images_NCHW[:, :1]
+    pictures = (png_base64(pixels.transpose(1, 2, 0)) for pixels in channels)
+    titles = (f"number {sample:,}" for sample in found.samples)
+    return PictureRow(found.class_name, [Picture(t, p) for t, p in zip(titles, pictures, strict=True)])
+
+
+def _classes_section(dataset: Dataset, train: Sequence[float], test: Sequence[int], most: int) -> Section:
+    card = dataset.card
+    largest = max(range(card.num_classes), key=train.__getitem__)
+    counts = [f"{n:,}" if isinstance(n, int) else f"{n:,.1f}" for n in train]
+    rows = [[name, a, f"{b:,}"] for name, a, b in zip(card.class_names, counts, test, strict=True)]
+    return Section(
+        title="Classes",
+        takeaway=f"Always to answer {card.class_names[largest]} is right for {percent(test[largest] / card.test_size)} of the "
+        "test images.",
+        table=Table(("class", "training images", "test images"), rows[:most], {1, 2}),
+        caption=f"… and {len(rows) - most:,} more; --json has all" if len(rows) > most else "",
+    )
+
+
+def _pixels_section(data: Data, dataset: Dataset) -> Section:
+    channels = list(zip(dataset.scale_C, dataset.shift_C, strict=True))
+    low, high = min(0.0 - shift for _, shift in channels), max(dataset.top * scale - shift for scale, shift in channels)
+    rows = [
+        [str(number), f"{mean:.4f}", f"{std:.4f}", f"{scale:.6g}", f"{shift:.6g}"]
+        for number, (mean, std, (scale, shift)) in enumerate(zip(dataset.mean_C, dataset.std_C, channels, strict=True))
+    ]
+    return Section(
+        title="Pixels",
+        takeaway=f"With normalisation {data.normalisation}, pixels of 0 … {dataset.top} become {low:.3g} … {high:.3g}.",
+        table=Table(("channel", "mean", "standard deviation", "scale", "shift"), rows, {1, 2, 3, 4}),
+        caption="Mean and standard deviation are those of the training images with their range mapped to 0 … 1. A network "
+        "sees pixel × scale − shift.",
+    )
+
+
+def _by(shape: Sequence[int]) -> str:
+    return " × ".join(map(str, shape))

@@ -1,0 +1,203 @@
+"""Which runs there are, and which a RUN argument names: one reading for every verb.
+
+runs/mine, kept.json       a run directory, a record file
+mine                       one of the folder `runs`, where there is no file of that name
+runs/sweep                 a folder: every run directory and record file in it
+runs/one,runs/two          several, with commas between
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from chronograd import files
+from chronograd.answer import Answer, Section, Table
+from chronograd.errors import FileFormatError, InputError
+from chronograd.record import FORMAT, Record
+from chronograd.rundir import DEFAULT_PARENT, RunSummary, is_run_dir, list_runs
+from chronograd.units import quantity
+
+PathLike = str | os.PathLike[str]
+HEADLINES = ("step_time_s", "throughput_samples_per_s", "test_accuracy", "training_time_s")
+COLUMNS = (
+    *("record", "state", "network", "data", "backend", "on"),
+    *("step time", "throughput", "accuracy", "trained in"),
+)
+
+
+def runs(*texts: PathLike, parent: PathLike = DEFAULT_PARENT, each_seed: bool = False) -> list[tuple[str, Path]]:
+    """The runs that RUN arguments name, each with a short name that no other has.
+
+    What is no run, such as a trace of a profiler or nothing at all, comes back as it is, for its reader to refuse.
+
+    Args:
+        parent: where a name is looked for that is no path.
+        each_seed: a run over several seeds counts as its finished seeds, not as one.
+    """
+    paths = [path for text in texts for word in _words(text, parent) for path in _expanded(word)]
+    named: dict[str, Path] = {}
+    for path in paths:
+        seeds = [seed for seed in seeds_of(path) if (seed / "record.json").exists()] if each_seed else []
+        for one in seeds or [path]:
+            full = one.resolve()
+            stem = full.stem if full.is_file() else f"{path.resolve().name}/{full.name}" if seeds else full.name
+            name, number = stem, 2
+            while name in named:
+                name, number = f"{stem} ({number})", number + 1
+            named[name] = one
+    return list(named.items())
+
+
+def one_run(text: PathLike, parent: PathLike = DEFAULT_PARENT, hint: str = "name one of them") -> Path:
+    """The run that an argument names where there can be one only. Raises InputError if it names several."""
+    named = runs(text, parent=parent)
+    if len(named) != 1:
+        names = [name for name, _ in named]
+        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+        raise InputError(f"{os.fspath(text)!r} names {len(named)} runs, not one{': ' * bool(names)}{shown}", hint)
+    return named[0][1]
+
+
+def records(*texts: PathLike, each_seed: bool = False) -> dict[str, Record]:
+    """The records of the runs that arguments name. Raises FileFormatError where there is none."""
+    return {name: load(path) for name, path in runs(*texts, each_seed=each_seed)}
+
+
+def load(path: Path) -> Record:
+    """The record of a run. Raises FileFormatError, also for a folder without runs."""
+    if path.is_dir() and not is_run_dir(path):
+        raise FileFormatError(f"no record at {path}: it is no run and holds none", "`chronograd records` lists runs")
+    return Record.load(path)
+
+
+def seeds_of(path: Path) -> list[Path]:
+    """The runs of a run over several seeds, in order of seeds; none if it is a single run."""
+    found = [one for one in path.glob("seed-*") if one.name[5:].isdecimal()] if is_run_dir(path) else []
+    return sorted(found, key=lambda one: int(one.name[5:]))
+
+
+def is_record(path: Path) -> bool:
+    """Whether a file is a record, by its first words: traces may be gigabytes. Raises FileFormatError."""
+    try:
+        with files.open_plain(path) as stream:
+            return FORMAT.encode() in stream.read(200)
+    except OSError as error:
+        raise FileFormatError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _words(text: PathLike, parent: PathLike) -> list[Path]:
+    """The paths of one argument. A path that is there may have a comma in it. Raises InputError for no word."""
+    whole = os.fspath(text)
+    words = [whole] if os.path.exists(whole) else [word for word in whole.split(",") if word]
+    if not words:
+        raise InputError(f"{whole!r} names no run", "`chronograd records` lists what there is")
+    inside = [os.path.join(parent, word) for word in words]
+    return [
+        Path(there if os.path.exists(there) and not os.path.exists(word) else word)
+        for word, there in zip(words, inside, strict=True)
+    ]
+
+
+def _expanded(path: Path) -> list[Path]:
+    """The runs of a folder; what is one run, or none, as it is."""
+    if path.name == "record.json" and is_run_dir(path.parent):
+        return [path.parent]
+    if not path.is_dir() or is_run_dir(path):
+        return [path]
+    inside = sorted(one for one in path.iterdir() if not one.name.startswith("."))
+    return [
+        one for one in inside if is_run_dir(one) or (one.suffix == ".json" and one.is_file() and is_record(one))
+    ] or [path]
+
+
+# -- the list -----------------------------------------------------------------------------------------------
+
+
+def listing(
+    parent: PathLike = DEFAULT_PARENT, *, job: str | None = None, kind: str | None = None, device: str | None = None
+) -> Answer:
+    """What was predicted and measured, directly in a folder: run directories and record files.
+
+    Args:
+        job: only those whose network, data, backend or title has this in it, in any case.
+        kind: only those that are predicted, measured, unfinished or damaged.
+        device: only those whose device, or what they ran on, has this in it.
+    """
+    rows = [
+        summary
+        for summary in list_runs(parent)
+        if (kind is None or summary.state == kind)
+        and _has(_job_words(summary), job)
+        and _has(_device_words(summary), device)
+    ]
+    wanted = " that match" if job or kind or device else ""
+    section = Section(
+        title=f"Records in {os.fspath(parent)}",
+        takeaway=_counted(rows) if rows else f"There are no records{wanted} in {os.fspath(parent)}.",
+        table=Table(COLUMNS, [_row(summary) for summary in rows], {6, 7, 8, 9}),
+        lines=[f"{summary.path.name} is damaged: {summary.problem}" for summary in rows if summary.problem],
+    )
+    return Answer("Records", sections=[section], data=[_entry(summary) for summary in rows])
+
+
+def _counted(rows: Sequence[RunSummary]) -> str:
+    """How many there are of each state, and which is the newest."""
+    states = [summary.state for summary in rows]
+    counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
+    finished = [summary for summary in rows if summary.record is not None]
+    newest = max(finished, key=lambda summary: summary.record.created if summary.record else "", default=None)
+    told = f"; the newest is {newest.path.name}" if newest is not None and len(rows) > 1 else ""
+    return f"{len(rows)} record{'s' * (len(rows) != 1)}: {', '.join(counts)}{told}."
+
+
+def _row(summary: RunSummary) -> list[str]:
+    record = summary.record
+    figures = ["–"] * len(HEADLINES)
+    if record is not None:
+        figures = [quantity(record[name].value, record[name].unit) for name in HEADLINES]
+    network, data = (str(summary.job.get(section, {}).get("name", "–")) for section in ("network", "data"))
+    backend = str(summary.job.get("backend", "–"))
+    return [summary.path.name, summary.state, network, data, backend, _ran_on(summary), *figures]
+
+
+def _ran_on(summary: RunSummary) -> str:
+    """Such as 8x v100, and for what was measured what it ran on."""
+    cluster: dict[str, Any] = summary.job.get("cluster", {})
+    if summary.record is not None:
+        cluster = {**cluster, **summary.record.cluster}
+    where = cluster.get("ran_on") or cluster.get("device")
+    return f"{cluster.get('count', 1)}x {where}" if where else "–"
+
+
+def _device_words(summary: RunSummary) -> str:
+    return f"{_ran_on(summary)} {summary.job.get('cluster', {}).get('device', '')}"
+
+
+def _job_words(summary: RunSummary) -> str:
+    job = summary.job
+    title = summary.record.title if summary.record is not None else ""
+    parts = (job.get("network", {}).get("name"), job.get("data", {}).get("name"), job.get("backend"), title)
+    return " ".join(str(part) for part in (*parts, summary.path.name) if part)
+
+
+def _has(text: str, wanted: str | None) -> bool:
+    return wanted is None or wanted.lower() in text.lower()
+
+
+def _entry(summary: RunSummary) -> dict[str, Any]:
+    record = summary.record
+    quantities = record.quantities if record is not None else {}
+    return {
+        "path": str(summary.path),
+        "state": summary.state,
+        "problem": summary.problem,
+        "title": record.title if record is not None else "",
+        "created": record.created if record is not None else "",
+        "job": summary.job,
+        "cluster": record.cluster if record is not None else {},
+        "backend": record.backend if record is not None else "",
+        "quantities": {name: q.model_dump(mode="json") for name, q in quantities.items()},
+    }
