@@ -17,7 +17,8 @@ from benchmarks.fuzzing import damage, pack
 from benchmarks.fuzzing.pack import Entry
 from benchmarks.fuzzing.seeds import run_entries, small_trace
 from chronograd import job as jobs
-from chronograd.cli import common, records
+from chronograd import listing
+from chronograd.cli import common
 from chronograd.data.cards import DatasetCard
 from chronograd.errors import ChronogradError, InputError
 from chronograd.explain import wall_times
@@ -261,8 +262,8 @@ def use_record(record: Record) -> None:
 
 def use_summary(summary: Any) -> None:
     """What `chronograd records` shows of it."""
-    records._row(summary), records._job_words(summary), records._device_words(summary)
-    json.dumps(records._as_data(summary), allow_nan=False)
+    listing._row(summary), listing._job_words(summary), listing._device_words(summary)
+    json.dumps(listing._entry(summary), allow_nan=False)
 
 
 def _record_seeds() -> list[bytes]:

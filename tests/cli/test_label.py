@@ -20,11 +20,24 @@ from chronograd.train.labelling import data_of, label
 from chronograd.train.place import Place
 from chronograd.train.step import TrainingStep
 
+NETWORKS = Path(__file__).parent.parent / "train"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of a network that has learned a part of digits; tests only read it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(NETWORKS))
+        return train(tmp_path_factory.mktemp("label") / "teacher")
+
 
 @pytest.fixture
-def teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The run of a network that has learned a part of digits."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "train"))
+def teacher(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(NETWORKS))
+    return trained
+
+
+def train(out: Path) -> Path:
     training = {"recipe": "sgd-one-cycle", "learning_rate": 0.1, "batch": 20, "epochs": 5}
     data = {"name": "digits", "samples": 300}
     job = jobs.from_dict({"network": {"name": "tiny_networks:plain"}, "data": data, "training": training})
@@ -32,7 +45,7 @@ def teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     step = TrainingStep(job, datasets.load(job.data), place)
     for index in range(step.num_steps):
         step.run(index)
-    run = RunDir.create(job, out=tmp_path / "teacher")
+    run = RunDir.create(job, out=out)
     checkpoint.save(run.checkpoints, step, Progress(step=step.num_steps, epoch=5))
     return run.path
 
