@@ -1,7 +1,7 @@
 """Chronograd: a performance lab for deep learning.
 
-`chronograd.record(...)` around a training loop of your own writes the same record as `chronograd measure`;
-see chronograd.measure.user_loop. Importing this package imports no torch.
+The verbs of the command line are functions of this package; `chronograd.api` documents them. A verb that shares its name with a
+room, such as `chronograd.predict`, is that room, made callable. Importing this package imports no torch.
 """
 
 from __future__ import annotations
@@ -9,31 +9,55 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from chronograd.api import (
+        compare,
+        count,
+        explain,
+        fit,
+        measure,
+        plan,
+        predict,
+        record,
+        report,
+        show,
+        train,
+    )
+
+__all__ = ["compare", "count", "explain", "fit", "measure", "plan", "predict", "record", "report", "show", "train"]
 
 
-class _RecordModule(ModuleType):
-    """The module chronograd.record, which is also the function that records a loop."""
+class _Room(ModuleType):
+    """A room that is also the function of its verb."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        from chronograd.measure.user_loop import record
-
-        return record(*args, **kwargs)
+        return getattr(importlib.import_module("chronograd.api"), self.__name__.rpartition(".")[2])(*args, **kwargs)
 
 
 class _Package(ModuleType):
-    """This package. `chronograd.record` names a module and a function: the module is made callable on import."""
+    """This package: rooms that share their name with a verb are made callable when they are imported."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "record" and type(value) is ModuleType:
-            value.__class__ = _RecordModule
+        if name in __all__ and type(value) is ModuleType:
+            value.__class__ = _Room
         super().__setattr__(name, value)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "record":
-        return importlib.import_module("chronograd.record")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return importlib.import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"{__name__}.{name}":
+            raise
+    return getattr(importlib.import_module("chronograd.api"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 sys.modules[__name__].__class__ = _Package

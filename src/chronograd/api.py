@@ -1,0 +1,281 @@
+"""The verbs as Python functions: `chronograd.predict(...)` does what `chronograd predict ...` does.
+
+Each takes a job, the path of a job file, or (where only counting is needed) the name of a network or a `torch.nn.Module`, and
+returns an `Answer`: `answer.sections` say it, `answer.data` is what `--json` prints, `answer.records` are what it rests on.
+`chronograd.show(answer)` prints it. Importing this needs no torch; what needs it says so with MissingExtraError.
+
+    answer = chronograd.predict(model, on="v100", input_shape=(3, 224, 224), batch=64)
+    answer.records["v100"].value("step_time_s")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from pydantic import BaseModel
+
+from chronograd import job as jobs
+from chronograd import listing
+from chronograd.answer import Answer
+from chronograd.errors import InputError
+from chronograd.job import Job
+from chronograd.trace import Trace
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from chronograd.measure.user_loop import LoopRecorder
+
+PathLike = str | os.PathLike[str]
+JobLike = Job | PathLike
+VERBS = ("count", "predict", "measure", "train", "compare", "plan", "fit", "explain", "report", "record", "show")
+
+
+def count(network: JobLike | Trace | nn.Module, *overrides: str, batch: int | None = None, optimizer: str | None = None,
+          with_work: bool = False, **options: Any) -> Answer:  # fmt: skip
+    """Parameters, MACs, FLOPs, activations, memory and receptive fields.
+
+    Args:
+        network: a name such as `torchvision:vgg19`, a module, a job, or a saved trace.
+        overrides: `FIELD=VALUE` of a job.
+        batch: samples of a step; by default one rank's share of the job's batch, else 1.
+        optimizer: whose state counts as memory: `sgd`, `sgd-momentum`, `adamw`; by default the job's, else `sgd-momentum`.
+        with_work: also each layer's formulas with its numbers in them.
+        options: of `chronograd.count.network.trace_network` or, of a module, of `chronograd.count.tracing.trace`: `input_shape`
+            (of one sample, which a module needs), `num_classes`, `mode`, `channels_last`.
+    Raises: NotFoundError, InputError, TraceError, MissingExtraError without torch.
+    """
+    from chronograd.count import answer
+    from chronograd.predict.memory import optimizer_kind
+
+    trace, job = _trace(network, overrides, options)
+    share = 1 if job is None else -(-job.training.batch // job.cluster.count)
+    kind = None if job is None else optimizer_kind(job.training.optimizer, job.training.momentum)
+    return answer.count(trace, batch or share, optimizer or kind or "sgd-momentum", with_work=with_work)
+
+
+def predict(network: JobLike | Trace | nn.Module, *overrides: str, on: str | Sequence[str] = (), trace: Trace | None = None,
+            algorithm: str | None = None, batch: int = 32, precision: str = "fp32", **options: Any) -> Answer:  # fmt: skip
+    """Step time by part, memory, throughput, utilisation and cost, each with an 80 % interval.
+
+    Args:
+        network: a job, the path of a job file, a name of a network, a trace, or a module.
+        on: devices, such as `v100` or `8xh100`, instead of the job's; one record for each, by that name.
+        trace: the job's network, counted before; then no torch is needed.
+        algorithm: of the all-reduce; a ring by default.
+        batch, precision: where there is no job: the global batch, and the precision of training.
+        options: as of `count`.
+    Raises: as `count`; NotFoundError for a device.
+    """
+    from dataclasses import replace
+
+    from chronograd.predict.answer import on_devices, predict_jobs
+
+    counted, job = (trace, None) if trace is not None else _trace(network, overrides, options)
+    is_job = job is not None or (trace is not None and not _is_network(network))
+    asked = _job(network, overrides) if is_job else _job_of(counted, batch, precision)
+    places = [on] if isinstance(on, str) else list(on)
+    answer = predict_jobs(counted, on_devices(asked, places), samples=_samples(asked) if is_job else None,
+                          algorithm=algorithm)  # fmt: skip
+    return replace(answer, records=dict(zip(places or [asked.cluster.device], answer.records.values(), strict=True)))
+
+
+def measure(job: JobLike, *overrides: str, num_steps: int = 30, warmup: int = 5, seconds: float = 60.0,
+            out: PathLike | None = None, launcher: str | None = None) -> Answer:  # fmt: skip
+    """Time a job's steps for real, on one process or many. The record's name is that of its run directory.
+
+    Args:
+        num_steps, warmup, seconds: steps to time after so many others, fewer if they take longer.
+        out: the run directory; by default a new one in `runs`.
+        launcher: `local`, `torchrun` and others; the backend's own by default.
+    Raises: InputError, JobError, RunError.
+    """
+    from chronograd.launch import jobs as runs
+
+    return _of_run(runs.measure(_job(job, overrides), num_steps=num_steps, warmup=warmup, seconds=seconds, out=out,
+                                launcher=launcher).path)  # fmt: skip
+
+
+def train(job: JobLike, *overrides: str, out: PathLike | None = None, launcher: str | None = None) -> Answer:
+    """Train a job to its epochs or target accuracy, with a checkpoint per epoch. Arguments and errors as of `measure`."""
+    from chronograd.launch import jobs as runs
+
+    return _of_run(runs.train(_job(job, overrides), out=out, launcher=launcher).path)
+
+
+def compare(a: PathLike, b: PathLike, *, fail_if: Sequence[str] = (), is_strict: bool = False) -> Answer:
+    """Two records side by side; with `fail_if`, such as `step_time > 5%`, a gate, whose `exit_status` is 1 where it fails."""
+    from chronograd.compare import answer
+
+    if fail_if:
+        baseline, changed = (list(listing.records(side, each_seed=True).values()) for side in (a, b))
+        return answer.judge(baseline, changed, fail_if, is_strict)
+    return answer.compare(*(listing.load(listing.one_run(side)) for side in (a, b)))
+
+
+def plan(job: JobLike, *overrides: str, on: Sequence[str] = (), trace: Trace | None = None, largest_batch: bool = False,
+         target_accuracy: float | None = None, budget_usd: float | None = None, deadline_s: float | None = None,
+         confidence: float = 0.8, epochs_to_target: float | None = None, curve: PathLike | None = None,
+         counts: Sequence[int] = (1, 2, 4, 8), batches: Sequence[int] = (16, 32, 64, 128)) -> Answer:  # fmt: skip
+    """The largest batch that fits, the setting for a goal, or settings by the price of a sample.
+
+    Args:
+        on: devices; all GPUs of the catalogue by default.
+        largest_batch: answer only that.
+        target_accuracy, budget_usd, deadline_s, confidence: the goal, and how surely it is to be kept.
+        epochs_to_target, curve: what the target takes: epochs, or a run or log of such a job.
+        counts, batches: numbers of devices, and batches per device.
+    Raises: InputError, NotFoundError.
+    """
+    from chronograd.plan import answer
+    from chronograd.plan.effort import effort_of
+    from chronograd.plan.goal import Goal
+    from chronograd.plan.largest import largest_batches
+
+    asked = _job(job, overrides)
+    counted = trace or _trace(asked, (), {})[0]
+    if largest_batch:
+        changed = [jobs.changed(asked, [f"cluster.device={name.lower()}"]) for name in on] or [asked]
+        return largest_batches(counted, changed)
+    samples, devices = _samples(asked), answer.devices_of(asked, on)
+    if target_accuracy is budget_usd is deadline_s is None:
+        return answer.list_settings(counted, asked, devices, counts, batches, samples=samples)
+    effort = effort_of(asked, samples, target=target_accuracy, epochs=epochs_to_target,
+                       curve=None if curve is None else Path(curve), noise=None)  # fmt: skip
+    goal = Goal(budget_usd, deadline_s, confidence)
+    return answer.reach_goal(counted, asked, devices, counts, batches, samples=samples, effort=effort, goal=goal)
+
+
+def fit(what: Literal["loss", "speed", "batch"], *sources: PathLike, **options: Any) -> Answer:
+    """A model fitted to what was measured: a learning curve's forecast, a speed model, steps by batch size.
+
+    Args:
+        what: `loss`: options of `fit.forecast.forecast`, such as `target`, and of `fit.loss_answer.read`, such as `metric`;
+            `speed` and `batch`: those of the functions in `fit.answer`.
+        sources: one run or log for `loss`; runs, or a CSV file, for the others.
+    Raises: InputError, FileFormatError.
+    """
+    from chronograd.fit import answer, loss_answer
+    from chronograd.fit.forecast import forecast
+
+    paths = [Path(source) for source in sources]
+    if what == "loss":
+        if len(paths) != 1:
+            raise InputError(f"{len(paths)} sources of one learning curve", "give one run or log")
+        named = ("metric", "column", "schedule", "drops", "planned")
+        reading = {name: options.pop(name) for name in named if name in options}
+        return loss_answer.loss(forecast(loss_answer.read(paths[0], **reading), **options))
+    if what == "speed":
+        return answer.speed(paths, **options)
+    if what == "batch":
+        return answer.batch(paths, **{"metric": "loss", **options})
+    raise InputError(f"cannot fit {what!r}", "choose loss, speed or batch")
+
+
+def explain(*runs: PathLike) -> Answer:
+    """Why it is not faster: where each step goes, and what it loses time to. Of run directories, records, profiler traces."""
+    from chronograd.explain import answer
+
+    return answer.explain([path for _, path in listing.runs(*runs)])
+
+
+def report(*runs: PathLike, out: PathLike | None = None, notebook: PathLike | None = None) -> Answer:
+    """All that records of runs can show; written as an HTML page to `out`, and as an executed notebook."""
+    from chronograd.report.runs import generic_page
+
+    answer = generic_page(listing.records(*runs))
+    if out is not None:
+        from chronograd.record import write_aside
+        from chronograd.report.html import render_html
+
+        write_aside(Path(out), render_html(answer))
+    if notebook is not None:
+        from chronograd.report.notebook import write_notebook
+
+        write_notebook(answer, Path(notebook))
+    return answer
+
+
+def record(path: PathLike | None = None, **options: Any) -> LoopRecorder:
+    """A context around a training loop of your own that writes a run; see `chronograd.measure.user_loop.record`."""
+    from chronograd.measure.user_loop import record as recorder
+
+    return recorder(path, **options)
+
+
+def show(answer: Answer) -> None:
+    """Print an answer as the command line does."""
+    from chronograd.report import terminal
+
+    terminal.show(answer)
+
+
+# -- what is asked about ------------------------------------------------------------------------------------
+
+
+def _job(given: Any, overrides: Sequence[str]) -> Job:
+    if isinstance(given, BaseModel):
+        job = cast(Job, given)
+        return jobs.changed(job, list(overrides)) if overrides else job
+    return jobs.load(Path(given), overrides)
+
+
+def _is_network(given: Any) -> bool:
+    """Whether it is no job: a trace, a module, or a name that is no job file's."""
+    if isinstance(given, BaseModel):
+        return False
+    return not isinstance(given, str | os.PathLike) or not os.fspath(given).endswith((".yaml", ".yml"))
+
+
+def _trace(given: Any, overrides: Sequence[str], options: dict[str, Any]) -> tuple[Trace, Job | None]:
+    """The trace, and the job where there is one."""
+    if not _is_network(given):
+        from chronograd.data.trace_job import trace_job
+
+        job = _job(given, overrides)
+        return trace_job(job), job
+    if isinstance(given, Trace):
+        return given, None
+    if isinstance(given, str | os.PathLike):
+        if os.fspath(given).endswith((".json", ".json.gz")):
+            return Trace.load(given), None
+        from chronograd.count.network import trace_network
+
+        return trace_network(os.fspath(given), **options), None
+    from chronograd.count.tracing import trace
+
+    shape = options.pop("input_shape", None)
+    if shape is None:
+        raise InputError(f"{type(given).__name__} does not say what its samples are", "give input_shape=(3, 224, 224)")
+    return trace(given, [shape], **options), None
+
+
+def _job_of(trace: Trace, batch: int, precision: str) -> Job:
+    """A job for a network that has none: synthetic samples of its shape."""
+    shape = [size.const for size in trace.input_shapes[0][1:]]
+    return jobs.from_dict(
+        {
+            "network": {"name": trace.network or "network"},
+            "data": {"name": "synthetic", "shape": shape, "classes": 2, "samples": max(batch, 1)},
+            "training": {"batch": batch, "precision": precision},
+        }
+    )
+
+
+def _samples(job: Job) -> int:
+    from chronograd.data.datasets import card
+
+    return card(job.data).train_size
+
+
+def _of_run(path: Path) -> Answer:
+    from dataclasses import replace
+
+    from chronograd.quantities import record_answer
+    from chronograd.record import Record
+
+    record = Record.load(path)
+    return replace(record_answer(record), records={str(path): record})

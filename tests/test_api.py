@@ -1,0 +1,109 @@
+"""The verbs as Python functions: what they are called, that they need no torch until they do, and that they answer."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+import chronograd
+from chronograd import job as jobs
+from chronograd.answer import Answer
+from chronograd.cli.main import main
+from chronograd.errors import InputError
+
+ROOT = Path(__file__).parent.parent
+DIGITS = ROOT / "examples" / "digits.yaml"
+INPUTS = Path(__file__).parent / "golden" / "inputs"
+NAMES = ["compare", "count", "explain", "fit", "measure", "plan", "predict", "record", "report", "show", "train"]
+
+
+def test_the_names_are_those_that_are_documented() -> None:
+    assert sorted(chronograd.__all__) == NAMES
+    assert all(callable(getattr(chronograd, name)) for name in NAMES)
+    assert set(NAMES) <= set(dir(chronograd))
+    with pytest.raises(AttributeError, match="no attribute 'predikt'"):
+        chronograd.predikt  # noqa: B018
+
+
+def test_rooms_stay_rooms() -> None:
+    from chronograd.predict.prediction import predict as of_the_room
+
+    assert of_the_room is not chronograd.predict
+    assert chronograd.predict.prediction.predict is of_the_room  # type: ignore[attr-defined]
+
+
+def test_predicting_from_a_trace_needs_no_torch() -> None:
+    trace, job = INPUTS / "net.json.gz", INPUTS / "job.yaml"
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('torch', 'torchvision')))\n"
+        "import chronograd; assert 'numpy' not in sys.modules\n"
+        "from chronograd.trace import Trace\n"
+        f"answer = chronograd.predict({str(job)!r}, on='v100', trace=Trace.load({str(trace)!r}))\n"
+        "print(answer.records['v100'].value('step_time_s'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) > 0
+
+
+def test_a_function_answers_as_its_verb_does(capsys: pytest.CaptureFixture[str]) -> None:
+    """What `--json` prints is the data of the answer."""
+    for verb, arguments, answer in (
+        ("count", ["lenet5"], chronograd.count("lenet5")),
+        ("compare", [INPUTS / "measured-1", INPUTS / "measured-2"],
+         chronograd.compare(INPUTS / "measured-1", INPUTS / "measured-2")),
+        ("explain", [INPUTS / "measured-1", INPUTS / "measured-2"],
+         chronograd.explain(INPUTS / "measured-1", INPUTS / "measured-2")),
+        ("fit", ["loss", INPUTS / "accuracy.csv", "--metric", "accuracy", "--to", "0.9"],
+         chronograd.fit("loss", INPUTS / "accuracy.csv", metric="accuracy", target=0.9)),
+        ("plan", [DIGITS, "--on", "v100", "--counts", "1,2"], chronograd.plan(DIGITS, on=["v100"], counts=[1, 2])),
+    ):  # fmt: skip
+        assert main([verb, *map(str, arguments), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(answer.as_data())), verb
+
+
+def test_a_gate_fails_with_its_exit_status() -> None:
+    answer = chronograd.compare(INPUTS / "measured-1", INPUTS / "measured-2", fail_if=["step_time > 5%"])
+    assert (answer.exit_status, answer.data["failed"]) == (1, True)
+
+
+def test_a_job_is_predicted_on_several_devices_by_name() -> None:
+    answer = chronograd.predict(jobs.load(DIGITS), "training.batch=128", on=["v100", "8xh100"])
+    assert list(answer.records) == ["v100", "8xh100"]
+    assert answer.records["8xh100"].job["training"]["batch"] == 128
+
+
+def test_a_module_says_what_its_samples_are() -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
+    with pytest.raises(InputError, match="input_shape"):
+        chronograd.count(network)
+    counted = chronograd.count(network, input_shape=(3, 2, 2))
+    assert counted.data["params"] == 12 * 5 + 5
+    predicted = chronograd.predict(network, on="v100", input_shape=(3, 2, 2), batch=8)
+    assert predicted.records["v100"].value("throughput_samples_per_s") == pytest.approx(
+        8 / predicted.records["v100"].value("step_time_s")
+    )
+
+
+def test_a_report_joins_runs(tmp_path: Path) -> None:
+    answer = chronograd.report(INPUTS / "measured-1", INPUTS / "measured-2", out=tmp_path / "page.html")
+    assert isinstance(answer, Answer)
+    assert len(answer.records) == 2
+    assert all(section.takeaway in (tmp_path / "page.html").read_text() for section in answer.sections[:1])
+
+
+def test_the_example_of_an_own_module_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(ROOT / "examples" / "own_module.py"))
+    printed = capsys.readouterr().out
+    assert "Predicted: step time" in printed
+    assert "Where a step goes" in printed
+    assert (tmp_path / "runs" / "own-module" / "record.json").exists()
