@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -107,3 +108,12 @@ def test_the_example_of_an_own_module_runs(
     assert "Predicted: step time" in printed
     assert "Where a step goes" in printed
     assert (tmp_path / "runs" / "own-module" / "record.json").exists()
+
+
+def test_the_page_about_python_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(ROOT)
+    for code in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.DOTALL):
+        exec(code, {})
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("v100: ")
+    assert printed[-1] == "61706 416520"
