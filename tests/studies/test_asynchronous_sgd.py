@@ -18,8 +18,8 @@ from chronograd.studies.asynchronous_sgd import (
     job,
     staleness_shares,
 )
-from chronograd.study.lab import Lab
 from chronograd.study.results import Results
+from chronograd.study.runner import StudyRunner
 
 TITLES = [
     "Accuracy after the same samples",
@@ -35,7 +35,7 @@ def test_smoke_size_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     said: list[str] = []
     settings = STUDY.sizes["smoke"]
-    results = STUDY.conduct(Lab(tmp_path, STUDY.name, "smoke", said.append), settings)
+    results = STUDY.conduct(StudyRunner(tmp_path, STUDY.name, "smoke", said.append), settings)
     rows = {row["experiment"]: row for row in results.rows["runs"]}
     assert set(rows) == set(experiments(settings))
     assert len(said) == len(rows) == 5
@@ -57,7 +57,7 @@ def made_up(seeds: int = 2) -> Results:
     settings: dict[str, Any] = {**STUDY.sizes["smoke"], "learners": [1, 2, 4], "seeds": seeds}
     rows, stale, curves = [], [], {}
     for name, one in experiments(settings).items():
-        method, ranks = name.split(", ")[0], one.cluster.count
+        method, ranks = name.split(", ")[0], one.job.cluster.count
         lost = 0.01 * (ranks - 1) if method == ASYNCHRONOUS else 0.0
         speed = {SINGLE: 100.0, SYNCHRONOUS: 90.0 * ranks}.get(method, 80.0 * ranks)
         for seed in range(seeds):

@@ -9,9 +9,10 @@ import pytest
 
 from chronograd.report.html import render_html
 from chronograd.studies import batch_augmentation as study
-from chronograd.studies.batch_augmentation import STUDY, Arm
-from chronograd.study.lab import Lab, Spread
+from chronograd.studies.batch_augmentation import STUDY, Copies
 from chronograd.study.results import Results
+from chronograd.study.rows import Spread
+from chronograd.study.runner import StudyRunner
 
 SETTINGS = {**STUDY.sizes["laptop"], "copies": [1, 2, 4], "seeds": [2, 2, 2], "longer": 4, "epochs": 4, "target": 0.5}
 
@@ -42,7 +43,7 @@ def made_up(final: dict[str, float], apart: float = 0.01) -> Results:
 
 def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     settings = STUDY.sizes["smoke"]
-    results = STUDY.conduct(Lab(tmp_path, "batch-augmentation", "smoke", lambda text: None), settings)
+    results = STUDY.conduct(StudyRunner(tmp_path, "batch-augmentation", "smoke", lambda text: None), settings)
     rows = {(row["arm"], row["seed"]): row for row in results.rows["runs"]}
     updates = settings["epochs"] * (settings["samples"] // settings["batch"])
     for copies, seeds in zip(settings["copies"], settings["seeds"], strict=True):
@@ -84,7 +85,7 @@ def test_jobs_are_looked_at_equally_often(size: str) -> None:
 
 
 def test_the_paper_size_is_the_published_setting() -> None:
-    job = study.job(STUDY.sizes["paper"], Arm(32, 100, 1))
+    job = study.job(STUDY.sizes["paper"], Copies(32, 100, 1))
     assert (job.network.name, job.data.name, job.training.batch, job.training.epochs) == (
         "resnet44",
         "cifar10",

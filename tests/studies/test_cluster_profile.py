@@ -10,15 +10,15 @@ from tools.slurm_cluster import cluster
 from chronograd.launch.slurm import commands as slurm_commands
 from chronograd.report.html import render_html
 from chronograd.studies.cluster_profile import PROCESSES, SLURM, STUDY, job, predictions
-from chronograd.study.lab import Lab
 from chronograd.study.results import Results
+from chronograd.study.runner import StudyRunner
 
 
 def check(folder: Path, launcher: str, nodes: list[int], threads: int) -> Results:
     """Conduct the smoke size, twice; make its page."""
     said: list[str] = []
     settings = {**STUDY.sizes["smoke"], "nodes": nodes, "threads": threads}
-    results = STUDY.conduct(Lab(folder, "cluster-profile", "smoke", said.append), settings)
+    results = STUDY.conduct(StudyRunner(folder, "cluster-profile", "smoke", said.append), settings)
     rows = results.rows["runs"]
     assert {row["launcher"] for row in rows} == {launcher}
     # 200 samples, 20 of a rank: 10, 5 and 3 steps in each of 3, 2 and 1 epochs.
@@ -40,7 +40,7 @@ def check(folder: Path, launcher: str, nodes: list[int], threads: int) -> Result
     assert f"From 1 to {nodes[-1]} nodes small CNN" in page.sections[0].takeaway
     assert "EfficientNet-B0 are equal within 0.4 %" in page.sections[3].takeaway
     assert render_html(page).startswith("<!doctype html>")
-    again = STUDY.conduct(Lab(folder, "cluster-profile", "smoke", said.append), settings)
+    again = STUDY.conduct(StudyRunner(folder, "cluster-profile", "smoke", said.append), settings)
     assert again.rows == results.rows  # nothing is run twice
     return results
 

@@ -9,14 +9,14 @@ import pytest
 
 from chronograd.report.html import render_html
 from chronograd.studies.cutout import CUTOUT, PIXELS, STUDY, arms, hidden_share, overfitting_takeaway
-from chronograd.study.lab import Lab
 from chronograd.study.results import Results
+from chronograd.study.runner import StudyRunner
 
 
 def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     said: list[str] = []
     settings = {**STUDY.sizes["smoke"], "seeds": 1}
-    lab = Lab(tmp_path, "cutout", "smoke", said.append)
+    lab = StudyRunner(tmp_path, "cutout", "smoke", said.append)
     results = STUDY.conduct(lab, settings)
     assert {row["augmentation"] for row in results.rows["runs"]} == set(arms(settings))
     assert all(0 <= row["accuracy"] <= 1 and row["images"] == 2 * 8 * 50 for row in results.rows["runs"])
@@ -28,7 +28,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     assert "from one seed" in page.sections[1].takeaway
     assert render_html(page).startswith("<!doctype html>")
     # Nothing is run twice.
-    again = STUDY.conduct(Lab(tmp_path, "cutout", "smoke", said.append), settings)
+    again = STUDY.conduct(StudyRunner(tmp_path, "cutout", "smoke", said.append), settings)
     assert again.rows == results.rows
     assert len(said) == 5
 

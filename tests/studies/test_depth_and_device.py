@@ -25,8 +25,8 @@ from chronograd.study.depth_runs import (
     read_logs,
     target_rows,
 )
-from chronograd.study.lab import Lab
 from chronograd.study.results import Results
+from chronograd.study.runner import StudyRunner
 
 ACCURACIES = [0.9, 0.95, 0.99]
 
@@ -54,7 +54,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     said: list[str] = []
-    results = STUDY.conduct(Lab(tmp_path, STUDY.name, "smoke", said.append), STUDY.sizes["smoke"])
+    results = STUDY.conduct(StudyRunner(tmp_path, STUDY.name, "smoke", said.append), STUDY.sizes["smoke"])
     assert len(said) == 4
     assert [row["depth"] for row in results.rows["networks"]] == [8, 14, 20]
     assert {row["network"] for row in results.rows["scored"]} == {"resnet32"}
@@ -123,7 +123,7 @@ class TestPublished:
         assert published_folder() is None
         for size, truth in (("paper", []), ("smoke", write_logs(tmp_path, [44]))):
             with pytest.raises(InputError, match="not at hand"):
-                STUDY.conduct(Lab(tmp_path, STUDY.name, size, print, truth=truth), STUDY.sizes[size])
+                STUDY.conduct(StudyRunner(tmp_path, STUDY.name, size, print, truth=truth), STUDY.sizes[size])
 
 
 def test_truth_where_it_has_no_meaning(tmp_path: Path) -> None:

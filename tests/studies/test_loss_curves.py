@@ -15,14 +15,14 @@ from chronograd.fit.schedule import Schedule
 from chronograd.report.html import render_html
 from chronograd.studies import loss_curves
 from chronograd.studies.loss_curves import BEST, FRACTIONS, METHODS, OPTIMUS, OURS, OWN, STUDY, experiments, forecasts
-from chronograd.study.lab import Lab
 from chronograd.study.results import Results
+from chronograd.study.runner import StudyRunner
 
 
 def test_smoke_size_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CHRONOGRAD_MEASURED", raising=False)
     settings = STUDY.sizes["smoke"]
-    results = STUDY.conduct(Lab(tmp_path, "loss-curves", "smoke", lambda _: None), settings)
+    results = STUDY.conduct(StudyRunner(tmp_path, "loss-curves", "smoke", lambda _: None), settings)
     assert len(experiments(settings)) == 2
     assert {row["source"] for row in results.rows["convergence"]} == {f"{OWN}, nothing"}
     assert "CHRONOGRAD_MEASURED" in results.notes[0]

@@ -26,8 +26,9 @@ from chronograd.studies.small_networks import (
     one_wrong,
     right,
 )
-from chronograd.study.lab import Lab, Spread
 from chronograd.study.results import Results
+from chronograd.study.rows import Spread
+from chronograd.study.runner import StudyRunner
 
 LAPTOP = STUDY.sizes["laptop"]
 GOOD = right(LAPTOP)
@@ -39,7 +40,7 @@ def quiet(text: str) -> None:
 
 def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     study = find("small-networks")
-    lab = Lab(tmp_path, "small-networks", "smoke", quiet)
+    lab = StudyRunner(tmp_path, "small-networks", "smoke", quiet)
     settings = study.sizes["smoke"]
     results = study.conduct(lab, settings)
     stages = [(row["network"], row["stage"]) for row in results.rows["runs"]]

@@ -18,9 +18,9 @@ from chronograd.report.html import render_html
 from chronograd.studies import staleness as study
 from chronograd.studies.staleness import STUDY
 from chronograd.study import parameter_servers as runs_of
-from chronograd.study.lab import Lab
 from chronograd.study.parameter_servers import replayed, simulated, total_variation
 from chronograd.study.results import Results, Row
+from chronograd.study.runner import StudyRunner
 
 SIMULATED = ["Two learners, by hand", "How staleness grows with learners", "n-softsync", "One slow learner"]
 COUNTED = ["Simulated, and counted on parameter servers", "Updates per second", "A run over time"]
@@ -29,7 +29,7 @@ COUNTED = ["Simulated, and counted on parameter servers", "Updates per second", 
 @pytest.mark.ray
 def test_smoke_size_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    results = STUDY.conduct(Lab(tmp_path, STUDY.name, "smoke", lambda _: None), STUDY.sizes["smoke"])
+    results = STUDY.conduct(StudyRunner(tmp_path, STUDY.name, "smoke", lambda _: None), STUDY.sizes["smoke"])
     results.save(tmp_path / "results.json")
     results = Results.load(tmp_path / "results.json")
     (run,) = results.rows["runs"]
@@ -45,7 +45,7 @@ def test_smoke_size_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
     monkeypatch.setattr(parameter_server, "available", lambda: (False, "ray not installed"))
-    return STUDY.conduct(Lab(tmp_path, STUDY.name, "smoke", lambda _: None), STUDY.sizes["smoke"])
+    return STUDY.conduct(StudyRunner(tmp_path, STUDY.name, "smoke", lambda _: None), STUDY.sizes["smoke"])
 
 
 def test_without_ray_the_simulated_part_stands_and_says_so(without_ray: Results) -> None:

@@ -13,8 +13,8 @@ from chronograd.data.labels import read_labels
 from chronograd.report.html import render_html
 from chronograd.studies import teacher_student as study
 from chronograd.studies.teacher_student import ALONE, ECHO, PRETRAINED, SOFT, STUDY, TEACHER, TOGETHER, TUNED
-from chronograd.study.lab import Lab
 from chronograd.study.results import Results
+from chronograd.study.runner import StudyRunner
 from chronograd.train.methods.teacher import Selection, select
 
 SETTINGS = {
@@ -85,7 +85,7 @@ def section(results: Results, title: str) -> Section:
 
 def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     settings = STUDY.sizes["smoke"]
-    results = STUDY.conduct(Lab(tmp_path, "teacher-student", "smoke", lambda text: None), settings)
+    results = STUDY.conduct(StudyRunner(tmp_path, "teacher-student", "smoke", lambda text: None), settings)
     rows = {(row["arm"], row["stage"]): row for row in results.rows["networks"]}
     sets = {row["set"]: row for row in results.rows["sets"]}
     assert rows[TEACHER, ""]["agreement"] == 1

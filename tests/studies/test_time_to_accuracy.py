@@ -9,8 +9,8 @@ import pytest
 from chronograd.predict.speed import OPTIMUS_RESNET50, SpeedModel
 from chronograd.report.html import render_html
 from chronograd.studies.time_to_accuracy import STUDY, experiments
-from chronograd.study.lab import Lab
 from chronograd.study.results import Results, Row
+from chronograd.study.runner import StudyRunner
 from chronograd.study.time_forecasts import (
     ALL_REDUCE,
     ASYNCHRONOUS,
@@ -31,7 +31,7 @@ FITTED = ["Steps per second of parameter servers here", "Time to accuracy here",
 def test_smoke_size_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     settings = STUDY.sizes["smoke"]
-    results = STUDY.conduct(Lab(tmp_path, STUDY.name, "smoke", lambda _: None), settings)
+    results = STUDY.conduct(StudyRunner(tmp_path, STUDY.name, "smoke", lambda _: None), settings)
     results.save(tmp_path / "results.json")
     results = Results.load(tmp_path / "results.json")
     assert [row["run"] for row in results.rows["runs"]] == list(experiments(settings))

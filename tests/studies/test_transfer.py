@@ -26,8 +26,9 @@ from chronograd.studies.transfer import (
     speed,
     winner,
 )
-from chronograd.study.lab import Lab, Spread
 from chronograd.study.results import Results
+from chronograd.study.rows import Spread
+from chronograd.study.runner import StudyRunner
 from chronograd.study.weights import weights_file
 
 LAPTOP = STUDY.sizes["laptop"]
@@ -39,7 +40,7 @@ def quiet(text: str) -> None:
 
 def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     study = find("transfer")
-    results = study.conduct(Lab(tmp_path, "transfer", "smoke", quiet), study.sizes["smoke"])
+    results = study.conduct(StudyRunner(tmp_path, "transfer", "smoke", quiet), study.sizes["smoke"])
     rows = results.rows["runs"]
     assert [(row["mode"], row["seed"]) for row in rows] == [(m, s) for m in (FINE, SCRATCH, HEAD) for s in (0, 1)]
     assert {row["trained_params"] for row in rows if row["mode"] == HEAD} == {64 * 10 + 10}
@@ -143,7 +144,7 @@ def test_missing_weights_and_targets_are_named_before_anything_runs(
     with pytest.raises(InputError, match="CHRONOGRAD_WEIGHTS names no folder"):
         weights_file("resnet20-12fca82f.th")
     monkeypatch.setenv("CHRONOGRAD_WEIGHTS", str(tmp_path))
-    lab = Lab(tmp_path / "lab", "transfer", "laptop", quiet)
+    lab = StudyRunner(tmp_path / "lab", "transfer", "laptop", quiet)
     with pytest.raises(InputError, match=r"no weights resnet20-12fca82f\.th"):
         STUDY.conduct(lab, LAPTOP)
     for source in LAPTOP["sources"].values():

@@ -15,15 +15,16 @@ from chronograd.report.html import render_html
 from chronograd.rundir import RunDir
 from chronograd.studies import weak_labels as study
 from chronograd.studies.weak_labels import AFTER, ALONE, BEFORE, STUDY
-from chronograd.study.lab import Lab, Spread
 from chronograd.study.results import Results
+from chronograd.study.rows import Spread
+from chronograd.study.runner import StudyRunner
 
 SMOKE, LAPTOP = STUDY.sizes["smoke"], STUDY.sizes["laptop"]
 RESAMPLINGS = ["natural", "square_root", "uniform"]
 
 
 def test_smoke_size_end_to_end(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, "weak-labels", "smoke", lambda text: None)
+    lab = StudyRunner(tmp_path, "weak-labels", "smoke", lambda text: None)
     results = STUDY.conduct(lab, SMOKE)
     runs = results.rows["runs"]
     arms = ["noise 0 %", "noise 50 %", "natural", "uniform"]
@@ -51,7 +52,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     assert "Label noise" in render_html(page)
 
 
-def _notes(lab: Lab, name: str) -> list[str]:
+def _notes(lab: StudyRunner, name: str) -> list[str]:
     return RunDir.open(lab.path(name)).record().notes
 
 

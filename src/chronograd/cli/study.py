@@ -80,8 +80,8 @@ def run(
     from chronograd.report.html import render_html
     from chronograd.report.markdown import write_markdown
     from chronograd.studies import find
-    from chronograd.study.lab import Lab
     from chronograd.study.results import Results
+    from chronograd.study.runner import StudyRunner
     from chronograd.study.study import settings_of
 
     study = find(name)
@@ -92,8 +92,8 @@ def run(
         results = Results.load(folder / "results.json")
     else:
         folder.mkdir(parents=True, exist_ok=True)
-        lab = Lab(folder, name, size, lambda text: click.echo(text, err=True), parallel, (*truth, *files))
-        results = study.conduct(lab, settings)
+        runner = StudyRunner(folder, name, size, lambda text: click.echo(text, err=True), parallel, (*truth, *files))
+        results = study.conduct(runner, settings)
         results.save(folder / "results.json")
     page = study.page(results)
     write_aside(folder / "report.html", render_html(page))

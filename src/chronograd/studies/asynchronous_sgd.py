@@ -10,15 +10,17 @@ from collections.abc import Sequence
 
 from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.figure import Figure, Lines, Series
-from chronograd.job import Job, from_dict
-from chronograd.rundir import RunDir
-from chronograd.study.lab import Lab, Spread, curve, outcome, over_seeds, split_seed, spread
+from chronograd.job import Job
+from chronograd.study.arms import Arm, accuracy_panel, curves_of, job_of, points, train_arms
 from chronograd.study.results import Results, Row, Settings
+from chronograd.study.rows import Spread, distinct, points_apart, spread
+from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study
-from chronograd.study.tables import accuracy_panel, points, points_apart, study_page
+from chronograd.study.tables import listed, study_page
 
 SINGLE, SYNCHRONOUS = "single", "synchronous"
 ASYNCHRONOUS, AWARE = "asynchronous", "staleness-aware"
+SEVERAL = (ASYNCHRONOUS, AWARE, SYNCHRONOUS)
 PARTS = ("pull_s", "compute_s", "push_s")
 
 
@@ -27,72 +29,44 @@ def job(settings: Settings, method: str, ranks: int, rate: float) -> Job:
 
     So `synchronous` makes 1/ranks of the updates, of ranks times the batch, at ranks times the rate.
     """
-    is_synchronous = method == SYNCHRONOUS
-    backend = {SINGLE: "single", SYNCHRONOUS: "ddp"}.get(method, "parameter_server")
-    times = ranks if is_synchronous else 1
-    data = {key: settings[key] for key in ("samples", "image_size", "test_samples")} | {"name": settings["data"]}
-    return from_dict(
-        {
-            "network": {"name": settings["network"]},
-            "data": data,
-            "training": {
-                "recipe": "sgd-momentum",
-                "momentum": settings["momentum"],
-                "epochs": settings["epochs"],
-                "batch": settings["batch"] * times,
-                "learning_rate": rate * times,
-                "checkpoint_every": settings["epochs"],
-            },
-            "cluster": {"device": "cpu", "count": ranks, "threads": 1},
-            "communication": {"servers": settings["servers"], "staleness_aware": method == AWARE},
-            "backend": backend,
-        }
-    )
+    times = ranks if method == SYNCHRONOUS else 1
+    parts = {
+        "backend": {SINGLE: "single", SYNCHRONOUS: "ddp"}.get(method, "parameter_server"),
+        "cluster": {"device": "cpu", "count": ranks, "threads": 1},
+        "communication": {"servers": settings["servers"], "staleness_aware": method == AWARE},
+    }
+    training: Row = {"recipe": "sgd-momentum", "batch": settings["batch"] * times, "learning_rate": rate * times}
+    return job_of(settings, settings["network"], parts=parts, **training)
 
 
-def experiments(settings: Settings) -> dict[str, Job]:
+def experiments(settings: Settings) -> dict[str, Arm]:
     """By name, such as `asynchronous, 4 at 0.1`. With one learner nothing is stale, so staleness changes nothing."""
-    found = {}
+    arms = {}
     for rate in settings["learning_rates"]:
-        found[_name(SINGLE, 1, rate)] = job(settings, SINGLE, 1, rate)
-        for ranks in settings["learners"]:
-            for method in (SYNCHRONOUS, ASYNCHRONOUS, AWARE) if ranks > 1 else (ASYNCHRONOUS,):
-                found[_name(method, ranks, rate)] = job(settings, method, ranks, rate)
-    return found
+        several = [
+            (m, n) for n in settings["learners"] for m in (SYNCHRONOUS, *SEVERAL[:2]) if n > 1 or m == ASYNCHRONOUS
+        ]
+        for method, ranks in [(SINGLE, 1), *several]:
+            name = _name(method, ranks, rate)
+            known = {"experiment": name, "method": method, "ranks": ranks, "rate": rate}
+            arms[name] = Arm(name, job(settings, method, ranks, rate), known, range(settings["seeds"]))
+    return arms
 
 
 def _name(method: str, ranks: int, rate: float) -> str:
     return f"{method}, {ranks} at {rate:g}"
 
 
-def _parsed(name: str) -> Row:
-    """
-    >>> _parsed("staleness-aware, 4 at 0.1")
-    {'method': 'staleness-aware', 'ranks': 4, 'rate': 0.1}
-    """
-    method, _, rest = name.partition(", ")
-    ranks, _, rate = rest.partition(" at ")
-    return {"method": method, "ranks": int(ranks), "rate": float(rate)}
-
-
-def conduct(lab: Lab, settings: Settings) -> Results:
-    lab.parallel = lab.threads = 1  # runs are timed, so each has the machine to itself, and a rank one core
-    rows, stale, curves = [], [], {}
-    for name, run in lab.train(over_seeds(experiments(settings), settings["seeds"])).items():
-        experiment, seed = split_seed(name)
-        own = {"experiment": experiment, **_parsed(experiment), "seed": seed}
-        rows.append({**own, **_outcome(run)})
-        stale += [{**own, **row} for row in run.record().tables.get("staleness", [])]
-        curves[name] = curve(run.record())
-    return lab.results(settings, rows={"runs": rows, "staleness": stale}, curves=curves)
-
-
-def _outcome(run: RunDir) -> Row:
-    record = run.record()
-    found = {**outcome(run), "samples_per_s": run.job().training.batch / record.value("step_time_s")}
-    for name in ("staleness", *PARTS):
-        found[name] = record[name].value
-    return found
+def conduct(runner: StudyRunner, settings: Settings) -> Results:
+    runner.parallel = runner.threads = 1  # runs are timed, so each has the machine to itself, and a rank one core
+    trained = train_arms(runner, [*experiments(settings).values()])
+    rows, stale = [], []
+    for one in trained:
+        record = one.run.record()
+        parts = {name: record[name].value for name in ("staleness", *PARTS)}
+        rows.append(one.row(samples_per_s=one.run.job().training.batch / record.value("step_time_s"), **parts))
+        stale += [{**one.arm.known, "seed": one.seed, **row} for row in record.tables.get("staleness", [])]
+    return runner.results(settings, rows={"runs": rows, "staleness": stale}, curves=curves_of(trained))
 
 
 def page(results: Results) -> Answer:
@@ -106,20 +80,17 @@ def page(results: Results) -> Answer:
     ]
     rate, most = _rates(rows)[-1], max(_learners(rows))
     worst = spread(rows, method=ASYNCHRONOUS, ranks=most, rate=rate)
-    highlight = Highlight(
-        f"accuracy with {most} learners",
-        worst.percent(),
-        f"rate {rate:g}; {_single(rows, rate).percent()} with `single`",
-    )
+    detail = f"rate {rate:g}; {_single(rows, rate).percent()} with `single`"
+    highlight = Highlight(f"accuracy with {most} learners", worst.percent(), detail)
     return study_page(STUDY, results, sections, [highlight])
 
 
 def _rates(rows: Sequence[Row]) -> list[float]:
-    return sorted({row["rate"] for row in rows})
+    return sorted(distinct(rows, "rate"))
 
 
 def _learners(rows: Sequence[Row]) -> list[int]:
-    return sorted({row["ranks"] for row in rows if row["method"] == ASYNCHRONOUS})
+    return sorted(distinct(rows, "ranks", method=ASYNCHRONOUS))
 
 
 def _single(rows: Sequence[Row], rate: float) -> Spread:
@@ -131,8 +102,8 @@ def _accuracy_section(results: Results) -> Section:
     panels, body, said = [], [], []
     for rate in _rates(rows):
         series = []
-        for method in (ASYNCHRONOUS, AWARE, SYNCHRONOUS):
-            counts = [n for n in learners if any(_is(row, method, n, rate) for row in rows)]
+        for method in SEVERAL:
+            counts = sorted({*learners} & {*distinct(rows, "ranks", method=method, rate=rate)})
             found = [spread(rows, method=method, ranks=n, rate=rate) for n in counts]
             series.append(points(method, counts, found))
             body += [
@@ -156,10 +127,6 @@ def _accuracy_section(results: Results) -> Section:
         figure=Figure(panels),
         table=Table(columns, body, {0, 2, 3, 4}),
     )
-
-
-def _is(row: Row, method: str, ranks: int, rate: float) -> bool:
-    return (row["method"], row["ranks"], row["rate"]) == (method, ranks, rate)
 
 
 def staleness_shares(rows: Sequence[Row], ranks: int) -> dict[int, float]:
@@ -195,7 +162,7 @@ def _staleness_section(results: Results) -> Section:
         f"Mean staleness was {', '.join(said)}, where learners of equal speed that never meet would have one less than "
         "their number.",
         figure=Figure([Lines("staleness, updates", "share of updates, %", series)]),
-        table=Table(columns, body, {0, 1, 2, 3, 4}),
+        table=listed(columns, body, 0),
     )
 
 
@@ -204,13 +171,13 @@ def _throughput_section(results: Results) -> Section:
     single = spread(rows, "samples_per_s", method=SINGLE)
     series, body = [], [[SINGLE, "1", f"{single.mean:,.0f}", "1.00"]]
     gains: dict[str, float] = {}
-    for method in (ASYNCHRONOUS, AWARE, SYNCHRONOUS):
-        counts = [n for n in learners if any(row["method"] == method and row["ranks"] == n for row in rows)]
-        found = [spread(rows, "samples_per_s", method=method, ranks=n) for n in counts]
-        y, low, high = ([getattr(s, side) for s in found] for side in ("mean", "low", "high"))
-        series.append(Series(method, "measured", counts, y, low, high, is_joined=True))
-        body += [[method, str(n), f"{v:,.0f}", f"{v / single.mean:.2f}"] for n, v in zip(counts, y, strict=True)]
-        gains[method] = max(y) / single.mean
+    for method in SEVERAL:
+        counts = sorted({*learners} & {*distinct(rows, "ranks", method=method)})
+        rates = [spread(rows, "samples_per_s", method=method, ranks=n) for n in counts]
+        series.append(points(method, counts, rates, scale=1.0))
+        times = [rate.mean / single.mean for rate in rates]
+        body += [[method, str(n), f"{r.mean:,.0f}", f"{t:.2f}"] for n, r, t in zip(counts, rates, times, strict=True)]
+        gains[method] = max(times)
     faster = "more" if gains[ASYNCHRONOUS] > gains[SYNCHRONOUS] else "less"
     series.append(Series(SINGLE, "reference", [learners[0], learners[-1]], [single.mean, single.mean]))
     return Section(
@@ -220,7 +187,7 @@ def _throughput_section(results: Results) -> Section:
         intro="Samples per second between the ends of steps, over all learning rates and seeds. "
         f"The machine: {results.environment.get('processor', 'unknown')}, one thread per learner or rank.",
         figure=Figure([Lines("learners or ranks", "samples/s", series, from_zero=True, x_ticks=learners)]),
-        table=Table(["method", "learners or ranks", "samples/s", "times single"], body, {1, 2, 3}),
+        table=listed(["method", "learners or ranks", "samples/s", "times single"], body),
     )
 
 
@@ -235,7 +202,7 @@ def _parts_section(rows: Sequence[Row]) -> Section:
         "Where a learner's time goes",
         f"Waiting for servers took {100 * exchanged[0]:.0f} % of a learner's time with {body[0][0]} learner and "
         f"{100 * exchanged[-1]:.0f} % with {body[-1][0]}.",
-        table=Table(columns, body, set(range(len(columns)))),
+        table=listed(columns, body, 0),
     )
 
 
@@ -243,8 +210,7 @@ def _time_section(results: Results) -> Section:
     """Accuracy against seconds at the largest rate, with the most learners."""
     rows = results.rows["runs"]
     rate, most = _rates(rows)[-1], max(_learners(rows))
-    methods = {method: (1 if method == SINGLE else most) for method in (SINGLE, SYNCHRONOUS, ASYNCHRONOUS, AWARE)}
-    names = [_name(method, ranks, rate) for method, ranks in methods.items()]
+    names = [_name(SINGLE, 1, rate), *(_name(m, most, rate) for m in (SYNCHRONOUS, ASYNCHRONOUS, AWARE))]
     seconds = {name: spread(rows, "seconds", experiment=name).mean for name in names}
     best = max(names, key=lambda name: spread(rows, experiment=name).mean)
     first = min(names, key=lambda name: seconds[name])

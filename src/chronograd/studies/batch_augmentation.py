@@ -5,6 +5,7 @@ E. Hoffer et al., Augment your batch: better training with larger batches, arXiv
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -12,21 +13,24 @@ import numpy as np
 
 from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.figure import Figure, Lines, Mark, Picture, PictureRow, Pictures, Series
-from chronograd.job import Augmentation, Job, changed, from_dict
-from chronograd.study.lab import Lab, Spread, curve, outcome, split_seed, spread
+from chronograd.job import Augmentation, Job
+from chronograd.study.arms import Arm, Curves, curves_of, job_of, mean_curve, of_arm, train_arms
 from chronograd.study.results import Results, Row, Settings
+from chronograd.study.rows import Spread, matching, points_apart, spread
+from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study
-from chronograd.study.tables import Curves, mean_curve, points_apart, study_page
+from chronograd.study.tables import listed, study_page, table
 
 # Points of accuracy that ResNet-44 gains on CIFAR-10 from M = 1 to M of 12 to 40: from memory of the paper, whose own
 # figures by M are not at hand.
 RECALLED_GAIN = (0.5, 1.0)
 PICTURE_COPIES = 8
-TARGETS = ("epochs", "updates", "images", "seconds")
+# Columns of a curve, by what is needed to reach the target, and digits that are printed of them.
+TARGETS = {"epochs": "epoch", "updates": "step", "images": "images", "seconds": "seconds"}
 _DIGITS = {"epochs": 1, "updates": 0, "images": 0, "seconds": 1}
 
 
-class Arm(NamedTuple):
+class Copies(NamedTuple):
     """So many copies of every sample, for so many epochs, from so many seeds."""
 
     copies: int
@@ -34,14 +38,14 @@ class Arm(NamedTuple):
     seeds: int
 
 
-def arms(settings: Settings) -> dict[str, Arm]:
+def arms(settings: Settings) -> dict[str, Copies]:
     """By name, the longest runs first. All have the same number of updates but the last-named, which has one copy
     and as many images as the arm of `longer` copies: the same compute, spent on epochs."""
     epochs, longer = settings["epochs"], settings["longer"]
     seeds = dict(zip(settings["copies"], settings["seeds"], strict=True))
-    found = {f"M={m}": Arm(m, epochs, n) for m, n in seeds.items()}
-    found[longer_name(settings)] = Arm(1, longer * epochs, seeds[longer])
-    return dict(sorted(found.items(), key=lambda item: -item[1].copies * item[1].epochs))
+    compared = {f"M={m}": Copies(m, epochs, n) for m, n in seeds.items()}
+    compared[longer_name(settings)] = Copies(1, longer * epochs, seeds[longer])
+    return dict(sorted(compared.items(), key=lambda item: -item[1].copies * item[1].epochs))
 
 
 def longer_name(settings: Settings) -> str:
@@ -53,45 +57,32 @@ def by_copies(settings: Settings) -> list[str]:
     return [f"M={m}" for m in sorted(settings["copies"])]
 
 
-def job(settings: Settings, arm: Arm) -> Job:
+def job(settings: Settings, arm: Copies) -> Job:
     """The longer arm is looked at as seldom as it has more epochs, so all arms have equally many evaluations."""
-    data = {"name": settings["data"], "samples": settings["samples"], "test_samples": settings["test_samples"]}
-    if settings["image_size"] is not None:
-        data["image_size"] = settings["image_size"]
-    training = {
-        "recipe": "batch-augmentation",
-        "epochs": arm.epochs,
-        "batch": settings["batch"],
-        "learning_rate": settings["learning_rate"],
-        "evaluate_every": settings["evaluate_every"] * arm.epochs // settings["epochs"],
-        "checkpoint_every": arm.epochs,
-        "augmentation": {**_augmentation(settings), "copies": arm.copies},
-    }
-    return from_dict({"network": {"name": settings["network"]}, "data": data, "training": training})
+    return job_of(
+        settings, settings["network"], recipe="batch-augmentation", epochs=arm.epochs,
+        evaluate_every=settings["evaluate_every"] * arm.epochs // settings["epochs"],
+        augmentation={**_augmentation(settings), "copies": arm.copies},
+    )  # fmt: skip
 
 
 def _augmentation(settings: Settings) -> dict[str, Any]:
     return {key: settings[key] for key in ("crop", "flip", "cutout")}
 
 
-def conduct(lab: Lab, settings: Settings) -> Results:
+def conduct(runner: StudyRunner, settings: Settings) -> Results:
     """All arms run to their cap, also past the target, so that they can be compared at any point."""
-    compared = arms(settings)
-    experiments = {
-        f"{name}/seed-{seed}": changed(job(settings, arm), [f"training.seed={seed}"])
-        for name, arm in compared.items()
-        for seed in range(arm.seeds)
-    }
-    rows, curves = [], {}
-    for name, run in lab.train(experiments).items():
-        arm, seed = split_seed(name)
-        columns = curve(run.record())
-        per_step = run.job().training.images_per_step
-        columns["images"] = [(step or 0.0) * per_step for step in columns["step"]]
-        reached = to_target(columns, settings["target"])
-        rows.append({"arm": arm, "copies": compared[arm].copies, "seed": seed, **outcome(run), **reached})
-        curves[name] = columns
-    return lab.results(settings, rows={"runs": rows}, curves=curves, pictures=pictures(settings))
+    compared = [
+        Arm(name, job(settings, arm), {"arm": name, "copies": arm.copies}, range(arm.seeds))
+        for name, arm in arms(settings).items()
+    ]
+    trained = train_arms(runner, compared)
+    curves = curves_of(trained)
+    for one in trained:
+        per_step = one.run.job().training.images_per_step
+        curves[one.name]["images"] = [(step or 0.0) * per_step for step in curves[one.name]["step"]]
+    rows = {"runs": [one.row(**to_target(curves[one.name], settings["target"])) for one in trained]}
+    return runner.results(settings, rows=rows, curves=curves, pictures=pictures(settings))
 
 
 def to_target(columns: dict[str, list[float | None]], target: float) -> Row:
@@ -102,8 +93,7 @@ def to_target(columns: dict[str, list[float | None]], target: float) -> Row:
     1.1
     """
     first = next((i for i, a in enumerate(columns["test_accuracy"]) if a is not None and a >= target), None)
-    names = dict(zip(TARGETS, ("epoch", "step", "images", "seconds"), strict=True))
-    return {f"{key}_to_target": None if first is None else columns[own][first] for key, own in names.items()}
+    return {f"{key}_to_target": None if first is None else columns[own][first] for key, own in TARGETS.items()}
 
 
 def pictures(settings: Settings) -> dict[str, str]:
@@ -113,7 +103,7 @@ def pictures(settings: Settings) -> dict[str, str]:
     from chronograd.data import augment, datasets
     from chronograd.figure import png_base64
 
-    dataset = datasets.load(job(settings, Arm(1, settings["epochs"], 1)).data)
+    dataset = datasets.load(job(settings, Copies(1, settings["epochs"], 1)).data)
     images = dataset.train.batch(np.arange(1))
     augmentation = Augmentation(**_augmentation(settings), copies=PICTURE_COPIES)
     draws = torch.from_numpy(augment.draw(augmentation, 0, 0, 1))
@@ -127,11 +117,8 @@ def pictures(settings: Settings) -> dict[str, str]:
 
 def page(results: Results) -> Answer:
     sections = [
-        _pictures_section(results),
-        _updates_section(results),
-        _images_section(results),
-        _target_section(results),
-        _published_section(results),
+        section(results)
+        for section in (_pictures_section, _updates_section, _images_section, _target_section, _published_section)
     ]
     first, last = (by_copies(results.settings)[i] for i in (0, -1))
     errors = f"{_error(_of(results, first)):.1f} % → {_error(_of(results, last)):.1f} %"
@@ -158,7 +145,7 @@ def _panel(results: Results, x: str, x_label: str) -> Lines:
     for name in [*by_copies(results.settings), longer_name(results.settings)]:
         s = mean_curve(results.curves, name, x)
         y, low, high = ([None if v is None else 100 - v for v in values] for values in (s.y, s.high, s.low))
-        series.append(Series(name, "measured", s.x, y, low, high, is_joined=True))
+        series.append(replace(s, y=y, low=low, high=high))
     target = Mark("y", 100 * (1 - results.settings["target"]), "target")
     return Lines(x_label, "test error, %", series, [target], log_x=True)
 
@@ -183,22 +170,26 @@ def _pictures_section(results: Results) -> Section:
 
 def _updates_section(results: Results) -> Section:
     names = by_copies(results.settings)
-    body = []
-    for name in [*names, longer_name(results.settings)]:
-        updates, images, loss, time_s = (
-            _of(results, name, key).mean for key in ("updates", "images", "train_loss", "seconds")
-        )
-        accuracy = _of(results, name)
-        row = [_error_text(accuracy), str(accuracy.n), f"{updates:,.0f}", f"{images:,.0f}", f"{loss:.3f}"]
-        body.append([name, *row, f"{time_s:,.1f}", f"{images / time_s:,.0f}"])
-    columns = ["arm", "test error", "seeds", "updates", "images", "training loss", "seconds", "images/s"]
+
+    def of(key: str, form: str) -> Any:
+        return lambda name: format(_of(results, name, key).mean, form)
+
+    rate = {
+        name: _of(results, name, "images").mean / _of(results, name, "seconds").mean for name in arms(results.settings)
+    }
+    columns: dict[str, Any] = {
+        "arm": str, "test error": lambda name: _error_text(_of(results, name)),
+        "seeds": lambda name: str(_of(results, name).n), "updates": of("updates", ",.0f"),
+        "images": of("images", ",.0f"), "training loss": of("train_loss", ".3f"), "seconds": of("seconds", ",.1f"),
+        "images/s": lambda name: f"{rate[name]:,.0f}",
+    }  # fmt: skip
     return Section(
         "At equal updates",
         updates_takeaway({name: _of(results, name) for name in names}),
         intro="Every M has the same number of epochs and updates; only the batch grows. One more arm has a single copy "
         f"and {results.settings['longer']} times the epochs.",
         figure=Figure([_panel(results, "epoch", "epochs"), _panel(results, "step", "weight updates")]),
-        table=Table(columns, body, set(range(1, len(columns)))),
+        table=table([*names, longer_name(results.settings)], columns),
     )
 
 
@@ -219,22 +210,20 @@ def _images_section(results: Results) -> Section:
     copies, longer = f"M={results.settings['longer']}", longer_name(results.settings)
     ended_s = min(_of(results, name, "seconds").mean for name in (copies, longer))
     images = _of(results, copies, "images").mean
-    body = []
-    for name in (copies, longer):
-        at_images, at_seconds = _of(results, name), accuracy_at(results.curves, name, "seconds", ended_s)
-        body.append([name, _error_text(at_images), _error_text(at_seconds), f"{at_images.n}"])
-    columns = ["arm", f"test error at {images:,.0f} images", f"test error at {ended_s:,.1f} s", "seeds"]
+    at_end = {name: accuracy_at(results.curves, name, "seconds", ended_s) for name in (copies, longer)}
+    columns: dict[str, Any] = {
+        "arm": str, f"test error at {images:,.0f} images": lambda name: _error_text(_of(results, name)),
+        f"test error at {ended_s:,.1f} s": lambda name: _error_text(at_end[name]),
+        "seeds": lambda name: str(_of(results, name).n),
+    }  # fmt: skip
     return Section(
         "At equal images and at equal seconds",
-        images_takeaway(copies, longer, _of(results, copies), _of(results, longer))
-        + " "
-        + seconds_takeaway(
-            ended_s, copies, *(accuracy_at(results.curves, name, "seconds", ended_s) for name in (copies, longer))
-        ),
+        f"{images_takeaway(copies, longer, _of(results, copies), _of(results, longer))} "
+        f"{seconds_takeaway(ended_s, copies, *at_end.values())}",
         intro=f"{copies} and {longer} process equally many images, each with a whole schedule of the learning rate. "
         "Seconds are those of training alone, without evaluation.",
         figure=Figure([_panel(results, "images", "images processed"), _panel(results, "seconds", "seconds")]),
-        table=Table(columns, body, {1, 2, 3}),
+        table=table(at_end, columns),
     )
 
 
@@ -243,7 +232,7 @@ def accuracy_at(curves: Curves, arm: str, x: str, at: float) -> Spread:
 
     0 where there is none yet.
     """
-    own = [columns for name, columns in curves.items() if split_seed(name)[0] == arm]
+    own = of_arm(curves, arm)
     xs = np.mean([[float(v or 0) for v in columns[x]] for columns in own], axis=0)
     last = int((xs <= at * (1 + 1e-9)).sum()) - 1
     return Spread.of([float(columns["test_accuracy"][last] or 0) if last >= 0 else 0.0 for columns in own])
@@ -265,31 +254,24 @@ def _target_section(results: Results) -> Section:
     rows = results.rows["runs"]
     body = []
     for name in [*names, longer_name(settings)]:
-        own = [row for row in rows if row["arm"] == name]
+        own = matching(rows, arm=name)
         reached = sum(row["seconds_to_target"] is not None for row in own)
         cells = [_mean_text([row[f"{key}_to_target"] for row in own], _DIGITS[key]) for key in TARGETS]
         at_cap = f"{_of(results, name).percent()} after {_of(results, name, 'seconds').mean:,.1f} s"
         body.append([name, *cells, f"{reached} of {len(own)}", "" if reached == len(own) else at_cap])
     columns = ["arm", *TARGETS, "seeds that reached it", "if not all: accuracy at the cap"]
-    table = Table(columns, body, set(range(1, 6)))
     looks = settings["epochs"] // settings["evaluate_every"]
-    panels = [
-        Lines(
-            "copies M",
-            f"{key} to the target",
-            [Series("mean of the seeds", "measured", sorted(settings["copies"]), means, low, high, is_joined=True)],
-            log_x=True,
-            x_ticks=sorted(settings["copies"]),
-        )
-        for key in ("epochs", "seconds")
-        for means, low, high in [_against_copies(rows, names, key)]
-    ]
+    copies, panels = sorted(settings["copies"]), []
+    for key in ("epochs", "seconds"):
+        means, low, high = _against_copies(rows, names, key)
+        series = Series("mean of the seeds", "measured", copies, means, low, high, is_joined=True)
+        panels.append(Lines("copies M", f"{key} to the target", [series], log_x=True, x_ticks=copies))
     return Section(
         f"To {100 * settings['target']:g} %",
         target_takeaway(rows, names, longer_name(settings), settings["epochs"]),
         intro=f"Every arm is looked at {looks} times. Means are over the seeds that reached the target.",
         figure=Figure(panels),
-        table=table.without_empty_columns(),
+        table=Table(columns, body, set(range(1, 6))).without_empty_columns(),
     )
 
 
@@ -297,24 +279,22 @@ def _mean_text(values: list[float | None], digits: int) -> str:
     known = [v for v in values if v is not None]
     if not known:
         return "–"
-    found = Spread.of(known)
-    return f"{found.mean:,.{digits}f}" + ("" if found.std is None else f" ± {found.std:,.{digits}f}")
+    over = Spread.of(known)
+    return f"{over.mean:,.{digits}f}" + ("" if over.std is None else f" ± {over.std:,.{digits}f}")
 
 
 def _against_copies(rows: list[Row], names: list[str], key: str) -> tuple[list[float | None], ...]:
     """Means over the seeds with ± one standard deviation; None where not all seeds reached the target."""
-    found: list[Spread | None] = []
-    for name in names:
-        values = [row[f"{key}_to_target"] for row in rows if row["arm"] == name]
-        found.append(None if None in values else Spread.of(values))
-    return tuple([None if s is None else getattr(s, side) for s in found] for side in ("mean", "low", "high"))
+    values = [[row[f"{key}_to_target"] for row in matching(rows, arm=name)] for name in names]
+    spreads = [None if None in own else Spread.of(own) for own in values]
+    return tuple([None if s is None else getattr(s, side) for s in spreads] for side in ("mean", "low", "high"))
 
 
 def target_takeaway(rows: list[Row], names: list[str], longer: str, cap: int) -> str:
     """Which of the arms that reach the target from every seed needs the fewest updates, images and seconds."""
     reached: dict[str, dict[str, Spread]] = {}
     for name in [*names, longer]:
-        own = [row for row in rows if row["arm"] == name]
+        own = matching(rows, arm=name)
         if all(row["seconds_to_target"] is not None for row in own):
             reached[name] = {key: Spread.of([row[f"{key}_to_target"] for row in own]) for key in TARGETS}
     missed = [name for name in names if name not in reached]
@@ -334,7 +314,7 @@ def _published_section(results: Results) -> Section:
     first, last = names[0], names[-1]
     gain = 100 * (_of(results, last).mean - _of(results, first).mean)
     rows = results.rows["runs"]
-    updates = {name: [row["updates_to_target"] for row in rows if row["arm"] == name] for name in (first, last)}
+    updates = {name: [row["updates_to_target"] for row in matching(rows, arm=name)] for name in (first, last)}
     fewer = fewer_updates(updates[first], updates[last])
     low, high = RECALLED_GAIN
     body = [
@@ -349,8 +329,8 @@ def _published_section(results: Results) -> Section:
         f"{agreed} of the paper's 2 claims hold here; the gain of {gain:+.2f} points is {size} the range of +{low:g} to "
         f"+{high:g} recalled for it.",
         intro="Hoffer et al. 2019: CIFAR-10 with crop, flip and cutout, ResNet-44, batch 64, 100 epochs.",
-        table=Table(
-            ["published", "here", "agrees"], body, notes=["* recalled; the paper's figures by M are not at hand"]
+        table=listed(
+            ["published", "here", "agrees"], body, 3, ["* recalled; the paper's figures by M are not at hand"]
         ),
     )
 
@@ -383,9 +363,8 @@ _LAPTOP = {
     "batch": 32, "learning_rate": 0.1, "evaluate_every": 1, "target": 0.36,
 }  # fmt: skip
 _PAPER = {
-    "data": "cifar10", "network": "resnet44", "samples": None, "test_samples": None, "image_size": None, "crop": 4,
-    "flip": True, "cutout": 16, "copies": [1, 2, 4, 8, 16, 32], "seeds": [3, 3, 3, 3, 3, 3], "longer": 8,
-    "epochs": 100, "batch": 64, "learning_rate": 0.1, "evaluate_every": 1, "target": 0.93,
+    **_LAPTOP, "network": "resnet44", "samples": None, "test_samples": None, "image_size": None, "crop": 4,
+    "cutout": 16, "seeds": [3, 3, 3, 3, 3, 3], "longer": 8, "epochs": 100, "batch": 64, "target": 0.93,
 }  # fmt: skip
 
 STUDY = Study(

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.answer import Answer, Highlight, Section, Table
-from chronograd.figure import Figure, Lines, Picture, PictureRow, Pictures, Series
-from chronograd.job import Augmentation, Job, from_dict
-from chronograd.study.lab import Lab, curve, outcome, over_seeds, split_seed, spread
+from chronograd.answer import Answer, Highlight, Section
+from chronograd.figure import Figure, Lines, Picture, PictureRow, Pictures
+from chronograd.job import Augmentation, Job
+from chronograd.study.arms import Arm, accuracy_table, curves_of, job_of, mean_curve, of_arm, train_arms
 from chronograd.study.results import Results, Settings
+from chronograd.study.rows import Spread, distinct, matching, points_apart, spread
+from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study
-from chronograd.study.tables import accuracy_table, distinct, mean_curve, points_apart, study_page
+from chronograd.study.tables import listed, study_page
 
 # Test error in percent without and with cutout, over crop and flip, CIFAR-10, mean of 5 runs: the paper's table.
 PUBLISHED = {"ResNet-18": (4.72, 3.99), "WRN-28-10": (3.87, 3.08), "Shake-Shake 26 2x96d": (2.86, 2.56)}
@@ -52,32 +54,19 @@ def arms(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def job(settings: Settings, network: str, augmentation: dict[str, Any]) -> Job:
-    data = {key: settings[key] for key in ("samples", "image_size", "test_samples")} | {"name": settings["data"]}
-    training = {
-        "recipe": "cutout",
-        "epochs": settings["epochs"],
-        "batch": settings["batch"],
-        "learning_rate": settings["learning_rate"],
-        "evaluate_every": settings["evaluate_every"],
-        "augmentation": {"crop": 0, "flip": False, "cutout": 0, **augmentation},
-        "checkpoint_every": settings["epochs"],
-    }
-    return from_dict({"network": {"name": network}, "data": data, "training": training})
+    augmentation = {"crop": 0, "flip": False, "cutout": 0, **augmentation}
+    return job_of(settings, network, recipe="cutout", augmentation=augmentation)
 
 
-def conduct(lab: Lab, settings: Settings) -> Results:
-    compared = {
-        f"{network}: {arm}": job(settings, network, augmentation)
-        for network in settings["networks"]
-        for arm, augmentation in arms(settings).items()
-    }
-    rows, curves = [], {}
-    for name, run in lab.train(over_seeds(compared, settings["seeds"])).items():
-        experiment, seed = split_seed(name)
-        network, arm = experiment.split(": ")
-        rows.append({"network": network, "augmentation": arm, "seed": seed, **outcome(run)})
-        curves[name] = curve(run.record())
-    return lab.results(settings, rows={"runs": rows}, curves=curves, pictures=pictures(settings))
+def conduct(runner: StudyRunner, settings: Settings) -> Results:
+    compared = [
+        Arm(f"{network}: {name}", job(settings, network, fields), {"network": network, "augmentation": name},
+            range(settings["seeds"]))
+        for network in settings["networks"] for name, fields in arms(settings).items()
+    ]  # fmt: skip
+    trained = train_arms(runner, compared)
+    rows = {"runs": [one.row() for one in trained]}
+    return runner.results(settings, rows=rows, curves=curves_of(trained), pictures=pictures(settings))
 
 
 def pictures(settings: Settings) -> dict[str, str]:
@@ -90,39 +79,43 @@ def pictures(settings: Settings) -> dict[str, str]:
     data = job(settings, settings["networks"][0], {}).data
     images = datasets.load(data).train.batch(np.arange(NUM_PICTURES))
     channels = images.shape[1]
-    found: dict[str, str] = {}
+    shown: dict[str, str] = {}
     for arm, fields in arms(settings).items():
         augmentation = Augmentation(**fields)
         draws = torch.from_numpy(augment.draw(augmentation, 0, 0, NUM_PICTURES))
         seen = augment.augment(images, augmentation, draws, torch.ones(channels), torch.zeros(channels))
         top = max(1.0, float(images.max()))
         pixels = (seen * (255 / top)).clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).numpy()
-        found |= {f"{arm}/{i}": png_base64(pixels[i]) for i in range(NUM_PICTURES)}
-    return found
+        shown |= {f"{arm}/{i}": png_base64(pixels[i]) for i in range(NUM_PICTURES)}
+    return shown
 
 
 def page(results: Results) -> Answer:
-    rows = results.rows["runs"]
-    networks = distinct(rows, "network")
-    sections = [_pictures_section(results), *(_network_section(results, network) for network in networks)]
-    sections.append(_overfitting_section(results))
-    sections.append(_published_section(results))
-    best = max(networks, key=lambda n: _gain(results, n))
-    with_cutout = spread(rows, network=best, augmentation=CUTOUT)
+    networks = distinct(results.rows["runs"], "network")
+    best = max(networks, key=lambda network: _gain(results, network))
+    with_cutout = _of(results, best, CUTOUT)
     highlight = Highlight("accuracy with cutout", with_cutout.percent(), f"{best}, {with_cutout.n} seeds")
+    sections = [
+        _pictures_section(results),
+        *(_network_section(results, network) for network in networks),
+        _overfitting_section(results, networks),
+        _published_section(results, networks),
+    ]
     return study_page(STUDY, results, sections, [highlight])
 
 
-def _gain(results: Results, network: str) -> float:
-    rows = results.rows["runs"]
-    with_, without = (spread(rows, network=network, augmentation=arm) for arm in (CUTOUT, PLAIN))
-    return 100 * (with_.mean - without.mean)
+def _of(results: Results, network: str, arm: str) -> Spread:
+    return spread(results.rows["runs"], network=network, augmentation=arm)
+
+
+def _gain(results: Results, network: str, with_: str = CUTOUT, without: str = PLAIN) -> float:
+    return 100 * (_of(results, network, with_).mean - _of(results, network, without).mean)
 
 
 def _pictures_section(results: Results) -> Section:
-    arms_seen = list(dict.fromkeys(name.split("/")[0] for name in results.pictures))
+    shown = dict.fromkeys(name.split("/")[0] for name in results.pictures)
     grid = [
-        PictureRow(arm, [Picture("", results.pictures[f"{arm}/{i}"]) for i in range(NUM_PICTURES)]) for arm in arms_seen
+        PictureRow(arm, [Picture("", results.pictures[f"{arm}/{i}"]) for i in range(NUM_PICTURES)]) for arm in shown
     ]
     share = hidden_share(results.settings["image_size"], results.settings["side"])
     return Section(
@@ -134,46 +127,41 @@ def _pictures_section(results: Results) -> Section:
 
 
 def _network_section(results: Results, network: str) -> Section:
-    rows = [row for row in results.rows["runs"] if row["network"] == network]
-    names = [f"{network}: {arm}" for arm in distinct(rows, "augmentation")]
-    series = [mean_curve(results.curves, name, "epoch") for name in names]
-    short = [Series(s.label.split(": ")[1], s.role, s.x, s.y, s.low, s.high, is_joined=True) for s in series]
-    nothing, alone, plain, cutout, pixels = (spread(rows, augmentation=arm) for arm in arms(results.settings))
+    rows = matching(results.rows["runs"], network=network)
+    names = distinct(rows, "augmentation")
+    series = [mean_curve(results.curves, f"{network}: {name}", "epoch", label=name) for name in names]
+    nothing, alone, plain, cutout, pixels = (_of(results, network, arm) for arm in arms(results.settings))
+    more = {head: (key, "{:,.4g}".format) for head, key in (("training loss", "train_loss"), ("seconds", "seconds"))}
     return Section(
         network,
         f"Cutout over nothing: {points_apart(alone, nothing)}. Over crop and flip: {points_apart(cutout, plain)}. "
         f"Against as many single pixels: {points_apart(cutout, pixels)}.",
-        figure=Figure([Lines("epoch", "test accuracy, %", short)]),
-        table=accuracy_table(
-            rows, "augmentation", "augmentation", {"training loss": "train_loss", "seconds": "seconds"}
-        ),
+        figure=Figure([Lines("epoch", "test accuracy, %", series)]),
+        table=accuracy_table(rows, {"augmentation": "augmentation"}, more),
     )
 
 
-def _overfitting_section(results: Results) -> Section:
+def _overfitting_section(results: Results, networks: Sequence[str]) -> Section:
     """What a network may gain from a regulariser depends on how far it overfits without it."""
-    rows = results.rows["runs"]
-    body, found = [], []
-    for network in distinct(rows, "network"):
+    body, pairs = [], []
+    for network in networks:
         for without, with_ in ((NOTHING, ALONE), (PLAIN, CUTOUT)):
-            curves = [c for name, c in results.curves.items() if name.startswith(f"{network}: {without}/")]
+            curves = of_arm(results.curves, f"{network}: {without}")
             gap = float(np.mean([float(c["test_loss"][-1] or 0) - float(c["train_loss"][-1] or 0) for c in curves]))
-            accuracies = (spread(rows, network=network, augmentation=arm).mean for arm in (with_, without))
-            gain = 100 * (next(accuracies) - next(accuracies))
-            found.append((gap, gain))
-            body.append([network, without, f"{gap:.2f}", f"{gain:+.2f}"])
+            pairs.append((gap, _gain(results, network, with_, without)))
+            body.append([network, without, f"{gap:.2f}", f"{pairs[-1][1]:+.2f}"])
     columns = ["network", "without cutout", "test loss less training loss", "gain of cutout, points"]
-    return Section("Why", overfitting_takeaway(found), table=Table(columns, body, {2, 3}))
+    return Section("Why", overfitting_takeaway(pairs), table=listed(columns, body, text=2))
 
 
-def overfitting_takeaway(found: Sequence[tuple[float, float]]) -> str:
+def overfitting_takeaway(pairs: Sequence[tuple[float, float]]) -> str:
     """Of pairs of overfitting and gain: whether the second follows the first.
 
     >>> overfitting_takeaway([(0.1, -1.0), (2.0, 3.0)])
     'Where overfitting is largest (2.00) cutout gains +3.0 points, where it is least (0.10) -1.0: the gain grows with it.'
     """
-    least, most = min(found), max(found)
-    gaps, gains = (np.argsort(np.argsort(column)) for column in zip(*found, strict=True))
+    least, most = min(pairs), max(pairs)
+    gaps, gains = (np.argsort(np.argsort(column)) for column in zip(*pairs, strict=True))
     rank = float(np.corrcoef(gaps, gains)[0, 1])
     verdict = "grows with it" if rank > 0.5 else "falls with it" if rank < -0.5 else "does not follow it"
     return (
@@ -182,22 +170,23 @@ def overfitting_takeaway(found: Sequence[tuple[float, float]]) -> str:
     )
 
 
-def _published_section(results: Results) -> Section:
-    rows = results.rows["runs"]
-    body = [[f"{net} (published)", f"{a:.2f}", f"{b:.2f}", f"{a - b:+.2f}"] for net, (a, b) in PUBLISHED.items()]
-    for network in distinct(rows, "network"):
-        a, b = (100 * (1 - spread(rows, network=network, augmentation=arm).mean) for arm in (PLAIN, CUTOUT))
-        body.append([f"{network} (here)", f"{a:.2f}", f"{b:.2f}", f"{a - b:+.2f}"])
-    ours = [_gain(results, n) for n in distinct(rows, "network")]
+def _published_section(results: Results, networks: Sequence[str]) -> Section:
+    errors = {f"{name} (published)": pair for name, pair in PUBLISHED.items()}
+    for network in networks:
+        a, b = (100 * (1 - _of(results, network, arm).mean) for arm in (PLAIN, CUTOUT))
+        errors[f"{network} (here)"] = (a, b)
+    ours = [_gain(results, network) for network in networks]
     theirs = [a - b for a, b in PUBLISHED.values()]
     agree = "agrees in sign with" if max(ours) > 0 else "does not show"
-    columns = ["network", "test error without, %", "with cutout, %", "gain, points"]
     return Section(
         "Beside the paper",
         f"This setting {agree} the published gains of {min(theirs):.2f} to {max(theirs):.2f} points: here "
-        f"{', '.join(f'{g:+.2f}' for g in ours)}.",
+        f"{', '.join(f'{gain:+.2f}' for gain in ours)}.",
         intro="Published: DeVries and Taylor 2017, CIFAR-10 with crop and flip, 200 epochs, mean of five runs.",
-        table=Table(columns, body, {1, 2, 3}),
+        table=listed(
+            ["network", "test error without, %", "with cutout, %", "gain, points"],
+            [[name, f"{a:.2f}", f"{b:.2f}", f"{a - b:+.2f}"] for name, (a, b) in errors.items()],
+        ),
     )
 
 
@@ -211,9 +200,8 @@ _LAPTOP = {
     "seeds": 2,
 }  # fmt: skip
 _PAPER = {
-    "data": "cifar10", "networks": ["resnet18-cifar"], "samples": None,
-    "test_samples": None, "image_size": 32, "side": 16, "crop": 4, "flip": True, "epochs": 200, "batch": 128, "learning_rate": 0.1, "evaluate_every": 5,
-    "seeds": 5,
+    **_LAPTOP, "networks": ["resnet18-cifar"], "samples": None, "test_samples": None, "image_size": 32, "side": 16,
+    "crop": 4, "epochs": 200, "batch": 128, "learning_rate": 0.1, "evaluate_every": 5, "seeds": 5,
 }  # fmt: skip
 
 STUDY = Study(

@@ -18,7 +18,9 @@ from chronograd.errors import InputError
 from chronograd.fit.curve_regression import MIN_NETWORKS, Run, epochs_to, label_test, slope
 from chronograd.fit.curves import FAMILIES
 from chronograd.fit.published_runs import MEASURED_VARIABLE
-from chronograd.job import Job, from_dict
+from chronograd.job import Job
+from chronograd.study.arms import job_of
+from chronograd.study.depth_page import AT_BOUND, OWN, PUBLISHED, TRUTH, make_page
 from chronograd.study.depth_runs import (
     CIFAR,
     IMAGENET,
@@ -36,46 +38,31 @@ from chronograd.study.depth_runs import (
     truth_epoch_rows,
     truth_rows,
 )
-from chronograd.study.lab import Lab, curve, over_seeds, split_seed
 from chronograd.study.results import Results, Row, Settings
+from chronograd.study.rows import matching
+from chronograd.study.runner import StudyRunner, curve, over_seeds, split_seed
 from chronograd.study.study import Study
 
-PUBLISHED, OWN, TRUTH = "published", "own", "truth"
+Rows = dict[str, list[Row]]
+Curves = dict[str, dict[str, list[float | None]]]
 OWN_FEATURES: dict[str, tuple[str, ...]] = {"none": (), "depth": ("depth",), "params, MACs": ("params", "macs")}
-AT_BOUND = 1e-9  # a coefficient below is 0 but for where the fit stopped
 BESIDE = "depth"  # the regression that the exercise asks for
 
 
 def job(settings: Settings, network: str) -> Job:
     """On one core, with the optimizer of the published runs: no weight decay, no schedule, no augmentation."""
-    data = {key: settings[key] for key in ("samples", "image_size", "test_samples")} | {"name": settings["data"]}
-    return from_dict(
-        {
-            "network": {"name": network},
-            "data": data,
-            "training": {
-                "recipe": "sgd-momentum",
-                "weight_decay": 0.0,
-                "momentum": settings["momentum"],
-                "learning_rate": settings["learning_rate"],
-                "epochs": settings["epochs"],
-                "batch": settings["batch"],
-                "checkpoint_every": settings["epochs"],
-            },
-            "cluster": {"device": "cpu", "count": 1, "threads": 1},
-            "backend": "single",
-        }
-    )
+    parts = {"cluster": {"device": "cpu", "threads": 1}}
+    return job_of(settings, network, parts=parts, recipe="sgd-momentum", weight_decay=0.0)
 
 
-def conduct(lab: Lab, settings: Settings) -> Results:
+def conduct(runner: StudyRunner, settings: Settings) -> Results:
     """Raises InputError if published runs are wanted and not there."""
-    folder, files = _published(settings, lab.truth)
-    found: dict[str, list[Row]] = {}
-    curves: dict[str, dict[str, list[float | None]]] = {}
+    folder, files = _published(settings, runner.truth)
+    found: Rows = {}
+    curves: Curves = {}
     notes: list[str] = []
     if settings["networks"]:
-        own = _own(lab, settings)
+        own = _own(runner, settings)
         known, held = own.of([settings["target"]], False), own.of([settings["target"]])
         _add(found, _analysed(known, notes))
         _score(found, curves, known, held)
@@ -95,7 +82,7 @@ def conduct(lab: Lab, settings: Settings) -> Results:
             _score(found, curves, published.of(truth.networks, False), truth)
     elif settings["published"]:
         notes.append(f"the published runs are not at hand: {MEASURED_VARIABLE} names no folder with them")
-    return lab.results(settings, rows=found, curves=curves, notes=notes)
+    return runner.results(settings, rows=found, curves=curves, notes=notes)
 
 
 def _published(settings: Settings, truth: Sequence[Path]) -> tuple[Path | None, Sequence[Path]]:
@@ -111,13 +98,13 @@ def _published(settings: Settings, truth: Sequence[Path]) -> tuple[Path | None, 
     return folder, truth
 
 
-def _own(lab: Lab, settings: Settings) -> Logs:
+def _own(runner: StudyRunner, settings: Settings) -> Logs:
     """Own runs, seeds in place of devices: trained networks and the one left to predict."""
-    lab.threads = 1
+    runner.threads = 1
     jobs = {network: job(settings, network) for network in (*settings["networks"], settings["target"])}
     traces = {network: trace_job(own) for network, own in jobs.items()}
     runs, epochs = [], []
-    for name, run in lab.train(over_seeds(jobs, settings["seeds"])).items():
+    for name, run in runner.train(over_seeds(jobs, settings["seeds"])).items():
         network, seed = split_seed(name)
         losses = np.array(curve(run.record())["train_loss"], dtype=float)
         trace = traces[network]
@@ -163,13 +150,9 @@ def _networks(logs: Logs) -> list[Row]:
     rows = []
     for run, epochs in zip(logs.runs, logs.epochs, strict=True):
         reached = [None if np.isnan(epoch) else int(epoch) for epoch in epochs]
-        told = {
-            "network": run.network,
-            **run.numbers,
-            **run.labels,
-            "losses": [float(run.losses[0]), float(run.losses[-1])],
-        }
-        rows.append({"set": logs.name, **told, "epochs": dict(zip(logs.targets, reached, strict=True))})
+        ends = [float(run.losses[0]), float(run.losses[-1])]
+        known = {"set": logs.name, "network": run.network, **run.numbers, **run.labels, "losses": ends}
+        rows.append({**known, "epochs": dict(zip(logs.targets, reached, strict=True))})
     return rows
 
 
@@ -207,9 +190,7 @@ def _slopes(logs: Logs, coefficients: Sequence[Row]) -> list[Row]:
     return rows
 
 
-def _score(
-    found: dict[str, list[Row]], curves: dict[str, dict[str, list[float | None]]], known: Logs, held: Logs
-) -> None:
+def _score(found: Rows, curves: Curves, known: Logs, held: Logs) -> None:
     """Real runs of networks that the known ones do not have, against what these predict, each way."""
     rows = curve_rows(known)
     form, features = best(rows, "mape", "form", "features")
@@ -223,33 +204,27 @@ def _score(
     curves |= dict(curve_columns(known, held, form, features, BESIDE))
 
 
-def _predict_ahead(
-    found: dict[str, list[Row]], curves: dict[str, dict[str, list[float | None]]], known: Logs, depth: int
-) -> None:
+def _predict_ahead(found: Rows, curves: Curves, known: Logs, depth: int) -> None:
     """What is to be expected of a network of which there is no run."""
     form, features = _chosen(found["chosen"], PUBLISHED)
     network = ahead("ahead", depth, known)
     network = replace(network, name=f"ahead, {network.networks[0]}")
-    _add(
-        found,
-        {"ahead": [row for row in truth_epoch_rows(known, network) if row["run"] == network.runs[0].labels["device"]]},
-    )
+    (run, *_) = network.runs
+    _add(found, {"ahead": matching(truth_epoch_rows(known, network), run=run.labels["device"])})
     curves |= dict(curve_columns(known, network, form, features, BESIDE))
 
 
-def _add(found: dict[str, list[Row]], more: dict[str, list[Row]]) -> None:
+def _add(found: Rows, more: Rows) -> None:
     for name, rows in more.items():
         found.setdefault(name, []).extend(rows)
 
 
 def _chosen(rows: Sequence[Row], of: str) -> tuple[str, str]:
-    row = next(row for row in rows if row["set"] == of)
+    (row, *_) = matching(rows, set=of)
     return row["form"], row["features"]
 
 
 def page(results: Results) -> Answer:
-    from chronograd.study.depth_page import make_page  # needs STUDY
-
     return make_page(STUDY, results)
 
 

@@ -22,11 +22,13 @@ from chronograd.fit.loss import MIN_POINTS, best_family, fit_loss
 from chronograd.fit.published_curves import published
 from chronograd.fit.published_runs import PublishedCurve, cifar_resnets, dawnbench, measured_folder
 from chronograd.fit.schedule import Schedule
-from chronograd.job import Job, from_dict
-from chronograd.study.lab import Lab, over_seeds, split_seed
+from chronograd.job import Job
+from chronograd.study.arms import job_of
 from chronograd.study.results import Results, Row, Settings
+from chronograd.study.rows import distinct, matching
+from chronograd.study.runner import StudyRunner, over_seeds, split_seed
 from chronograd.study.study import Study
-from chronograd.study.tables import distinct, study_page
+from chronograd.study.tables import listed, study_page
 
 FRACTIONS = (0.25, 0.5, 0.75)
 OURS, UNTOLD, OPTIMUS, BEST = "with the schedule", "with the end only", "Optimus", "best family"
@@ -37,24 +39,20 @@ NUM_SHOWN = 60  # points of a plotted forecast
 
 def experiments(settings: Settings) -> dict[str, Job]:
     """Every network under every schedule with every augmentation, such as `small-cnn, cosine, crop and flip`."""
-    data = {key: settings[key] for key in ("samples", "image_size", "test_samples")} | {"name": settings["data"]}
     found = {}
     for network in settings["networks"]:
         for (name, schedule), (how, augmentation) in itertools.product(
             settings["schedules"].items(), settings["augmentations"].items()
         ):
-            training = {
-                "recipe": "sgd-momentum", "epochs": settings["epochs"], "batch": settings["batch"],
-                "learning_rate": settings["learning_rate"], "checkpoint_every": settings["epochs"],
-                "augmentation": augmentation, "schedule": name, **schedule,
-            }  # fmt: skip
-            job = {"network": {"name": network}, "data": data, "training": training, "cluster": {"device": "cpu"}}
-            found[f"{network}, {name}, {how}"] = from_dict(job)
+            training = {"recipe": "sgd-momentum", "augmentation": augmentation, "schedule": name, **schedule}
+            found[f"{network}, {name}, {how}"] = job_of(
+                settings, network, parts={"cluster": {"device": "cpu"}}, **training
+            )
     return found
 
 
-def conduct(lab: Lab, settings: Settings) -> Results:
-    runs = lab.train(over_seeds(experiments(settings), settings["seeds"]))
+def conduct(runner: StudyRunner, settings: Settings) -> Results:
+    runs = runner.train(over_seeds(experiments(settings), settings["seeds"]))
     metrics: tuple[Metric, ...] = ("loss", "accuracy")
     curves = [
         PublishedCurve(replace(read_curve(run.path, metric), name=f"{name}, {metric}"), _own(name), name)
@@ -71,13 +69,13 @@ def conduct(lab: Lab, settings: Settings) -> Results:
     for one in curves:
         for kind, row in forecasts(one):
             rows[kind].append(row)
-        lab.say(f"{one.source}: {one.curve.name}")
+        runner.say(f"{one.source}: {one.curve.name}")
     kept = {
         one.curve.name: _shown(one.curve)
         for one in curves
         if one.source.startswith(OWN) and one.curve.metric == "accuracy" and split_seed(one.group)[1] == 0
     }
-    return lab.results(settings, rows=rows, curves=kept, notes=notes)
+    return runner.results(settings, rows=rows, curves=kept, notes=notes)
 
 
 def _own(name: str) -> str:
@@ -139,25 +137,12 @@ def _near(coefficients: dict[str, float], first: float) -> float:
     return level + CONVERGED * max(first - level, 0.0)
 
 
-def _row(
-    method: str,
-    step: float | None,
-    now: float,
-    true: float,
-    planned: float,
-    low: float | None = None,
-    high: float | None = None,
-) -> Row:
+def _row(method: str, step: float | None, now: float, true: float, planned: float,
+         low: float | None = None, high: float | None = None) -> Row:  # fmt: skip
     """`error` is of the remaining epochs, over what really remained."""
     said = min(max(planned if step is None else step, now), max(planned, now))
-    error = abs(said - true) / (true - now)
-    row = {
-        "method": method,
-        "now": round(now, 4),
-        "said": round(said, 4),
-        "true": round(true, 4),
-        "error": round(error, 5),
-    }
+    epochs = {name: round(value, 4) for name, value in (("now", now), ("said", said), ("true", true))}
+    row = {"method": method, **epochs, "error": round(abs(said - true) / (true - now), 5)}
     return row if low is None or high is None else row | {"is_covered": low <= true <= high}
 
 
@@ -172,11 +157,8 @@ def _shown(curve: LearningCurve) -> dict[str, list[float | None]]:
     columns = {"epoch": curve.steps.tolist(), "seen": curve.values.tolist(), "converged": [true]}
     columns["forecast_step"] = [round(one.step, 3) for one in found]
     is_error = curve.metric == "accuracy"
-    for name, field in (
-        ("value", "value"),
-        ("low", "high" if is_error else "low"),
-        ("high", "low" if is_error else "high"),
-    ):
+    ends = ("value", "high", "low") if is_error else ("value", "low", "high")
+    for name, field in zip(("value", "low", "high"), ends, strict=True):
         values = [getattr(one, field) for one in found]
         columns[f"forecast_{name}"] = [round(1 - v if is_error else v, 5) for v in values]
     return columns
@@ -212,8 +194,8 @@ def page(results: Results) -> Answer:
 
 def _errors(rows: Sequence[Row], fraction: float, method: str, source: str | None = None) -> np.ndarray:
     """Of one source, or of all."""
-    asked = [row for row in rows if (row["fraction"], row["method"]) == (fraction, method)]
-    return np.array([row["error"] for row in asked if source in (None, row["source"])])
+    asked = matching(rows, fraction=fraction, method=method, **({} if source is None else {"source": source}))
+    return np.array([row["error"] for row in asked])
 
 
 def _table_section(rows: Sequence[Row], title: str, intro: str) -> Section:
@@ -225,21 +207,16 @@ def _table_section(rows: Sequence[Row], title: str, intro: str) -> Section:
                 cells = [f"{100 * np.median(e):.0f} ({100 * np.quantile(e, 0.9):.0f})" for e in errors]
                 body.append([source or "all", f"{100 * fraction:.0f} %", str(len(errors[0])), *cells])
     half = {method: float(np.median(_errors(rows, 0.5, method))) for method in METHODS}
-    worse = [
-        f"{row[0]} after {row[1]}"
-        for row in body
-        if float(row[3].split()[0]) > float(row[3 + METHODS.index(OPTIMUS)].split()[0])
-    ]
-    never = (
-        "never worse than Optimus' form in the median" if not worse else f"worse than Optimus' form: {', '.join(worse)}"
-    )
+    theirs = 3 + METHODS.index(OPTIMUS)
+    worse = [f"{row[0]} after {row[1]}" for row in body if float(row[3].split()[0]) > float(row[theirs].split()[0])]
+    never = f"worse than Optimus' form: {', '.join(worse)}" if worse else "never worse than Optimus' form in the median"
     return Section(
         title,
         f"Half-way, the median error of the remaining epochs is {100 * half[OURS]:.0f} % with the schedule, "
         f"{100 * half[UNTOLD]:.0f} % if only its end is told, {100 * half[OPTIMUS]:.0f} % by Optimus' form and {100 * half[LAST]:.0f} % by "
         f"the last value; {never}.",
         intro=intro,
-        table=Table(["curves", "seen", "n", *(f"{m}, %" for m in METHODS)], body, set(range(1, 3 + len(METHODS)))),
+        table=listed(["curves", "seen", "n", *(f"{m}, %" for m in METHODS)], body),
     )
 
 
@@ -273,24 +250,20 @@ def _example_section(results: Results) -> Section:
 
 
 def _interval_section(rows: Sequence[Row]) -> Section:
-    body, counts = [], []
+    asked, body = matching(rows, method=OURS), []
     for source in (*distinct(rows, "source"), None):
-        covered = [row["is_covered"] for row in rows if row["method"] == OURS and source in (None, row["source"])]
+        covered = [row["is_covered"] for row in asked if source in (None, row["source"])]
         body.append([source or "all", str(len(covered)), f"{100 * np.mean(covered):.0f} %"])
-        counts = covered
     return Section(
         "Middle 80 %",
-        f"The middle 80 % of our forecasts held the epoch of convergence {100 * np.mean(counts):.0f} times in a hundred.",
-        table=Table(["curves", "forecasts", "inside"], body, {1, 2}),
+        f"The middle 80 % of our forecasts held the epoch of convergence {100 * np.mean([row['is_covered'] for row in asked]):.0f} times in a hundred.",
+        table=listed(["curves", "forecasts", "inside"], body),
     )
 
 
 _SCHEDULES = {
-    "constant": {"learning_rate": 0.02},
-    "multi_step": {"milestones": [0.5, 0.75]},
-    "cosine": {},
-    "one_cycle": {},
-}
+    "constant": {"learning_rate": 0.02}, "multi_step": {"milestones": [0.5, 0.75]}, "cosine": {}, "one_cycle": {},
+}  # fmt: skip
 _SMOKE = {
     "data": "digits", "networks": ["small-cnn"], "samples": 200, "test_samples": None, "image_size": 8, "epochs": 16,
     "batch": 20, "learning_rate": 0.05, "seeds": 1,

@@ -12,19 +12,21 @@ Facts of Keras that the causes are named after:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from chronograd.answer import Answer, Highlight, Section, Table
+from chronograd.answer import Answer, Highlight, Section
 from chronograd.data import datasets
 from chronograd.figure import Bar, Bars, Figure, Lines, Mark
-from chronograd.job import Data, Job, changed, from_dict
+from chronograd.job import Job
 from chronograd.rundir import RunDir
-from chronograd.study.lab import Lab, Spread, outcome, over_seeds, split_seed, spread
+from chronograd.study.arms import Arm, accuracy_table, job_of, points, train_arms
 from chronograd.study.results import Results, Row, Settings
+from chronograd.study.rows import Spread, distinct, matching, mean, points_apart, seeds, signed, spread
+from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study
-from chronograd.study.tables import distinct, points, points_apart, seeds, signed, study_page
+from chronograd.study.tables import listed, study_page
 from chronograd.study.weights import PRETRAINING, source_weights
 from chronograd.units import seconds
 
@@ -40,33 +42,17 @@ RANGES = {"imagenet": "normalised as ImageNet", "own": "normalised", "unit": "0 
 def network_job(settings: Settings, name: str, stage: str, weights: str | None) -> Job:
     """A stage of a network. `weights`: what it starts from."""
     own = settings["networks"][name]
-    training = {
-        "recipe": "adadelta",
-        "learning_rate": settings["tuning_rate"] if stage == TUNED else settings["rate"],
-        "epochs": settings["epochs"][stage],
-        "trainable": "head" if stage == HEAD else "all",
-    }
-    return _job(settings, {"name": own["network"], "weights": weights}, _data(settings, own["normalisation"]), training)
+    return _job(
+        settings, own["network"], weights, {"normalisation": own["normalisation"]}, recipe="adadelta",
+        learning_rate=settings["tuning_rate"] if stage == TUNED else settings["rate"],
+        epochs=settings["epochs"][stage], trainable="head" if stage == HEAD else "all",
+    )  # fmt: skip
 
 
-def _data(settings: Settings, normalisation: str, image_size: int | None = None) -> dict[str, Any]:
-    return {
-        "name": settings["data"],
-        "samples": settings["samples"],
-        "test_samples": settings["test_samples"],
-        "image_size": image_size or settings["image_size"],
-        "normalisation": normalisation,
-    }
-
-
-def _job(settings: Settings, network: dict[str, Any], data: dict[str, Any], training: dict[str, Any]) -> Job:
-    shared = {
-        "batch": settings["batch"],
-        "evaluate_every": training["epochs"],
-        "checkpoint_every": training["epochs"],
-        "channels_last": True,
-    }
-    return from_dict({"network": network, "data": data, "training": {**shared, **training}})
+def _job(settings: Settings, network: str, weights: str | None, data: Row, epochs: int, **training: Any) -> Job:
+    return job_of(
+        settings, network, weights, data, epochs=epochs, evaluate_every=epochs, channels_last=True, **training
+    )
 
 
 # -- the causes ----------------------------------------------------------------------------------------
@@ -93,18 +79,18 @@ class Setting:
 
     def wrongs(self, right: Setting) -> list[str]:
         """What differs from another setting, in words."""
-        said = []
-        if self.normalisation != right.normalisation:
-            said.append(f"input {RANGES[self.normalisation]}")
-        if self.norm != right.norm:
-            said.append("batch statistics")
-        if self.image_size != right.image_size:
-            said.append(f"{self.image_size}×{self.image_size} images")
-        if self.rate != right.rate:
-            said.append(f"rate {self.rate:g}")
-        if self.is_pretrained != right.is_pretrained:
-            said.append("untrained trunk")
-        return said
+        wrongs = {
+            f"input {RANGES[self.normalisation]}": self.normalisation != right.normalisation,
+            "batch statistics": self.norm != right.norm,
+            f"{_square(self.image_size)} images": self.image_size != right.image_size,
+            f"rate {self.rate:g}": self.rate != right.rate,
+            "untrained trunk": self.is_pretrained != right.is_pretrained,
+        }
+        return [wrong for wrong, is_there in wrongs.items() if is_there]
+
+
+def _square(side: int) -> str:
+    return f"{side}×{side}"
 
 
 def right(settings: Settings) -> Setting:
@@ -148,81 +134,63 @@ def causes(settings: Settings) -> list[Setting]:
 
 def cause_job(settings: Settings, setting: Setting, weights: str) -> Job:
     own = settings["diagnosis"]
-    network = {"name": own["network"], "weights": weights if setting.is_pretrained else None}
-    training = {
-        "recipe": "adadelta",
-        "learning_rate": setting.rate,
-        "epochs": own["epochs"],
-        "trainable": "head",
-        "frozen_norm": setting.norm,
-    }
-    data = {**_data(settings, setting.normalisation, setting.image_size), "skip": own.get("skip", 0)}
-    return _job(settings, network, data, training)
+    data = {"image_size": setting.image_size, "normalisation": setting.normalisation, "skip": own.get("skip", 0)}
+    return _job(
+        settings, own["network"], weights if setting.is_pretrained else None, data, own["epochs"], recipe="adadelta",
+        learning_rate=setting.rate, trainable="head", frozen_norm=setting.norm,
+    )  # fmt: skip
 
 
 def pretraining_job(settings: Settings) -> Job:
     """Trains the trunk of the diagnosis where there are no weights from outside."""
     own, good = settings["diagnosis"], right(settings)
-    data = {**_data(settings, good.normalisation, good.image_size), **own[PRETRAINING]["data"]}
-    training = {"recipe": "fine-tuning", "batch": settings["batch"], **own[PRETRAINING]["training"]}
-    return _job(settings, {"name": own["network"]}, data, training)
+    data = {"image_size": good.image_size, "normalisation": good.normalisation, **own[PRETRAINING]["data"]}
+    return _job(settings, own["network"], None, data, recipe="fine-tuning", **own[PRETRAINING]["training"])
 
 
 # -- conduct -------------------------------------------------------------------------------------------
 
 
-def conduct(lab: Lab, settings: Settings) -> Results:
-    networks = settings["networks"]
+def conduct(runner: StudyRunner, settings: Settings) -> Results:
+    """The first stage of each network; then heads unfrozen, and the causes.
+
+    `restored` is the accuracy of an unfrozen network with the batch-norm statistics of before; `mismatched` that of a head
+    trained on the statistics of each batch and tested with those of the weights.
+    """
+    networks, diagnosis = settings["networks"], settings["diagnosis"]
     starts = {name: own["weights"] and source_weights(own["weights"]) for name, own in networks.items()}
-    weights = source_weights(settings["diagnosis"]["weights"])
-    first = {}
-    for name, own in networks.items():
-        stage = HEAD if own["has_trunk"] else SCRATCH
-        first[f"{name}: {stage}"] = network_job(settings, name, stage, starts[name])
-    jobs = over_seeds(first, settings["seeds"])
+    weights = source_weights(diagnosis["weights"])
+
+    def arm(network: str, stage: str, start: str | None, own_seeds: Sequence[int]) -> Arm:
+        job = network_job(settings, network, stage, start)
+        return Arm(f"{network}: {stage}", job, {"network": network, "stage": stage}, own_seeds)
+
+    first = [
+        arm(name, HEAD if own["has_trunk"] else SCRATCH, starts[name], range(settings["seeds"]))
+        for name, own in networks.items()
+    ]
     if weights == PRETRAINING:
-        jobs[PRETRAINING] = pretraining_job(settings)
-    runs = lab.train(jobs)
-    if weights == PRETRAINING:
-        weights = str(runs.pop(PRETRAINING).path)
-    tuned = {}
-    for name, run in runs.items():
-        experiment, seed = split_seed(name)
-        network, stage = experiment.split(": ")
-        if stage == HEAD:
-            job = network_job(settings, network, TUNED, str(run.path))
-            tuned[f"{network}: {TUNED}/seed-{seed}"] = changed(job, [f"training.seed={seed}"])
-    tried = {setting.name: setting for setting in causes(settings)}
-    jobs = {name: cause_job(settings, setting, weights) for name, setting in tried.items()}
-    diagnosed = over_seeds(jobs, settings["diagnosis"]["seeds"])
-    later = lab.train({**diagnosed, **tuned})
-    card = datasets.card(Data(**_data(settings, "unit")))
-    return lab.results(
-        settings,
-        rows={
-            "runs": [_run_row(name, run, runs) for name, run in {**runs, **{n: later[n] for n in tuned}}.items()],
-            "causes": [_cause_row(tried, name, later[name], weights) for name in diagnosed],
-            "data": [{"train_images": card.train_size, "test_images": card.test_size, "classes": card.num_classes}],
-        },
-    )
-
-
-def _run_row(name: str, run: RunDir, heads: Mapping[str, RunDir]) -> Row:
-    """One stage of one network; `restored`: its accuracy with the batch-norm statistics of before the unfreezing."""
-    experiment, seed = split_seed(name)
-    network, stage = experiment.split(": ")
-    before = heads.get(f"{network}: {HEAD}/seed-{seed}") if stage == TUNED and seed == 0 else None
-    restored = None if before is None else accuracy_with_stored(run, str(before.path))
-    return {"network": network, "stage": stage, "seed": seed, **outcome(run), "restored": restored}
-
-
-def _cause_row(tried: Mapping[str, Setting], name: str, run: RunDir, weights: str) -> Row:
-    """One setting; `mismatched`: trained on the statistics of each batch, tested with those of the weights."""
-    experiment, seed = split_seed(name)
-    setting = tried[experiment]
-    has_two = setting.norm == "batch" and setting.is_pretrained
-    mismatched = accuracy_with_stored(run, weights) if has_two else None
-    return {**asdict(setting), "seed": seed, **outcome(run), "mismatched": mismatched}
+        (run,) = runner.train({PRETRAINING: pretraining_job(settings)}).values()
+        weights = str(run.path)
+    trained = train_arms(runner, first)
+    heads = [one for one in trained if one.arm.known["stage"] == HEAD]
+    tuned = [arm(one.arm.known["network"], TUNED, str(one.run.path), [one.seed]) for one in heads]
+    tried = [
+        Arm(setting.name, cause_job(settings, setting, weights), asdict(setting), range(diagnosis["seeds"]))
+        for setting in causes(settings)
+    ]
+    later = train_arms(runner, [*tried, *tuned])
+    num_diagnosed = len(later) - len(tuned)
+    runs = [one.row(restored=None) for one in trained]
+    for one, head in zip(later[num_diagnosed:], heads, strict=True):
+        runs.append(one.row(restored=None if one.seed else accuracy_with_stored(one.run, str(head.run.path))))
+    rows = []
+    for one in later[:num_diagnosed]:
+        has_two = one.arm.known["norm"] == "batch" and one.arm.known["is_pretrained"]
+        rows.append(one.row(mismatched=accuracy_with_stored(one.run, weights) if has_two else None))
+    card = datasets.card(first[0].job.data)
+    sizes = {"train_images": card.train_size, "test_images": card.test_size, "classes": card.num_classes}
+    return runner.results(settings, rows={"runs": runs, "causes": rows, "data": [sizes]})
 
 
 def accuracy_with_stored(run: RunDir, weights: str) -> float:
@@ -297,13 +265,11 @@ def common_cause(at_chance: Sequence[Setting], others: Sequence[Setting], good: 
 def page(results: Results) -> Answer:
     found = Found.of(results)
     sections = [
-        _networks_section(results, found),
-        _one_wrong_section(results, found),
-        _resolution_section(results, found),
-        _norm_section(results, found),
-        _together_section(results, found),
-        _keras_section(results, found),
-    ]
+        section(results, found)
+        for section in (
+            _networks_section, _one_wrong_section, _resolution_section, _norm_section, _together_section, _keras_section
+        )
+    ]  # fmt: skip
     good = found.accuracy(right(results.settings))
     worst = min((found.accuracy(s) for s in found.settings()), key=lambda a: a.mean)
     highlights = [
@@ -319,41 +285,26 @@ def _chance_mark(found: Found) -> Mark:
 
 def _networks_section(results: Results, found: Found) -> Section:
     rows, networks = results.rows["runs"], distinct(results.rows["runs"], "network")
-    series, body = [], []
+    series = []
     for stage in STAGES:
-        own = [row for row in rows if row["stage"] == stage]
-        names = distinct(own, "network")
-        spreads = [spread(own, network=name) for name in names]
+        names = distinct(rows, "network", stage=stage)
         if names:
-            drawn = points(stage, [float(networks.index(n)) for n in names], spreads, COLORS[stage])
-            series.append(replace(drawn, is_joined=False))
-    for network in networks:
-        for stage in distinct([row for row in rows if row["network"] == network], "stage"):
-            own = [row for row in rows if (row["network"], row["stage"]) == (network, stage)]
-            accuracy = spread(own)
-            params, took = spread(own, "trained_params").mean, spread(own, "seconds").mean
-            body.append([network, stage, accuracy.percent(), str(accuracy.n), f"{params:,.0f}", seconds(took)])
-    columns = ["network", "stage", "test accuracy", "seeds", "trained parameters", "training time"]
+            spreads = [spread(rows, network=name, stage=stage) for name in names]
+            series.append(
+                points(stage, [float(networks.index(n)) for n in names], spreads, COLORS[stage], is_joined=False)
+            )
     ticks = [float(i) for i in range(len(networks))]
+    mark = [_chance_mark(found)]
+    panel = Lines("", "test accuracy, %", series, mark, from_zero=True, x_ticks=ticks, x_names=networks)
     (data,) = results.rows["data"]
+    by_network = [row for network in networks for row in matching(rows, network=network)]
+    more = {"trained parameters": ("trained_params", "{:,.0f}".format), "training time": ("seconds", seconds)}
     return Section(
         "The networks",
         f"{_above_chance(rows, found)} {_unfreezing(rows)}".strip(),
         intro=f"{data['train_images']:,} training and {data['test_images']:,} test images. {_untrained(results)}".strip(),
-        figure=Figure(
-            [
-                Lines(
-                    "",
-                    "test accuracy, %",
-                    series,
-                    [_chance_mark(found)],
-                    from_zero=True,
-                    x_ticks=ticks,
-                    x_names=networks,
-                )
-            ]
-        ),
-        table=Table(columns, body, {2, 3, 4, 5}),
+        figure=Figure([panel]),
+        table=accuracy_table(by_network, {"network": "network", "stage": "stage"}, more),
     )
 
 
@@ -366,10 +317,9 @@ def _untrained(results: Results) -> str:
 
 def _above_chance(rows: Sequence[Row], found: Found) -> str:
     """Which networks end above chance, at their last stage."""
-    above: list[str] = []
-    below: list[str] = []
+    above, below = list[str](), list[str]()
     for network in distinct(rows, "network"):
-        last = distinct([row for row in rows if row["network"] == network], "stage")[-1]
+        last = distinct(rows, "stage", network=network)[-1]
         accuracy = spread(rows, network=network, stage=last)
         (below if found.is_chance(accuracy) else above).append(f"{network} ({100 * accuracy.mean:.1f} %)")
     said = f"Above chance end {', '.join(above)}" if above else "No network ends above chance"
@@ -379,12 +329,11 @@ def _above_chance(rows: Sequence[Row], found: Found) -> str:
 def _unfreezing(rows: Sequence[Row]) -> str:
     """What the second stage changes, and whether the statistics of batch norm alone do it."""
     said = []
-    for network in distinct([row for row in rows if row["stage"] == TUNED], "network"):
+    for network in distinct(rows, "network", stage=TUNED):
         head, tuned = (spread(rows, network=network, stage=stage) for stage in (HEAD, TUNED))
         text = f"Unfreezing changes {network} by {points_apart(tuned, head)}"
-        own = [r for r in rows if (r["network"], r["stage"]) == (network, TUNED) and r["restored"] is not None]
-        if own and abs(tuned.mean - head.mean) > 0.01:
-            restored = Spread.of([row["restored"] for row in own]).mean
+        restored = mean(rows, "restored", network=network, stage=TUNED)
+        if restored is not None and abs(tuned.mean - head.mean) > 0.01:
             gap = abs(restored - head.mean) < 0.2 * abs(tuned.mean - head.mean)
             share = "so they are what changed" if gap else "so they are not all that changed"
             text += f"; with the batch-norm statistics of before it has {100 * restored:.1f} %, {share}"
@@ -400,8 +349,8 @@ def _one_wrong_section(results: Results, found: Found) -> Section:
         Bar(label, "measured", {"": 100 * a.mean}, *_ends(a), note=f"{100 * a.mean:.1f}")
         for label, a in {"nothing": base, **tried}.items()
     ]
-    body = [["nothing", base.percent(), str(base.n), ""]]
-    body += [[n, a.percent(), str(a.n), signed(100 * (a.mean - base.mean))] for n, a in tried.items()]
+    body = [["nothing", *base.cells(), ""]]
+    body += [[n, *a.cells(), signed(100 * (a.mean - base.mean))] for n, a in tried.items()]
     at_chance = [name for name, a in tried.items() if found.is_chance(a)]
     worst = min(tried, key=lambda n: tried[n].mean)
     enough = f"Enough for chance alone: {', '.join(at_chance)}" if at_chance else "None alone is enough for chance"
@@ -410,11 +359,11 @@ def _one_wrong_section(results: Results, found: Found) -> Section:
         f"With all right the head gets {100 * base.mean:.1f} %. The {worst} costs most, "
         f"{100 * (base.mean - tried[worst].mean):.1f} points. {enough}.",
         intro=f"A head on {results.settings['diagnosis']['network']}, frozen with pretrained weights. Right: input "
-        f"{RANGES[good.normalisation]}, stored batch-norm statistics, {good.image_size}×{good.image_size} images, "
+        f"{RANGES[good.normalisation]}, stored batch-norm statistics, {_square(good.image_size)} images, "
         f"Adadelta at {good.rate:g}. At chance: at most {100 * found.limit():.1f} %, two standard errors above "
         f"{100 * found.chance:.0f} %.",
         figure=Figure([Bars("test accuracy, %", "wrong", bars, {"": "teal"})]),
-        table=Table(["wrong", "test accuracy", "seeds", "points"], body, {1, 2, 3}),
+        table=listed(["wrong", "test accuracy", "seeds", "points"], body),
     )
 
 
@@ -432,32 +381,23 @@ def _resolution_section(results: Results, found: Found) -> Section:
     series = [points(RANGES[n], [float(s) for s in sizes], spreads) for n, spreads in by_range.items()]
     base, worst = by_range[good.normalisation], own["normalisations"][-1]
     costs = [100 * (b.mean - w.mean) for b, w in zip(base, by_range[worst], strict=True)]
-    said = f"An input of {RANGES[worst]} costs {costs[0]:.1f} points at {sizes[0]}×{sizes[0]}"
+    said = f"An input of {RANGES[worst]} costs {costs[0]:.1f} points at {_square(sizes[0])}"
     if len(sizes) > 1:
         lost = 100 * (base[-1].mean - base[0].mean)
         said += (
-            f" and {costs[-1]:.1f} at {sizes[-1]}×{sizes[-1]}. With the right input the small images alone cost "
+            f" and {costs[-1]:.1f} at {_square(sizes[-1])}. With the right input the small images alone cost "
             f"{lost:.1f} points: {'more' if lost > costs[-1] else 'less'} than the wrong input does on large ones"
         )
     ticks = [float(s) for s in sizes]
+    mark = [_chance_mark(found)]
+    panel = Lines("side of the images", "test accuracy, %", series, mark, from_zero=True, x_ticks=ticks)
     body = [[RANGES[n], *(a.percent() for a in spreads)] for n, spreads in by_range.items()]
     return Section(
         "Input range and resolution",
         f"{said}.",
         intro="The same images, scaled up; stored statistics, the right rate.",
-        figure=Figure(
-            [
-                Lines(
-                    "side of the images",
-                    "test accuracy, %",
-                    series,
-                    [_chance_mark(found)],
-                    from_zero=True,
-                    x_ticks=ticks,
-                )
-            ]
-        ),
-        table=Table(["input", *(f"{s}×{s}" for s in sizes)], body, set(range(1, len(sizes) + 1))),
+        figure=Figure([panel]),
+        table=listed(["input", *map(_square, sizes)], body),
     )
 
 
@@ -475,7 +415,7 @@ def _norm_section(results: Results, found: Found) -> Section:
             mismatches.append(found.accuracy(batch, "mismatched"))
             cells[-1] = mismatches[-1].percent()
         trunk = "pretrained" if batch.is_pretrained else "untrained"
-        body.append([trunk, RANGES[batch.normalisation], f"{batch.image_size}×{batch.image_size}", *cells])
+        body.append([trunk, RANGES[batch.normalisation], _square(batch.image_size), *cells])
     smallest = min(batch.image_size for batch, _ in pairs)
     small = [pair for pair in pairs if pair[0].image_size == smallest]
     changes = {b: 100 * (found.accuracy(b).mean - found.accuracy(s).mean) for b, s in small if b.is_pretrained}
@@ -496,7 +436,7 @@ def _norm_section(results: Results, found: Found) -> Section:
         intro="Stored: the statistics that came with the weights; an untrained trunk has mean 0 and variance 1. Batch: "
         "those of each training batch, and their running mean in the test. Mismatched: trained on batch statistics, "
         "tested with stored ones.",
-        table=Table(["trunk", "input", "images", "stored", "batch", "mismatched"], body, {3, 4, 5}),
+        table=listed(["trunk", "input", "images", "stored", "batch", "mismatched"], body, text=3),
     )
 
 
@@ -505,10 +445,11 @@ def _together_section(results: Results, found: Found) -> Section:
     tried = grid(results.settings)
     side = tried[0].image_size
     good_here = replace(good, image_size=side)
-    body = []
-    for n in own["normalisations"]:
-        for norm in own["norms"]:
-            body.append([RANGES[n], norm, *(found.accuracy(Setting(n, norm, side, r)).percent() for r in own["rates"])])
+    body = [
+        [RANGES[n], norm, *(found.accuracy(Setting(n, norm, side, rate)).percent() for rate in own["rates"])]
+        for n in own["normalisations"]
+        for norm in own["norms"]
+    ]
     at_chance = [s for s in tried if found.is_chance(found.accuracy(s))]
     others = [s for s in tried if s not in at_chance]
     said = "No setting ends at chance."
@@ -522,9 +463,7 @@ def _together_section(results: Results, found: Found) -> Section:
         "All together, on small images",
         f"{said} From {100 * found.accuracy(wrong).mean:.1f} % with all of it wrong, putting right only one gives: {lifts}.",
         intro=f"Every combination at {side}×{side}.",
-        table=Table(
-            ["input", "statistics", *(f"rate {r:g}" for r in own["rates"])], body, set(range(2, 2 + len(own["rates"])))
-        ),
+        table=listed(["input", "statistics", *(f"rate {rate:g}" for rate in own["rates"])], body, text=2),
     )
 
 
@@ -533,35 +472,25 @@ def _keras_section(results: Results, found: Found) -> Section:
     good, known = right(results.settings), found.settings()
     small = replace(good, image_size=min(results.settings["diagnosis"]["image_sizes"]))
     base = found.accuracy(small)
-    closest = {
-        "Adadelta left at its default rate": (
-            "0.001 since TensorFlow 2; 1 before",
-            replace(small, rate=0.001),
-            "accuracy",
-        ),
+    closest: dict[str, tuple[str, dict[str, Any]]] = {
+        "Adadelta left at its default rate": ("0.001 since TensorFlow 2; 1 before", {"rate": 0.001}),
         "0 … 1 into EfficientNet": (
-            "it takes 0 … 255 and normalises inside; here: 0 … 1 in place of a normalised input",
-            replace(small, normalisation="unit"),
-            "accuracy",
+            "it takes 0 … 255 and normalises inside; here: 0 … 1 in place of a normalised input", {"normalisation": "unit"},
         ),
         "raw images into ResNet50": (
             "it takes 0 … 255 less ImageNet's mean, in BGR; here: 0 … 255 in place of a normalised input",
-            replace(small, normalisation="raw"),
-            "accuracy",
+            {"normalisation": "raw"},
         ),
         "frozen batch norm before TensorFlow 2": (
-            "trained on batch statistics, tested with stored ones",
-            replace(small, norm="batch"),
-            "mismatched",
+            "trained on batch statistics, tested with stored ones", {"norm": "batch"},
         ),
-    }
-    body: list[list[str]] = []
-    enough: list[str] = []
-    short: list[str] = []
-    for mistake, (fact, setting, key) in closest.items():
+    }  # fmt: skip
+    body, enough, short = list[list[str]](), list[str](), list[str]()
+    for mistake, (fact, wrong) in closest.items():
+        setting = replace(small, **wrong)
         if setting not in known:
             continue
-        accuracy = found.accuracy(setting, key)
+        accuracy = found.accuracy(setting, "mismatched" if "norm" in wrong else "accuracy")
         body.append([mistake, fact, accuracy.percent(), signed(100 * (accuracy.mean - base.mean))])
         (enough if found.is_chance(accuracy) else short).append(mistake)
     said = (
@@ -574,9 +503,9 @@ def _keras_section(results: Results, found: Found) -> Section:
         "The usual mistakes with Keras",
         said,
         intro="Each beside the experiment that is closest to it, on another network: the experiments support the size of "
-        f"an effect here, not what happened there. All at {small.image_size}×{small.image_size}, against "
+        f"an effect here, not what happened there. All at {_square(small.image_size)}, against "
         f"{100 * base.mean:.1f} % with the rest right.",
-        table=Table(["mistake", "what Keras expects, and what was run", "test accuracy", "points"], body, {2, 3}),
+        table=listed(["mistake", "what Keras expects, and what was run", "test accuracy", "points"], body, text=2),
     )
 
 
@@ -594,43 +523,32 @@ _SMOKE = {
         PRETRAINING: {"data": {"samples": 900}, "training": {"epochs": 3, "batch": 50, "learning_rate": 0.05}},
     },
 }  # fmt: skip
+_SMALL_CNN = {"network": "small-cnn", "has_trunk": False, "weights": None, "normalisation": "unit"}
+_LARGE = {"has_trunk": True, "weights": None, "normalisation": "imagenet"}
+_DIAGNOSIS = {"normalisations": ["imagenet", "unit", "raw"], "norms": ["stored", "batch"], "rates": [1.0, 0.001]}
+_MOBILENET = {"network": "mobilenet-v1-0.25", "weights": "mobilenetV1X0.25_pretrain.tar"}
 _LAPTOP = {
     "data": "cifar10", "samples": 2000, "test_samples": 2000, "image_size": 32,
     "networks": {
-        "ResNet-50": {"network": "resnet50-keras", "has_trunk": True, "weights": None, "normalisation": "imagenet"},
-        "EfficientNet-B0": {
-            "network": "efficientnet-b0-keras", "has_trunk": True, "weights": None, "normalisation": "imagenet",
-        },
-        "MobileNet with ImageNet weights": {
-            "network": "mobilenet-v1-0.25", "has_trunk": True, "weights": "mobilenetV1X0.25_pretrain.tar",
-            "normalisation": "imagenet",
-        },
-        "small CNN": {"network": "small-cnn", "has_trunk": False, "weights": None, "normalisation": "unit"},
+        "ResNet-50": {"network": "resnet50-keras", **_LARGE},
+        "EfficientNet-B0": {"network": "efficientnet-b0-keras", **_LARGE},
+        "MobileNet with ImageNet weights": {**_LARGE, **_MOBILENET},
+        "small CNN": _SMALL_CNN,
     },
     "rate": 1.0, "tuning_rate": 1e-5, "epochs": {SCRATCH: 6, HEAD: 10, TUNED: 1}, "batch": 64, "seeds": 3,
-    "diagnosis": {
-        "network": "mobilenet-v1-0.25", "weights": "mobilenetV1X0.25_pretrain.tar",
-        "normalisations": ["imagenet", "unit", "raw"], "norms": ["stored", "batch"], "image_sizes": [32, 64, 128],
-        "rates": [1.0, 0.001], "epochs": 6, "seeds": 2,
-    },
+    "diagnosis": {**_MOBILENET, **_DIAGNOSIS, "image_sizes": [32, 64, 128], "epochs": 6, "seeds": 2},
 }  # fmt: skip
+_EFFICIENTNET = {"network": "efficientnet-b0-keras", "weights": "torchvision"}
 _PAPER = {
     "data": "cifar10", "samples": None, "test_samples": None, "image_size": 32,
     "networks": {
         # torchvision's ResNet-50, as its weights do not fit ours.
-        "ResNet-50": {
-            "network": "torchvision:resnet50", "has_trunk": True, "weights": "torchvision", "normalisation": "imagenet",
-        },
-        "EfficientNet-B0": {
-            "network": "efficientnet-b0-keras", "has_trunk": True, "weights": "torchvision", "normalisation": "imagenet",
-        },
-        "small CNN": {"network": "small-cnn", "has_trunk": False, "weights": None, "normalisation": "unit"},
+        "ResNet-50": {**_LARGE, "network": "torchvision:resnet50", "weights": "torchvision"},
+        "EfficientNet-B0": {**_LARGE, **_EFFICIENTNET},
+        "small CNN": _SMALL_CNN,
     },
     "rate": 1.0, "tuning_rate": 1e-5, "epochs": {SCRATCH: 12, HEAD: 10, TUNED: 10}, "batch": 128, "seeds": 3,
-    "diagnosis": {
-        "network": "efficientnet-b0-keras", "weights": "torchvision", "normalisations": ["imagenet", "unit", "raw"],
-        "norms": ["stored", "batch"], "image_sizes": [32, 64, 128, 224], "rates": [1.0, 0.001], "epochs": 10, "seeds": 3,
-    },
+    "diagnosis": {**_EFFICIENTNET, **_DIAGNOSIS, "image_sizes": [32, 64, 128, 224], "epochs": 10, "seeds": 3},
 }  # fmt: skip
 
 STUDY = Study(

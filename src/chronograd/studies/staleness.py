@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.backends import parameter_server
 from chronograd.figure import Figure, Lines, Role, Series
-from chronograd.job import Job, from_dict
+from chronograd.job import Job
 from chronograd.predict.simulations import panel
 from chronograd.predict.staleness import NS, Duration, Learner, Updates, of_pushes, simulate
 from chronograd.rundir import RunDir
-from chronograd.study.lab import Lab
+from chronograd.study.arms import job_of
 from chronograd.study.parameter_servers import (
     AT_ONCE,
     COLUMNS,
@@ -31,8 +32,10 @@ from chronograd.study.parameter_servers import (
     timeline,
 )
 from chronograd.study.results import Results, Row, Settings
+from chronograd.study.rows import matching, plural, upper
+from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study
-from chronograd.study.tables import study_page
+from chronograd.study.tables import study_page, table
 
 EXERCISE = ((1.0, 2.0, 3.0, 4.0), (2.5, 5.0))
 FIXED, EXPONENTIAL = "fixed", "exponential"
@@ -43,28 +46,22 @@ FIXED, EXPONENTIAL = "fixed", "exponential"
 
 def job(settings: Settings, learners: int, servers: int) -> Job:
     """One epoch, within which learners do not meet."""
-    data = {key: settings[key] for key in ("samples", "image_size", "test_samples")} | {"name": settings["data"]}
-    training = {"recipe": "sgd-momentum", "momentum": 0.0, "learning_rate": 0.01, "epochs": 1, "checkpoint_every": 1}
-    return from_dict(
-        {
-            "network": {"name": settings["network"]},
-            "data": data,
-            "training": {**training, "batch": settings["batch"]},
-            "cluster": {"device": "cpu", "count": learners, "threads": 1},
-            "communication": {"servers": servers},
-            "backend": "parameter_server",
-        }
-    )
+    parts = {
+        "cluster": {"device": "cpu", "count": learners, "threads": 1}, "communication": {"servers": servers},
+        "backend": "parameter_server",
+    }  # fmt: skip
+    network, recipe = settings["network"], "sgd-momentum"
+    return job_of(settings, network, parts=parts, recipe=recipe, momentum=0.0, learning_rate=0.01, epochs=1)
 
 
-def conduct(lab: Lab, settings: Settings) -> Results:
-    lab.parallel = lab.threads = 1  # runs are timed, so each has the machine to itself, and a learner one core
+def conduct(runner: StudyRunner, settings: Settings) -> Results:
+    runner.parallel = runner.threads = 1  # runs are timed, so each has the machine to itself, and a learner one core
     rows: dict[str, list[Row]] = {"alike": _alike(settings), "softsync": _softsync(settings), "slow": _slow(settings)}
     curves = {"exercise": _columns(of_pushes(EXERCISE))}
     notes = []
     is_there, why_not = parameter_server.available()
     if is_there:
-        lines = {name: lines_of(run) for name, run in _runs(lab, settings).items()}
+        lines = {name: lines_of(run) for name, run in _runs(runner, settings).items()}
         rows["runs"], rows["counts"] = compared(lines, settings["updates"])
         shown = _shown(rows["runs"])["run"]
         curves[shown] = _columns(timeline(lines[shown]))
@@ -72,25 +69,25 @@ def conduct(lab: Lab, settings: Settings) -> Results:
             notes.append("No learner was slowed down: those of RAY_ADDRESS may be on other machines.")
     else:
         notes.append(f"Nothing was counted on parameter servers: {why_not}.")
-    return lab.results(settings, rows=rows, curves=curves, notes=notes)
+    return runner.results(settings, rows=rows, curves=curves, notes=notes)
 
 
-def _runs(lab: Lab, settings: Settings) -> dict[str, RunDir]:
+def _runs(runner: StudyRunner, settings: Settings) -> dict[str, RunDir]:
     """Runs by name, such as `4 learners, 1 server, one slow`."""
     runs: dict[str, RunDir] = {}
     for servers in settings["servers"]:
         for learners in settings["learners"]:
             name = _name(learners, servers)
-            runs |= lab.train({name: job(settings, learners, servers)})
+            runs |= runner.train({name: job(settings, learners, servers)})
     for learners in [] if _is_elsewhere() else settings["one_slow"]:
         name = f"{_name(learners, 1)}, one slow"
-        with paused(lab.path(name), learners - 1, settings["paused"]):
-            runs |= lab.train({name: job(settings, learners, 1)})
+        with paused(runner.path(name), learners - 1, settings["paused"]):
+            runs |= runner.train({name: job(settings, learners, 1)})
     return runs
 
 
 def _name(learners: int, servers: int) -> str:
-    return f"{learners} learner{'s' * (learners > 1)}, {servers} server{'s' * (servers > 1)}"
+    return f"{plural(learners, 'learner')}, {plural(servers, 'server')}"
 
 
 def _is_elsewhere() -> bool:
@@ -173,7 +170,7 @@ def _exercise_section(results: Results) -> Section:
     fifth = of_pushes([(*EXERCISE[0], EXERCISE[1][-1]), EXERCISE[1]]).of_learner(2)[-1]
     return Section(
         "Two learners, by hand",
-        f"{told[0].upper()}{told[1:]}; the mean is {found.mean:.2f}. Did learner 1 push at {EXERCISE[1][-1]:g} s too, it "
+        f"{upper(told)}; the mean is {found.mean:.2f}. Did learner 1 push at {EXERCISE[1][-1]:g} s too, it "
         f"would come first, and the last gradient of learner 2 would have {fifth}.",
         intro="Each pulls as it has pushed; both start from version 0 at time 0. At one instant learners act in the order of "
         "their numbers, each its push and then its pull.",
@@ -185,26 +182,19 @@ def _exercise_section(results: Results) -> Section:
 def _mean_staleness(results: Results, times: str) -> dict[int, float]:
     """By number of learners."""
     means: dict[int, float] = {}
-    for row in results.rows["alike"]:
-        if row["times"] == times:
-            means[row["learners"]] = means.get(row["learners"], 0.0) + row["staleness"] * row["share"]
+    for row in matching(results.rows["alike"], times=times):
+        means[row["learners"]] = means.get(row["learners"], 0.0) + row["staleness"] * row["share"]
     return means
 
 
 def _alike_section(results: Results) -> Section:
     fixed, random = (_mean_staleness(results, times) for times in (FIXED, EXPONENTIAL))
     most = max(fixed)
-    own = {
-        times: {
-            r["staleness"]: r["share"] for r in results.rows["alike"] if (r["times"], r["learners"]) == (times, most)
-        }
-        for times in (FIXED, EXPONENTIAL)
-    }
+    own = {times: _shares(results, times, most) for times in (FIXED, EXPONENTIAL)}
     shown = range(4 * most)
+    percents = [100 * own[EXPONENTIAL].get(s, 0.0) for s in shown]
     shares = [
-        Series(
-            EXPONENTIAL, "predicted", list(shown), [100 * own[EXPONENTIAL].get(s, 0.0) for s in shown], color="teal"
-        ),
+        Series(EXPONENTIAL, "predicted", list(shown), percents, color="teal"),
         Series("geometric", "reference", list(shown), [100 / most * (1 - 1 / most) ** s for s in shown]),
     ]
     means = [
@@ -212,23 +202,18 @@ def _alike_section(results: Results) -> Section:
         for times, found, color in ((FIXED, fixed, "accent"), (EXPONENTIAL, random, "teal"))
     ]
     means.append(Series("learners − 1", "reference", list(fixed), [n - 1 for n in fixed]))
-    body = [
-        [
-            str(n),
-            f"{fixed[n]:.3f}",
-            f"{random[n]:.3f}",
-            str(_most(results, FIXED, n)),
-            str(_most(results, EXPONENTIAL, n)),
-        ]
-        for n in fixed
-    ]
+    stalest = {times: {n: max(_shares(results, times, n)) for n in fixed} for times in (FIXED, EXPONENTIAL)}
+    columns: dict[str, Any] = {
+        "learners": str, "mean, fixed": lambda n: f"{fixed[n]:.3f}", "mean, exponential": lambda n: f"{random[n]:.3f}",
+        "most, fixed": lambda n: str(stalest[FIXED][n]), "most, exponential": lambda n: str(stalest[EXPONENTIAL][n]),
+    }  # fmt: skip
     worst = max(abs(found[n] / (n - 1) - 1) for found in (fixed, random) for n in found if n > 1)
     stuck = 100 * own[FIXED].get(most - 1, 0.0)
     return Section(
         "How staleness grows with learners",
         f"The mean is learners − 1 within {100 * worst:.2f} %, whatever the times are. Of {most} learners {stuck:.1f} % of "
         f"gradients have {most - 1} exactly if their times are fixed; if they are exponential {100 * own[EXPONENTIAL][0]:.1f} % "
-        f"have 0, and the stalest {_most(results, EXPONENTIAL, most)}.",
+        f"have 0, and the stalest {stalest[EXPONENTIAL][most]}.",
         intro="Simulated: learners alike, who compute for a second in the mean; pull and push take no time. Between two "
         "gradients of one learner each of the others makes one in the mean. With exponential times the next update is any "
         "learner's alike, so staleness is geometric.",
@@ -238,12 +223,13 @@ def _alike_section(results: Results) -> Section:
                 Lines(f"staleness with {most} learners, updates", "share of updates, %", shares),
             ]
         ),
-        table=Table(["learners", "mean, fixed", "mean, exponential", "most, fixed", "most, exponential"], body, set(range(5))),
+        table=table(fixed, columns, text=0),
     )  # fmt: skip
 
 
-def _most(results: Results, times: str, learners: int) -> int:
-    return max(int(r["staleness"]) for r in results.rows["alike"] if (r["times"], r["learners"]) == (times, learners))
+def _shares(results: Results, times: str, learners: int) -> dict[int, float]:
+    """The share of each staleness, of simulated learners alike."""
+    return {row["staleness"]: row["share"] for row in matching(results.rows["alike"], times=times, learners=learners)}
 
 
 def _softsync_section(results: Results) -> Section:
@@ -253,20 +239,18 @@ def _softsync_section(results: Results) -> Section:
         Series("simulated", "predicted", ns, [row["mean"] for row in rows], is_scatter=True),
         Series("n", "reference", ns, ns),
     ]
-    body = [
-        [str(row["n"]), str(row["gradients_per_update"]), f"{row['mean']:.3f}",
-         f"{(learners - 1) / row['gradients_per_update']:.3f}", str(row["most"])]
-        for row in rows
-    ]  # fmt: skip
+    columns: dict[str, Any] = {
+        "n": "n", "gradients per update": "gradients_per_update", "mean staleness": lambda row: f"{row['mean']:.3f}",
+        "n (1 − 1 / learners)": lambda row: f"{(learners - 1) / row['gradients_per_update']:.3f}", "most": "most",
+    }  # fmt: skip
     told = ", ".join(f"{row['mean']:.2f} for n = {row['n']}" for row in rows)
-    columns = ["n", "gradients per update", "mean staleness", "n (1 − 1 / learners)", "most"]
     return Section(
         "n-softsync",
         f"Mean staleness is about n: {told}.",
         intro=f"{learners} learners with exponential times; an update takes {learners} / n gradients in, and learners do not "
         "wait for it. So a version is made less often, and the same others make fewer of them meanwhile.",
         figure=Figure([Lines("n", "mean staleness, updates", series, x_ticks=ns)]),
-        table=Table(columns, body, set(range(5))),
+        table=table(rows, columns, text=0),
     )
 
 
@@ -278,11 +262,13 @@ def _slow_section(results: Results) -> Section:
         for label, key, color in (("the slow one", "slow", "vermilion"), ("each other", "others", "teal"))
     ]
     series.append(Series("all: learners − 1", "reference", factors, [learners - 1] * len(rows)))
-    body = [
-        [f"{row['factor']:g}", f"{row['slow']:.2f}", f"{row['factor'] * (learners - 1):g}", f"{row['others']:.2f}",
-         f"{row['mean']:.2f}", f"{row['updates_per_s']:.2f}", f"{100 * row['slow_share']:.1f} %"]
-        for row in rows
-    ]  # fmt: skip
+    columns: dict[str, Any] = {
+        "times as slow": lambda row: f"{row['factor']:g}", "the slow one": lambda row: f"{row['slow']:.2f}",
+        "factor × (learners − 1)": lambda row: f"{row['factor'] * (learners - 1):g}",
+        "each other": lambda row: f"{row['others']:.2f}", "all": lambda row: f"{row['mean']:.2f}",
+        "updates/s": lambda row: f"{row['updates_per_s']:.2f}",
+        "gradients of the slow one": lambda row: f"{100 * row['slow_share']:.1f} %",
+    }  # fmt: skip
     last = rows[-1]
     return Section(
         "One slow learner",
@@ -291,11 +277,8 @@ def _slow_section(results: Results) -> Section:
         intro=f"One of {learners} learners takes so many times as long as each of the others. Nobody waits for it, so few "
         "gradients are its own, and those are very old.",
         figure=Figure([Lines("times as slow", "mean staleness, updates", series, from_zero=True, x_ticks=factors)]),
-        table=Table(
-            ["times as slow", "the slow one", "factor × (learners − 1)", "each other", "all", "updates/s", "gradients of the slow one"],
-            body, set(range(7)),
-        ),
-    )  # fmt: skip
+        table=table(rows, columns, text=0),
+    )
 
 
 def _counted_section(results: Results) -> Section:
@@ -309,12 +292,13 @@ def _counted_section(results: Results) -> Section:
         shares = [100 * r["share"] for r in own]
         series.append(Series(how, role, [r["staleness"] for r in own], shares, is_joined=role == "measured"))
     several = [row for row in rows if row["learners"] > 1]
-    body = [
-        [row["run"], f"{row['mean']:.2f}", f"{row['replayed']:.2f}", f"{row['mean_at_once']:.2f}",
-         f"{row['mean_with_gap']:.2f}", f"{row['distance_at_once']:.2f}", f"{row['distance_with_gap']:.2f}",
-         "–" if row["gap_s"] is None else f"{1e3 * row['gap_s']:.1f} ms, {100 * row['outside']:.0f} %"]
-        for row in rows
-    ]  # fmt: skip
+    columns: dict[str, Any] = {"run": "run"}
+    keys = ("mean", "replayed", "mean_at_once", "mean_with_gap", "distance_at_once", "distance_with_gap")
+    heads = (COUNTED, "replayed", AT_ONCE, WITH_GAP, "distance, at once", "distance, with the gap")
+    columns |= {head: lambda row, key=key: f"{row[key]:.2f}" for head, key in zip(heads, keys, strict=True)}
+    columns["gap, share of pull and push"] = lambda row: (
+        "–" if row["gap_s"] is None else f"{1e3 * row['gap_s']:.1f} ms, {100 * row['outside']:.0f} %"
+    )
     fitted, others = several[0], several[1:]
     share = 100 * results.settings["paused"]
     slow = (
@@ -342,12 +326,8 @@ def _counted_section(results: Results) -> Section:
         f"Distance is total variation: the share of updates with another staleness.{slow}",
         figure=Figure([Lines(f"staleness, {shown}, updates", "share of updates, %", series, from_zero=True)]),
         caption=_stall_told(next(row for row in rows if row["run"] == shown), stalest),
-        table=Table(
-            ["run", COUNTED, "replayed", AT_ONCE, WITH_GAP, "distance, at once", "distance, with the gap",
-             "gap, share of pull and push"],
-            body, set(range(1, 8)),
-        ),
-    )  # fmt: skip
+        table=table(rows, columns),
+    )
 
 
 def _stall_told(row: Row, stalest: Mapping[str, int]) -> str:
@@ -364,11 +344,14 @@ def _stall_told(row: Row, stalest: Mapping[str, int]) -> str:
 def _rate_section(results: Results) -> Section:
     rows = results.rows["runs"]
     one = next((row for row in rows if row["learners"] == 1), None)
-    body = [
-        [row["run"], *(f"{1e3 * row[part]:.1f}" for part in (*PARTS, "idle_s")), f"{row['updates_per_s']:.1f}",
-         f"{row['updates_per_s_at_once']:.1f}", f"{one['updates_per_s'] * row['learners']:.1f}" if one else "–"]
-        for row in rows
-    ]  # fmt: skip
+    columns: dict[str, Any] = {"run": "run"}
+    columns |= {
+        f"{part.removesuffix('_s')}, ms": lambda row, part=part: f"{1e3 * row[part]:.1f}" for part in (*PARTS, "idle_s")
+    }
+    columns |= {
+        "updates/s": lambda row: f"{row['updates_per_s']:.1f}", "simulated": lambda row: f"{row['updates_per_s_at_once']:.1f}",
+        "one learner's × learners": lambda row: f"{one['updates_per_s'] * row['learners']:.1f}" if one else "–",
+    }  # fmt: skip
     excess = [100 * (row["updates_per_s_at_once"] / row["updates_per_s"] - 1) for row in rows]
     most, grown = max(rows, key=lambda row: row["learners"]), ""
     if one and most is not one:
@@ -382,11 +365,8 @@ def _rate_section(results: Results) -> Section:
         "Updates per second",
         f"From its own pulls, computations and pushes a run is simulated {np.mean(excess):.1f} % too fast in the mean, by what "
         f"learners are idle.{grown}",
-        table=Table(
-            ["run", "pull, ms", "compute, ms", "push, ms", "idle, ms", "updates/s", "simulated", "one learner's × learners"],
-            body, set(range(1, 8)),
-        ),
-    )  # fmt: skip
+        table=table(rows, columns),
+    )
 
 
 def _shown(rows: Sequence[Row]) -> Row:

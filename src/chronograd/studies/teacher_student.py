@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,12 @@ from chronograd.data.labels import with_noise, write_labels
 from chronograd.figure import Figure, Lines, Picture, PictureRow, Pictures, Series, png_base64
 from chronograd.job import Data, Job, from_dict
 from chronograd.rundir import RunDir
-from chronograd.study.lab import Lab, Spread, is_apart, outcome, over_seeds, split_seed, spread
+from chronograd.study.arms import Arm, Trained, points, train_arms
 from chronograd.study.results import Results, Row, Settings
+from chronograd.study.rows import Spread, is_apart, matching, points_apart, seeds, spread, upper
+from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study
-from chronograd.study.tables import points, points_apart, study_page
+from chronograd.study.tables import listed, study_page, table
 from chronograd.train.methods import teacher
 from chronograd.train.methods.teacher import Selection
 
@@ -77,36 +79,35 @@ class Taught:
     known: Row
 
 
-def conduct(lab: Lab, settings: Settings) -> Results:
+def conduct(runner: StudyRunner, settings: Settings) -> Results:
+    labelled, recipe, noisy = settings["labelled"], settings["supervised"], _noisy(settings)
     # The teacher has a seed of its own, so that no student starts from its initial weights.
-    judge_name = f"{TEACHER}/seed-{settings['seeds']}"
-    alone = job(settings, settings["student"], settings["labelled"], settings["supervised"])
-    judging = job(settings, settings["teacher"], settings["labelled"], settings["supervised"], settings["seeds"])
-    supervised = {judge_name: judging, **over_seeds({ALONE: alone}, settings["seeds"])}
-    noisy = _noisy(settings)
-    runs = lab.train({**supervised, **_pretraining(settings, noisy)})
-    judge = Judge(runs[judge_name], settings)
-    folder = lab.folder.resolve() / "labels"
+    supervised = [
+        _arm(TEACHER, "", job(settings, settings["teacher"], labelled, recipe), [settings["seeds"]]),
+        _arm(ALONE, "", job(settings, settings["student"], labelled, recipe), range(settings["seeds"])),
+    ]
+    trained = train_arms(runner, [*supervised, *_pretraining(settings, noisy)])
+    judge = Judge(trained[0].run, settings)
+    folder = runner.folder.resolve() / "labels"
     folder.mkdir(parents=True, exist_ok=True)
-    kept = {name: judge.taught(name, selection, folder) for name, selection in judge.selections().items()}
-    runs |= lab.train(_pretraining(settings, kept))
-    runs |= lab.train(_tuning(settings, runs, judge.echo(folder / "echo.npz")))
+    sets = {name: judge.taught(name, selection, folder) for name, selection in judge.selections().items()}
+    trained += train_arms(runner, _pretraining(settings, sets))
+    trained += train_arms(runner, _tuning(settings, trained, judge.echo(folder / "echo.npz")))
     rows = {
-        "networks": [_row(name, run, judge) for name, run in runs.items()],
-        "sets": [{"set": name, **taught.known} for name, taught in {**kept, **noisy}.items()],
+        "networks": [one.row(**judge.agreement(one.run)) for one in trained],
+        "sets": [{"set": name, **taught.known} for name, taught in {**sets, **noisy}.items()],
         "labelled": [{"images": len(judge.labelled.train), "wrong": judge.wrong_on_labelled}],
     }
     rows["pictures"], pictures = judge.pictures()
-    return lab.results(settings, rows=rows, pictures=pictures)
+    return runner.results(settings, rows=rows, pictures=pictures)
+
+
+def _arm(name: str, stage: str, job: Job, own_seeds: Sequence[int]) -> Arm:
+    return Arm("/".join(filter(None, (name, stage))), job, {"arm": name, "stage": stage}, own_seeds)
 
 
 def job(
-    settings: Settings,
-    network: str,
-    data: Mapping[str, Any],
-    training: Mapping[str, Any],
-    seed: int = 0,
-    weights: str | None = None,
+    settings: Settings, network: str, data: Mapping[str, Any], training: Mapping[str, Any], weights: str | None = None
 ) -> Job:
     """One normalisation for every set, so that a student meets the same pixels before and after fine-tuning."""
     whole_run = dict.fromkeys(("evaluate_every", "checkpoint_every"), training["epochs"])
@@ -114,7 +115,7 @@ def job(
         {
             "network": {"name": network, "weights": weights},
             "data": _data(settings, data),
-            "training": {**training, **whole_run, "seed": seed, "augmentation": settings["augmentation"]},
+            "training": {**training, **whole_run, "augmentation": settings["augmentation"]},
         }
     )
 
@@ -123,45 +124,45 @@ def _data(settings: Settings, own_fields: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings["images"], "normalisation": "imagenet", **own_fields}
 
 
-def _pretraining(settings: Settings, sets: Mapping[str, Taught]) -> dict[str, Job]:
+def _pretraining(settings: Settings, sets: Mapping[str, Taught]) -> list[Arm]:
     """Students from the start on each set, with the same number of updates, as near as whole epochs allow."""
     recipe = dict(settings["pretraining"])
     updates = recipe.pop("updates")
-    found: dict[str, Job] = {}
+    arms = []
     for name, taught in sets.items():
         training = {**recipe, "epochs": epochs_for(updates, taught.known["labels"], recipe["batch"])}
-        student = {f"{name}/{PRETRAINED}": job(settings, settings["student"], taught.data, training)}
-        found |= over_seeds(student, settings["seeds"] if name == own(settings) else settings["seeds_of_others"])
-    return found
+        num_seeds = settings["seeds"] if name == own(settings) else settings["seeds_of_others"]
+        student = job(settings, settings["student"], taught.data, training)
+        arms.append(_arm(name, PRETRAINED, student, range(num_seeds)))
+    return arms
 
 
-def _tuning(settings: Settings, runs: Mapping[str, RunDir], echo: Mapping[str, Any]) -> dict[str, Job]:
+def _tuning(settings: Settings, trained: Sequence[Trained], echo: Mapping[str, Any]) -> list[Arm]:
     """Each student fine-tuned on D; the method's own also on the teacher's labels of D (`echo`)."""
-    found = {}
-    for name, run in runs.items():
-        arm, seed = split_seed(name)
-        taught_by, _, stage = arm.partition("/")
-        if stage != PRETRAINED or taught_by == SOFT:  # of the soft one we ask what it has of the teacher, before this
+    arms = []
+    for one in trained:
+        name = one.arm.known["arm"]
+        # Of the soft one we ask what it has of the teacher, before this.
+        if one.arm.known["stage"] != PRETRAINED or name == SOFT:
             continue
-        labels = {taught_by: settings["labelled"], **({ECHO: echo} if taught_by == own(settings) and seed == 0 else {})}
+        labels = {name: settings["labelled"], **({ECHO: echo} if name == own(settings) and one.seed == 0 else {})}
         for tuned, data in labels.items():
-            start = str(run.path)
-            training = settings["fine_tuning"]
-            found[f"{tuned}/{TUNED}/seed-{seed}"] = job(settings, settings["student"], data, training, seed, start)
-    return found
+            student = job(settings, settings["student"], data, settings["fine_tuning"], str(one.run.path))
+            arms.append(_arm(tuned, TUNED, student, [one.seed]))
+    return arms
 
 
 def _noisy(settings: Settings) -> dict[str, Taught]:
     """U with weak labels: true ones, of which a share is drawn anew. Wrong ones are counted for seed 0."""
     from chronograd.data import datasets
 
-    found = {}
+    sets = {}
     for noise in settings["noise_tried"]:
         truth_N = datasets.load(Data(**settings["unlabelled"])).train_labels.numpy()
         wrong = float((with_noise(truth_N, noise, seed=0)[0] != truth_N).mean())
         known = {"noise": noise, "labels": len(truth_N), "images": len(truth_N), "wrong": wrong}
-        found[f"weak labels, noise {100 * noise:g} %"] = Taught({**settings["unlabelled"], "label_noise": noise}, known)
-    return found
+        sets[f"weak labels, noise {100 * noise:g} %"] = Taught({**settings["unlabelled"], "label_noise": noise}, known)
+    return sets
 
 
 class Judge:
@@ -274,12 +275,6 @@ def composition(kept: Selection, num_classes: int, truth: Array | None) -> Row:
     }
 
 
-def _row(name: str, run: RunDir, judge: Judge) -> Row:
-    experiment, seed = split_seed(name)
-    arm, _, stage = experiment.partition("/")
-    return {"arm": arm, "stage": stage, "seed": seed, **outcome(run), **judge.agreement(run)}
-
-
 # -- the page --------------------------------------------------------------------------------------------
 
 
@@ -296,18 +291,14 @@ def page(results: Results) -> Answer:
     student, alone = _of(results, own(results.settings), TUNED), _of(results, ALONE)
     network = results.settings["student"]
     highlights = [
-        Highlight("student, fine-tuned", student.percent(), f"{network}, {_seeds(student)}"),
-        Highlight("trained on D alone", alone.percent(), f"{network}, {_seeds(alone)}"),
+        Highlight(label, accuracy.percent(), f"{network}, {seeds(accuracy.n)}")
+        for label, accuracy in (("student, fine-tuned", student), ("trained on D alone", alone))
     ]
     return study_page(STUDY, results, sections, highlights)
 
 
 def _of(results: Results, arm: str, stage: str = "", key: str = "accuracy") -> Spread:
     return spread(results.rows["networks"], key, arm=arm, stage=stage)
-
-
-def _seeds(found: Spread) -> str:
-    return "one seed" if found.n == 1 else f"{found.n} seeds"
 
 
 def _share(value: float | None) -> str:
@@ -326,16 +317,15 @@ def _steps_section(results: Results) -> Section:
         f"student, {student}, fine-tuned": (tuned, f"{PUBLISHED_STUDENT} and {PUBLISHED_HASHTAGS}"),
     }
     places = list(range(len(steps)))
-    series = replace(points("test accuracy", places, [found for found, _ in steps.values()]), is_joined=False)
+    series = points("test accuracy", places, [accuracy for accuracy, _ in steps.values()], is_joined=False)
     names = [ALONE, TEACHER, PRETRAINED, TUNED]
     published = f"{PUBLISHED_STUDENT - PUBLISHED_ALONE:+.1f}"
     if tuned.mean <= alone.mean:
         agrees = f"It does not gain; published is a gain ({published})"
+    elif is_apart(tuned, alone):
+        agrees = f"It gains, as published ({published})"
     else:
-        is_sure = is_apart(tuned, alone)
-        agrees = (
-            f"{'It' if is_sure else 'That it'} gains, as published ({published}){'' if is_sure else ', is not sure'}"
-        )
+        agrees = f"That it gains, as published ({published}), is not sure"
     return Section(
         "The four steps",
         f"The student against the same network on D alone: {points_apart(tuned, alone)}. {agrees}. "
@@ -343,10 +333,9 @@ def _steps_section(results: Results) -> Section:
         intro=f"K = {settings['K']:,}, P = {settings['P']}. Published: Yalniz et al. 2019, ResNet-50 on ImageNet, with 100 "
         "million photographs as U, and with a billion found by hashtag.",
         figure=Figure([Lines("", "test accuracy, %", [series], x_ticks=places, x_names=names)]),
-        table=Table(
+        table=listed(
             ["network", "test accuracy", "seeds", "published (ResNet-50), %"],
-            [[name, found.percent(), str(found.n), published] for name, (found, published) in steps.items()],
-            {1, 2, 3},
+            [[name, *accuracy.cells(), published] for name, (accuracy, published) in steps.items()],
         ),
     )
 
@@ -374,8 +363,9 @@ def _sweep(results: Results, varied: str, title: str, said: str, intro: str) -> 
         body.append([f"{x:,}", *cells])
     columns = [varied, "labels", "images", "smallest class", "wrong", "updates", PRETRAINED, TUNED, "seeds"]
     is_known = None not in wrong
-    table = Table(columns, body, set(range(len(columns))))
-    return Section(title, said, intro=intro, figure=Figure(panels if is_known else panels[:1]), table=table)
+    return Section(
+        title, said, intro=intro, figure=Figure(panels if is_known else panels[:1]), table=listed(columns, body, 0)
+    )
 
 
 def shape(xs: Sequence[float], ys: Sequence[float]) -> str:
@@ -444,7 +434,7 @@ def _top_classes_section(results: Results) -> Section:
         by_seeds = chance(results)
         is_more = by_seeds is not None and gain > by_seeds
         said = f"P = {best} ends {gain:.1f} points above P = 1, {'' if is_more else 'no '}more than seeds may do."
-    smallest = min(next(row["per_class"] for row in results.rows["sets"] if row["set"] == set_name(per_class, 1)))
+    smallest = min(matching(results.rows["sets"], set=set_name(per_class, 1))[0]["per_class"])
     if smallest < per_class:
         said += (
             f" With P = 1 the smallest class has {smallest:,} of {per_class:,} images; a larger P fills it with others."
@@ -457,12 +447,7 @@ def _top_classes_section(results: Results) -> Section:
 
 def _composition_section(results: Results) -> Section:
     rows = [row for row in results.rows["sets"] if "several" in row and row["set"] != SOFT]
-    body = []
-    for row in rows:
-        several = f"{row['several']:,} ({_share(row['several'] / row['images'])})"
-        sizes = [f"{end(row['per_class']):,}" for end in (min, max)]
-        body.append([row["set"], f"{row['labels']:,}", f"{row['images']:,}", several, *sizes])
-    ours = next(row for row in rows if row["set"] == own(results.settings))
+    (ours,) = matching(rows, set=own(results.settings))
     most = max(rows, key=lambda row: row["several"])
     low, high = min(ours["per_class"]), max(ours["per_class"])
     said = f"Are classes balanced? {ours['set']} keeps {f'{low:,} to ' if low < high else ''}{high:,} images of each. "
@@ -474,22 +459,23 @@ def _composition_section(results: Results) -> Section:
         said += "Where P > 1 it could, yet none has."
     shown = []
     for row in results.rows["pictures"]:
-        lines = [f"{name} {score:.2f}" for name, score in row["two"]]
-        shown.append(
-            Picture(
-                "\n".join([*lines, f"is: {row['truth']}"] if row["truth"] else lines), results.pictures[row["name"]]
-            )
+        lines = [f"{name} {score:.2f}" for name, score in row["two"]] + (
+            [f"is: {row['truth']}"] if row["truth"] else []
         )
-    columns = ["set", "labels", "images", "of two or more classes", "smallest class", "largest class"]
+        shown.append(Picture("\n".join(lines), results.pictures[row["name"]]))
+    sets = results.rows["pictures"]
     return Section(
         "What is kept",
         said,
-        intro=f"The pictures are kept for two classes ({results.rows['pictures'][0]['set']}): scores, and what they are."
-        if shown
-        else "",
+        intro=f"The pictures are kept for two classes ({sets[0]['set']}): scores, and what they are." if shown else "",
         figure=Figure([Pictures([PictureRow("", shown)])]) if shown else None,
-        table=Table(columns, body, {1, 2, 3, 4, 5}),
-    )
+        table=table(rows, {
+            "set": "set", "labels": lambda row: f"{row['labels']:,}", "images": lambda row: f"{row['images']:,}",
+            "of two or more classes": lambda row: f"{row['several']:,} ({_share(row['several'] / row['images'])})",
+            "smallest class": lambda row: f"{min(row['per_class']):,}",
+            "largest class": lambda row: f"{max(row['per_class']):,}",
+        }),
+    )  # fmt: skip
 
 
 def _ablation_section(results: Results) -> Section:
@@ -503,15 +489,15 @@ def _ablation_section(results: Results) -> Section:
     if results.settings["is_balance_ablated"]:
         without["without balance: best of all classes together"] = _of(results, TOGETHER, TUNED)
     worst = min(without, key=lambda name: without[name].mean)
-    said = f"{worst[0].upper()}{worst[1:]} costs most: {points_apart(without[worst], full)}."
+    said = f"{upper(worst)} costs most: {points_apart(without[worst], full)}."
     if without[worst].mean >= full.mean:
         said = "Nothing is worse when it is left out."
     wrong = results.rows["labelled"][0]["wrong"]
     said += f" The teacher is wrong on {_share(wrong)} of the images of D, which it was trained on."
-    body = [["all four steps", full.percent(), str(full.n), ""]]
-    body += [[name, found.percent(), str(found.n), points_apart(found, full)] for name, found in without.items()]
-    table = Table(["method", "test accuracy", "seeds", "against all four steps"], body, {1, 2})
-    return Section("Each step left out", said, table=table)
+    body = [["all four steps", *full.cells(), ""]]
+    body += [[name, *accuracy.cells(), points_apart(accuracy, full)] for name, accuracy in without.items()]
+    columns = ["method", "test accuracy", "seeds", "against all four steps"]
+    return Section("Each step left out", said, table=Table(columns, body, {1, 2}))
 
 
 def share_that_equals(accuracy: float, curve: Sequence[tuple[float, float]]) -> float | None:
@@ -539,26 +525,27 @@ def _weak_section(results: Results) -> Section:
     body = []
     for name in [*weak, ours]:
         counted = [f"{sets[name]['labels']:,}", _share(sets[name]["wrong"]), _of(results, name, PRETRAINED).percent()]
-        body.append([name, *counted, found[name].percent(), str(found[name].n)])
+        body.append([name, *counted, *found[name].cells()])
     wrong = sets[ours]["wrong"]
     equal = share_that_equals(found[ours].mean, [(sets[name]["wrong"], found[name].mean) for name in weak])
-    said = f"With the teacher's labels, {_share(wrong)} of them wrong, a student ends at {found[ours].percent()}. "
+    means = [found[name].mean for name in weak]
+    said = f"With the teacher's labels, {_share(wrong)} of them wrong, a student ends at {found[ours].percent()}. Weak labels "
     if equal is not None:
-        said += f"Weak labels come to the same with {_share(equal)} wrong: mistakes at random cost "
+        said += f"come to the same with {_share(equal)} wrong: mistakes at random cost "
         said += f"{'less' if equal > wrong else 'more'} than the teacher's, which are alike."
-    elif min(found[name].mean for name in weak) > found[ours].mean:
-        said += "Weak labels are better with any noise that was tried."
-    elif max(found[name].mean for name in weak) < found[ours].mean:
-        said += "Weak labels are worse with any noise that was tried."
+    elif min(means) > found[ours].mean:
+        said += "are better with any noise that was tried."
+    elif max(means) < found[ours].mean:
+        said += "are worse with any noise that was tried."
     else:
-        said += "Weak labels are better with some noise that was tried, and worse with some less."
+        said += "are better with some noise that was tried, and worse with some less."
     return Section(
         "Weak labels or a teacher",
         said,
         intro="The same images U used both ways: with true labels of which a share is drawn anew, or without labels and "
         "with a teacher. All are then fine-tuned on D.",
         figure=Figure([Lines("wrong labels in pretraining, %", "test accuracy after fine-tuning, %", series)]),
-        table=Table(["labels of U", "labels", "wrong", PRETRAINED, TUNED, "seeds"], body, {1, 2, 3, 4, 5}),
+        table=listed(["labels of U", "labels", "wrong", PRETRAINED, TUNED, "seeds"], body),
     )
 
 
@@ -569,13 +556,13 @@ def _distillation_section(results: Results) -> Section:
         ALONE: ALONE,
         classes: "teacher's classes",
         SOFT: "teacher's probabilities",
-        **{name: name for name in weak},
+        **dict(zip(weak, weak, strict=True)),
     }
     body, same, repeated = [], {}, {}
     for arm, name in names.items():
         stage = "" if arm == ALONE else PRETRAINED
         same[arm] = _of(results, arm, stage, "agreement")
-        mistakes = [row["repeated_mistakes"] for row in rows if (row["arm"], row["stage"]) == (arm, stage)]
+        mistakes = [row["repeated_mistakes"] for row in matching(rows, arm=arm, stage=stage)]
         repeated[arm] = None if None in mistakes else float(np.mean(mistakes))
         accuracy = _of(results, arm, stage)
         body.append([name, accuracy.percent(), same[arm].percent(), _share(repeated[arm]), str(accuracy.n)])
@@ -590,11 +577,11 @@ def _distillation_section(results: Results) -> Section:
             "they learn the teacher, mistakes included." if student > alone else "this does not show a distillation."
         )
     taught = {row["set"] for row in results.rows["sets"] if "several" in row}
-    groups: dict[str, list[Row]] = {
-        "taught by the teacher": [row for row in rows if row["arm"] in taught and row["stage"] == PRETRAINED],
-        "then fine-tuned": [row for row in rows if row["arm"] in taught and row["stage"] == TUNED],
-        "taught by weak labels": [row for row in rows if row["arm"] in weak and row["stage"] == PRETRAINED],
-        ALONE: [row for row in rows if row["arm"] == ALONE],
+    groups = {
+        "taught by the teacher": [row for row in matching(rows, stage=PRETRAINED) if row["arm"] in taught],
+        "then fine-tuned": [row for row in matching(rows, stage=TUNED) if row["arm"] in taught],
+        "taught by weak labels": [row for row in matching(rows, stage=PRETRAINED) if row["arm"] in weak],
+        ALONE: matching(rows, arm=ALONE),
     }
     series = [
         Series(label, "measured", [100 * r["accuracy"] for r in group], [100 * r["agreement"] for r in group])
@@ -607,7 +594,7 @@ def _distillation_section(results: Results) -> Section:
         said,
         intro="Students before fine-tuning. The teacher's classes and its probabilities are of the same images.",
         figure=Figure([Lines("test accuracy, %", "agreement with the teacher, %", series)]),
-        table=Table(columns, body, {1, 2, 3, 4}),
+        table=listed(columns, body),
     )
 
 

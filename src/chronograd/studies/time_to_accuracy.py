@@ -6,19 +6,20 @@ Y. Peng et al., Optimus, EuroSys 2018. Time is steps to the target over steps pe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.backends import parameter_server
 from chronograd.figure import Figure, Lines, Role, Series
-from chronograd.job import Job, changed, from_dict
+from chronograd.job import Job, changed
 from chronograd.predict.speed import SpeedModel
-from chronograd.study.lab import Lab, curve
+from chronograd.study.arms import job_of
 from chronograd.study.results import Results, Row, Settings
+from chronograd.study.rows import distinct, matching, plural
+from chronograd.study.runner import StudyRunner, curve
 from chronograd.study.study import Study
-from chronograd.study.tables import distinct, study_page
+from chronograd.study.tables import listed, study_page, table
 from chronograd.study.time_forecasts import (
     ALL_REDUCE,
     ASYNCHRONOUS,
@@ -43,18 +44,12 @@ COLORS = {"1 server": "purple", "2 servers": "accent", "4 servers": "teal", ALL_
 
 def job(settings: Settings, method: str, workers: int = 1, servers: int = 1) -> Job:
     """Until the target accuracy. Ranks of an all-reduce share a minibatch out, a worker of parameter servers has its own."""
-    data = {key: settings[key] for key in ("samples", "test_samples", "image_size")} | {"name": settings["data"]}
-    training = {key: settings[key] for key in ("momentum", "epochs", "batch", "learning_rate", "target_accuracy")}
-    return from_dict(
-        {
-            "network": {"name": settings["network"]},
-            "data": data,
-            "training": {"recipe": "sgd-momentum", "checkpoint_every": settings["epochs"], **training},
-            "cluster": {"device": "cpu", "count": workers, "threads": 1},
-            "communication": {"servers": servers},
-            "backend": BACKENDS[method],
-        }
-    )
+    parts = {
+        "cluster": {"device": "cpu", "count": workers, "threads": 1}, "communication": {"servers": servers},
+        "backend": BACKENDS[method],
+    }  # fmt: skip
+    target = settings["target_accuracy"]
+    return job_of(settings, settings["network"], parts=parts, recipe="sgd-momentum", target_accuracy=target)
 
 
 def experiments(settings: Settings) -> dict[str, Job]:
@@ -65,18 +60,18 @@ def experiments(settings: Settings) -> dict[str, Job]:
     }
     found |= {f"{ALL_REDUCE}, {ranks} ranks": job(settings, ALL_REDUCE, ranks) for ranks in settings["ranks"]}
     for workers, servers in settings["pairs"]:
-        name = f"{ASYNCHRONOUS}, {workers} worker{'s' * (workers > 1)}, {series_of(servers)}"
+        name = f"{ASYNCHRONOUS}, {plural(workers, 'worker')}, {series_of(servers)}"
         found[name] = job(settings, ASYNCHRONOUS, workers, servers)
     return found
 
 
-def conduct(lab: Lab, settings: Settings) -> Results:
-    lab.parallel = lab.threads = 1  # runs are timed, so each has the machine to itself, and a rank one core
+def conduct(runner: StudyRunner, settings: Settings) -> Results:
+    runner.parallel = runner.threads = 1  # runs are timed, so each has the machine to itself, and a rank one core
     is_there, why_not = parameter_server.available()
     jobs = {n: one for n, one in experiments(settings).items() if is_there or one.backend != BACKENDS[ASYNCHRONOUS]}
     notes = [] if is_there else [f"Nothing ran on parameter servers: {why_not}."]
     runs, curves = [], {}
-    for name, run in lab.train(jobs).items():
+    for name, run in runner.train(jobs).items():
         record, one = run.record(), run.job()
         curves[name] = curve(record)
         epochs, spent = reached(curves[name], settings["target_accuracy"])
@@ -92,7 +87,7 @@ def conduct(lab: Lab, settings: Settings) -> Results:
         **on_device(settings["device"]),
         **forecasts(runs, settings),
     }
-    return lab.results(settings, rows=rows, curves=curves, notes=notes)
+    return runner.results(settings, rows=rows, curves=curves, notes=notes)
 
 
 # -- what is said ----------------------------------------------------------------------------------
@@ -105,10 +100,6 @@ def page(results: Results) -> Answer:
         sections += [_speed_section(rows), _time_section(results), _forecast_section(results)]
     sections.append(_device_section(results))
     return study_page(STUDY, results, sections, _highlights(rows))
-
-
-def _of(rows: Sequence[Row], **wanted: Any) -> list[Row]:
-    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
 
 
 def _band(label: str, rows: Sequence[Row], scale: float = 1.0, keys: Sequence[str] = ("time_s", "low", "high"),
@@ -132,18 +123,18 @@ def _exact(exact: float | None) -> str:
 def _optimus_section(rows: Mapping[str, list[Row]]) -> Section:
     panels, body, said = [], [], []
     for batch in distinct(rows["optimus_best"], "batch"):
-        own = _of(rows["optimus"], batch=batch)
-        series = [_band(name, _of(own, series=name), 86400) for name in distinct(own, "series")]
+        own = matching(rows["optimus"], batch=batch)
+        series = [_band(name, matching(own, series=name), 86400) for name in distinct(own, "series")]
         panels.append(Lines(f"workers, batch {batch}", "time to the target, days", series, log_y=True))
-        for best in _of(rows["optimus_best"], batch=batch):
-            times = {row["workers"]: row for row in _of(own, series=best["series"])}
+        for best in matching(rows["optimus_best"], batch=batch):
+            times = {row["workers"]: row for row in matching(own, series=best["series"])}
             at = times[best["best"]]
             body.append([str(batch), best["series"], f"{best['steps']:,.0f}", str(best["best"]), _exact(best["exact"]),
                          f"{at['steps_per_s']:.5f}", _told(at), f"{times[max(times)]['time_s'] / at['time_s']:.2f} ×"])  # fmt: skip
             if best["series"] != ALL_REDUCE:
                 said.append(f"{best['best']} ({_exact(best['exact'])}) for batch {batch} on {best['series']}")
     most = max(row["workers"] for row in rows["optimus"])
-    least = _fastest(_of(rows["optimus"], series=ALL_REDUCE))
+    least = _fastest(matching(rows["optimus"], series=ALL_REDUCE))
     served = _fastest([row for row in rows["optimus"] if row["series"] != ALL_REDUCE])
     return Section(
         "ResNet-50 of Optimus",
@@ -168,24 +159,17 @@ def _optimus_speeds(rows: Mapping[str, list[Row]]) -> Section:
     return Section(
         "Its steps per second",
         f"With servers {counts[-1]} workers make {min(lost):.2f} to {max(lost):.2f} times the steps per second of the best number.",
-        table=Table(
-            ["workers", *(f"{b['series']}, batch {b['batch']}" for b in best)], body, set(range(len(best) + 1))
-        ),
+        table=listed(["workers", *(f"{b['series']}, batch {b['batch']}" for b in best)], body, text=0),
     )
 
 
 def _speed_section(rows: Mapping[str, list[Row]]) -> Section:
     points, series = rows["points"], []
     for servers in sorted({row["servers"] for row in points}):
-        name, own = series_of(servers), sorted(_of(points, servers=servers), key=lambda row: row["workers"])
-        series.append(_band(name, _of(rows["here"], series=name), 1.0, ("steps_per_s", "f_low", "f_high")))
+        name, own = series_of(servers), sorted(matching(points, servers=servers), key=lambda row: row["workers"])
+        series.append(_band(name, matching(rows["here"], series=name), 1.0, ("steps_per_s", "f_low", "f_high")))
         w, f = ([row[key] for row in own] for key in ("workers", "steps_per_s"))
         series.append(Series(f"{name}, measured", "measured", w, f, color=COLORS[name]))
-    body = [
-        [str(r["workers"]), str(r["servers"]), f"{r['steps_per_s']:.1f}", f"{r['fitted']:.1f}", f"{100 * r['error']:+.0f} %",
-         "" if r["left_out"] is None else f"{100 * r['left_out']:+.0f} %"]
-        for r in points
-    ]  # fmt: skip
     errors, left_out = ([abs(r[key]) for r in points if r[key] is not None] for key in ("error", "left_out"))
     held = f", and of pairs left out by {100 * float(np.mean(left_out)):.0f} %" if left_out else ""
     told = ", ".join(
@@ -200,19 +184,27 @@ def _speed_section(rows: Mapping[str, list[Row]]) -> Section:
         "the cores of one machine, so a2, which a cluster has not, is what they take from each other.",
         figure=Figure([Lines("workers", "steps/s", series, from_zero=True)]),
         caption=f"Coefficients in ms, with the middle 80 %: {told}.",
-        table=Table(["workers", "servers", "steps/s", "fitted", "error", "by all others"], body, set(range(6))),
+        table=table(points, {
+            "workers": "workers", "servers": "servers", "steps/s": lambda row: f"{row['steps_per_s']:.1f}",
+            "fitted": lambda row: f"{row['fitted']:.1f}", "error": lambda row: _percents(row["error"]),
+            "by all others": lambda row: _percents(row["left_out"]),
+        }, text=0),
     )  # fmt: skip
+
+
+def _percents(error: float | None) -> str:
+    return "" if error is None else f"{100 * error:+.0f} %"
 
 
 def _time_section(results: Results) -> Section:
     rows, most = results.rows, max(r["workers"] for r in results.rows["runs"])
     trained = [row for row in rows["runs"] if row["time_s"] is not None]
-    alone = mean([row["epochs"] for row in _of(trained, method=SINGLE)])
+    alone = mean([row["epochs"] for row in matching(trained, method=SINGLE)])
     panels, best = [], []
     for name in distinct(rows["here"], "series"):
         own = [row for row in trained if series_of(row["servers"]) == name]  # one rank of an all-reduce is `single`
         if own:
-            forecast = [row for row in _of(rows["here"], series=name) if row["workers"] <= most]
+            forecast = [row for row in matching(rows["here"], series=name) if row["workers"] <= most]
             measured = Series("measured", "measured", [r["workers"] for r in own], [r["time_s"] for r in own])
             both = [_band("predicted", forecast, color=COLORS[name]), measured]
             label = f"{'ranks' if name == ALL_REDUCE else 'workers'}, {name}"
@@ -220,9 +212,8 @@ def _time_section(results: Results) -> Section:
             first = _fastest(_alike(own))
             best.append(f"{first['workers']} {'by' if name == ALL_REDUCE else 'on'} {name} ({first['time_s']:.1f} s)")
     ratios = {r["run"]: r["time_s"] / _known(rows, r)["time_s"] for r in trained if r["method"] != SINGLE}
-    inside = sum(
-        r["run"] in ratios and _known(rows, r)["low"] <= r["time_s"] <= _known(rows, r)["high"] for r in trained
-    )
+    compared = [(_known(rows, row), row["time_s"]) for row in trained if row["method"] != SINGLE]
+    inside = sum(at["low"] <= time_s <= at["high"] for at, time_s in compared)
     never = [row["run"] for row in rows["runs"] if row["time_s"] is None]
     return Section(
         "Time to accuracy here",
@@ -234,10 +225,9 @@ def _time_section(results: Results) -> Section:
         "that the run took. Between two epochs the accuracy is taken to lie on a line.",
         figure=Figure(panels),
         caption=_shared_told(rows),
-        table=Table(
+        table=listed(
             ["run", "staleness", "steps/s", "epochs", "of seed 0", "time, s", "predicted, s", "with its own epochs, s"],
             [_time_row(rows, row, alone) for row in rows["runs"]],
-            set(range(1, 8)),
         ),
     )
 
@@ -249,7 +239,7 @@ def _alike(trained: Sequence[Row]) -> list[Row]:
 
 def _foretold(rows: Mapping[str, list[Row]], trained: Sequence[Row], alone: float) -> str:
     """How far times are off that take a run's own epochs: what is left is speed."""
-    stale = _of(trained, method=ASYNCHRONOUS)
+    stale = matching(trained, method=ASYNCHRONOUS)
     if not stale:
         return ""
     off = [abs(_known(rows, run)["time_s"] * run["epochs"] / alone / run["time_s"] - 1) for run in stale]
@@ -259,7 +249,7 @@ def _foretold(rows: Mapping[str, list[Row]], trained: Sequence[Row], alone: floa
 
 
 def _known(rows: Mapping[str, list[Row]], run: Row) -> Row:
-    return _of(rows["here"], series=series_of(run["servers"]), workers=run["workers"])[0]
+    return matching(rows["here"], series=series_of(run["servers"]), workers=run["workers"])[0]
 
 
 def _time_row(rows: Mapping[str, list[Row]], run: Row, alone: float) -> list[str]:
@@ -276,12 +266,12 @@ def _time_row(rows: Mapping[str, list[Row]], run: Row, alone: float) -> list[str
 
 def _of_seed_0(runs: Sequence[Row], run: Row, form: str) -> str:
     """Epochs over those of `single` with the same minibatches."""
-    own = [row["epochs"] for row in _of(runs, run=f"{SINGLE}, seed 0") if row["epochs"]]
+    own = [row["epochs"] for row in matching(runs, run=f"{SINGLE}, seed 0") if row["epochs"]]
     return form.format(run["epochs"] / own[0]) if own else "–"
 
 
 def _stale_told(trained: Sequence[Row]) -> str:
-    stale = _of(trained, method=ASYNCHRONOUS)
+    stale = matching(trained, method=ASYNCHRONOUS)
     if not stale:
         return ""
     worst = max(stale, key=lambda row: row["epochs"])
@@ -296,7 +286,7 @@ def _shared_told(rows: Mapping[str, list[Row]]) -> str:
     a0, a2 = (rows["coefficients"][i]["value"] for i in (0, 2))
     off = [
         f"{_known(rows, row)['steps_per_s'] / row['steps_per_s']:.2f} times the measured steps per second with {row['workers']}"
-        for row in _of(rows["runs"], method=ALL_REDUCE)
+        for row in matching(rows["runs"], method=ALL_REDUCE)
     ]
     if not off or a0 >= a2:
         return ""
@@ -309,12 +299,12 @@ def _shared_told(rows: Mapping[str, list[Row]]) -> str:
 def _forecast_section(results: Results) -> Section:
     rows = [row for row in results.rows["here"] if row["series"] != series_of(1)]
     names = distinct(rows, "series")
-    series = [_band(name, _of(rows, series=name)) for name in names]
-    best = {name: _fastest(_of(rows, series=name)) for name in names}
+    series = [_band(name, matching(rows, series=name)) for name in names]
+    best = {name: _fastest(matching(rows, series=name)) for name in names}
     by = {name: f"{best[name]['workers']} {'by' if name == ALL_REDUCE else 'on'} {name}" for name in names}
     counts = sorted({row["workers"] for row in rows})
     body = [
-        [str(w), *(_told(row) + (" best" if row is best[row["series"]] else "") for row in _of(rows, workers=w))]
+        [str(w), *(_told(row) + (" best" if row is best[row["series"]] else "") for row in matching(rows, workers=w))]
         for w in counts
     ]
     a0, a1, a2, a3 = (c["value"] for c in results.rows["coefficients"])
@@ -326,7 +316,7 @@ def _forecast_section(results: Results) -> Section:
         intro="By the fitted model, on a machine as busy as this one. Asynchronous workers only ever add steps: their best number "
         "is where staleness takes more than the next worker gives, which the runs above show and the speed model does not.",
         figure=Figure([Lines("workers", "time to accuracy, s", series, log_y=True, x_ticks=counts)]),
-        table=Table(["workers", *names], body, set(range(len(names) + 1))),
+        table=listed(["workers", *names], body, text=0),
     )
 
 
@@ -334,7 +324,7 @@ def _device_section(results: Results) -> Section:
     rows, asked = results.rows["device"], results.settings["device"]
     series, body, said = [], [], []
     for scaling, color in ((STRONG, "accent"), (WEAK, "teal")):
-        own = _of(rows, scaling=scaling)
+        own = matching(rows, scaling=scaling)
         series.append(_band(f"{scaling} scaling", own, 3600, color=color))
         best, one = _fastest(own), own[0]
         body += [[scaling, str(r["workers"]), f"{r['batch']:,}", f"{r['steps']:,.0f}", seconds(r["step_time_s"]), _told(r),
@@ -349,16 +339,14 @@ def _device_section(results: Results) -> Section:
         f"{asked['samples']:,} samples at batch {asked['batch']}, a stated number. Larger batches take fewer steps, but more "
         "samples, by a noise scale of 2 to 32 such batches, which is in the band.",
         figure=Figure([Lines("devices", "time to the target, h", series, log_x=True, log_y=True, x_ticks=asked["counts"])]),
-        table=Table(["scaling", "devices", "batch", "steps", "step time", "time to the target", "speed-up"], body, set(range(1, 7))),
+        table=listed(["scaling", "devices", "batch", "steps", "step time", "time to the target", "speed-up"], body),
     )  # fmt: skip
 
 
 def _highlights(rows: Mapping[str, list[Row]]) -> list[Highlight]:
     best = [f"{row['best']}" for row in rows["optimus_best"] if row["series"] != ALL_REDUCE]
-    detail = ", ".join(
-        f"{row['series']} at batch {row['batch']}" for row in rows["optimus_best"] if row["series"] != ALL_REDUCE
-    )
-    found = [Highlight("best workers of Optimus' ResNet-50", ", ".join(best), detail)]
+    named = [f"{row['series']} at batch {row['batch']}" for row in rows["optimus_best"] if row["series"] != ALL_REDUCE]
+    found = [Highlight("best workers of Optimus' ResNet-50", ", ".join(best), ", ".join(named))]
     trained = [row for row in rows["runs"] if row["time_s"] is not None]
     if trained:
         first = _fastest(_alike(trained) or trained)

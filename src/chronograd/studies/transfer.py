@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.data import datasets
 from chronograd.errors import InputError
-from chronograd.figure import Figure, Lines, Mark, Series
+from chronograd.figure import Figure, Lines, Mark
 from chronograd.job import Data, Job, from_dict
-from chronograd.study.lab import Lab, Spread, curve, outcome, over_seeds, split_seed, spread
+from chronograd.study.arms import Arm, accuracy_table, curves_of, job_of, mean_curve, points, train_arms
 from chronograd.study.results import Results, Row, Settings
+from chronograd.study.rows import Spread, distinct, matching, points_apart, seeds, signed, spread, upper
+from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study
-from chronograd.study.tables import distinct, mean_curve, points, points_apart, seeds, signed, study_page
+from chronograd.study.tables import study_page, table
 from chronograd.study.weights import PRETRAINING, source_weights
 from chronograd.units import seconds
 
@@ -41,6 +42,10 @@ KNOWN = {
 }
 
 
+def arm_name(mode: str, rate: float) -> str:
+    return f"{mode} at {rate:g}"
+
+
 @dataclass(frozen=True)
 class Experiment:
     """One way to train one target from one source. `rate` is the peak learning rate."""
@@ -56,7 +61,7 @@ class Experiment:
 
     @property
     def arm(self) -> str:
-        return f"{self.mode} at {self.rate:g}"
+        return arm_name(self.mode, self.rate)
 
 
 def experiments(settings: Settings) -> list[Experiment]:
@@ -74,46 +79,26 @@ def experiments(settings: Settings) -> list[Experiment]:
 def job(settings: Settings, experiment: Experiment, weights: Mapping[str, str]) -> Job:
     """The job of an experiment. `weights`: by source, as `network.weights` takes them."""
     source = settings["sources"][experiment.source]
-    network = {"name": source["network"]}
-    if experiment.mode != SCRATCH:
-        network["weights"] = weights[experiment.source]
-    training = {
-        "recipe": "feature-extraction" if experiment.mode == HEAD else "fine-tuning",
-        "learning_rate": experiment.rate,
-        "epochs": settings["epochs"],
-        "batch": settings["batch"],
-        "evaluate_every": settings["evaluate_every"],
-        "checkpoint_every": settings["epochs"],
-        "channels_last": True,
-    }
-    return from_dict({"network": network, "data": _data(settings, experiment), "training": training})
+    size = {"image_size": source["image_size"]} if "image_size" in source else {}
+    data = {**settings["targets"][experiment.target], "normalisation": settings["normalisation"], **size}
+    recipe = "feature-extraction" if experiment.mode == HEAD else "fine-tuning"
+    start = None if experiment.mode == SCRATCH else weights[experiment.source]
+    rate = experiment.rate
+    return job_of(settings, source["network"], start, data, recipe=recipe, learning_rate=rate, channels_last=True)
 
 
-def _data(settings: Settings, experiment: Experiment) -> dict[str, Any]:
-    data = {**settings["targets"][experiment.target], "normalisation": settings["normalisation"]}
-    size = settings["sources"][experiment.source].get("image_size")
-    return data if size is None else {**data, "image_size": size}
-
-
-def conduct(lab: Lab, settings: Settings) -> Results:
+def conduct(runner: StudyRunner, settings: Settings) -> Results:
     weights = {name: source_weights(source["weights"]) for name, source in settings["sources"].items()}
     for target in settings["targets"].values():
         _check_target(Data(**target))
     if PRETRAINING in weights.values():
-        (run,) = lab.train({PRETRAINING: pretraining_job(settings)}).values()
+        (run,) = runner.train({PRETRAINING: pretraining_job(settings)}).values()
         weights = {name: str(run.path) if given == PRETRAINING else given for name, given in weights.items()}
-    compared = {e.name: e for e in experiments(settings)}
-    jobs = {name: job(settings, e, weights) for name, e in compared.items()}
-    rows, curves = [], {}
-    for name, run in lab.train(over_seeds(jobs, settings["seeds"])).items():
-        experiment, seed = split_seed(name)
-        e = compared[experiment]
-        rows.append(
-            {"target": e.target, "source": e.source, "mode": e.mode, "rate": e.rate, "seed": seed, **outcome(run)}
-        )
-        curves[name] = curve(run.record())
+    arms = [Arm(e.name, job(settings, e, weights), vars(e), range(settings["seeds"])) for e in experiments(settings)]
+    trained = train_arms(runner, arms)
     targets = [target_row(name, Data(**target)) for name, target in settings["targets"].items()]
-    return lab.results(settings, rows={"runs": rows, "targets": targets}, curves=curves)
+    rows = {"runs": [one.row() for one in trained], "targets": targets}
+    return runner.results(settings, rows=rows, curves=curves_of(trained))
 
 
 def pretraining_job(settings: Settings) -> Job:
@@ -135,15 +120,11 @@ def _check_target(data: Data) -> None:
 
 def target_row(name: str, data: Data) -> Row:
     """Sizes of a target, and the accuracy of always naming the class that has most test images."""
-    found = datasets.load(data)
-    counts = found.test_labels_N.bincount()
-    return {
-        "target": name,
-        "classes": found.card.num_classes,
-        "train_images": found.card.train_size,
-        "test_images": found.card.test_size,
-        "baseline": float(counts.max() / counts.sum()),
-    }
+    images = datasets.load(data)
+    counts = images.test_labels_N.bincount()
+    card, baseline = images.card, float(counts.max() / counts.sum())
+    sizes = {"train_images": card.train_size, "test_images": card.test_size, "baseline": baseline}
+    return {"target": name, "classes": card.num_classes, **sizes}
 
 
 # -- what the runs say ---------------------------------------------------------------------------------
@@ -162,7 +143,7 @@ class Best:
 
     @property
     def arm(self) -> str:
-        return f"{self.mode} at {self.rate:g}"
+        return arm_name(self.mode, self.rate)
 
 
 @dataclass(frozen=True)
@@ -205,6 +186,15 @@ class Case:
         return 100 * (max(self.fine.accuracy.mean, self.head.accuracy.mean) - self.scratch.accuracy.mean)
 
     @property
+    def faster_epoch(self) -> float:
+        """How many times as fast an epoch on kept features is as one of fine-tuning; `faster`: the whole training."""
+        return self.fine.epoch_time_s / self.head.epoch_time_s
+
+    @property
+    def faster(self) -> float:
+        return self.fine.seconds / self.head.seconds
+
+    @property
     def test_error(self) -> float:
         """Standard error in points of the winner's accuracy that so many test images leave, equal for all seeds."""
         p = self.ranked[0].accuracy.mean
@@ -212,35 +202,29 @@ class Case:
 
 
 def best(rows: Sequence[Row], mode: str) -> Best:
-    own = [row for row in rows if row["mode"] == mode]
-    rate = max(_rates(own, mode), key=lambda r: spread(own, rate=r).mean)
+    own = matching(rows, mode=mode)
+    rate = max(sorted(distinct(own, "rate")), key=lambda r: spread(own, rate=r).mean)
     took = {key: spread(own, key, rate=rate).mean for key in ("epoch_time_s", "seconds", "trained_params")}
     return Best(mode, rate, spread(own, rate=rate), **took)
 
 
 def cases(results: Results) -> list[Case]:
     found = []
-    for target in results.rows["targets"]:
-        of_target = [row for row in results.rows["runs"] if row["target"] == target["target"]]
-        sizes = {key: target[key] for key in ("train_images", "test_images", "classes", "baseline")}
+    for sizes in results.rows["targets"]:
+        of_target = matching(results.rows["runs"], target=sizes["target"])
         for source in distinct(of_target, "source"):
-            rows = [row for row in of_target if row["source"] == source]
-            fine, head, scratch = (best(rows, mode) for mode in MODES)
-            found.append(Case(target["target"], source, fine, head, scratch, **sizes))
+            fine, head, scratch = (best(matching(of_target, source=source), mode) for mode in MODES)
+            found.append(Case(**sizes, source=source, fine=fine, head=head, scratch=scratch))
     return found
-
-
-def _rates(rows: Sequence[Row], mode: str) -> list[float]:
-    return sorted({float(row["rate"]) for row in rows if row["mode"] == mode})
 
 
 def winner(case: Case) -> str:
     """Which mode wins, and whether the seeds tell it from the next."""
     first, second, _ = case.ranked
     if 100 * (first.accuracy.mean - second.accuracy.mean) < TIE:
-        return f"{_upper(first.arm)} and {second.arm} are level at {first.accuracy.percent()}."
+        return f"{upper(first.arm)} and {second.arm} are level at {first.accuracy.percent()}."
     return (
-        f"{_upper(first.arm)} wins with {first.accuracy.percent()}; against {second.arm}: "
+        f"{upper(first.arm)} wins with {first.accuracy.percent()}; against {second.arm}: "
         f"{points_apart(first.accuracy, second.accuracy)}."
     )
 
@@ -257,37 +241,28 @@ def reason(found: Sequence[Case]) -> str:
             f"The fixed features of {near.source} get {share}: they {follows}. Pretraining is worth {signed(near.worth)} "
             f"points over {near.train_images:,} images alone."
         )
-    said = (
+    verdict = "the distance does not explain where it pays"
+    if far.gain > max(near.gain, 0):
+        verdict = "it pays more where the source is far"
+    elif max(near.gain, far.gain) <= 0:
+        verdict = "it pays in neither"
+    return (
         f"Fixed features get {100 * near.head.accuracy.mean:.1f} % in {near.name} and "
         f"{100 * far.head.accuracy.mean:.1f} % in {far.name}, so the first are nearer. Fine-tuning adds "
-        f"{signed(near.gain)} and {signed(far.gain)} points: "
-    )
-    if far.gain > max(near.gain, 0):
-        said += "it pays more where the source is far."
-    elif max(near.gain, far.gain) <= 0:
-        said += "it pays in neither."
-    else:
-        said += "the distance does not explain where it pays."
-    return (
-        f"{said} Pretraining is worth {signed(near.worth)} and {signed(far.worth)} points over training from scratch."
+        f"{signed(near.gain)} and {signed(far.gain)} points: {verdict}. Pretraining is worth {signed(near.worth)} and "
+        f"{signed(far.worth)} points over training from scratch."
     )
 
 
 def speed(case: Case) -> str:
     """How much faster a kept trunk is, and what it costs."""
-    epoch = case.fine.epoch_time_s / case.head.epoch_time_s
-    whole = case.fine.seconds / case.head.seconds
     cost = f"costs {case.gain:.1f} points" if case.gain >= TIE else f"gains {-case.gain:.1f} points"
     if abs(case.gain) < TIE:
         cost = "costs nothing"
     return (
-        f"{_upper(case.name)}: an epoch on kept features is {epoch:,.0f} times as fast, the whole training with its one "
-        f"pass of the trunk {whole:,.1f} times; that {cost}."
+        f"{upper(case.name)}: an epoch on kept features is {case.faster_epoch:,.0f} times as fast, the whole training with its one "
+        f"pass of the trunk {case.faster:,.1f} times; that {cost}."
     )
-
-
-def _upper(text: str) -> str:
-    return text[0].upper() + text[1:]
 
 
 # -- the page ------------------------------------------------------------------------------------------
@@ -299,19 +274,18 @@ def page(results: Results) -> Answer:
     sections += [_time_section(results, found), _reason_section(results, found)]
     case = max(found, key=lambda c: c.ranked[0].accuracy.mean)
     first = case.ranked[0]
+    epochs = f"{seconds(case.head.epoch_time_s)} against {seconds(case.fine.epoch_time_s)}"
     highlights = [
         Highlight("best", first.accuracy.percent(), f"{case.name}, {first.arm}, {seeds(first.accuracy.n)}"),
-        Highlight(
-            "an epoch on kept features",
-            f"{case.fine.epoch_time_s / case.head.epoch_time_s:,.0f} × as fast",
-            f"{seconds(case.head.epoch_time_s)} against {seconds(case.fine.epoch_time_s)}",
-        ),
+        Highlight("an epoch on kept features", f"{case.faster_epoch:,.0f} × as fast", epochs),
     ]
     return study_page(STUDY, results, sections, highlights)
 
 
 def _rows(results: Results, case: Case) -> list[Row]:
-    return [r for r in results.rows["runs"] if (r["target"], r["source"]) == (case.target, case.source)]
+    """By mode and rate."""
+    own = matching(results.rows["runs"], target=case.target, source=case.source)
+    return sorted(own, key=lambda row: (MODES.index(row["mode"]), row["rate"]))
 
 
 def _rates_section(results: Results, found: Sequence[Case]) -> Section:
@@ -319,8 +293,8 @@ def _rates_section(results: Results, found: Sequence[Case]) -> Section:
     for case in found:
         series = []
         for mode in MODES:
-            rows = [row for row in _rows(results, case) if row["mode"] == mode]
-            rates = _rates(rows, mode)
+            rows = matching(_rows(results, case), mode=mode)
+            rates = distinct(rows, "rate")
             series.append(points(mode, rates, [spread(rows, rate=rate) for rate in rates], COLORS[mode]))
         ticks = sorted({float(x) for s in series for x in s.x})
         mark = Mark("y", 100 * case.baseline, "largest class")
@@ -329,13 +303,13 @@ def _rates_section(results: Results, found: Sequence[Case]) -> Section:
     body = [[c.name, *(b.accuracy.percent() for b in (c.fine, c.head, c.scratch)), c.ranked[0].arm] for c in found]
     errors = ", ".join(f"{c.test_images:,} test images: ±{c.test_error:.1f} points" for c in found[:1])
     leaders = {case.name: case.leader for case in found}
-    said = "; ".join(
+    modes = "; ".join(
         f"{leader} in {' and in '.join(name for name, own in leaders.items() if own == leader)}"
         for leader in dict.fromkeys(leaders.values())
     )
     return Section(
         "Which way at which rate",
-        f"Each at its best learning rate, {said}.",
+        f"Each at its best learning rate, {modes}.",
         intro="Each mode is shown at its best rate, chosen on the test images, as there is no third split. What the "
         f"number of test images alone leaves open, the same for all seeds, is one standard error: {errors}.",
         figure=Figure(panels),
@@ -344,85 +318,52 @@ def _rates_section(results: Results, found: Sequence[Case]) -> Section:
 
 
 def _case_section(results: Results, case: Case) -> Section:
-    rows, body = _rows(results, case), []
-    for mode in MODES:
-        for rate in _rates(rows, mode):
-            own: dict[str, Any] = {"mode": mode, "rate": rate}
-            accuracy = spread(rows, **own)
-            epoch, whole, params = (
-                spread(rows, key, **own).mean for key in ("epoch_time_s", "seconds", "trained_params")
-            )
-            body.append(
-                [
-                    f"{mode} at {rate:g}",
-                    accuracy.percent(),
-                    str(accuracy.n),
-                    f"{params:,.0f}",
-                    seconds(epoch),
-                    seconds(whole),
-                ]
-            )
-    columns = ["", "test accuracy", "seeds", "trained parameters", "time per epoch", "training time"]
+    rows = [{**row, "arm": arm_name(row["mode"], row["rate"])} for row in _rows(results, case)]
     source = results.settings["sources"][case.source]
     size = f" at {source['image_size']}×{source['image_size']}" if "image_size" in source else ""
+    more = {"trained parameters": ("trained_params", "{:,.0f}".format), "time per epoch": ("epoch_time_s", seconds),
+            "training time": ("seconds", seconds)}  # fmt: skip
     return Section(
-        _upper(case.name),
+        upper(case.name),
         winner(case),
         intro=f"{source['network']}{size}; {case.train_images:,} training and {case.test_images:,} test images of "
         f"{case.classes} classes. The training time of a fixed trunk has its one pass over the images in it.",
-        table=Table(columns, body, set(range(1, len(columns)))),
+        table=accuracy_table(rows, {"": "arm"}, more),
     )
 
 
 def _time_section(results: Results, found: Sequence[Case]) -> Section:
-    panels, body = [], []
+    panels = []
     for case in found:
-        series = []
-        for b in (case.fine, case.head, case.scratch):
-            experiment = Experiment(case.target, case.source, b.mode, b.rate)
-            drawn = mean_curve(results.curves, experiment.name, "seconds")
-            series.append(
-                Series(b.mode, "measured", drawn.x, drawn.y, drawn.low, drawn.high, COLORS[b.mode], is_joined=True)
-            )
+        series = [
+            mean_curve(results.curves, f"{case.name}: {b.arm}", "seconds", b.mode, COLORS[b.mode])
+            for b in (case.fine, case.head, case.scratch)
+        ]
         panels.append(Lines(f"training time, s, {case.name}", "test accuracy, %", series, log_x=True))
-        ratio = case.fine.epoch_time_s / case.head.epoch_time_s
-        body.append(
-            [
-                case.name,
-                seconds(case.fine.epoch_time_s),
-                seconds(case.head.epoch_time_s),
-                f"{ratio:,.0f}",
-                f"{case.fine.seconds / case.head.seconds:,.1f}",
-                signed(-case.gain),
-            ]
-        )
-    columns = ["", "fine-tuned, per epoch", "last layer, per epoch", "times as fast", "whole, times as fast", "points"]
     return Section(
         "Time",
         " ".join(map(speed, found)),
         figure=Figure(panels),
-        table=Table(columns, body, set(range(1, len(columns)))),
-    )
+        table=table(found, {
+            "": lambda case: case.name, "fine-tuned, per epoch": lambda case: seconds(case.fine.epoch_time_s),
+            "last layer, per epoch": lambda case: seconds(case.head.epoch_time_s),
+            "times as fast": lambda case: f"{case.faster_epoch:,.0f}",
+            "whole, times as fast": lambda case: f"{case.faster:,.1f}", "points": lambda case: signed(-case.gain),
+        }),
+    )  # fmt: skip
 
 
 def _reason_section(results: Results, found: Sequence[Case]) -> Section:
-    body = [
-        [
-            c.name,
-            f"{c.train_images / c.classes:,.0f}",
-            f"{100 * c.baseline:.1f} %",
-            f"{100 * c.head.accuracy.mean:.1f} %",
-            signed(c.gain),
-            signed(c.worth),
-        ]
-        for c in found
-    ]
-    columns = ["", "images per class", "largest class", "fixed features", "fine-tuning adds", "pretraining adds"]
     intro = "How well a last layer does on fixed features measures how near the source is. "
     if len(results.settings["sources"]) > 1:
         intro += "The sources differ in network and image size too, so the distance is that of the whole. "
     intro += " ".join(KNOWN[target] for target in dict.fromkeys(c.target for c in found) if target in KNOWN)
-    return Section("Why", reason(found), intro=intro.strip(), table=Table(columns, body, set(range(1, len(columns)))))
+    return Section("Why", reason(found), intro=intro.strip(), table=table(found, {
+        "": lambda case: case.name, "images per class": lambda case: f"{case.train_images / case.classes:,.0f}",
+        "largest class": lambda case: f"{100 * case.baseline:.1f} %",
+        "fixed features": lambda case: f"{100 * case.head.accuracy.mean:.1f} %",
+        "fine-tuning adds": lambda case: signed(case.gain), "pretraining adds": lambda case: signed(case.worth),
+    }))  # fmt: skip
 
 
 # Source and target have the same ten classes, so the head comes along.

@@ -6,6 +6,7 @@ D. Mahajan et al., Exploring the limits of weakly supervised pretraining, arXiv 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,13 @@ import numpy as np
 from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.data.labels import zipf_counts
 from chronograd.figure import Figure, Lines, Mark, Series
-from chronograd.job import Job, from_dict
-from chronograd.rundir import RunDir
-from chronograd.study.lab import Lab, Spread, is_apart, split_seed, spread
+from chronograd.job import Job
+from chronograd.study.arms import Arm, Trained, job_of, points, train_arms
 from chronograd.study.results import Results, Row, Settings
+from chronograd.study.rows import Spread, is_apart, matching, points_apart, spread
+from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study
-from chronograd.study.tables import points, points_apart, study_page
+from chronograd.study.tables import listed, study_page, table
 from chronograd.train.methods.teacher import softmax_of_run
 from chronograd.train.order import class_shares
 
@@ -40,94 +42,67 @@ def noise_name(share: float) -> str:
 
 def noise_job(settings: Settings, share: float, seed: int) -> Job:
     """Pretraining with a share of the labels replaced. None of the target's images, first in the shuffle, is in it."""
-    skip = settings["target_samples"]
-    data = _data(settings, settings["pretraining_samples"], skip=skip, label_noise=share)
+    data = {"samples": settings["pretraining_samples"], "skip": settings["target_samples"], "label_noise": share}
     return _job(settings, "noise", data, seed)
 
 
 def tail_job(settings: Settings, resampling: str, seed: int) -> Job:
     """Pretraining on a long-tailed set, which is the same however it is resampled, without the target's images."""
-    long_tail = {"skip": settings["target_samples"], "long_tail": settings["long_tail"], "resampling": resampling}
-    return _job(settings, "tail", _data(settings, settings["tail_samples"], **long_tail), seed)
+    data = {"samples": settings["tail_samples"], "skip": settings["target_samples"], "long_tail": settings["long_tail"]}
+    return _job(settings, "tail", {**data, "resampling": resampling}, seed)
 
 
 def target_job(settings: Settings, seed: int, weights: str | None = None) -> Job:
     """Fine-tuning on the small clean set; without weights, training on it alone."""
-    data = _data(settings, settings["target_samples"])
+    data = {"samples": settings["target_samples"]}
     return _job(settings, "alone" if weights is None else "transfer", data, seed, weights)
 
 
-def _data(settings: Settings, samples: int, **more: Any) -> dict[str, Any]:
-    data = {"name": settings["data"], "samples": samples, "test_samples": settings["test_samples"], **more}
-    return data if settings["image_size"] is None else {**data, "image_size": settings["image_size"]}
-
-
-def _job(settings: Settings, stage: str, data: dict[str, Any], seed: int, weights: str | None = None) -> Job:
+def _job(settings: Settings, stage: str, data: Row, seed: int, weights: str | None = None) -> Job:
     epochs = settings["epochs"][stage]
-    training = {
-        "recipe": "fine-tuning" if stage == "transfer" else "cifar-resnet",
-        "epochs": epochs,
-        "batch": settings["batch"],
-        "seed": seed,
-        "learning_rate": settings["learning_rate"][stage],
-        "augmentation": settings["augmentation"],
-        "evaluate_every": epochs,
-        "checkpoint_every": epochs,
-    }
-    network = {"name": settings["network"], "weights": weights}
-    return from_dict({"network": network, "data": data, "training": training})
+    return job_of(
+        settings, settings["network"], weights, data, recipe="fine-tuning" if stage == "transfer" else "cifar-resnet",
+        epochs=epochs, seed=seed, learning_rate=settings["learning_rate"][stage],
+        augmentation=settings["augmentation"], evaluate_every=epochs,
+    )  # fmt: skip
 
 
-def conduct(lab: Lab, settings: Settings) -> Results:
+def conduct(runner: StudyRunner, settings: Settings) -> Results:
     """Pretraining of all arms, then transfer of each from its own run."""
-    first = {}
+
+    def arm(stage: str, name: str, job: Job, seed: int) -> Arm:
+        return Arm("/".join(filter(None, (stage, name))), job, {"stage": stage, "arm": name}, [seed])
+
+    first, alone = [], []
     for seed in range(settings["seeds"]):
-        for share in settings["noise"]:
-            first[f"{BEFORE}/{noise_name(share)}/seed-{seed}"] = noise_job(settings, share, seed)
-        for resampling in settings["resamplings"]:
-            first[f"{BEFORE}/{resampling}/seed-{seed}"] = tail_job(settings, resampling, seed)
-    alone = {f"{ALONE}/seed-{seed}": target_job(settings, seed) for seed in range(settings["seeds"])}
-    runs = lab.train(first | alone)
-    second = {
-        AFTER + name.removeprefix(BEFORE): target_job(settings, split_seed(name)[1], str(runs[name].path))
-        for name in first
-    }
-    runs |= lab.train(second)
-    rows = {"runs": _run_rows(runs), "classes": _class_rows(runs, settings), "tail": tail_set(settings)}
-    return lab.results(settings, rows=rows)
+        first += [arm(BEFORE, noise_name(p), noise_job(settings, p, seed), seed) for p in settings["noise"]]
+        first += [arm(BEFORE, r, tail_job(settings, r, seed), seed) for r in settings["resamplings"]]
+        alone.append(arm(ALONE, "", target_job(settings, seed), seed))
+    trained = train_arms(runner, first + alone)
+    second = [
+        arm(AFTER, one.arm.known["arm"], target_job(settings, one.seed, str(one.run.path)), one.seed)
+        for one in trained[: len(first)]
+    ]
+    trained += train_arms(runner, second)
+    columns = ("stage", "arm", "seed", "accuracy", "seconds")
+    runs = [{key: row[key] for key in columns} for row in (one.row() for one in trained)]
+    rows = {"runs": runs, "classes": _class_rows(trained, settings), "tail": tail_set(settings)}
+    return runner.results(settings, rows=rows)
 
 
-def _run_rows(runs: Mapping[str, RunDir]) -> list[Row]:
-    rows = []
-    for name, run in runs.items():
-        experiment, seed = split_seed(name)
-        stage, _, arm = experiment.partition("/")
-        record = run.record()
-        seconds = record.value("training_time_s")
-        rows.append(
-            {"stage": stage, "arm": arm, "seed": seed, "accuracy": record.value("test_accuracy"), "seconds": seconds}
-        )
-    return rows
-
-
-def _class_rows(runs: Mapping[str, RunDir], settings: Settings) -> list[Row]:
+def _class_rows(trained: Sequence[Trained], settings: Settings) -> list[Row]:
     """Test accuracy by class, of the arms of the long tail."""
     from chronograd.data import datasets
 
-    sets = {
-        BEFORE: datasets.load(tail_job(settings, "natural", 0).data),
-        AFTER: datasets.load(target_job(settings, 0).data),
-    }
+    jobs = {BEFORE: tail_job(settings, "natural", 0), AFTER: target_job(settings, 0)}
+    sets = {stage: datasets.load(job.data) for stage, job in jobs.items()}
     rows = []
-    for name, run in runs.items():
-        experiment, seed = split_seed(name)
-        stage, _, arm = experiment.partition("/")
-        if arm in settings["resamplings"]:
-            probability_NK = softmax_of_run(run, sets[stage], "test")
-            by_class = class_accuracies(probability_NK, sets[stage].test_labels_N.numpy())
-            rows += [
-                {"stage": stage, "arm": arm, "seed": seed, "class": c, "accuracy": a} for c, a in enumerate(by_class)
-            ]
+    for one in trained:
+        known = one.arm.known
+        if known["arm"] in settings["resamplings"]:
+            own = sets[known["stage"]]
+            accuracies = class_accuracies(softmax_of_run(one.run, own, "test"), own.test_labels_N.numpy())
+            rows += [{**known, "seed": one.seed, "class": c, "accuracy": a} for c, a in enumerate(accuracies)]
     return rows
 
 
@@ -157,15 +132,12 @@ def tail_set(settings: Settings) -> list[Row]:
 
 def page(results: Results) -> Answer:
     sections = [
-        _noise_section(results),
-        _loss_section(results),
-        _tail_section(results),
-        _classes_section(results),
-        _resampling_section(results),
+        section(results)
+        for section in (_noise_section, _loss_section, _tail_section, _classes_section, _resampling_section)
     ]
     worst = max(results.settings["noise"])
-    kept = _of(results, AFTER, noise_name(worst))
-    highlight = Highlight(f"after transfer, {100 * worst:g} % noise", kept.percent(), f"seeds: {kept.n}")
+    after = _of(results, AFTER, noise_name(worst))
+    highlight = Highlight(f"after transfer, {100 * worst:g} % noise", after.percent(), f"seeds: {after.n}")
     return study_page(STUDY, results, sections, [highlight])
 
 
@@ -185,12 +157,11 @@ def _noise_section(results: Results) -> Section:
     s = results.settings
     shares = [100 * p for p in before]
     series = [
-        points("before transfer", shares, list(before.values())),
-        points("after transfer", shares, list(after.values())),
+        points(f"{when} transfer", shares, [*own.values()]) for when, own in (("before", before), ("after", after))
     ]
     marks = [Mark("y", 100 * alone.mean, ALONE)]
-    body = [[f"{100 * p:g} %", before[p].percent(), after[p].percent(), str(after[p].n)] for p in before]
-    body.append([ALONE, "", alone.percent(), str(alone.n)])
+    body = [[f"{100 * p:g} %", before[p].percent(), *after[p].cells()] for p in before]
+    body.append([ALONE, "", *alone.cells()])
     return Section(
         "Label noise",
         noise_takeaway(before, after, alone),
@@ -198,7 +169,7 @@ def _noise_section(results: Results) -> Section:
         f"distribution of all, which may hit the true one. Then fine-tuning on {s['target_samples']:,} other images with "
         "clean labels. Both have the same classes, so the head is kept.",
         figure=Figure([Lines("labels replaced, %", "test accuracy, %", series, marks, x_ticks=shares)]),
-        table=Table(["labels replaced", "before transfer", "after transfer", "seeds"], body, {1, 2, 3}),
+        table=listed(["labels replaced", "before transfer", "after transfer", "seeds"], body),
     )
 
 
@@ -259,19 +230,20 @@ def _tail_section(results: Results) -> Section:
     rows, resamplings = results.rows["tail"], results.settings["resamplings"]
     ranks = [row["class"] + 1 for row in rows]
     series = [Series(_word(r), "measured", ranks, [row[r] for row in rows], is_joined=True) for r in resamplings]
-    listed = rows if len(rows) <= MOST_CLASSES else [*rows[: MOST_CLASSES // 2], *rows[-MOST_CLASSES // 2 :]]
-    body = [
-        [str(row["class"] + 1), row["name"], f"{row['images']:,}", *(f"{row[r]:,}" for r in resamplings)]
-        for row in listed
-    ]
-    columns = ["rank", "class", "images", *(f"{_word(r)}, per epoch" for r in resamplings)]
+    listed_rows = rows if len(rows) <= MOST_CLASSES else [*rows[: MOST_CLASSES // 2], *rows[-MOST_CLASSES // 2 :]]
+    columns: dict[str, Any] = {
+        "rank": lambda row: str(row["class"] + 1),
+        "class": "name",
+        "images": lambda row: f"{row['images']:,}",
+        **{f"{_word(r)}, per epoch": lambda row, r=r: f"{row[r]:,}" for r in resamplings},
+    }
     return Section(
         "A long tail of labels",
         tail_takeaway(rows, resamplings),
         intro=f"{sum(row['images'] for row in rows):,} images, classes by Zipf's law with exponent "
         f"{results.settings['long_tail']:g}. Resampling changes how often an image is met, not which images there are.",
         figure=Figure([Lines(_X, "images per epoch", series, log_y=True, x_ticks=_ticks(ranks))]),
-        table=Table(columns, body, {0, *range(2, len(columns))}),
+        table=replace(table(listed_rows, columns), right={0, *range(2, len(columns))}),
     )
 
 
@@ -290,25 +262,23 @@ def tail_takeaway(rows: Sequence[Row], resamplings: Sequence[str]) -> str:
 def rare(results: Results, stage: str, arm: str) -> Spread:
     """Mean accuracy on the least frequent classes, of each seed, over the seeds."""
     first = len(results.rows["tail"]) - results.settings["rare"]
-    wanted = [row for row in _class_rows_of(results, stage, arm) if row["class"] >= first]
-    seeds = sorted({row["seed"] for row in wanted})
-    return Spread.of([float(np.nanmean([r["accuracy"] for r in wanted if r["seed"] == seed])) for seed in seeds])
-
-
-def _class_rows_of(results: Results, stage: str, arm: str) -> list[Row]:
-    return [row for row in results.rows["classes"] if (row["stage"], row["arm"]) == (stage, arm)]
+    wanted = [row for row in matching(results.rows["classes"], stage=stage, arm=arm) if row["class"] >= first]
+    by_seed: dict[int, list[float]] = {}
+    for row in wanted:
+        by_seed.setdefault(row["seed"], []).append(row["accuracy"])
+    return Spread.of([float(np.nanmean(by_seed[seed])) for seed in sorted(by_seed)])
 
 
 def _classes_section(results: Results) -> Section:
     resamplings, stages = results.settings["resamplings"], (BEFORE, AFTER)
     ranks = [row["class"] + 1 for row in results.rows["tail"]]
     panels = []
-    for stage, title in ((BEFORE, "before transfer"), (AFTER, "after transfer")):
+    for stage, when in ((BEFORE, "before"), (AFTER, "after")):
         series = []
         for r in resamplings:
-            rows = _class_rows_of(results, stage, r)
+            rows = matching(results.rows["classes"], stage=stage, arm=r)
             series.append(points(_word(r), ranks, [spread(rows, **{"class": rank - 1}) for rank in ranks]))
-        panels.append(Lines(_X, f"accuracy {title}, %", series, x_ticks=_ticks(ranks)))
+        panels.append(Lines(_X, f"accuracy {when} transfer, %", series, x_ticks=_ticks(ranks)))
     body = []
     for r in resamplings:
         cells = [s.percent() for stage in stages for s in (_of(results, stage, r), rare(results, stage, r))]
@@ -320,38 +290,38 @@ def _classes_section(results: Results) -> Section:
         intro=f"Rare are the {results.settings['rare']} classes with the fewest images in pretraining. Transfer is to "
         f"{results.settings['target_samples']:,} clean images with the frequencies of the published set.",
         figure=Figure(panels),
-        table=Table(columns, body, set(range(1, 6))),
+        table=listed(columns, body),
     )
 
 
 def classes_takeaway(before: Mapping[str, Spread], after: Mapping[str, Spread]) -> str:
     """Of accuracies on the rare classes, by resampling."""
 
-    def said(accuracies: Mapping[str, Spread]) -> str:
+    def of_best(accuracies: Mapping[str, Spread]) -> str:
         best = max(accuracies, key=lambda r: accuracies[r].mean)
+        shown = accuracies[best].percent()
         if best == "natural":
-            return f"no resampling is better than natural frequencies, {accuracies[best].percent()}"
-        return (
-            f"{_word(best)} resampling is best, {accuracies[best].percent()}; "
-            f"over natural {points_apart(accuracies[best], accuracies['natural'])}"
-        )
+            return f"no resampling is better than natural frequencies, {shown}"
+        return f"{_word(best)} resampling is best, {shown}; over natural {points_apart(accuracies[best], accuracies['natural'])}"
 
-    return f"On the rare classes before transfer {said(before)}. After it {said(after)}."
+    return f"On the rare classes before transfer {of_best(before)}. After it {of_best(after)}."
 
 
 def _resampling_section(results: Results) -> Section:
     resamplings = results.settings["resamplings"]
     accuracies = {stage: {r: _of(results, stage, r) for r in resamplings} for stage in (BEFORE, AFTER)}
     low, high = PUBLISHED_GAIN
-    body = []
-    for r in (r for r in resamplings if r != "natural"):
-        gains = [points_apart(accuracies[stage][r], accuracies[stage]["natural"]) for stage in (BEFORE, AFTER)]
-        body.append([_word(r), *gains, f"+{low:g} to +{high:g} points"])
+    columns: dict[str, Any] = {"over natural": _word}
+    columns |= {
+        f"{when} transfer, here": lambda r, of=accuracies[stage]: points_apart(of[r], of["natural"])
+        for stage, when in ((BEFORE, "before"), (AFTER, "after"))
+    }
+    columns["after, published"] = lambda r: f"+{low:g} to +{high:g} points"
     return Section(
         "Resampling, beside the paper",
         resampling_takeaway(accuracies[AFTER]),
         intro="Accuracy over all classes. Published: Mahajan et al. 2018, hashtags, transfer to ImageNet.",
-        table=Table(["over natural", "before transfer, here", "after transfer, here", "after, published"], body),
+        table=table([r for r in resamplings if r != "natural"], columns, text=4),
     )
 
 
@@ -364,15 +334,8 @@ def resampling_takeaway(after: Mapping[str, Spread]) -> str:
     told = "from one seed" if natural.std is None else f"{apart} of {len(gains)} apart by more than the seeds differ"
     low, high = PUBLISHED_GAIN
     best = max(gains.values())
-    size = (
-        "no better than natural, against"
-        if best <= 0
-        else "below"
-        if best < low
-        else "above"
-        if best > high
-        else "within"
-    )
+    size = "below" if best < low else "above" if best > high else "within"
+    size = size if best > 0 else "no better than natural, against"
     return f"After transfer, points over natural: {shown}; {told}. The best is {size} the published {low:g} to {high:g} points."
 
 

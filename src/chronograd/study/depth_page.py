@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from chronograd.answer import Answer, Highlight, Section, Table
+from chronograd.answer import Answer, Highlight, Section
 from chronograd.figure import Figure, Lines, Series
 from chronograd.fit.curve_regression import EPOCH_BY_EPOCH
 from chronograd.fit.curves import FAMILIES
 from chronograd.study.depth_runs import CIFAR, FEATURES, IMAGENET, OPTIMUS
 from chronograd.study.results import Results, Row
+from chronograd.study.rows import distinct, matching, mean
 from chronograd.study.study import Study
-from chronograd.study.tables import study_page
+from chronograd.study.tables import listed, study_page, table
 from chronograd.units import percent
 
 PUBLISHED, OWN, TRUTH = "published", "own", "truth"
@@ -24,34 +25,25 @@ AT_BOUND = 1e-9  # a coefficient below is 0 but for where the fit stopped
 def make_page(study: Study, results: Results) -> Answer:
     rows = results.rows
     sections = []
-    if of(rows.get("scored", []), set=TRUTH):
+    if matching(rows.get("scored", []), set=TRUTH):
         sections += [_scored_section(results, TRUTH, "Scored on further runs"), *_scored_epochs(results, TRUTH)]
-    if of(rows["networks"], set=PUBLISHED):
+    if matching(rows["networks"], set=PUBLISHED):
         sections += [_runs_section(rows, PUBLISHED, "The published runs"), _device_section(rows["devices"])]
-        left = of(rows["targets"], set=PUBLISHED)
-        if left and of(rows["networks"], set=PUBLISHED, family=IMAGENET):
+        left = matching(rows["targets"], set=PUBLISHED)
+        if left and matching(rows["networks"], set=PUBLISHED, family=IMAGENET):
             sections.append(_confound_section(rows))
         sections.append(_validation_section(results))
         if left:
             sections.append(_targets_section(rows, PUBLISHED, "Epochs to an accuracy of a network left out"))
-        sections += _ahead_sections(results)
-    if of(rows["networks"], set=OWN):
+        sections += [_ahead_section(results, network) for network in distinct(rows.get("ahead", []), "network")]
+    if matching(rows["networks"], set=OWN):
         sections += [_runs_section(rows, OWN, "Our own runs"), _scored_section(results, OWN, "A depth left to predict")]
         sections += _scored_epochs(results, OWN)
     return study_page(study, results, sections, _highlights(rows))
 
 
-def of(rows: Sequence[Row], **wanted: object) -> list[Row]:
-    return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
-
-
-def _mean(rows: Sequence[Row], key: str) -> float | None:
-    values = [row[key] for row in rows if row[key] is not None]
-    return float(np.mean(values)) if values else None
-
-
 def _chosen(rows: Mapping[str, list[Row]], of_set: str) -> Row:
-    return of(rows["chosen"], set=of_set)[0]
+    return matching(rows["chosen"], set=of_set)[0]
 
 
 def _share(value: float | None) -> str:
@@ -72,28 +64,28 @@ def _number(value: float) -> str:
 
 def _runs_section(rows: Mapping[str, list[Row]], of_set: str, title: str) -> Section:
     """Per network: features, epochs to the targets in each of its runs, and the coefficients of Optimus' form."""
-    own, fits = of(rows["networks"], set=of_set), of(rows["coefficients"], set=of_set)
+    own, fits = matching(rows["networks"], set=of_set), matching(rows["coefficients"], set=of_set)
     other = next((row["form"] for row in fits if row["form"] != OPTIMUS), OPTIMUS)
     targets = list(own[0]["epochs"])
     body = []
     for network in dict.fromkeys(row["network"] for row in sorted(own, key=lambda row: row["depth"])):
-        runs = of(own, network=network)
+        runs = matching(own, network=network)
         reached = [", ".join(str(run["epochs"][target] or "–") for run in runs) for target in targets]
         cells = [f"{runs[0]['params'] / 1e6:.3g}", f"{runs[0]['macs'] / 1e6:.3g}"]
         fitted = []
         for form in dict.fromkeys((OPTIMUS, other)):
-            found = of(fits, network=network, form=form)
+            found = matching(fits, network=network, form=form)
             means = np.mean([row["coefficients"] for row in found], axis=0)
-            fitted += ["\n".join(_number(value) for value in means), _share(_mean(found, "error_of_largest"))]
+            fitted += ["\n".join(_number(value) for value in means), _share(mean(found, "error_of_largest"))]
         body.append([network, *cells, *reached, *fitted])
     heads = [f"{form}:\n{', '.join(FAMILIES[form].names)}" for form in dict.fromkeys((OPTIMUS, other))]
     columns = ["network", "params, M", "MACs, M", *(f"epochs to\n{target}" for target in targets)]
     for head, form in zip(heads, dict.fromkeys((OPTIMUS, other)), strict=True):
         columns += [head, f"{form}:\nerror"]
-    optimus = [row["coefficients"] for row in of(fits, form=OPTIMUS)]
+    optimus = [row["coefficients"] for row in matching(fits, form=OPTIMUS)]
     at_bound = [sum(row[i] < AT_BOUND for row in optimus) for i in (1, 2)]
     is_lone = min(at_bound) == len(optimus)
-    error, better = (_mean(of(fits, form=form), "error_of_largest") for form in (OPTIMUS, other))
+    error, better = (mean(fits, "error_of_largest", form=form) for form in (OPTIMUS, other))
     labels = ", ".join(dict.fromkeys(str(row.get("device") or f"seed {row['seed']}") for row in own))
     return Section(
         title,
@@ -102,15 +94,15 @@ def _runs_section(rows: Mapping[str, list[Row]], of_set: str, title: str) -> Sec
         f"{len(optimus)} runs{', so that only b0 is left to regress' if is_lone else ''}. {_fewest(own, targets[-1])}",
         intro=f"Epochs are given for {labels}; coefficients are means over these runs, of `fit loss` with the weights of Optimus, "
         "and errors the mean of |fit − loss| over the largest loss.",
-        table=Table(columns, body, set(range(1, len(columns)))),
+        table=listed(columns, body),
     )
 
 
 def _fewest(rows: Sequence[Row], target: str) -> str:
     """Which network needs the fewest epochs, and whether it is the deepest."""
     depths = {row["network"]: row["depth"] for row in rows}
-    means = {network: _mean([row["epochs"] for row in of(rows, network=network)], target) for network in depths}
-    reached = {network: mean for network, mean in means.items() if mean is not None}
+    epochs = {network: mean([row["epochs"] for row in matching(rows, network=network)], target) for network in depths}
+    reached = {network: value for network, value in epochs.items() if value is not None}
     if not reached:
         return f"None reached {target}."
     first = min(reached, key=lambda network: reached[network])
@@ -123,16 +115,6 @@ def _article(form: str) -> str:
 
 
 def _device_section(rows: Sequence[Row]) -> Section:
-    body = [
-        [
-            row["target"], f"{row['mean_epochs']:.1f}", f"{row['p_value']:.2f}", percent(row["spread"]),
-            f"{percent(row['low'])} to {percent(row['high'])}", f"{row['noise'] * row['mean_epochs']:.2f}",
-            percent(1 / row["mean_epochs"]), percent(row["share"]),
-        ]
-        for row in rows
-    ]  # fmt: skip
-    columns = ["target", "mean epochs", "p", "largest device mean\nover the least, less 1", "95 % interval",
-               "noise, epochs", "one epoch is", "variance explained\n(omega squared)"]  # fmt: skip
     if not rows:
         return Section("Does the device matter?", "It could not be tested: see what fell short.")
     least, worst = min(row["p_value"] for row in rows), max(row["spread"] for row in rows)
@@ -145,27 +127,35 @@ def _device_section(rows: Sequence[Row]) -> Section:
         intro="Log epochs to a training accuracy, depths as blocks: an exact test over all "
         f"{rows[0]['num_permutations']:,} permutations of the devices within depths, and Student's t on the residuals of the "
         "two-way table. A whole epoch is the resolution: rounding alone is a noise of 0.29 epochs.",
-        table=Table(columns, body, set(range(1, len(columns)))),
-    )
+        table=table(rows, {
+            "target": "target", "mean epochs": lambda row: f"{row['mean_epochs']:.1f}",
+            "p": lambda row: f"{row['p_value']:.2f}",
+            "largest device mean\nover the least, less 1": lambda row: percent(row["spread"]),
+            "95 % interval": lambda row: f"{percent(row['low'])} to {percent(row['high'])}",
+            "noise, epochs": lambda row: f"{row['noise'] * row['mean_epochs']:.2f}",
+            "one epoch is": lambda row: percent(1 / row["mean_epochs"]),
+            "variance explained\n(omega squared)": lambda row: percent(row["share"]),
+        }),
+    )  # fmt: skip
 
 
 def _confound_section(rows: Mapping[str, list[Row]]) -> Section:
     """Slopes over depth with and without the other family, and what each regression says of it."""
-    params = {row["network"]: row["params"] for row in of(rows["networks"], set=PUBLISHED)}
+    params = {row["network"]: row["params"] for row in matching(rows["networks"], set=PUBLISHED)}
     outsider = next((row["network"] for row in rows["networks"] if row.get("family") == IMAGENET), "")
-    left = of(rows["targets"], set=PUBLISHED)
+    left = matching(rows["targets"], set=PUBLISHED)
     body, said = [], ""
     for y in dict.fromkeys(row["target"] for row in rows["slopes"]):
-        slopes = [of(rows["slopes"], target=y, over=over)[0] for over in ("all", CIFAR)]
+        slopes = [matching(rows["slopes"], target=y, over=over)[0] for over in ("all", CIFAR)]
         cells = [f"{row['slope']:+.2f} ({row['low']:+.2f} to {row['high']:+.2f})" for row in slopes]
-        found = of(left, network=outsider, target=y)
-        by = [_mean(found, "seen"), *(_mean(of(found, features=name), "epochs") for name in FEATURES)]
+        found = matching(left, network=outsider, target=y)
+        by = [mean(found, "seen"), *(mean(found, "epochs", features=name) for name in FEATURES)]
         body.append([y, *cells, *("–" if value is None else f"{value:.1f}" for value in by)])
         if found:
             said = f"{y}: {cells[0]} with {outsider}, {cells[1]} without"
-    errors = {name: _share(_mean(of(left, network=outsider, features=name), "error")) for name in FEATURES}
-    full = of(left, features=FULL)
-    leverage = _mean(of(full, network=outsider), "leverage") or 0.0
+    errors = {name: _share(mean(left, "error", network=outsider, features=name)) for name in FEATURES}
+    full = matching(left, features=FULL)
+    leverage = mean(full, "leverage", network=outsider) or 0.0
     others = max(row["leverage"] for row in full if row["network"] != outsider)
     return Section(
         "The confound at depth 18",
@@ -177,46 +167,45 @@ def _confound_section(rows: Mapping[str, list[Row]]) -> Section:
         f"middle 80 %; at the right is what the others say of {outsider}. Luck, as params and MACs go together within {CIFAR}: "
         f"what each of them does is not known from those, and the leverage is {leverage:.0f}, where that of other networks left "
         f"out is at most {others:.1f}.",
-        table=Table(
+        table=listed(
             ["y", "slope,\nall networks", f"slope,\n{CIFAR} only", "real\nepochs", *(f"by\n{n}" for n in FEATURES)],
             body,
-            set(range(1, 4 + len(FEATURES))),
         ),
     )
 
 
 def _validation_section(results: Results) -> Section:
     """Curves of networks left out: errors by form and features, and the curves themselves."""
-    rows, chosen = of(results.rows["curves"], set=PUBLISHED), _chosen(results.rows, PUBLISHED)
+    rows, chosen = matching(results.rows["curves"], set=PUBLISHED), _chosen(results.rows, PUBLISHED)
     outside = {row["network"] for row in results.rows["networks"] if row.get("family") == IMAGENET}
     body = []
     for form, features in dict.fromkeys((row["form"], row["features"]) for row in rows):
-        found = of(rows, form=form, features=features)
+        found = matching(rows, form=form, features=features)
         within = [row for row in found if row["network"] not in outside]
         name = f"{features} ←" if (form, features) == (chosen["form"], chosen["features"]) else features
-        cells = [_share(_mean(found, key)) for key in ("mape", "error_of_largest")]
+        cells = [_share(mean(found, key)) for key in ("mape", "error_of_largest")]
         body.append(
-            [form, name, *cells, f"{_mean(found, 'factor'):,.3g}", _share(_mean(within, "mape")),
-             _share(_mean(within, "error_of_largest"))]
+            [form, name, *cells, f"{mean(found, 'factor'):,.3g}", _share(mean(within, "mape")),
+             _share(mean(within, "error_of_largest"))]
         )  # fmt: skip
     columns = ["form", "features", "percentage error", "error of\nlargest loss", "off by\na factor of",
                f"{CIFAR} only:\npercentage error", "error of\nlargest loss"]  # fmt: skip
-    ours = of(rows, form=chosen["form"], features=chosen["features"])
-    plain = of(rows, form=OPTIMUS, features="depth and device")
-    again = of(rows, features="its other runs")
+    ours = matching(rows, form=chosen["form"], features=chosen["features"])
+    plain = matching(rows, form=OPTIMUS, features="depth and device")
+    again = matching(rows, features="its other runs")
     return Section(
         "The curve of a depth never trained",
-        f"Our prediction is {_named(chosen)}: it has the least percentage error of networks left out, {_share(_mean(ours, 'mape'))} "
-        f"({_share(_mean(ours, 'error_of_largest'))} of the largest loss), where the runs of the very network on other devices "
-        f"are off by {_share(_mean(again, 'mape'))}. The coefficients of Optimus' form on depth and device: "
-        f"{_share(_mean(plain, 'mape'))} ({_share(_mean(plain, 'error_of_largest'))}).",
+        f"Our prediction is {_named(chosen)}: it has the least percentage error of networks left out, {_share(mean(ours, 'mape'))} "
+        f"({_share(mean(ours, 'error_of_largest'))} of the largest loss), where the runs of the very network on other devices "
+        f"are off by {_share(mean(again, 'mape'))}. The coefficients of Optimus' form on depth and device: "
+        f"{_share(mean(plain, 'mape'))} ({_share(mean(plain, 'error_of_largest'))}).",
         intro="Every network in turn is left out, its runs on all devices together, and predicted from the others. Percentage "
         "errors are means of |predicted / loss − 1| over all epochs, which losses near 0 make explode; the factor is exp of the "
         f"mean |log(predicted / loss)|. `{EPOCH_BY_EPOCH}` has no formula: the log loss of each epoch is regressed by itself. "
         "The device is a category.",
         figure=Figure(_panels(results, PUBLISHED)),
         caption="Real runs as points, our prediction with its middle 80 %, and that by depth alone dashed.",
-        table=Table(columns, body, set(range(2, len(columns)))),
+        table=listed(columns, body, 2),
     )
 
 
@@ -230,7 +219,7 @@ def _named(chosen: Row, key: str = "features") -> str:
 
 def _panels(results: Results, of_set: str) -> list[Lines]:
     """One per network: its runs as points, our prediction with its band, that by depth dashed."""
-    found = []
+    panels = []
     for name, columns in results.curves.items():
         if not name.startswith(f"{of_set}: "):
             continue
@@ -240,37 +229,37 @@ def _panels(results: Results, of_set: str) -> list[Lines]:
         runs = [key for key in columns if key not in ("epoch", "predicted", "low", "high", "depth")]
         series += [Series(run, "measured", x, columns[run]) for run in runs]
         network = name.partition(": ")[2]
-        found.append(Lines(f"epoch, {network}", "training loss", series, log_x=x[-1] > 50, log_y=True))
-    return found
+        panels.append(Lines(f"epoch, {network}", "training loss", series, log_x=x[-1] > 50, log_y=True))
+    return panels
 
 
 def _targets_section(rows: Mapping[str, list[Row]], of_set: str, title: str) -> Section:
-    own, chosen = of(rows["targets"], set=of_set), _chosen(rows, of_set)
-    targets = list(dict.fromkeys(row["target"] for row in own))
+    own, chosen = matching(rows["targets"], set=of_set), _chosen(rows, of_set)
+    targets = distinct(own, "target")
     body = []
-    for features in dict.fromkeys(row["features"] for row in own):
-        found = of(own, features=features)
+    for features in distinct(own, "features"):
+        found = matching(own, features=features)
         name = f"{features} ←" if features == chosen["target_features"] else features
-        errors = [_share(_mean(of(found, target=target), "error")) for target in targets]
-        body.append([name, *errors, _share(_mean(found, "error")), _inside(found, "low_alone", "high_alone")])
-    ours = of(own, features=chosen["target_features"])
+        errors = [_share(mean(found, "error", target=target)) for target in targets]
+        body.append([name, *errors, _share(mean(found, "error")), _inside(found, "low_alone", "high_alone")])
+    ours = matching(own, features=chosen["target_features"])
     columns = ["features", *targets, "mean", "within its own\nmiddle 80 %"]
     return Section(
         title,
         f"Our prediction, the one with the least error, is {_named(chosen, 'target_features')}: off by "
-        f"{_share(_mean(ours, 'error'))} on average{_beside(own, ours)}. {_inside(ours)} lie within the middle 80 % of all regressions "
+        f"{_share(mean(ours, 'error'))} on average{_beside(own, ours)}. {_inside(ours)} lie within the middle 80 % of all regressions "
         "together.",
         intro="Log epochs are regressed themselves; errors are means of |predicted / real − 1| over networks left out and their "
         "runs. The intervals given with predictions hold all regressions in equal parts: which of them goes on where no network "
         "has been is not known.",
-        table=Table(columns, body, set(range(1, len(columns)))),
+        table=listed(columns, body),
     )
 
 
 def _beside(rows: Sequence[Row], ours: Sequence[Row]) -> str:
     """What it would be by depth alone, where that is not our prediction."""
     is_depth = ours[0]["features"] == "depth"
-    return "" if is_depth else f", by depth alone {_share(_mean(of(rows, features='depth'), 'error'))}"
+    return "" if is_depth else f", by depth alone {_share(mean(matching(rows, features='depth'), 'error'))}"
 
 
 def _inside(rows: Sequence[Row], low: str = "low", high: str = "high") -> str:
@@ -278,95 +267,89 @@ def _inside(rows: Sequence[Row], low: str = "low", high: str = "high") -> str:
     return f"{sum(seen)} of {len(seen)}"
 
 
-def _ahead_sections(results: Results) -> list[Section]:
-    """Networks of which no run is at hand."""
-    rows, chosen = results.rows.get("ahead", []), _chosen(results.rows, PUBLISHED)
-    found = []
-    for network in dict.fromkeys(row["network"] for row in rows):
-        own = of(rows, network=network)
-        body, said, apart = [], [], 1.0
-        for target in dict.fromkeys(row["target"] for row in own):
-            at = of(own, target=target)
-            ours = of(at, features=chosen["target_features"])[0]
-            interval = f"{ours['low']:.1f} to {ours['high']:.1f}"
-            said.append(f"{target} after {ours['epochs']:.0f} epochs ({interval})")
-            apart = max(apart, max(row["epochs"] for row in at) / min(row["epochs"] for row in at))
-            body.append([target, *(f"{of(at, features=name)[0]['epochs']:.1f}" for name in FEATURES), interval])
-        columns = ["target", *(f"{name} ←" if name == chosen["target_features"] else name for name in FEATURES)]
-        found.append(
-            Section(
-                f"What is to be expected of {network}",
-                f"Our prediction: {'; '.join(said)}. The regressions differ by up to a factor of {apart:.2f}.",
-                intro=f"No run of {network} is here, and only one network of its family: its params lie beyond all others, and its "
-                "bottleneck blocks are of a kind that no regression has seen. The interval holds all regressions in equal parts.",
-                figure=Figure(_panels(results, f"ahead, {network}")),
-                caption="Our prediction with its middle 80 %, and that by depth alone dashed.",
-                table=Table([*columns, "middle 80 %"], body, set(range(1, len(columns) + 1))),
-            )
-        )
-    return found
+def _ahead_section(results: Results, network: str) -> Section:
+    """A network of which no run is at hand."""
+    own, ours_by = matching(results.rows["ahead"], network=network), _chosen(results.rows, PUBLISHED)["target_features"]
+    body, said, apart = [], [], 1.0
+    for target in distinct(own, "target"):
+        at = {row["features"]: row for row in matching(own, target=target)}
+        ours, epochs = at[ours_by], [at[name]["epochs"] for name in FEATURES]
+        interval = f"{ours['low']:.1f} to {ours['high']:.1f}"
+        said.append(f"{target} after {ours['epochs']:.0f} epochs ({interval})")
+        apart = max(apart, max(epochs) / min(epochs))
+        body.append([target, *(f"{count:.1f}" for count in epochs), interval])
+    columns = ["target", *(f"{name} ←" if name == ours_by else name for name in FEATURES), "middle 80 %"]
+    return Section(
+        f"What is to be expected of {network}",
+        f"Our prediction: {'; '.join(said)}. The regressions differ by up to a factor of {apart:.2f}.",
+        intro=f"No run of {network} is here, and only one network of its family: its params lie beyond all others, and its "
+        "bottleneck blocks are of a kind that no regression has seen. The interval holds all regressions in equal parts.",
+        figure=Figure(_panels(results, f"ahead, {network}")),
+        caption="Our prediction with its middle 80 %, and that by depth alone dashed.",
+        table=listed(columns, body),
+    )
 
 
 def _scored_section(results: Results, of_set: str, title: str) -> Section:
-    rows, chosen = of(results.rows["scored"], set=of_set), _chosen(results.rows, of_set)
+    rows, chosen = matching(results.rows["scored"], set=of_set), _chosen(results.rows, of_set)
     body = []
     for form, features in sorted(dict.fromkeys((row["form"], row["features"]) for row in rows), key=lambda key: key[0]):
-        for network in dict.fromkeys(row["network"] for row in rows):
-            found = of(rows, form=form, features=features, network=network)
+        for network in distinct(rows, "network"):
+            found = matching(rows, form=form, features=features, network=network)
             is_ours = (form, features) == (chosen["form"], chosen["features"])
             body.append(
-                [network, form, f"{features} ←" if is_ours else features, _share(_mean(found, "mape")),
-                 _share(_mean(found, "error_of_largest")), f"{_mean(found, 'factor'):,.3g}", _share(_mean(found, "inside"))]
+                [network, form, f"{features} ←" if is_ours else features, _share(mean(found, "mape")),
+                 _share(mean(found, "error_of_largest")), f"{mean(found, 'factor'):,.3g}", _share(mean(found, "inside"))]
             )  # fmt: skip
-    ours = of(rows, form=chosen["form"], features=chosen["features"])
-    depth = of(rows, form=chosen["form"], features="depth")
+    ours = matching(rows, form=chosen["form"], features=chosen["features"])
+    depth = matching(rows, form=chosen["form"], features="depth")
     runs = ", ".join(dict.fromkeys(f"{row['network']} ({row['run']})" for row in rows))
     columns = ["network", "form", "features", "percentage error", "error of\nlargest loss", "off by\na factor of",
                "epochs within\nthe middle 80 %"]  # fmt: skip
     return Section(
         title,
-        f"Our prediction, {_named(chosen)}, is off by {_share(_mean(ours, 'mape'))} ({_share(_mean(ours, 'error_of_largest'))} of "
-        f"the largest loss); by depth alone {_share(_mean(depth, 'mape'))} ({_share(_mean(depth, 'error_of_largest'))}). "
-        f"{_share(_mean(ours, 'inside'))} of the epochs lie within the middle 80 %.",
+        f"Our prediction, {_named(chosen)}, is off by {_share(mean(ours, 'mape'))} ({_share(mean(ours, 'error_of_largest'))} of "
+        f"the largest loss); by depth alone {_share(mean(depth, 'mape'))} ({_share(mean(depth, 'error_of_largest'))}). "
+        f"{_share(mean(ours, 'inside'))} of the epochs lie within the middle 80 %.",
         intro=f"Runs that no prediction has seen: {runs}. Our prediction is the one with the least error of networks left out, "
         "before these runs are read.",
         figure=Figure(_panels(results, of_set)),
         caption="Real runs as points, our prediction with its middle 80 %, and that by depth alone dashed.",
-        table=Table(columns, body, set(range(3, len(columns)))),
+        table=listed(columns, body, 3),
     )
 
 
 def _scored_epochs(results: Results, of_set: str) -> list[Section]:
     """None, if there is no target that all known runs reached."""
-    rows, chosen = of(results.rows["scored_epochs"], set=of_set), _chosen(results.rows, of_set)
+    rows, chosen = matching(results.rows["scored_epochs"], set=of_set), _chosen(results.rows, of_set)
     if not rows:
         return []
     body = []
     keys = dict.fromkeys((row["network"], row["target"], row["features"]) for row in rows)
     for network, target, features in sorted(keys, key=lambda key: (key[0], key[1])):
-        found = of(rows, network=network, target=target, features=features)
+        found = matching(rows, network=network, target=target, features=features)
         name = f"{features} ←" if features == chosen["target_features"] else features
         real = ", ".join("–" if row["seen"] is None else f"{row['seen']:.0f}" for row in found)
         bounds = f"{found[0]['epochs']:.1f} ({found[0]['low']:.1f} to {found[0]['high']:.1f})"
-        body.append([network, target, name, bounds, real, _share(_mean(found, "error"))])
-    ours = of(rows, features=chosen["target_features"])
+        body.append([network, target, name, bounds, real, _share(mean(found, "error"))])
+    ours = matching(rows, features=chosen["target_features"])
     columns = ["network", "target", "features", "predicted epochs", "real epochs", "error"]
     takeaway = (
-        f"Our prediction, {_named(chosen, 'target_features')}, is off by {_share(_mean(ours, 'error'))} on average"
+        f"Our prediction, {_named(chosen, 'target_features')}, is off by {_share(mean(ours, 'error'))} on average"
         f"{_beside(rows, ours)}; {_inside(ours)} lie within the middle 80 %."
     )
     title = "Its epochs to a target" if of_set == OWN else "Their epochs to a target"
-    return [Section(title, takeaway, table=Table(columns, body, {3, 4, 5}))]
+    return [Section(title, takeaway, table=listed(columns, body, 3))]
 
 
 def _highlights(rows: Mapping[str, list[Row]]) -> list[Highlight]:
     found = []
     for of_set, what in ((TRUTH, "scored"), (PUBLISHED, "targets"), (OWN, "scored")):
-        own = of(rows.get("scored_epochs" if what == "scored" else what, []), set=of_set)
+        own = matching(rows.get("scored_epochs" if what == "scored" else what, []), set=of_set)
         if own:
-            ours = of(own, features=_chosen(rows, of_set)["target_features"])
+            ours = matching(own, features=_chosen(rows, of_set)["target_features"])
             detail = f"{of_set} runs{_beside(own, ours)}"
             found.append(
-                Highlight("error of the epochs of a network never trained", _share(_mean(ours, "error")), detail)
+                Highlight("error of the epochs of a network never trained", _share(mean(ours, "error")), detail)
             )
     return found

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from chronograd.answer import Answer
 from chronograd.errors import NotFoundError
-from chronograd.study.lab import Lab
 from chronograd.study.results import Results, Settings
+from chronograd.study.runner import StudyRunner
 
 SIZES = ("smoke", "laptop", "paper")
 
@@ -25,15 +25,15 @@ class Study:
         hypothesis: what the sources let one expect.
         sizes: settings by size: `smoke` takes seconds and runs in the tests, `laptop` minutes on two cores with real
             data, `paper` has the published setting.
-        conduct: runs a size in a lab. `page`: the report of results.
-        truth: what files the lab's `truth` may name, which predictions are then scored on; empty: none.
+        conduct: runs a size in a runner. `page`: the report of results.
+        truth: what files the runner's `truth` may name, which predictions are then scored on; empty: none.
     """
 
     name: str
     question: str
     hypothesis: str
     sizes: Mapping[str, Settings]
-    conduct: Callable[[Lab, Settings], Results]
+    conduct: Callable[[StudyRunner, Settings], Results]
     page: Callable[[Results], Answer]
     truth: str = ""
 

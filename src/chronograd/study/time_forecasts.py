@@ -14,6 +14,7 @@ from chronograd.plan.goal import SEED_SIGMA, Effort
 from chronograd.predict.calibration import Z80
 from chronograd.predict.speed import NUM_COEFFICIENTS, OPTIMUS_RESNET50, SpeedModel, time_to_target
 from chronograd.study.results import Row, Settings
+from chronograd.study.rows import plural
 
 SINGLE: Final = "single"
 ASYNCHRONOUS: Final = "asynchronous"
@@ -44,7 +45,7 @@ def _row(times: np.ndarray, **known: Any) -> Row:
 
 
 def series_of(servers: int | None) -> str:
-    return ALL_REDUCE if servers is None else f"{servers} server{'s' * (servers > 1)}"
+    return ALL_REDUCE if servers is None else plural(servers, "server")
 
 
 def of_optimus(asked: Mapping[str, Any]) -> dict[str, list[Row]]:

@@ -1,4 +1,4 @@
-"""Studies and their lab: discovery, runs that are kept, resumed and ended, and spreads."""
+"""Studies and their runner: discovery, runs that are kept, resumed and ended, and spreads."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from chronograd.errors import FileFormatError, InputError, NotFoundError, RunErr
 from chronograd.job import Job, from_dict
 from chronograd.rundir import RunDir
 from chronograd.studies import find, studies
-from chronograd.study.lab import Lab, Spread, is_apart, over_seeds, split_seed, spread
+from chronograd.study.arms import accuracy_table, mean_curve
 from chronograd.study.results import Results
+from chronograd.study.rows import Spread, is_apart, spread
+from chronograd.study.runner import StudyRunner, over_seeds, split_seed
 from chronograd.study.study import SIZES, settings_of
-from chronograd.study.tables import accuracy_table, mean_curve
 
 
 def make_job(*, sleep_s: float = 0.0, epochs: int = 1) -> Job:
@@ -52,13 +53,13 @@ def test_every_study_has_a_question_and_three_sizes(capsys: pytest.CaptureFixtur
 
 
 def test_an_error_names_its_experiment_and_ends_the_others(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, "none", "smoke", lambda text: None, parallel=2)
+    runner = StudyRunner(tmp_path, "none", "smoke", lambda text: None, parallel=2)
     slow = make_job(sleep_s=0.05, epochs=200)
     bad = make_job().model_copy(update={"network": make_job().network.model_copy(update={"weights": "nowhere"})})
     with pytest.raises((RunError, InputError), match="nowhere"):
-        lab.train({"slow one": slow, "bad one": bad})
-    run = RunDir.open(lab.path("slow one"))
-    assert lab.path("slow one").name == "slow-one"
+        runner.train({"slow one": slow, "bad one": bad})
+    run = RunDir.open(runner.path("slow one"))
+    assert runner.path("slow one").name == "slow-one"
     assert not run.is_finished
     assert threading.active_count() < 10
 
@@ -77,7 +78,7 @@ def test_seeds_and_spreads() -> None:
     assert not is_apart(a, Spread(0.75, 0.1, 3))
     with pytest.raises(ValueError, match="no row"):
         spread(rows, arm="c")
-    table = accuracy_table(rows, "arm", "augmentation")
+    table = accuracy_table(rows, {"augmentation": "arm"})
     assert table.rows[0] == ["a", "60.00 ± 10.00 %", "3"]
 
 

@@ -10,11 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from chronograd.errors import RunError
 from chronograd.job import Job, changed
@@ -27,7 +24,7 @@ from chronograd.study.results import Results, Row, Settings
 Say = Callable[[str], None]
 
 
-class Lab:
+class StudyRunner:
     """A folder for the runs of one study, and how many run at a time. Every run has `threads` threads.
 
     `truth` are files of what happened, for a study that scores its predictions on such.
@@ -140,49 +137,3 @@ def curve(record: Record) -> dict[str, list[float | None]]:
     columns = record.curves["training"].columns
     kept = [i for i, accuracy in enumerate(columns["test_accuracy"]) if accuracy is not None]
     return {name: [values[i] for i in kept] for name, values in columns.items()}
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean and standard deviation over seeds; of one seed the deviation is not known."""
-
-    mean: float
-    std: float | None
-    n: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        std = float(np.std(values, ddof=1)) if len(values) > 1 else None
-        return cls(float(np.mean(values)), std, len(values))
-
-    @property
-    def low(self) -> float:
-        return self.mean - (self.std or 0.0)
-
-    @property
-    def high(self) -> float:
-        return self.mean + (self.std or 0.0)
-
-    def percent(self) -> str:
-        """
-        >>> Spread.of([0.5, 0.6]).percent(), Spread.of([0.5]).percent()
-        ('55.00 ± 7.07 %', '50.00 %')
-        """
-        plus = "" if self.std is None else f" ± {100 * self.std:.2f}"
-        return f"{100 * self.mean:.2f}{plus} %"
-
-
-def spread(rows: Sequence[Row], key: str = "accuracy", **wanted: Any) -> Spread:
-    """Of the rows that have the wanted values. Raises ValueError if there is none."""
-    values = [float(row[key]) for row in rows if all(row.get(k) == v for k, v in wanted.items())]
-    if not values:
-        raise ValueError(f"no row has {wanted}")
-    return Spread.of(values)
-
-
-def is_apart(a: Spread, b: Spread) -> bool:
-    """Whether two means differ by more than twice the standard error of their difference; unknown spreads are not."""
-    if a.std is None or b.std is None:
-        return False
-    error = float(np.sqrt(a.std**2 / a.n + b.std**2 / b.n))
-    return abs(a.mean - b.mean) > 2 * error

@@ -1,0 +1,133 @@
+"""Arms: the jobs that a study compares, each from several seeds, and what their accuracies and curves look like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from chronograd.answer import Table
+from chronograd.figure import Lines, Mark, Series
+from chronograd.job import Job, changed, from_dict
+from chronograd.rundir import RunDir
+from chronograd.study.results import Row, Settings
+from chronograd.study.rows import Spread, matching, spread
+from chronograd.study.runner import StudyRunner, curve, outcome, split_seed
+from chronograd.study.tables import listed
+
+Curves = Mapping[str, Mapping[str, Sequence[float | None]]]
+_DATA = {"name": "data", "samples": "samples", "test_samples": "test_samples", "image_size": "image_size"}
+_TRAINING = ("epochs", "batch", "learning_rate", "momentum", "evaluate_every")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One job of a study, and the seeds that it is run from. `known`: columns of its rows, before what comes out."""
+
+    name: str
+    job: Job
+    known: Row = field(default_factory=dict)
+    seeds: Sequence[int] = (0,)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The run of an arm from one seed."""
+
+    arm: Arm
+    seed: int
+    run: RunDir
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm.name}/seed-{self.seed}"
+
+    def row(self, **more: Any) -> Row:
+        return {**self.arm.known, "seed": self.seed, **outcome(self.run), **more}
+
+
+def job_of(
+    settings: Settings, network: str, weights: str | None = None, data: Row | None = None, parts: Row | None = None,
+    **training: Any,
+) -> Job:  # fmt: skip
+    """A job with the data and training that the settings of a study name; `data` and `training` go over these.
+
+    A checkpoint is written at the end only. `parts`: further parts of the job, such as cluster and backend.
+    """
+    own = {field: settings[key] for field, key in _DATA.items() if settings.get(key) is not None}
+    asked = {key: settings[key] for key in _TRAINING if key in settings} | training
+    return from_dict(
+        {
+            "network": {"name": network, "weights": weights},
+            "data": {**own, **(data or {})},
+            "training": {"checkpoint_every": asked["epochs"], **asked},
+            **(parts or {}),
+        }
+    )
+
+
+def train_arms(runner: StudyRunner, arms: Sequence[Arm]) -> list[Trained]:
+    """Run every arm from each of its seeds, as `NAME/seed-S`."""
+    asked = [(arm, seed) for arm in arms for seed in arm.seeds]
+    jobs = {f"{arm.name}/seed-{seed}": changed(arm.job, [f"training.seed={seed}"]) for arm, seed in asked}
+    return [Trained(arm, seed, run) for (arm, seed), run in zip(asked, runner.train(jobs).values(), strict=True)]
+
+
+def curves_of(trained: Sequence[Trained]) -> dict[str, dict[str, list[float | None]]]:
+    return {one.name: curve(one.run.record()) for one in trained}
+
+
+def of_arm(curves: Curves, experiment: str) -> list[Mapping[str, Sequence[float | None]]]:
+    """The curves of an arm, one a seed."""
+    return [columns for name, columns in curves.items() if split_seed(name)[0] == experiment]
+
+
+def accuracy_table(
+    rows: Sequence[Row], keys: Mapping[str, str], more: Mapping[str, tuple[str, Callable[[float], str]]] | None = None
+) -> Table:
+    """One row per arm: accuracy with its spread, seeds, and the means of other columns.
+
+    Args:
+        keys: heading → column of `rows` that tells arms apart. `more`: heading → column, and how its mean is printed.
+    """
+    body, more = [], more or {}
+    for arm in dict.fromkeys(tuple(row[key] for key in keys.values()) for row in rows):
+        own = matching(rows, **dict(zip(keys.values(), arm, strict=True)))
+        means = [form(spread(own, key).mean) for key, form in more.values()]
+        body.append([*map(str, arm), *spread(own).cells(), *means])
+    return listed([*keys, "test accuracy", "seeds", *more], body, len(keys))
+
+
+def mean_curve(
+    curves: Curves, experiment: str, x: str, label: str = "", color: str = "", y: str = "test_accuracy"
+) -> Series:
+    """Mean over the seeds of an experiment in percent with ± one standard deviation, against a column of the curves."""
+    own = of_arm(curves, experiment)
+    shortest = min(len(columns[x]) for columns in own)  # a seed that diverged ended early
+    xs = np.mean([[float(v or 0) for v in columns[x][:shortest]] for columns in own], axis=0)
+    ys = 100.0 * np.array([[np.nan if v is None else v for v in columns[y][:shortest]] for columns in own], dtype=float)
+    mean, std = ys.mean(axis=0), ys.std(axis=0, ddof=1) if len(own) > 1 else None
+    low, high = ((), ()) if std is None else (_plain(mean - std), _plain(mean + std))
+    return Series(label or experiment, "measured", xs.tolist(), _plain(mean), low, high, color, is_joined=True)
+
+
+def _plain(values: np.ndarray) -> list[float | None]:
+    return [float(f"{v:.6g}") if np.isfinite(v) else None for v in values]
+
+
+def accuracy_panel(
+    curves: Curves, experiments: Sequence[str], x: str, x_label: str, marks: Sequence[Mark] = (), log_x: bool = False
+) -> Lines:
+    """Test accuracy of experiments against epochs, updates, seconds or images."""
+    series = [mean_curve(curves, experiment, x) for experiment in experiments]
+    return Lines(x_label, "test accuracy, %", series, marks, log_x=log_x)
+
+
+def points(
+    label: str, xs: Sequence[float], spreads: Sequence[Spread], color: str = "", scale: float = 100.0, is_joined: bool = True
+) -> Series:  # fmt: skip
+    """Means, of accuracies in percent, with ± one standard deviation."""
+    y, low, high = ([scale * getattr(s, side) for s in spreads] for side in ("mean", "low", "high"))
+    return Series(label, "measured", list(xs), y, low, high, color, is_joined=is_joined)
