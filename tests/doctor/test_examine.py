@@ -16,6 +16,7 @@ import pytest
 from chronograd import job as jobs
 from chronograd.calibrate import processor
 from chronograd.data.trace_job import trace_job
+from chronograd.doctor import answer, storage
 from chronograd.doctor import checks as doctor_checks
 from chronograd.doctor import cores as doctor_cores
 from chronograd.doctor import devices as doctor_devices
@@ -23,7 +24,6 @@ from chronograd.doctor import examine as doctor
 from chronograd.doctor import hosts as doctor_hosts
 from chronograd.doctor import job as doctor_job
 from chronograd.doctor import software as doctor_software
-from chronograd.doctor import storage
 from chronograd.doctor.finding import Finding
 from chronograd.doctor.process import Checks
 from chronograd.errors import InputError
@@ -570,3 +570,17 @@ def test_a_host_on_which_nothing_starts() -> None:
         row = doctor_hosts._silent(host, checks)
     assert row.seen == "env: python: No such file"
     assert "at the same path" in row.to_do
+
+
+def test_what_is_in_the_way_comes_first_and_the_verdict_before_it() -> None:
+    found = [
+        Finding("cores", "cores", "2"),
+        Finding("storage", "runs", "cannot be written", "obstacle", "name another folder"),
+    ]
+    first, second = answer.sections_of(found, 1.25)
+    assert first.takeaway == "A run cannot start as it is; looked for 1.2 s. 1 of 2 things that were looked at."
+    assert first.table is not None
+    assert list(first.table.rows) == [["storage", "runs: cannot be written\n→ name another folder"]]
+    assert (second.title, second.takeaway) == ("Fine", "1 of 2 things that were looked at.")
+    (fine,) = answer.sections_of(found[:1], 1.0)
+    assert fine.takeaway.startswith("A run can start; ")

@@ -16,6 +16,7 @@ from tests.explain.written import HEALTHY, write_run
 
 from chronograd.cli.main import main
 from chronograd.errors import ChronogradError, InputError
+from chronograd.explain import answer
 from chronograd.explain.causes import CAUSES
 from chronograd.explain.explanation import Explained, explain
 
@@ -134,6 +135,30 @@ def test_explain_reads_well_and_as_json(tmp_path: Path, capsys: pytest.CaptureFi
     assert data["runs"][1]["step"]["input"]["share"] == pytest.approx(0.201 / 0.3)
     looked_for = {f["cause"] for f in data["runs"][1]["causes"] + data["runs"][1]["others"]}
     assert looked_for == {*CAUSES, "work_scaled"}
+
+
+def test_the_dearest_cause_is_the_first_sentence_and_a_figure_shows_each_step(tmp_path: Path) -> None:
+    """From Python: 200 ms of 300 are a wait for the batch, and input is 201 of them."""
+    slow = write_run(tmp_path / "two", lambda rank, step: {"input_s": HEALTHY["input_s"] + 0.2})
+    told = answer.explain([slow])
+    assert told.sections[0].takeaway.startswith("The input does not keep up (67 % of the time)")
+    split = next(section for section in told.sections if section.title == "Where a step goes")
+    assert split.takeaway.startswith("A step of two takes 300 ms: 67 % input, 33 % computation")
+    shown = {row["segment"]: row["time per step, ms"] for row in split.rows()}
+    assert shown["input"] == pytest.approx(201)
+    assert sum(shown.values()) == pytest.approx(300)
+    healthy = answer.explain([write_run(tmp_path / "healthy", what_if_batch=(0.09, 0.36))])
+    assert healthy.sections[0].takeaway == "No cause of lost time in healthy that costs a tenth of it or more."
+
+
+def test_what_disturbed_a_measurement_is_known_where_waits_for_a_processor_are(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", lambda rank, step: {"forward_s": 0.09 if rank else 0.03}, queued=(0.4, 0.6))
+    assert answer.disturbances(run) == (
+        "other processes use the host (40 % of the time); rank 1 is slow, and the others wait for it (38 % of the time)"
+    )
+    file = run / "steps.0.jsonl"
+    file.write_text(file.read_text().replace('"queued_s"', '"other_s"'))
+    assert "whether other processes used the host is not known" in answer.disturbances(run)
 
 
 def test_explain_refuses_what_has_no_steps(tmp_path: Path) -> None:

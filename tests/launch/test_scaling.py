@@ -12,6 +12,7 @@ from chronograd.cli.main import main
 from chronograd.compare.scaling import Ladder
 from chronograd.data.trace_job import trace_job
 from chronograd.errors import InputError
+from chronograd.launch.batches import batches_section
 from chronograd.launch.scaling import measure_scaling
 from chronograd.record import Record
 
@@ -104,3 +105,17 @@ def test_measure_world_and_epochs_on_the_command_line(tmp_path: Path, capsys: py
         assert row["epoch_compute_time_s"] > 0
     assert main(["measure", str(path), "--batches", "8"]) == 2
     assert main(["measure", str(path), "--world", "1,x"]) == 2
+
+
+def test_batches_say_where_an_epoch_is_shortest_and_where_memory_ends() -> None:
+    names = ("epoch_time_s", "epoch_compute_time_s", "throughput_samples_per_s", "memory_peak_bytes")
+    rows = [
+        {"batch": 32, **dict.fromkeys(names, 2.0), "reason": ""},
+        {"batch": 64, **dict.fromkeys(names, 1.5), "reason": ""},
+    ]
+    full = {"batch": 128, **dict.fromkeys(names), "reason": "memory is full"}
+    section = batches_section("epochs", [*rows, full], "runs/b")
+    assert section.takeaway == "An epoch is shortest at batch 64, 1.5 s; at 128 memory is full."
+    assert section.figure is not None
+    assert [row["seconds"] for row in section.figure.rows()] == [2.0, 1.5, 2.0, 1.5]
+    assert batches_section("epochs", [full], "runs/b").takeaway == "No epoch was timed; at 128 memory is full."

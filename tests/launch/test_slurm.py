@@ -17,8 +17,8 @@ from chronograd import job as jobs
 from chronograd.cli.main import main
 from chronograd.errors import InputError, JobError, RunError
 from chronograd.job import Job
+from chronograd.launch import answer, slurm
 from chronograd.launch import jobs as local
-from chronograd.launch import slurm
 from chronograd.launch.slurm import array as slurm_array
 from chronograd.launch.slurm.script import Options, render
 from chronograd.rundir import RunDir
@@ -225,6 +225,20 @@ def test_what_is_missing_is_asked_for(
     monkeypatch.chdir(tmp_path)
     assert main(["launch", *words]) != 0
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_states_say_how_many_runs_are_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without a cluster to ask: what it said of each run is written down."""
+    written = {
+        "a": slurm.Status("1", "RUNNING", "", "squeue", 2, 40),
+        "b": slurm.Status("2", "PENDING", "Priority", "squeue", 1, 0),
+    }
+    monkeypatch.setattr(slurm, "state", lambda run: written[run.path.name])
+    runs = [RunDir.create(environment={}, out=tmp_path / name) for name in written]
+    told = answer.states(runs)
+    assert told.sections[0].takeaway == "2 runs: 1 RUNNING, 1 PENDING."
+    assert told.sections[0].lines[0].endswith("a  job 1  RUNNING  step 40, started 2 times")
+    assert [row["reason"] for row in told.data] == ["", "Priority"]
 
 
 def test_a_sweep_is_a_grid_of_equal_shapes(tmp_path: Path) -> None:

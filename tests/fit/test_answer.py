@@ -1,0 +1,67 @@
+"""What `fit` says, from Python: the sentence that answers is first, and table, figure and data are of the same numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chronograd.errors import InputError
+from chronograd.fit import answer, loss_answer
+from chronograd.fit.forecast import forecast
+from chronograd.fit.learning_curves import LearningCurve
+from chronograd.fit.schedule import Schedule
+from chronograd.predict.speed import SpeedModel
+
+TRUTH = SpeedModel("asynchronous", (2.83, 3.92, 0.0, 0.11))
+PAIRS = [(1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (8, 4)]
+
+
+def write_speeds(folder: Path) -> Path:
+    rows = [f"{w},{p},{TRUTH.steps_per_s(w, p)}" for w, p in PAIRS]
+    (folder / "speeds.csv").write_text("\n".join(["workers,servers,steps_per_s", *rows]))
+    return folder / "speeds.csv"
+
+
+def test_speed_answers_what_was_asked_first(tmp_path: Path) -> None:
+    told = answer.speed([write_speeds(tmp_path)], pairs=[(16, 8)])
+    (section,) = told.sections
+    expected = f"{TRUTH.steps_per_s(16, 8):.4g}"
+    assert section.takeaway.startswith(f"16 workers, 8 servers: {expected} steps/s")
+    assert section.table is not None
+    assert [row[1] for row in section.table.rows] == ["2.83", "3.92", "0", "0.11"]
+    assert told.data["forecasts"][0]["steps_per_s"] == pytest.approx(TRUTH.steps_per_s(16, 8))
+    measured = [row for row in section.rows() if row["series"] == "2 servers" and "low" not in row]
+    assert [row["steps per second"] for row in measured] == pytest.approx([TRUTH.steps_per_s(w, 2) for w in (2, 4)])
+    plain = answer.speed([write_speeds(tmp_path)]).sections[0]
+    assert plain.takeaway.startswith("Error of a point 0.0 % in the mean, 0.0 % where the point was left out")
+
+
+def test_a_loss_says_when_its_target_is_reached_and_how_good_the_forecast_was() -> None:
+    """1 / (k/2 + 1/2) + 0.1 is 0.125 at epoch 79."""
+    epochs = np.arange(1.0, 41.0)
+    curve = LearningCurve("mine", epochs, 1 / (0.5 * epochs + 0.5) + 0.1, "loss", "epoch", Schedule("constant"))
+    (section,) = loss_answer.loss(forecast(curve, 0.5, "inverse", target=0.125)).sections
+    assert section.takeaway.startswith("loss 0.125 at epoch 79")
+    assert any(line.startswith("20 later epochs were missed by 0.0 % of the largest value") for line in section.lines)
+    ahead = [row for row in section.rows() if row["series"] == "forecast"]
+    assert (ahead[0]["epoch"], ahead[-1]["epoch"]) == (20, 40)
+    assert ahead[-1]["loss"] == pytest.approx(curve.values[-1], rel=1e-3)
+    untold = loss_answer.loss(forecast(replace(curve, notes=("one row is left out",)), 1.0, "inverse"))
+    assert untold.sections[0].takeaway.startswith("forecast at epoch 40: converged at epoch")
+    assert untold.notes == ("one row is left out",)
+
+
+def test_what_is_stated_of_a_schedule_counts_before_what_a_log_says(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("epoch,loss\n" + "".join(f"{k},{1 / k}\n" for k in range(1, 11)))
+    assert loss_answer.read(log).schedule == Schedule()
+    assert loss_answer.read(log, is_part=True).schedule == Schedule(None, (), 10.0)
+    assert loss_answer.read(log, drops=(3, 6), planned=20).schedule == Schedule("multi_step", (3, 6), 20)
+
+
+def test_a_loss_without_a_target_is_refused() -> None:
+    with pytest.raises(InputError, match="a job names a target accuracy only"):
+        answer.batch([], "loss")
