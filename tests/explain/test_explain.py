@@ -169,5 +169,6 @@ def test_explain_refuses_what_has_no_steps(tmp_path: Path) -> None:
     (tmp_path / "empty" / "environment.json").write_text("{}")
     with pytest.raises(ChronogradError, match="no steps yet"):
         explain([tmp_path / "empty"])
+    (tmp_path / "nothing").mkdir()
     with pytest.raises(ChronogradError, match="is not a run directory"):
-        explain([tmp_path])
+        explain([tmp_path / "nothing"])
