@@ -34,7 +34,7 @@ from chronograd.record import Quantity
 from chronograd.train.evaluation import evaluate
 from chronograd.train.loop import seed_everything
 from chronograd.train.noise_scale import GradientNoise
-from chronograd.train.place import Place
+from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
 
 # Network and target of the test loss: one early on the way, one later, and another network. The file of results keeps those that
@@ -91,7 +91,7 @@ def make_job(network: str, batch: int, rate: float, seed: int, test_samples: int
 def train(job: Job, dataset: Dataset, target_loss: float, most_steps: float) -> Trained:
     """Until the target, or so many steps."""
     training, start = job.training, time.perf_counter()
-    place = Place(0, 1, 0, torch.device("cpu"), 1)
+    place = RankContext(0, 1, 0, torch.device("cpu"), 1)
     step = TrainingStep(job, dataset, place)
     seed_everything(training.seed)
     step.noise = GradientNoise(step)

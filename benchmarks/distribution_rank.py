@@ -37,12 +37,12 @@ def make_job(network: str, batch: int, steps: int) -> Job:
 
 def with_chronograd(job: Job, warmup: int, steps: int) -> float:
     """Seconds of the timed steps of our step, as the loop runs it."""
-    from chronograd.train.exchange import exchange_of
-    from chronograd.train.place import place_from_environment
+    from chronograd.train.communicator import communicator_of
+    from chronograd.train.rank_context import rank_context_from_environment
     from chronograd.train.step import TrainingStep
 
-    place = place_from_environment(job, exchange_of)
-    with place.exchange.joined(place):
+    place = rank_context_from_environment(job, communicator_of)
+    with place.exchange.process_group(place):
         step = TrainingStep(job, datasets.load(job.data), place)
         for index in range(warmup):
             step.run(index)

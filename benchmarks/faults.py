@@ -37,7 +37,7 @@ from chronograd.job import Job
 from chronograd.launch import jobs
 from chronograd.measure import environment
 from chronograd.rundir import RunDir
-from chronograd.train.where import Note, note_path, read_note
+from chronograd.train.watchdog import Note, note_path, read_note
 
 PHASES = ("start-up", "step", "evaluation", "checkpoint")
 

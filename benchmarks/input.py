@@ -42,7 +42,7 @@ from chronograd.measure.steps import time_steps
 from chronograd.measure.timing import Timing
 from chronograd.train.inputs import ImageInput
 from chronograd.train.order import SampleOrder
-from chronograd.train.place import Place
+from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
 
 # What a pipeline delivers, without end: float32 of shape (N, C, H, W), with copies (M * N, C, H, W) or (N, M, C, H, W).
@@ -287,7 +287,7 @@ class Share:
 def share(network: str, num_steps: int, data: dict[str, Any], dataset: Dataset, threads: int) -> Share:
     """Of the steps of a network at batch 128 with the augmentation above, one copy."""
     job = job_of(network, 1, SHARE_BATCH, threads, data)
-    step = TrainingStep(job, dataset, Place(0, 1, 0, torch.device("cpu"), threads))
+    step = TrainingStep(job, dataset, RankContext(0, 1, 0, torch.device("cpu"), threads))
     lines: list[dict[str, float]] = []
     time_steps(step, Timing(SHARE_WARMUP, num_steps, seconds=600.0), lambda **line: lines.append(line))
     return Share.of_lines(lines)

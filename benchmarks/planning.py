@@ -18,14 +18,14 @@ import numpy as np
 from chronograd import job as jobs
 from chronograd.count.cache import cached_trace
 from chronograd.hardware import catalog
-from chronograd.plan.goal import Effort, Goal, changes, choose
+from chronograd.plan.goal import Goal, SamplesToTarget, changes, choose
 from chronograd.plan.settings import evaluate
 from chronograd.predict.collectives import ALGORITHMS
 from chronograd.predict.prediction import predict_step, setting_of
 
 AIM_SETTINGS, AIM_S = 100_000, 2.0
 # 90 epochs of ImageNet at batch 256, in three days for a thousand dollars.
-EFFORT, GOAL = Effort(90 * 1_281_167, 256), Goal(1000.0, 3 * 86400.0)
+EFFORT, GOAL = SamplesToTarget(90 * 1_281_167, 256), Goal(1000.0, 3 * 86400.0)
 BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
@@ -53,7 +53,7 @@ def main() -> None:
         table = evaluate(trace, job, devices, counts, BATCHES, ALGORITHMS)
         of_settings = time.perf_counter() - start
         choices = choose(table, devices, job, EFFORT, GOAL)
-        chosen = choices.chosen is not None and changes(choices) and choices.front()
+        chosen = choices.chosen is not None and changes(choices) and choices.pareto_front()
         choosing.append(time.perf_counter() - start - of_settings)
         assert chosen, "no setting keeps the goal"
         seconds.append(time.perf_counter() - start)

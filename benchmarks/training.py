@@ -61,7 +61,7 @@ from chronograd.models import registry
 from chronograd.rundir import RunDir
 from chronograd.train.loop import train
 from chronograd.train.order import epoch_order
-from chronograd.train.place import Place
+from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
 
 # Network, batch, steps that are timed in a round: about two seconds of either on two cores. Small-cnn shows overhead.
@@ -176,7 +176,7 @@ Contender = Callable[[Workload, Losses], list[float]]
 
 def with_chronograd(work: Workload, losses: Losses) -> list[float]:
     """Our loop, its log on disk; evaluation and checkpoint come after the last step."""
-    place = Place(0, 1, 0, torch.device("cpu"), work.threads)
+    place = RankContext(0, 1, 0, torch.device("cpu"), work.threads)
     with tempfile.TemporaryDirectory() as folder:
         run = RunDir.create(work.job, out=Path(folder) / "run")
         step = TrainingStep(work.job, work.dataset, place)

@@ -15,7 +15,7 @@ from tests.fork_server import ForkedProcess, Server, is_forked
 from chronograd import job as jobs
 from chronograd.backends.plan import torch_worker
 from chronograd.rundir import RunDir
-from chronograd.train.leash import LEASH_VARIABLE
+from chronograd.train.parent import PARENT_VARIABLE
 
 NETWORKS = Path(__file__).parent / "train"
 
@@ -65,7 +65,7 @@ def test_it_leads_a_session_and_a_signal_is_its_exit_status(endless: RunDir, for
 
 
 def test_it_ends_with_the_process_that_holds_its_leash(endless: RunDir, fork_server: Server) -> None:
-    with started(fork_server.popen, endless.path, **{LEASH_VARIABLE: "1"}) as process:
+    with started(fork_server.popen, endless.path, **{PARENT_VARIABLE: "1"}) as process:
         process.stdin.close()
         assert process.wait(60) == 1
 

@@ -38,7 +38,7 @@ from chronograd.predict.prediction import predict
 from chronograd.predict.speed import OPTIMUS_RESNET50
 from chronograd.predict.timeline import timeline_of_run
 from chronograd.record import Quantity, Record, subtract
-from chronograd.rundir import RunDir, StepFollower
+from chronograd.rundir import RunDir, StepFollower, list_runs
 from chronograd.trace import Trace
 from chronograd.train.result import training_record
 
@@ -248,7 +248,8 @@ def _trace_seeds() -> list[bytes]:
 def _record(folder: Path) -> None:
     use_record(Record.load(folder / "record.json"))
     json.dumps(explain([folder / "record.json"]).data(), allow_nan=False)
-    use_listing(folder)
+    for summary in list_runs(folder):
+        use_summary(summary)
 
 
 def use_record(record: Record) -> None:
@@ -259,9 +260,10 @@ def use_record(record: Record) -> None:
     common.print_record(record)
 
 
-def use_listing(folder: Path) -> None:
-    """What `chronograd records` shows of a folder, filtered by words that all have."""
-    json.dumps(listing.listing(folder, job="", device="").data, allow_nan=False)
+def use_summary(summary: Any) -> None:
+    """What `chronograd records` shows of it."""
+    listing._row(summary), listing._job_words(summary), listing._device_words(summary)
+    json.dumps(listing._entry(summary), allow_nan=False)
 
 
 def _record_seeds() -> list[bytes]:
@@ -324,8 +326,8 @@ def _wall_times(folder: Path) -> None:
 
 
 def _listing(folder: Path) -> None:
-    use_listing(folder)
-    use_listing(folder.parent)
+    for summary in (*list_runs(folder), *list_runs(folder.parent)):
+        use_summary(summary)
 
 
 def _whole_files(folder: Path) -> None:
@@ -365,7 +367,7 @@ def _training(folder: Path) -> None:
 def _slurm(folder: Path) -> None:
     run = RunDir.open(folder)
     slurm._ended(run), slurm._checkpointed(run), slurm.usage(run)
-    slurm._options(run), slurm._submitted(run)
+    slurm._options(run), slurm._attempts(run)
 
 
 def _explained(folder: Path) -> None:

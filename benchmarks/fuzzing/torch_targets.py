@@ -25,7 +25,7 @@ from chronograd.errors import InputError
 from chronograd.models.weights import load_pretrained
 from chronograd.train import checkpoint, checkpoint_folder
 from chronograd.train.checkpoint_folder import Progress
-from chronograd.train.place import Place
+from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
 
 NETWORK = "benchmarks.fuzzing.torch_targets:small_network"
@@ -49,7 +49,7 @@ def _step() -> TrainingStep:
             "training": {"recipe": "sgd-momentum", "batch": 2},
         }
     )
-    place = Place(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"), threads=1)
+    place = RankContext(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"), threads=1)
     return TrainingStep(job, datasets.load(job.data, 0), place)
 
 

@@ -4,7 +4,7 @@
     environment.json      versions, processor, devices
     initial.safetensors   if there: weights to start from, in place of those of the seed
     steps.<rank>.jsonl    one line per step; one writer per file; each line with its attempt
-    where.<rank>          where a rank is, as long as it runs (chronograd.train.where)
+    where.<rank>          where a rank is, as long as it runs (chronograd.train.watchdog)
     output.<rank>.txt     what a rank printed
     record.json           what was measured, once it is
     checkpoints/          see chronograd.train.checkpoint

@@ -1,6 +1,6 @@
 """Run by test_tensorflow.py in a process of its own, with TensorFlow and without torch: `python keras_checks.py FOLDER`.
 
-For every `twin-*.npz` (images and what torch made of them) and `update-*.npz` (an optimizer's steps) of the folder, the
+For every `port-*.npz` (images and what torch made of them) and `update-*.npz` (an optimizer's steps) of the folder, the
 largest difference to what TensorFlow makes of it, as JSON.
 """
 
@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 
 from chronograd.backends.tensorflow import layers, update
-from chronograd.backends.tensorflow.twins import TWINS
+from chronograd.backends.tensorflow.ports import PORTS
 from chronograd.job import Training
 
 
-def twin(given: Any) -> dict[str, float]:
+def port(given: Any) -> dict[str, float]:
     import tensorflow as tf
 
     weights = {name.removeprefix("weight "): given[name] for name in given.files if name.startswith("weight ")}
     images = given["images_NCHW"]
-    network = layers.build(TWINS[str(given["network"])], images.shape[1:], weights)
+    network = layers.build(PORTS[str(given["network"])], images.shape[1:], weights)
     images_NHWC = tf.constant(images.transpose(0, 2, 3, 1))
     found = {"evaluated": distance(network.run(images_NHWC, training=False)[0], given["evaluated"])}
     kept = network.weights()
@@ -57,7 +57,7 @@ def distance(a: Any, b: Any) -> float:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    found = {path.stem: twin(np.load(path)) for path in sorted(folder.glob("twin-*.npz"))}
+    found = {path.stem: port(np.load(path)) for path in sorted(folder.glob("port-*.npz"))}
     found |= {path.stem: rule(np.load(path)) for path in sorted(folder.glob("update-*.npz"))}
     assert "torch" not in sys.modules
     (folder / "found.json").write_text(json.dumps(found))

@@ -23,7 +23,7 @@ from chronograd.rundir import RunDir
 from chronograd.train.checkpoint_folder import list_checkpoints
 
 pytestmark = pytest.mark.real_exec  # so that what other tests show with forked ranks holds for new interpreters
-HERE = [name for name in registry.names() if registry.load(name).available()[0]]
+WATCHDOG = [name for name in registry.names() if registry.load(name).available()[0]]
 # Backends of optional parts are counted among the tests that such a part would run.
 PARTS = {
     "parameter_server": pytest.mark.ray,
@@ -31,7 +31,7 @@ PARTS = {
     "tf_mirrored": pytest.mark.tensorflow,
     "tf_multiworker": pytest.mark.tensorflow,
 }
-CHECKED = [name for name in registry.names() if name in HERE or name in PARTS]
+CHECKED = [name for name in registry.names() if name in WATCHDOG or name in PARTS]
 # Asynchronous training does what `single` does with one worker only.
 DEVICES = {name: 1 if name in ("single", "parameter_server") else 2 for name in CHECKED}
 PROCESSES = {name: 1 if name in ("data_parallel", "tf_mirrored") else DEVICES[name] for name in CHECKED}
@@ -41,7 +41,7 @@ def make_job(backend: str, **training: object) -> Job:
     """24 steps in two epochs; a batch of 31 has unequal shares for two ranks."""
     return jobs.from_dict(
         {
-            "network": {"name": "lenet5"},  # it has a Keras twin
+            "network": {"name": "lenet5"},  # it has a Keras port
             "data": {"name": "synthetic", "shape": [1, 28, 28], "classes": 10, "samples": 380},
             "training": {"recipe": "sgd-momentum", "batch": 31, "epochs": 2, "learning_rate": 0.05, **training},
             "cluster": {"device": "cpu", "count": DEVICES.get(backend, 2), "threads": 1},
@@ -127,7 +127,7 @@ def test_an_unknown_backend_names_near_ones() -> None:
         registry.find("dpp")
 
 
-@pytest.mark.parametrize("name", sorted(set(registry.names()) - set(HERE)))
+@pytest.mark.parametrize("name", sorted(set(registry.names()) - set(WATCHDOG)))
 def test_backends_that_cannot_run_here_say_what_is_missing(name: str) -> None:
     with pytest.raises(
         (RunError, MissingExtraError), match=f"backend {name} (cannot run here: .{{10}}|needs .*install)"

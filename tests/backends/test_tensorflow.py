@@ -1,4 +1,4 @@
-"""TensorFlow backends: twins and update rules beside torch's, jobs that are refused, and real runs whose ranks have no torch.
+"""TensorFlow backends: ports and update rules beside torch's, jobs that are refused, and real runs whose ranks have no torch.
 
 That two replicas train as `single` does is in test_contract.py. TensorFlow is never imported into the process of the tests.
 """
@@ -24,9 +24,9 @@ from safetensors.torch import load_file
 
 from chronograd import job as jobs
 from chronograd.backends import registry
-from chronograd.backends.tensorflow import meeting
+from chronograd.backends.tensorflow import rendezvous
+from chronograd.backends.tensorflow.ports import PORTS
 from chronograd.backends.tensorflow.prepared import folder as prepared_folder
-from chronograd.backends.tensorflow.twins import TWINS
 from chronograd.errors import JobError, RunError
 from chronograd.job import Job, Training
 from chronograd.launch import jobs as launch
@@ -35,7 +35,7 @@ from chronograd.models.registry import build
 from chronograd.rundir import RunDir
 from chronograd.train.checkpoint_folder import list_checkpoints
 from chronograd.train.optimizer import make_optimizer
-from chronograd.train.where import note_path, read_note
+from chronograd.train.watchdog import note_path, read_note
 
 needs_tensorflow = pytest.mark.tensorflow
 
@@ -54,7 +54,7 @@ def make_job(backend: str, *overrides: str, count: int = 2) -> Job:
     return jobs.changed(job, overrides)
 
 
-# -- twins and update rules beside torch's ---------------------------------------------------------------
+# -- ports and update rules beside torch's ---------------------------------------------------------------
 
 # Each architecture, and image sizes at which strides meet odd sides.
 NETWORKS = {
@@ -111,7 +111,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("keras")
     for name, shape in NETWORKS.items():
-        np.savez(folder / f"twin-{name.replace(':', '-')}.npz", **what_torch_makes_of_images(name, shape))
+        np.savez(folder / f"port-{name.replace(':', '-')}.npz", **what_torch_makes_of_images(name, shape))
     for name, fields in RULES.items():
         np.savez(folder / f"update-{name}.npz", **what_torch_makes_of_gradients(fields))
     script = Path(__file__).with_name("keras_checks.py")
@@ -126,7 +126,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float
 @needs_tensorflow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_twin_computes_what_the_torch_network_does(name: str, found: dict[str, dict[str, float]]) -> None:
-    differences = found[f"twin-{name.replace(':', '-')}"]
+    differences = found[f"port-{name.replace(':', '-')}"]
     assert differences["evaluated"] < 1e-4
     assert differences["kept"] == 0
     assert differences.get("running", 0.0) < 1e-3
@@ -135,7 +135,7 @@ def test_a_twin_computes_what_the_torch_network_does(name: str, found: dict[str,
 
 def test_every_kind_of_twin_is_compared() -> None:
     deeper = {f"resnet{depth}" for depth in (14, 32, 44, 56, 110)}  # loops of the same blocks
-    assert set(NETWORKS) | deeper == set(TWINS)
+    assert set(NETWORKS) | deeper == set(PORTS)
 
 
 @needs_tensorflow
@@ -150,7 +150,7 @@ def test_update_rules_are_those_of_torch(name: str, found: dict[str, dict[str, f
 @pytest.mark.parametrize(
     ("backend", "override", "match"),
     [
-        ("tf_mirrored", "network.name=alexnet", "network alexnet has no Keras twin(.|\n)*lenet5.*torchvision:resnet50"),
+        ("tf_mirrored", "network.name=alexnet", "network alexnet has no Keras port(.|\n)*lenet5.*torchvision:resnet50"),
         ("tf_mirrored", "network.options={num_classes: 3}", "follows no options"),
         ("tf_mirrored", "training.augmentation={flip: true, crop: 2}", "does not take training.augmentation=.*flip"),
         ("tf_multiworker", "training.accumulation=2", "does not take training.accumulation=2"),
@@ -183,7 +183,7 @@ def meet(ranks: list[int], world_size: int, timeout_s: float) -> dict[int, Any]:
 
     def one(rank: int) -> None:
         try:
-            found[rank] = meeting.addresses(rank, world_size, master, timeout_s)
+            found[rank] = rendezvous.addresses(rank, world_size, master, timeout_s)
         except RunError as error:
             found[rank] = error
 

@@ -23,8 +23,8 @@ import pytest
 
 from chronograd.cli.main import main
 
-HERE = Path(__file__).parent
-INPUTS, GOLDEN = HERE / "inputs", HERE / "verbs"
+WATCHDOG = Path(__file__).parent
+INPUTS, GOLDEN = WATCHDOG / "inputs", WATCHDOG / "verbs"
 IS_REFRESHING = os.environ.get("CHRONOGRAD_REFRESH_GOLDEN") == "1"
 ERROR_RULE = "--- standard error ---\n"
 A_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\+00:00|Z)")

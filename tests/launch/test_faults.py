@@ -142,4 +142,4 @@ def test_a_rank_that_does_not_come_to_the_meeting_is_named(tmp_path: Path) -> No
         run_together([processes[0], dataclasses.replace(processes[1], command=sleeping)])
     rank, text = run.first_error() or (0, "")
     assert rank == 1
-    assert text.startswith("a time-out: it did not come to the meeting of the ranks within 2 s; it has not started")
+    assert text.startswith("a time-out: it did not come to the rendezvous within 2 s; it has not started")

@@ -20,7 +20,7 @@ from chronograd.job import Job
 from chronograd.launch import jobs as launch
 from chronograd.rundir import RunDir
 from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, list_checkpoints
-from chronograd.train.where import note_path, read_note
+from chronograd.train.watchdog import note_path, read_note
 
 NETWORKS = Path(__file__).parent.parent / "train"
 PATIENCE_S = 600.0  # where something never happens; what happens is not waited for so long on the busiest machine

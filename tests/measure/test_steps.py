@@ -53,7 +53,7 @@ class Sleeping:
     def drop_gradients(self) -> None:
         self.calls.append("drop")
 
-    def without_exchange(self) -> AbstractContextManager[None] | None:
+    def no_sync(self) -> AbstractContextManager[None] | None:
         return self._apart() if self.exchanges else None
 
     @contextlib.contextmanager

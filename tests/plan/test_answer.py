@@ -54,8 +54,8 @@ def test_a_goal_says_what_to_take_first_and_shows_the_front() -> None:
     assert section.figure is not None
     panel = section.figure.panels[0]
     assert isinstance(panel, Lines)
-    front, taken = panel.series
-    assert list(front.x) == [row["hours"] for row in section.rows()]
+    pareto_front, taken = panel.series
+    assert list(pareto_front.x) == [row["hours"] for row in section.rows()]
     assert (list(taken.x), list(taken.y)) == ([chosen["hours"]], [chosen["dollars"]])
     missed = reach_goal(TRACE, job(2.0), DEVICES, [1], [32], effort=effort, goal=Goal(deadline_s=1e-3))
     assert missed.sections[0].takeaway.startswith("Nothing fits with 80 %: the likeliest is ")

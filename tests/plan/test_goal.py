@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
 from chronograd.job import Job, from_dict
-from chronograd.plan.goal import KINDS, Choices, Effort, Goal, Spot, changes, choose, missing
+from chronograd.plan.goal import KINDS, Goal, PlanResult, SamplesToTarget, Spot, changes, choose, missing
 
 EXACT = 0.0
 V100, T4 = catalog.device("v100"), catalog.device("t4")
@@ -34,7 +34,7 @@ def table(counts: list[int], step_s: list[float], batch: int = 100, sigma: float
     }  # fmt: skip
 
 
-def found(rows: dict[str, np.ndarray], effort: Effort, goal: Goal, price: float = 3.0) -> Choices:
+def found(rows: dict[str, np.ndarray], effort: SamplesToTarget, goal: Goal, price: float = 3.0) -> PlanResult:
     return choose(rows, [V100], job(price), effort, goal, kinds=("on-demand",))
 
 
@@ -42,31 +42,33 @@ class TestByHand:
     def test_a_deadline_takes_the_cheapest_in_time(self) -> None:
         """3.6e6 samples of batch 100 at 1 s a step: 10 h on 1, 5 h on 2 at 1 s, 3 h on 4 at 1.2 s; 30, 30 and 36 dollars."""
         rows = table([1, 2, 4], [1.0, 1.0, 1.2])
-        effort = Effort(3.6e6, 100, EXACT, noise_scale=ENDLESS)
+        effort = SamplesToTarget(3.6e6, 100, EXACT, noise_scale=ENDLESS)
         taken = {hours: found(rows, effort, Goal(deadline_s=3600 * hours)).chosen for hours in (2.9, 3.1, 5.1, 11)}
         assert taken == {2.9: None, 3.1: 2, 5.1: 1, 11: 1}  # 1 and 2 devices cost the same, 2 are faster
         one = found(rows, effort, Goal(deadline_s=3600 * 3.1))
         assert one.columns["hours"] == pytest.approx([10, 5, 3])
         assert one.columns["dollars"] == pytest.approx([30, 30, 36])
-        assert one.front() == [2, 1]
+        assert one.pareto_front() == [2, 1]
 
     def test_a_budget_takes_the_fastest_it_pays(self) -> None:
-        rows, effort = table([1, 2, 4], [1.0, 1.0, 1.2]), Effort(3.6e6, 100, EXACT, noise_scale=ENDLESS)
+        rows, effort = table([1, 2, 4], [1.0, 1.0, 1.2]), SamplesToTarget(3.6e6, 100, EXACT, noise_scale=ENDLESS)
         taken = {budget: found(rows, effort, Goal(budget)).chosen for budget in (29, 31, 37)}
         assert taken == {29: None, 31: 1, 37: 2}
 
     def test_without_noise_more_workers_only_cost_more(self) -> None:
         """36,000 steps whatever the batch: 10 h and 30 dollars on 1, 10 h and 60 on 2."""
-        rows, effort = table([1, 2], [1.0, 1.0]), Effort(3.6e6, 100, EXACT, noise_scale=NONE)
+        rows, effort = table([1, 2], [1.0, 1.0]), SamplesToTarget(3.6e6, 100, EXACT, noise_scale=NONE)
         choice = found(rows, effort, Goal(deadline_s=36001))
         assert choice.columns["dollars"] == pytest.approx([30, 60])
-        assert (choice.chosen, choice.front()) == (0, [0])
-        at_critical = Effort(3.6e6, 100, EXACT, noise_scale=(100, 100, 100))  # 36,000 at batch 100, 27,000 at 200
+        assert (choice.chosen, choice.pareto_front()) == (0, [0])
+        at_critical = SamplesToTarget(
+            3.6e6, 100, EXACT, noise_scale=(100, 100, 100)
+        )  # 36,000 at batch 100, 27,000 at 200
         assert found(rows, at_critical, Goal()).columns["steps"] == pytest.approx([36000, 27000])
 
     def test_nothing_fits(self) -> None:
         """10 h and 30 dollars, 5 h and 30 dollars: not in 4 h, not for 20 dollars."""
-        rows, effort = table([1, 2], [1.0, 1.0]), Effort(3.6e6, 100, EXACT, noise_scale=ENDLESS)
+        rows, effort = table([1, 2], [1.0, 1.0]), SamplesToTarget(3.6e6, 100, EXACT, noise_scale=ENDLESS)
         choice = found(rows, effort, Goal(20.0, 4 * 3600.0))
         assert (choice.chosen, choice.columns["probability"].tolist(), changes(choice)) == (None, [0, 0], [])
         assert missing(choice) == {"deadline_h": None, "budget_usd": None}
@@ -76,7 +78,7 @@ class TestByHand:
         }
 
     def test_what_would_change_it(self) -> None:
-        rows, effort = table([1, 2, 4], [1.0, 1.1, 1.2]), Effort(3.6e6, 100, EXACT, noise_scale=ENDLESS)
+        rows, effort = table([1, 2, 4], [1.0, 1.1, 1.2]), SamplesToTarget(3.6e6, 100, EXACT, noise_scale=ENDLESS)
         choice = found(rows, effort, Goal(50.0, 6 * 3600.0))  # 10 h for 30, 5.5 h for 33, 3 h for 36
         assert choice.chosen == 1
         told = [(one.what, one.value, one.row) for one in changes(choice)]
@@ -88,18 +90,18 @@ class TestByHand:
 
 def test_probability_is_that_of_a_log_normal() -> None:
     rows = table([1], [1.0], sigma=0.3)
-    effort = Effort(3.6e6, 100, 0.4, noise_scale=ENDLESS)  # together 0.5
+    effort = SamplesToTarget(3.6e6, 100, 0.4, noise_scale=ENDLESS)  # together 0.5
     for deadline, expected in ((10.0, 0.5), (10 * math.exp(0.5), 0.8413), (10 * math.exp(-1.0), 0.0228)):
         choice = found(rows, effort, Goal(deadline_s=3600 * deadline))
         assert choice.columns["probability"][0] == pytest.approx(expected, abs=1e-4)
     assert choice.interval("hours", 0) == pytest.approx((10 * math.exp(-0.6408), 10 * math.exp(0.6408)))
-    unsure = found(rows, Effort(3.6e6, 100, 0.4, 0.7, ENDLESS), Goal(deadline_s=1e9))
+    unsure = found(rows, SamplesToTarget(3.6e6, 100, 0.4, 0.7, ENDLESS), Goal(deadline_s=1e9))
     assert (unsure.columns["probability"][0], unsure.chosen) == (pytest.approx(0.7), None)  # 80 % are asked for
     assert missing(unsure) == {"deadline_h": None, "budget_usd": None}
 
 
 def test_an_unknown_noise_scale_widens_what_is_far_from_the_batch() -> None:
-    effort = Effort(1e6, 64, EXACT)
+    effort = SamplesToTarget(1e6, 64, EXACT)
     assert effort.noise_scale == (128, 512, 2048)
     _, sigmas = effort.steps(np.array([32, 64, 128, 1024]))
     assert sigmas[1] == 0
@@ -111,7 +113,7 @@ def test_a_node_that_is_used_in_part_is_interrupted_as_a_whole_one() -> None:
     assert V100.node.devices_per_node == 8
     hours = []
     for kind in KINDS:
-        effort, spot = Effort(3.6e6, 100, EXACT, noise_scale=NONE), Spot(per_hour=0.6, lost_s=600)
+        effort, spot = SamplesToTarget(3.6e6, 100, EXACT, noise_scale=NONE), Spot(per_hour=0.6, lost_s=600)
         choice = choose(table([8, 9], [1.0, 1.0]), [V100], job(3.0), effort, Goal(), spot, kinds=(kind,))
         hours.append(choice.columns["hours"])
     assert hours[1] / hours[0] == pytest.approx([1 / 0.9, 1 / 0.8])
@@ -121,7 +123,7 @@ def test_spot_is_cheaper_and_slower() -> None:
     rows = table([8], [1.0])
     listed = catalog.price_of("t4", "spot")
     assert listed is not None
-    effort = Effort(2.88e7, 100, EXACT, noise_scale=ENDLESS)  # 36,000 s
+    effort = SamplesToTarget(2.88e7, 100, EXACT, noise_scale=ENDLESS)  # 36,000 s
     choice = choose(rows, [T4], job(), effort, Goal(), Spot(per_hour=0.6, lost_s=600))
     spot = int(np.flatnonzero(choice.columns["kind"] == KINDS.index("spot"))[0])
     nodes = -(-8 // T4.node.devices_per_node)
@@ -138,20 +140,20 @@ def test_the_choice_keeps_the_goal_and_none_that_does_is_cheaper(
     settings: list[tuple[int, float]], budget: float, deadline_s: float, confidence: float
 ) -> None:
     counts, seconds = (list(column) for column in zip(*settings, strict=True))
-    effort = Effort(3.6e6, 100, 0.2, 0.97, (100, 800, 6400))
+    effort = SamplesToTarget(3.6e6, 100, 0.2, 0.97, (100, 800, 6400))
     choice = found(table(counts, seconds, sigma=0.2), effort, Goal(budget, deadline_s, confidence))
     able = choice.columns["probability"] >= confidence
-    sure = choice.surely("hours"), choice.surely("dollars")
+    sure = choice.quantile("hours"), choice.quantile("dollars")
     assert (able == ((sure[0] <= deadline_s / 3600 * (1 + 1e-9)) & (sure[1] <= budget * (1 + 1e-9)))).all()
     if choice.chosen is None:
         assert not able.any()
     else:
         assert able[choice.chosen]
         assert choice.columns["dollars"][choice.chosen] == choice.columns["dollars"][able].min()
-    front = choice.front()
+    pareto_front = choice.pareto_front()
     hours, dollars = choice.columns["hours"], choice.columns["dollars"]
     for row in range(len(hours)):
-        beaten = any(hours[f] <= hours[row] and dollars[f] <= dollars[row] for f in front)
+        beaten = any(hours[f] <= hours[row] and dollars[f] <= dollars[row] for f in pareto_front)
         assert beaten
 
 
@@ -163,4 +165,4 @@ def test_what_is_no_goal(bad: dict[str, float]) -> None:
 
 def test_no_samples_are_no_effort() -> None:
     with pytest.raises(InputError, match="epochs above 0"):
-        Effort(0.0, 100)
+        SamplesToTarget(0.0, 100)

@@ -20,10 +20,10 @@ from chronograd.errors import FileFormatError, RunError
 from chronograd.job import Job
 from chronograd.train import checkpoint, checkpoint_folder
 from chronograd.train.checkpoint_folder import Progress
-from chronograd.train.place import Place
+from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
 
-PLACE = Place(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"), threads=1)
+PLACE = RankContext(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"), threads=1)
 
 
 @pytest.fixture(autouse=True)

@@ -24,11 +24,11 @@ from chronograd.train import loop, noise_scale
 from chronograd.train import step as step_module
 from chronograd.train.checkpoint_folder import list_checkpoints
 from chronograd.train.noise_scale import GradientNoise
-from chronograd.train.place import Place
+from chronograd.train.rank_context import RankContext
 from chronograd.train.result import training_record
 from chronograd.train.step import TrainingStep
 
-PLACE = Place(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"), threads=1)
+PLACE = RankContext(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"), threads=1)
 FIELDS = {"grad_sq_small", "grad_sq_big", "batch_small", "batch_big", "noise_scale_s"}
 
 

@@ -16,10 +16,10 @@ from chronograd import job as jobs
 from chronograd.data import datasets
 from chronograd.errors import FileFormatError
 from chronograd.train.evaluation import evaluate
-from chronograd.train.place import Place
+from chronograd.train.rank_context import RankContext
 from chronograd.train.step import AUXILIARY_WEIGHT, TrainingStep
 
-PLACE = Place(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"), threads=1)
+PLACE = RankContext(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"), threads=1)
 
 
 @pytest.fixture(autouse=True)

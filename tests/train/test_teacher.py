@@ -21,11 +21,11 @@ from chronograd.train import checkpoint
 from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.evaluation import evaluate
 from chronograd.train.methods.teacher import network_of, probabilities, select
-from chronograd.train.place import Place
+from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
 
 Array = np.ndarray[Any, Any]
-PLACE = Place(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"), threads=1)
+PLACE = RankContext(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"), threads=1)
 NUM_TRAINED = 300
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from chronograd.backends.plan import TORCH, RankPlan, prepare_nothing, refuse_noise_scale, torch_is_there, torch_worker
 from chronograd.job import Job
 from chronograd.measure import environment
-from chronograd.train.place import threads_per_rank
+from chronograd.train.rank_context import threads_per_rank
 
 NEEDED = TORCH
 prepare = prepare_nothing

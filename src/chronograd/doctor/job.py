@@ -16,7 +16,7 @@ from chronograd.errors import ChronogradError
 from chronograd.hardware import catalog
 from chronograd.job import Job
 from chronograd.predict.memory import Memory, footprint, optimizer_kind, reserve_bytes
-from chronograd.train.place import check_machine
+from chronograd.train.rank_context import check_machine
 from chronograd.units import si
 
 # Free share of a GPU below which a job that fits by prediction may not: predicted memory is within 10 to 20 %.

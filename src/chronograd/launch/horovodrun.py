@@ -13,7 +13,7 @@ from chronograd.backends.plan import RankPlan
 from chronograd.launch.local import LOOPBACK
 from chronograd.launch.processes import Process, run_together, with_restarts
 from chronograd.rundir import RunDir
-from chronograd.train import leash
+from chronograd.train import parent
 
 
 def launch(plan: RankPlan, run: RunDir, watch: Callable[[], None] = lambda: None) -> None:
@@ -36,9 +36,9 @@ def command(plan: RankPlan) -> tuple[str, ...]:
 
 
 def main() -> None:
-    """horovodrun on a leash. The ranks are on its own: their standard input is closed, and they end with it."""
-    leash.hold_on()
-    os.environ.pop(leash.LEASH_VARIABLE, None)
+    """horovodrun, which ends with its parent. The ranks end with it: their standard input is closed."""
+    parent.exit_with_parent()
+    os.environ.pop(parent.PARENT_VARIABLE, None)
     from horovod.runner.launch import run_commandline
 
     try:

@@ -25,7 +25,7 @@ from chronograd.backends.plan import RankPlan
 from chronograd.errors import InputError, NotFoundError, RunError
 from chronograd.launch.processes import Process, run_together, with_restarts
 from chronograd.rundir import RunDir
-from chronograd.train.leash import LEASH_VARIABLE
+from chronograd.train.parent import PARENT_VARIABLE
 
 LOGIN_S = 10
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={LOGIN_S}")
@@ -110,7 +110,7 @@ def processes(plan: RankPlan, run: RunDir, hosts: Sequence[Host]) -> list[Proces
     found = []
     for rank, seat in enumerate(seats(plan.world_size, hosts)):
         environment = {**plan.environment, **seat.environment}
-        command = seat.command(plan.command, {**environment, LEASH_VARIABLE: "1"})
+        command = seat.command(plan.command, {**environment, PARENT_VARIABLE: "1"})
         found.append(Process(f"rank {rank} on {seat.host.name}", command, environment, run.output_path(rank)))
     return found
 

@@ -19,8 +19,8 @@ from chronograd.launch.hosts import Host
 from chronograd.launch.processes import KilledError, tail
 from chronograd.measure import environment
 from chronograd.rundir import DEFAULT_PARENT, RunDir, StepFollower
-from chronograd.train.place import check_machine
-from chronograd.train.where import TIME_OUT
+from chronograd.train.rank_context import check_machine
+from chronograd.train.watchdog import TIME_OUT
 
 OnLine = Callable[[dict[str, Any]], None]
 OnPoll = Callable[[RunDir], None]

@@ -1,6 +1,6 @@
 """Processes that live and die together: started, watched, ended, reaped.
 
-Each has the parent's end of its standard input for a leash: when the parent is gone, even by `kill -9`, a
+The parent keeps the other end of its standard input: when the parent is gone, even by `kill -9`, a
 rank reads the end of the file and ends itself (chronograd.train.worker).
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 
 from chronograd.errors import RunError
 from chronograd.files import read_bytes
-from chronograd.train.leash import LEASH_VARIABLE
+from chronograd.train.parent import PARENT_VARIABLE
 
 POLL_S = 0.1
 GRACE_S = 5.0
@@ -85,7 +85,7 @@ def run_together(processes: Sequence[Process], watch: Callable[[], None] = lambd
 
 def _start(process: Process) -> Popen[bytes]:
     """In a session of its own, so that a terminal's interrupt reaches it through us only."""
-    environment = {**os.environ, **process.environment, LEASH_VARIABLE: "1"}
+    environment = {**os.environ, **process.environment, PARENT_VARIABLE: "1"}
     with process.output.open("ab") as output:
         return Popen(
             process.command,

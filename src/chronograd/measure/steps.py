@@ -35,7 +35,7 @@ class Step(Protocol):
         A name may come more than once. Without the update, gradients are dropped in its place.
         """
 
-    def without_exchange(self) -> AbstractContextManager[None] | None:
+    def no_sync(self) -> AbstractContextManager[None] | None:
         """A context in which ranks exchange nothing; None if they never do."""
 
     @property
@@ -123,7 +123,7 @@ def _run(step: Step, index: int, now: Callable[[], float], update: bool = True) 
 
 
 def _run_without_exchange(step: Step, index: int, now: Callable[[], float]) -> dict[str, float] | None:
-    apart = step.without_exchange()
+    apart = step.no_sync()
     if apart is None:
         return None
     with apart:

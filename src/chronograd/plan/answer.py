@@ -13,7 +13,7 @@ from chronograd.figure import Figure, Lines, Series
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.job import Job
-from chronograd.plan.goal import KINDS, Choices, Effort, Goal, Kind, Spot, changes, choose, missing
+from chronograd.plan.goal import KINDS, Goal, Kind, PlanResult, SamplesToTarget, Spot, changes, choose, missing
 from chronograd.plan.settings import evaluate, with_whole_batches
 from chronograd.trace import Trace
 from chronograd.units import dollars, percent, quantity, seconds, si
@@ -126,7 +126,7 @@ def reach_goal(
     algorithms: Sequence[str] = ("ring",),
     *,
     samples: int,
-    effort: Effort,
+    effort: SamplesToTarget,
     goal: Goal,
     spot: Spot | None = None,
     kinds: Sequence[Kind] = KINDS,
@@ -146,16 +146,20 @@ def reach_goal(
     def row(i: int) -> Row:
         return _choice(choices, devices, algorithms, i)
 
-    front = choices.front()
-    shown = front if len(front) <= most else sorted({*front[:: -(-len(front) // most)], front[-1]}, key=front.index)
-    likeliest = choices.likeliest()
+    pareto_front = choices.pareto_front()
+    shown = (
+        pareto_front
+        if len(pareto_front) <= most
+        else sorted({*pareto_front[:: -(-len(pareto_front) // most)], pareto_front[-1]}, key=pareto_front.index)
+    )
+    most_probable = choices.most_probable()
     data = {
         "evaluated": len(choices.is_candidate),
         "candidates": int(choices.is_candidate.sum()),
         "front": [row(i) for i in shown],
-        "front_size": len(front),
+        "front_size": len(pareto_front),
         "chosen": None if choices.chosen is None else row(choices.chosen),
-        "likeliest": None if likeliest is None else row(likeliest),
+        "likeliest": None if most_probable is None else row(most_probable),
         "changes": [
             {"what": c.what, "value": c.value, "then": None if c.row is None else row(c.row)} for c in changes(choices)
         ],
@@ -182,7 +186,7 @@ def _left_out(count: int, samples: int) -> list[str]:
     return [f"Left out: {settings} of a global batch larger than the {samples:,} training samples."] if count else []
 
 
-def _choice(choices: Choices, devices: Sequence[Device], algorithms: Sequence[str], i: int) -> Row:
+def _choice(choices: PlanResult, devices: Sequence[Device], algorithms: Sequence[str], i: int) -> Row:
     c = choices.columns
     return {
         "device": devices[c["device"][i]].name,
@@ -200,7 +204,7 @@ def _choice(choices: Choices, devices: Sequence[Device], algorithms: Sequence[st
     }
 
 
-def _goal_section(network: str, choices: Choices, data: Mapping[str, Any]) -> Section:
+def _goal_section(network: str, choices: PlanResult, data: Mapping[str, Any]) -> Section:
     goal, chosen = choices.goal, data["chosen"]
     limits = [f"at most {dollars(goal.budget_usd)}"] if goal.budget_usd is not None else []
     limits += [f"in {seconds(goal.deadline_s)}"] if goal.deadline_s is not None else []
@@ -255,7 +259,7 @@ def _front_figure(rows: Sequence[Row], chosen: Row | None) -> Figure:
     return Figure([Lines("hours", "US dollars", series, log_x=True, log_y=True)])
 
 
-def _sentences(choices: Choices, data: Mapping[str, Any]) -> list[str]:
+def _sentences(choices: PlanResult, data: Mapping[str, Any]) -> list[str]:
     """What to take and why, then what would change that; or by how much the goal is missed."""
 
     def name(row: Row) -> str:

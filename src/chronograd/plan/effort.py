@@ -15,7 +15,7 @@ from chronograd.fit.learning_curves import read_curve
 from chronograd.fit.published_curves import published
 from chronograd.fit.schedule import schedule_of
 from chronograd.job import Job
-from chronograd.plan.goal import SEED_SIGMA, Effort
+from chronograd.plan.goal import SEED_SIGMA, SamplesToTarget
 from chronograd.predict.calibration import Z80
 from chronograd.rundir import RunDir, is_run_dir
 
@@ -33,7 +33,7 @@ def effort_of(
     epochs: float | None = None,
     curve: Path | None = None,
     noise: Scale = None,
-) -> Effort:
+) -> SamplesToTarget:
     """From epochs that were told, else from a learning curve, else from the job's own epochs.
 
     Args:
@@ -53,31 +53,31 @@ def effort_of(
     return of_curve(curve, job, samples, target, noise)
 
 
-def of_epochs(epochs: float, samples: int, batch: int, noise: Scale = None) -> Effort:
+def of_epochs(epochs: float, samples: int, batch: int, noise: Scale = None) -> SamplesToTarget:
     """Of a number of epochs that was told, each of so many samples, at a global batch."""
-    return Effort(
+    return SamplesToTarget(
         epochs * samples, batch, SEED_SIGMA, 1.0, noise or UNKNOWN, f"{epochs:g} epochs at batch {batch}, told"
     )
 
 
-def of_job(job: Job, samples: int, target: float | None, noise: Scale = None) -> Effort:
+def of_job(job: Job, samples: int, target: float | None, noise: Scale = None) -> SamplesToTarget:
     """Of the job's epochs: where its rate falls, the target comes when published runs of such a schedule converged; else at the
     end. That the recipe reaches the target at all is assumed."""
     schedule, batch = schedule_of(job), job.training.batch
     what = "convergence" if target is None else f"an accuracy of {100 * target:g} %"
     if schedule.kind == "constant" or target is None:
         source = f"all {job.training.epochs} epochs of the job; that they reach {what} is assumed"
-        return Effort(job.training.epochs * samples, batch, SEED_SIGMA, 1.0, noise or UNKNOWN, source)
+        return SamplesToTarget(job.training.epochs * samples, batch, SEED_SIGMA, 1.0, noise or UNKNOWN, source)
     when = from_schedule(schedule, 0.0, published())
     sigma = float(np.hypot(SEED_SIGMA, math.log(when.high / when.low) / (2 * Z80)))
     source = (
         f"epoch {when.step:.3g} of {job.training.epochs}, when published runs of such a schedule converged; that it reaches "
         f"{what} is assumed"
     )
-    return Effort(when.step * samples, batch, sigma, 1.0, noise or UNKNOWN, source)
+    return SamplesToTarget(when.step * samples, batch, sigma, 1.0, noise or UNKNOWN, source)
 
 
-def of_curve(path: Path, job: Job, samples: int, target: float, noise: Scale = None) -> Effort:
+def of_curve(path: Path, job: Job, samples: int, target: float, noise: Scale = None) -> SamplesToTarget:
     """Of a run, or a log of accuracies by epoch at the job's batch: when the target was reached, or is forecast to be.
 
     A run tells its own batch, and its noise scale if it measured that.
@@ -97,7 +97,7 @@ def of_curve(path: Path, job: Job, samples: int, target: float, noise: Scale = N
     assert reached is not None
     if reached.seen is not None:
         source = f"{curve.name} reached it at epoch {reached.seen:g}"
-        return Effort(reached.seen * samples, batch, SEED_SIGMA, 1.0, noise or UNKNOWN, source)
+        return SamplesToTarget(reached.seen * samples, batch, SEED_SIGMA, 1.0, noise or UNKNOWN, source)
     if reached.step is None:
         raise InputError(
             f"{curve.name} is not forecast to reach {100 * target:g} %; it is at {100 * (1 - curve.values[-1]):.2f} %",
@@ -108,7 +108,7 @@ def of_curve(path: Path, job: Job, samples: int, target: float, noise: Scale = N
     sigma = float(np.hypot(SEED_SIGMA, math.log(max(ratios)) / Z80))
     share = 1.0 if high else REACHED_WITHOUT_BOUND
     source = f"{curve.name} is forecast to reach it at epoch {reached.step:.4g}"
-    return Effort(reached.step * samples, batch, sigma, share, noise or UNKNOWN, source)
+    return SamplesToTarget(reached.step * samples, batch, sigma, share, noise or UNKNOWN, source)
 
 
 def _measured_noise(run: RunDir) -> Scale:

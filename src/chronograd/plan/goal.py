@@ -34,7 +34,7 @@ ASSUMED_NOISE = (2.0, 8.0, 32.0)
 
 
 @dataclass(frozen=True)
-class Effort:
+class SamplesToTarget:
     """What the target takes.
 
     Attributes:
@@ -99,7 +99,7 @@ class Spot:
 
 
 @dataclass(frozen=True, eq=False)
-class Choices:
+class PlanResult:
     """Settings with what they take: arrays of one row each, on-demand first, then spot.
 
     Attributes:
@@ -112,7 +112,7 @@ class Choices:
     columns: Mapping[str, np.ndarray]
     is_candidate: np.ndarray
     goal: Goal
-    effort: Effort
+    effort: SamplesToTarget
     chosen: int | None
 
     def interval(self, name: str, row: int) -> tuple[float, float]:
@@ -120,7 +120,7 @@ class Choices:
         spread = math.exp(Z80 * float(self.columns["sigma_log"][row]))
         return float(self.columns[name][row]) / spread, float(self.columns[name][row]) * spread
 
-    def surely(self, name: str) -> np.ndarray:
+    def quantile(self, name: str) -> np.ndarray:
         """Hours or dollars of each row that are enough with the confidence of the goal; infinite where the target is too
         unsure."""
         asked = self.goal.confidence / max(self.effort.reached, 1e-12)
@@ -128,7 +128,7 @@ class Choices:
             return np.full(len(self.columns[name]), math.inf)
         return np.asarray(self.columns[name] * np.exp(ndtri(asked) * self.columns["sigma_log"]))
 
-    def front(self) -> list[int]:
+    def pareto_front(self) -> list[int]:
         """Rows than which none is both faster and cheaper, the fastest first."""
         rows = np.flatnonzero(self.is_candidate)
         order = rows[np.lexsort((self.columns["dollars"][rows], self.columns["hours"][rows]))]
@@ -136,12 +136,12 @@ class Choices:
         before = np.concatenate([[math.inf], np.minimum.accumulate(costs)[:-1]])
         return [int(row) for row in order[costs < before * (1 - 1e-9)]]  # what differs by rounding only is the same
 
-    def likeliest(self) -> int | None:
+    def most_probable(self) -> int | None:
         """The candidate that keeps the goal most probably."""
         rows = np.flatnonzero(self.is_candidate)
         return int(rows[np.argmax(self.columns["probability"][rows])]) if len(rows) else None
 
-    def under(self, goal: Goal) -> Choices:
+    def under(self, goal: Goal) -> PlanResult:
         """The same settings under another goal."""
         return _chosen(self.columns, self.is_candidate, goal, self.effort)
 
@@ -150,11 +150,11 @@ def choose(
     table: Mapping[str, np.ndarray],
     devices: Sequence[Device],
     job: Job,
-    effort: Effort,
+    effort: SamplesToTarget,
     goal: Goal,
     spot: Spot = Spot(),
     kinds: Sequence[Kind] = KINDS,
-) -> Choices:
+) -> PlanResult:
     """Of the settings of `predict.plan.evaluate`, the one to take.
 
     With a deadline it is the cheapest that keeps the goal with its confidence, with only a budget the fastest, with neither the
@@ -170,7 +170,12 @@ def choose(
 
 
 def _of_kind(
-    table: Mapping[str, np.ndarray], devices: Sequence[Device], job: Job, effort: Effort, spot: Spot, kind: Kind
+    table: Mapping[str, np.ndarray],
+    devices: Sequence[Device],
+    job: Job,
+    effort: SamplesToTarget,
+    spot: Spot,
+    kind: Kind,
 ) -> dict[str, np.ndarray]:
     unit = np.array([_price(job, device, kind) for device in devices])
     per_node = np.array([max(1, device.node.devices_per_node) for device in devices])
@@ -199,7 +204,9 @@ def _price(job: Job, device: Device, kind: Kind) -> float:
     return listed.usd_per_device_hour if listed else math.nan
 
 
-def _chosen(columns: Mapping[str, np.ndarray], is_candidate: np.ndarray, goal: Goal, effort: Effort) -> Choices:
+def _chosen(
+    columns: Mapping[str, np.ndarray], is_candidate: np.ndarray, goal: Goal, effort: SamplesToTarget
+) -> PlanResult:
     hours, dollars, price = (columns[name] for name in ("hours", "dollars", "price_usd_per_hour"))
     limit = np.full(len(hours), math.inf if goal.deadline_s is None else goal.deadline_s / 3600)
     if goal.budget_usd is not None:
@@ -213,7 +220,7 @@ def _chosen(columns: Mapping[str, np.ndarray], is_candidate: np.ndarray, goal: G
     with np.errstate(divide="ignore"):
         alike = np.round(np.log(first[rows]), 9)
     chosen = int(rows[np.lexsort((second[rows], alike))[0]]) if len(rows) else None
-    return Choices(columns, is_candidate, goal, effort, chosen)
+    return PlanResult(columns, is_candidate, goal, effort, chosen)
 
 
 @dataclass(frozen=True)
@@ -225,20 +232,20 @@ class Change:
     row: int | None
 
 
-def changes(choices: Choices) -> list[Change]:
+def changes(choices: PlanResult) -> list[Change]:
     """The tighter deadline and budget at which another setting is chosen, the looser deadline, and how many times as many
     steps the choice bears."""
     goal, row = choices.goal, choices.chosen
     if row is None:
         return []
     found = []
-    hours, dollars = (float(choices.surely(name)[row]) for name in ("hours", "dollars"))
+    hours, dollars = (float(choices.quantile(name)[row]) for name in ("hours", "dollars"))
     tighter = choices.under(replace(goal, deadline_s=3600 * hours * (1 - 1e-9)))
     found.append(Change("deadline", hours, tighter.chosen))
     if goal.deadline_s is not None:
         looser = choices.under(replace(goal, deadline_s=None, budget_usd=None)).chosen
         if looser is not None and looser != row:
-            found.append(Change("deadline", float(choices.surely("hours")[looser]), looser))
+            found.append(Change("deadline", float(choices.quantile("hours")[looser]), looser))
     cheaper = choices.under(replace(goal, budget_usd=dollars * (1 - 1e-9)))
     found.append(Change("budget", dollars, cheaper.chosen))
     limits = [limit / least for limit, least in (
@@ -249,10 +256,10 @@ def changes(choices: Choices) -> list[Change]:
     return found
 
 
-def missing(choices: Choices) -> dict[str, float | None]:
+def missing(choices: PlanResult) -> dict[str, float | None]:
     """Where no setting keeps the goal: the least deadline in hours within the budget, and the least budget in dollars within
     the deadline, with its confidence; None where no such setting is."""
-    hours, dollars = (np.where(choices.is_candidate, choices.surely(name), math.inf) for name in ("hours", "dollars"))
+    hours, dollars = (np.where(choices.is_candidate, choices.quantile(name), math.inf) for name in ("hours", "dollars"))
     goal = choices.goal
     within_budget = dollars <= (math.inf if goal.budget_usd is None else goal.budget_usd)
     in_time = hours <= (math.inf if goal.deadline_s is None else goal.deadline_s / 3600)

@@ -21,7 +21,7 @@ from chronograd.units import percent, seconds
 
 # Scaling efficiency at 128 GPUs (32 servers of 4 Pascal GPUs, RoCE 25 Gbit/s): Horovod's README and docs/benchmarks.rst.
 PUBLISHED = {"Inception V3": 0.90, "ResNet-101": 0.90, "VGG-16": 0.79}
-HERE, FALLBACK = "horovod, here", "ddp, here"
+WATCHDOG, FALLBACK = "horovod, here", "ddp, here"
 MIB = 2**20
 BASE = "fusion of 64 MiB"
 # Names of the switches: bytes of the fusion buffer and compression.
@@ -44,13 +44,13 @@ def job(settings: Settings, backend: str, ranks: int = 1, switches: Row | None =
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
     sweeps = [
         Sweep(name, job(settings, backend), measured=settings["worlds"])
-        for name, backend in ((HERE, "horovod"), (FALLBACK, "ddp"))
+        for name, backend in ((WATCHDOG, "horovod"), (FALLBACK, "ddp"))
     ]
     for device, link in settings["clusters"]:
         elsewhere = job(settings, "horovod", device=device, link=link)
         sweeps.append(Sweep(f"{device} over {link}", elsewhere, predicted=settings["predicted_worlds"]))
     results = run_sweeps(runner, settings, sweeps)
-    largest = last(results.rows["points"], series=HERE, kind="measured")  # one rank needs no Horovod
+    largest = last(results.rows["points"], series=WATCHDOG, kind="measured")  # one rank needs no Horovod
     switches = _switches(runner, settings) if largest is not None and largest["world"] > 1 else []
     return replace(results, rows={**results.rows, "switches": switches})
 
@@ -72,13 +72,13 @@ def _switches(runner: StudyRunner, settings: Settings) -> list[Row]:
 def page(results: Results) -> Answer:
     rows = results.rows["points"]
     sections, highlights = [], []
-    for name in (HERE, FALLBACK):
+    for name in (WATCHDOG, FALLBACK):
         largest = last(rows, series=name, kind="measured")
         if largest is not None and largest["world"] > 1:
             sections.append(throughput_section(name.capitalize(), matching(rows, series=name)))
             efficiency = percent(largest["efficiency"], 0)
             highlights.append(Highlight(f"efficiency, {name}", efficiency, f"{largest['world']} ranks"))
-    here = [row for row in rows if row["series"] in (HERE, FALLBACK)]
+    here = [row for row in rows if row["series"] in (WATCHDOG, FALLBACK)]
     sections.append(communication_section("Computation and communication", here))
     if results.rows["switches"]:
         sections.append(_switch_section(results.rows["switches"]))

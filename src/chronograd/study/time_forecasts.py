@@ -10,7 +10,7 @@ import numpy as np
 
 from chronograd.fit.speed import FittedSpeed, fit_speed
 from chronograd.job import from_dict
-from chronograd.plan.goal import SEED_SIGMA, Effort
+from chronograd.plan.goal import SEED_SIGMA, SamplesToTarget
 from chronograd.predict.calibration import Z80
 from chronograd.predict.speed import NUM_COEFFICIENTS, OPTIMUS_RESNET50, SpeedModel, time_to_target
 from chronograd.study.results import Row, Settings
@@ -50,7 +50,7 @@ def series_of(servers: int | None) -> str:
 
 def of_optimus(asked: Mapping[str, Any]) -> dict[str, list[Row]]:
     """ResNet-50 with the published coefficients, to a target that is told: `samples` at a batch, from which others follow."""
-    effort = Effort(asked["samples"], asked["reference_batch"])
+    effort = SamplesToTarget(asked["samples"], asked["reference_batch"])
     rows, best = [], []
     counts = range(1, asked["workers"] + 1)
     for batch in asked["batches"]:
@@ -83,7 +83,7 @@ def on_device(asked: Mapping[str, Any]) -> dict[str, list[Row]]:
     counts, whole = asked["counts"], asked["batch"]
     shares = sorted({whole, *(whole // n for n in counts)})
     found = evaluate(trace_job(one), one, [asked["device"]], counts, shares)
-    effort, rows = Effort(asked["epochs"] * asked["samples"], whole), []
+    effort, rows = SamplesToTarget(asked["epochs"] * asked["samples"], whole), []
     for scaling in (STRONG, WEAK):
         for n in counts:
             per_rank = whole // n if scaling == STRONG else whole

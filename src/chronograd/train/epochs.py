@@ -11,7 +11,7 @@ from collections.abc import Callable
 from chronograd.job import Training
 from chronograd.rundir import StepWriter
 from chronograd.train.checkpoint_folder import Progress
-from chronograd.train.where import HERE
+from chronograd.train.watchdog import WATCHDOG
 
 
 def train_epochs(
@@ -39,7 +39,7 @@ def train_epochs(
         test_loss, test_accuracy = None, None
         is_last = progress.epoch >= training.epochs or not math.isfinite(train_loss)
         if is_last or progress.epoch % training.evaluate_every == 0:
-            HERE.at("evaluation", progress.step)
+            WATCHDOG.at("evaluation", progress.step)
             test_loss, test_accuracy = evaluate()
         if test_accuracy is not None and test_accuracy > (progress.best_accuracy or -1.0):
             progress.best_accuracy, progress.best_epoch = test_accuracy, progress.epoch
@@ -57,7 +57,7 @@ def train_epochs(
             test_accuracy=test_accuracy,
         )
         if progress.stopped or progress.epoch % training.checkpoint_every == 0:
-            HERE.at("checkpoint", progress.step)
+            WATCHDOG.at("checkpoint", progress.step)
             lines.sync()
             save()
 

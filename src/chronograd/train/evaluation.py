@@ -7,14 +7,14 @@ import torch
 from torch.nn import functional
 
 from chronograd.data.datasets import Dataset
-from chronograd.train.exchange import share_buffers
+from chronograd.train.communicator import share_buffers
 from chronograd.train.inputs import CHUNK, in_chunks
-from chronograd.train.place import Place
+from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
 
 
 @torch.no_grad()
-def evaluate(step: TrainingStep, dataset: Dataset, place: Place) -> tuple[float, float]:
+def evaluate(step: TrainingStep, dataset: Dataset, place: RankContext) -> tuple[float, float]:
     """Mean cross-entropy (without label smoothing) and accuracy, equal on every rank.
 
     Rank 0's running means are used by all. Chunks go to the ranks in turn. Where the job keeps a running mean of the

@@ -31,7 +31,7 @@ from chronograd.measure import environment
 from chronograd.measure.memory import PeakMemory
 from chronograd.plan.largest import MAX_PROBES, Edge, Probe, find_edge
 from chronograd.train.check import check_network
-from chronograd.train.place import check_machine, place_from_environment
+from chronograd.train.rank_context import check_machine, rank_context_from_environment
 from chronograd.train.step import TrainingStep
 
 PROBE_TIMEOUT_S = 600.0
@@ -113,7 +113,7 @@ def _one_batch(job: Job, batch: int) -> Job:
 def main(argv: list[str]) -> int:
     """Two steps under a limit. Status 0 with a line of JSON, whether memory sufficed or not."""
     job = from_dict(json.loads(Path(argv[0]).read_text()))
-    place = place_from_environment(job)
+    place = rank_context_from_environment(job)
     limit = int(argv[2])
     # A first step loads what libraries load late, some 150 MB, which is no network's memory.
     small = _one_batch(job, 2)

@@ -19,24 +19,24 @@ from chronograd.measure import process
 from chronograd.rundir import RunDir, StepWriter
 from chronograd.train import checkpoint, checkpoint_folder, order
 from chronograd.train.checkpoint_folder import Progress
+from chronograd.train.communicator import rank0_number
 from chronograd.train.epochs import train_epochs
 from chronograd.train.evaluation import evaluate
-from chronograd.train.exchange import number_of_first
 from chronograd.train.noise_scale import GradientNoise
-from chronograd.train.place import Place
+from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
-from chronograd.train.where import GRADIENTS, HERE
+from chronograd.train.watchdog import GRADIENTS, WATCHDOG
 
 # On CUDA reading a loss waits for the device, so losses are read and written in bunches this often.
 WRITE_EVERY_S = 0.5
 
 
-def train(step: TrainingStep, dataset: Dataset, place: Place, run: RunDir, lines: StepWriter) -> Progress:
+def train(step: TrainingStep, dataset: Dataset, place: RankContext, run: RunDir, lines: StepWriter) -> Progress:
     """Train to the job's epochs or target accuracy, from the newest sound checkpoint if there is one."""
     progress = _resume(step, place, run, lines)
-    if step.loaded and place.is_first and progress.step == 0:
+    if step.loaded and place.is_rank_zero and progress.step == 0:
         lines.write(event="weights", step=0, text=step.loaded)
-    if step.has_features and place.is_first:
+    if step.has_features and place.is_rank_zero:
         lines.write(event="features", step=progress.step, seconds=step.setup_s)
     if progress.step == 0:
         progress.training_time_s = step.setup_s
@@ -47,7 +47,7 @@ def train(step: TrainingStep, dataset: Dataset, place: Place, run: RunDir, lines
         progress,
         step.training,
         step.steps_per_epoch,
-        lines if place.is_first else None,
+        lines if place.is_rank_zero else None,
         epoch=lambda: _epoch(step, place, lines, progress),
         evaluate=lambda: evaluate(step, dataset, place),
         save=lambda: checkpoint.save(run.checkpoints, step, progress),
@@ -55,11 +55,11 @@ def train(step: TrainingStep, dataset: Dataset, place: Place, run: RunDir, lines
     return progress
 
 
-def _resume(step: TrainingStep, place: Place, run: RunDir, lines: StepWriter) -> Progress:
+def _resume(step: TrainingStep, place: RankContext, run: RunDir, lines: StepWriter) -> Progress:
     """Rank 0 chooses the checkpoint, all ranks read it. Only what rank 0 notes is kept."""
-    newest, notes = checkpoint_folder.newest_sound(run.checkpoints) if place.is_first else (None, [])
+    newest, notes = checkpoint_folder.newest_sound(run.checkpoints) if place.is_rank_zero else (None, [])
     number = int(newest.name.removeprefix("step-")) if newest is not None else 0
-    number = number_of_first(number, place)
+    number = rank0_number(number, place)
     if number == 0:
         return Progress()
     chosen = run.checkpoints / f"step-{number:08d}"
@@ -71,7 +71,7 @@ def _resume(step: TrainingStep, place: Place, run: RunDir, lines: StepWriter) ->
     return progress
 
 
-def _epoch(step: TrainingStep, place: Place, lines: StepWriter, progress: Progress) -> tuple[float, float]:
+def _epoch(step: TrainingStep, place: RankContext, lines: StepWriter, progress: Progress) -> tuple[float, float]:
     """The steps of one epoch. Returns the mean loss over ranks and steps, and seconds."""
     seed_everything(order.random_seed(step.training.seed, progress.epoch, place.rank))
     log = _LossLog(lines, place, progress)
@@ -82,7 +82,7 @@ def _epoch(step: TrainingStep, place: Place, lines: StepWriter, progress: Progre
         log.add(index + 1, step.loss.detach(), step.rank_samples, time.perf_counter() - start, parts)
     log.flush()
     epoch_time_s = time.perf_counter() - start
-    HERE.at("end of the epoch", progress.step + step.steps_per_epoch)
+    WATCHDOG.at("end of the epoch", progress.step + step.steps_per_epoch)
     weighted = torch.tensor(log.loss_sum, dtype=torch.float64, device=place.device)
     samples = step.steps_per_epoch * step.training.batch
     return place.exchange.sum(weighted).item() / samples, epoch_time_s
@@ -101,7 +101,7 @@ class _LossLog:
     On CUDA the clock is the host's, which runs ahead of the device within a bunch of steps.
     """
 
-    def __init__(self, lines: StepWriter, place: Place, progress: Progress) -> None:
+    def __init__(self, lines: StepWriter, place: RankContext, progress: Progress) -> None:
         self.loss_sum = 0.0
         self._lines, self._progress = lines, progress
         self._is_cuda = place.device.type == "cuda"
@@ -115,7 +115,7 @@ class _LossLog:
 
     def flush(self) -> None:
         """Reads the losses of the steps since the last flush, which on CUDA waits for them, and writes them."""
-        waiting = HERE.waiting(GRADIENTS, is_counted=False) if self._is_cuda else contextlib.nullcontext()
+        waiting = WATCHDOG.waiting(GRADIENTS, is_counted=False) if self._is_cuda else contextlib.nullcontext()
         with waiting:
             losses = torch.stack([loss for _, loss, *_ in self._pending]).tolist() if self._pending else []
         for (step, _, samples, seconds, parts), loss in zip(self._pending, losses, strict=True):

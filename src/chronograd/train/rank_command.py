@@ -11,7 +11,7 @@ from chronograd.errors import ChronogradError, JobError
 from chronograd.job import Job
 from chronograd.measure.timing import Timing
 from chronograd.rundir import RunDir
-from chronograd.train import leash
+from chronograd.train import parent
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ def run_rank(
 ) -> int:
     """Run one rank. Returns its exit status; errors of the user's input are one message, no traceback.
 
-    `at_end` is called should the process that started this one be gone; see chronograd.train.leash.
+    `at_end` is called should the process that started this one be gone; see chronograd.train.parent.
     """
     arguments = _parser().parse_args(argv)
-    leash.hold_on(at_end)
+    parent.exit_with_parent(at_end)
     try:
         run = RunDir.open(arguments.run)
         job = run.job()

@@ -31,8 +31,8 @@ from chronograd.train import frozen
 from chronograd.train.inputs import ImageInput, Input
 from chronograd.train.optimizer import make_optimizer, set_rate
 from chronograd.train.order import SampleOrder, random_seed, rank_slice
-from chronograd.train.place import Place
-from chronograd.train.where import HERE
+from chronograd.train.rank_context import RankContext
+from chronograd.train.watchdog import WATCHDOG
 
 # Weight of each auxiliary classifier's loss: C. Szegedy et al., Going deeper with convolutions, 2014, section 5.
 AUXILIARY_WEIGHT = 0.3
@@ -74,7 +74,7 @@ class TrainingStep:
     Left out: gradient clipping. Pixel dropout draws per rank, so it alone depends on their number.
     """
 
-    def __init__(self, job: Job, dataset: Dataset, place: Place, initial_weights: Path | None = None) -> None:
+    def __init__(self, job: Job, dataset: Dataset, place: RankContext, initial_weights: Path | None = None) -> None:
         training = job.training
         if place.device.type == "cuda":
             is_tf32 = training.precision == "tf32"
@@ -126,7 +126,7 @@ class TrainingStep:
         Where the input is left out, the last batch is used again.
         """
         for name, call in self._parts(index, is_updated):
-            HERE.at(name, index + 1)
+            WATCHDOG.at(name, index + 1)
             yield name, call
 
     def _parts(self, index: int, is_updated: bool) -> Iterator[Part]:
@@ -191,7 +191,7 @@ class TrainingStep:
             self.scaler.scale(scaled).backward()
         self._part += 1
         if self._part == self.training.accumulation:
-            self.place.exchange.settle(self.optimizer)
+            self.place.exchange.wait_for_gradients(self.optimizer)
 
     def update(self) -> None:
         """One step of the optimizer at the schedule's rate, and of the running mean."""
@@ -250,9 +250,9 @@ class TrainingStep:
     def drop_gradients(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
 
-    def without_exchange(self) -> AbstractContextManager[None] | None:
+    def no_sync(self) -> AbstractContextManager[None] | None:
         """A context in which ranks do not average gradients; None if there is one rank."""
-        return self.place.exchange.apart(self.model, self.optimizer)
+        return self.place.exchange.no_sync(self.model, self.optimizer)
 
     @property
     def waited_s(self) -> float | None:
@@ -291,8 +291,8 @@ class TrainingStep:
     def _exchange(self) -> AbstractContextManager[None]:
         """Parts of a batch but the last keep their gradients to themselves."""
         is_last = self._part == self.training.accumulation - 1
-        apart = None if is_last else self.without_exchange()
-        return apart or contextlib.nullcontext()
+        no_sync = None if is_last else self.no_sync()
+        return no_sync or contextlib.nullcontext()
 
     def _keep_features(self) -> None:
         """Run the frozen trunk over all images once; steps then train the head on what it gave."""
@@ -317,7 +317,9 @@ class TrainingStep:
         return functional.cross_entropy(logits_NK.float(), targets, label_smoothing=smoothing)
 
 
-def initial_network(job: Job, dataset: Dataset, place: Place, initial_weights: Path | None) -> tuple[nn.Module, str]:
+def initial_network(
+    job: Job, dataset: Dataset, place: RankContext, initial_weights: Path | None
+) -> tuple[nn.Module, str]:
     """The network with its initial weights, on the device; and what was loaded, in words."""
     torch.manual_seed(job.training.seed)
     network = registry.build(

@@ -24,55 +24,57 @@ from chronograd.measure.what_if import write_what_if
 from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir, StepWriter
 from chronograd.train import order
-from chronograd.train.exchange import exchange_of, number_of_first
+from chronograd.train.communicator import communicator_of, rank0_number
 from chronograd.train.loop import seed_everything, train
-from chronograd.train.place import Alone, Place, place_from_environment
 from chronograd.train.rank_command import Measuring, run_rank
+from chronograd.train.rank_context import Communicator, RankContext, rank_context_from_environment
 from chronograd.train.result import header, training_record
 from chronograd.train.step import TrainingStep
-from chronograd.train.where import HERE
+from chronograd.train.watchdog import WATCHDOG
 
 
-def main(argv: Sequence[str] | None = None, exchange_of: Callable[[Job, int], Alone] = exchange_of) -> int:
+def main(
+    argv: Sequence[str] | None = None, communicator_of: Callable[[Job, int], Communicator] = communicator_of
+) -> int:
     """Run one rank. Returns its exit status.
 
     `exchange_of` gives what a job's ranks average their gradients by.
     """
 
-    def joined(work: Callable[..., None], run: RunDir, job: Job, *asked: Measuring) -> None:
-        place = place_from_environment(job, exchange_of)
+    def process_group(work: Callable[..., None], run: RunDir, job: Job, *asked: Measuring) -> None:
+        place = rank_context_from_environment(job, communicator_of)
         with run.step_writer(place.rank) as lines:
             lines.write(event="attempt", step=0)
-            watch = HERE.watch(run, place.rank, place.world_size, job.cluster.timeout_s, lines)
-            with watch, place.exchange.joined(place):
+            watch = WATCHDOG.watch(run, place.rank, place.world_size, job.cluster.timeout_s, lines)
+            with watch, place.exchange.process_group(place):
                 work(run, job, place, lines, *asked)
 
-    return run_rank(argv, partial(joined, _train), partial(joined, _measure))
+    return run_rank(argv, partial(process_group, _train), partial(process_group, _measure))
 
 
-def _train(run: RunDir, job: Job, place: Place, lines: StepWriter) -> None:
+def _train(run: RunDir, job: Job, place: RankContext, lines: StepWriter) -> None:
     dataset = datasets.load(job.data, job.training.seed)
     memory = PeakMemory(place.device)
     step = _start(run, job, place, dataset, lines)
     progress = train(step, dataset, place, run, lines)
-    HERE.at("end", progress.step)
+    WATCHDOG.at("end", progress.step)
     _write_memory(lines, memory, progress.step)
     lines.write(event="end", step=progress.step, **process.at_end())
     _write_what_if(step, place, lines)
     lines.sync()
     place.exchange.wait(place)
-    if place.is_first:
+    if place.is_rank_zero:
         record = training_record(run, job, dataset.card, progress.stopped)
         record.put("trained_params", _trained_params(step))
         record.notes += dataset.notes
         run.save_record(record)
 
 
-def _measure(run: RunDir, job: Job, place: Place, lines: StepWriter, asked: Measuring) -> None:
+def _measure(run: RunDir, job: Job, place: RankContext, lines: StepWriter, asked: Measuring) -> None:
     dataset = datasets.load(job.data, job.training.seed)
     memory = PeakMemory(place.device)
     step = _start(run, job, place, dataset, lines)
-    time_steps(step, asked.timing, lines.write, lambda number: number_of_first(number, place))
+    time_steps(step, asked.timing, lines.write, lambda number: rank0_number(number, place))
     if asked.with_epochs:
         time_epochs(step, step.steps_per_epoch, lines.write)
     if place.device.type == "cpu":
@@ -83,11 +85,11 @@ def _measure(run: RunDir, job: Job, place: Place, lines: StepWriter, asked: Meas
     _write_what_if(step, place, lines)
     lines.sync()
     place.exchange.wait(place)
-    if place.is_first:
+    if place.is_rank_zero:
         run.save_record(_measured_record(run, job, place, asked))
 
 
-def _start(run: RunDir, job: Job, place: Place, dataset: datasets.Dataset, lines: StepWriter) -> TrainingStep:
+def _start(run: RunDir, job: Job, place: RankContext, dataset: datasets.Dataset, lines: StepWriter) -> TrainingStep:
     """The step of this rank, and a line that says where it runs."""
     is_cuda = place.device.type == "cuda"
     name = torch.cuda.get_device_name(place.device) if is_cuda else environment.processor_name()
@@ -115,13 +117,13 @@ def _start(run: RunDir, job: Job, place: Place, dataset: datasets.Dataset, lines
     return step
 
 
-def _write_what_if(step: TrainingStep, place: Place, lines: StepWriter) -> None:
+def _write_what_if(step: TrainingStep, place: RankContext, lines: StepWriter) -> None:
     """Where all steps are done and saved; exchanges that count backward passes, and a run with nothing left to do, are left out."""
     if not place.exchange.is_repeatable or not step.rank_samples:
         return
     place.exchange.wait(place)
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", place.world_size))
-    with step.without_exchange() or contextlib.nullcontext():
+    with step.no_sync() or contextlib.nullcontext():
         write_what_if(step.again, place.device, ranks_here, lines.write)
 
 
@@ -145,7 +147,7 @@ def _write_tensor_memory(lines: StepWriter, step: TrainingStep) -> None:
     lines.write(event="memory", step=0, memory_peak_bytes=peak, source=source)
 
 
-def _measured_record(run: RunDir, job: Job, place: Place, asked: Measuring) -> Record:
+def _measured_record(run: RunDir, job: Job, place: RankContext, asked: Measuring) -> Record:
     is_cuda = place.device.type == "cuda"
     method = result.Method(
         step_time=(

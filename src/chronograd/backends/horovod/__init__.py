@@ -14,7 +14,7 @@ from chronograd.backends.plan import TORCH, RankPlan, prepare_nothing, refuse_no
 from chronograd.errors import JobError
 from chronograd.job import Job
 from chronograd.measure import environment
-from chronograd.train.place import threads_per_rank
+from chronograd.train.rank_context import threads_per_rank
 
 NEEDED = TORCH
 prepare = prepare_nothing

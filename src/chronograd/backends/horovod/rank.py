@@ -19,8 +19,8 @@ from torch.optim import Optimizer
 from chronograd.errors import RunError
 from chronograd.job import Communication, Job
 from chronograd.train import worker
-from chronograd.train.place import Alone, Place
-from chronograd.train.where import GRADIENTS, HERE
+from chronograd.train.rank_context import Communicator, RankContext
+from chronograd.train.watchdog import GRADIENTS, WATCHDOG
 
 # What a rank knows itself by, and what horovodrun calls it.
 NAMES = {
@@ -31,11 +31,11 @@ NAMES = {
 }
 
 
-def exchange_of(job: Job, world_size: int) -> Alone:
-    return OverHorovod(job.communication) if world_size > 1 else Alone()
+def communicator_of(job: Job, world_size: int) -> Communicator:
+    return HorovodCommunicator(job.communication) if world_size > 1 else Communicator()
 
 
-class OverHorovod(Alone):
+class HorovodCommunicator(Communicator):
     """horovod.torch with its DistributedOptimizer, on the CPU.
 
     HOROVOD_RANK, HOROVOD_SIZE and others, set by horovodrun, say where the ranks meet.
@@ -51,20 +51,20 @@ class OverHorovod(Alone):
         self._is_apart = False
 
     @contextmanager
-    def joined(self, place: Place) -> Iterator[None]:
-        with HERE.waiting("meeting of the ranks"):
+    def process_group(self, place: RankContext) -> Iterator[None]:
+        with WATCHDOG.waiting("rendezvous"):
             self._hvd.init()
         yield
         self._hvd.shutdown()
 
-    def parallel(self, network: nn.Module, optimizer: Optimizer, place: Place) -> tuple[nn.Module, Optimizer]:
+    def parallel(self, network: nn.Module, optimizer: Optimizer, place: RankContext) -> tuple[nn.Module, Optimizer]:
         """Weights of rank 0 for all. A new optimizer has no state yet, and that of a checkpoint is read by every rank:
         hvd.broadcast_optimizer_state is left out, which would take a step to make one.
         """
         hvd = self._hvd
-        with HERE.waiting("broadcast of weights"):
+        with WATCHDOG.waiting("broadcast of weights"):
             hvd.broadcast_parameters(network.state_dict(), root_rank=0)
-        HERE.meets({"backward": GRADIENTS})
+        WATCHDOG.set_collectives({"backward": GRADIENTS})
         is_fp16 = self._communication.compression == "fp16"
         averaging = hvd.DistributedOptimizer(
             optimizer,
@@ -75,13 +75,13 @@ class OverHorovod(Alone):
         averaging.zero_grad = lambda set_to_none=True: Optimizer.zero_grad(averaging, set_to_none)
         return network, averaging
 
-    def settle(self, optimizer: Any) -> None:
+    def wait_for_gradients(self, optimizer: Any) -> None:
         if not self._is_apart:
             start_s = time.perf_counter()
             optimizer.synchronize()
             self.waited_s = time.perf_counter() - start_s
 
-    def apart(self, model: nn.Module, optimizer: Any) -> AbstractContextManager[None] | None:
+    def no_sync(self, model: nn.Module, optimizer: Any) -> AbstractContextManager[None] | None:
         return self._apart(optimizer)
 
     @contextmanager
@@ -100,17 +100,17 @@ class OverHorovod(Alone):
             optimizer.set_backward_passes_per_step(2 if before else 1)
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        with HERE.waiting("sum"):
+        with WATCHDOG.waiting("sum"):
             self._hvd.allreduce_(values, op=self._hvd.Sum, name="sum")
         return values
 
-    def of_first(self, values: torch.Tensor) -> torch.Tensor:
-        with HERE.waiting("broadcast"):
+    def broadcast_from_rank0(self, values: torch.Tensor) -> torch.Tensor:
+        with WATCHDOG.waiting("broadcast"):
             self._hvd.broadcast_(values, root_rank=0, name="of_first")
         return values
 
-    def wait(self, place: Place) -> None:
-        with HERE.waiting("barrier"):
+    def wait(self, place: RankContext) -> None:
+        with WATCHDOG.waiting("barrier"):
             self._hvd.barrier()
 
 
@@ -132,7 +132,7 @@ def main() -> int:
         print(f"Error: {error}", file=sys.stderr)
         return error.exit_status
     os.environ.update({ours: os.environ[theirs] for ours, theirs in NAMES.items()})
-    return worker.main(exchange_of=exchange_of)
+    return worker.main(communicator_of=communicator_of)
 
 
 if __name__ == "__main__":

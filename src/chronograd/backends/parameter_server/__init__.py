@@ -18,7 +18,7 @@ from pathlib import Path
 from chronograd.backends.plan import TORCH, RankPlan, prepare_nothing, refuse_noise_scale, torch_is_there
 from chronograd.errors import JobError
 from chronograd.job import Job
-from chronograd.train.place import threads_per_rank
+from chronograd.train.rank_context import threads_per_rank
 
 NEEDED = ("ray", *TORCH)
 prepare = prepare_nothing

@@ -28,7 +28,7 @@ from chronograd.measure.memory import PeakMemory
 from chronograd.train import order
 from chronograd.train.loop import seed_everything
 from chronograd.train.optimizer import set_rate
-from chronograd.train.place import Place
+from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
 
 Flat = np.ndarray[Any, np.dtype[np.float32]]
@@ -208,7 +208,7 @@ class Learner:
         """`servers` are handles of Ray actors; `path` is where the driver finds Python modules."""
         sys.path += [folder for folder in path if folder not in sys.path]
         torch.set_num_threads(threads)
-        place = Place(rank=0, world_size=1, local_rank=0, device=torch.device(device), threads=threads)
+        place = RankContext(rank=0, world_size=1, local_rank=0, device=torch.device(device), threads=threads)
         dataset = datasets.load(job.data, job.training.seed)
         self._memory = PeakMemory(place.device)
         self._step = TrainingStep(job, dataset, place, initial_weights)

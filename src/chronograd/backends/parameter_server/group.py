@@ -31,7 +31,7 @@ from chronograd.backends.parameter_server.actors import (
 from chronograd.errors import ChronogradError, RunError
 from chronograd.job import Job
 from chronograd.rundir import RunDir
-from chronograd.train.place import Place, threads_per_rank
+from chronograd.train.rank_context import RankContext, threads_per_rank
 from chronograd.train.step import TrainingStep
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Group:
     """The servers and learners of a job. Within `ray_session`; as a context it ends them."""
 
     def __init__(
-        self, job: Job, place: Place, step: TrainingStep, parts: Sequence[Shard], initial_weights: Path | None
+        self, job: Job, place: RankContext, step: TrainingStep, parts: Sequence[Shard], initial_weights: Path | None
     ) -> None:
         """Starts all and waits until they are ready.
 
@@ -226,7 +226,7 @@ def tidy_after(run: RunDir) -> None:
 
 
 @contextlib.contextmanager
-def ray_session(job: Job, place: Place, parts: Sequence[Shard], run: RunDir) -> Iterator[None]:
+def ray_session(job: Job, place: RankContext, parts: Sequence[Shard], run: RunDir) -> Iterator[None]:
     """A Ray of this process's own, which ends with it and which only this process may use; or that of RAY_ADDRESS.
 
     Raises RunError if there is no Ray, or it has not the CPUs and GPUs that the job's actors need.

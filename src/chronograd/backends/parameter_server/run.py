@@ -24,8 +24,8 @@ from chronograd.errors import JobError
 from chronograd.job import Job
 from chronograd.rundir import RunDir
 from chronograd.train.loop import train
-from chronograd.train.place import Place, place_from_environment
 from chronograd.train.rank_command import Measuring, run_rank
+from chronograd.train.rank_context import RankContext, rank_context_from_environment
 from chronograd.train.step import TrainingStep
 
 
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _train(run: RunDir, job: Job) -> None:
-    place = place_from_environment(job)
+    place = rank_context_from_environment(job)
     with LearnerLines(run, job.cluster.count) as lines:
         dataset = datasets.load(job.data, job.training.seed)
         step = AsynchronousStep(job, dataset, place, _weights(run), lines)
@@ -54,7 +54,7 @@ def _measure(run: RunDir, job: Job, asked: Measuring) -> None:
     """Time updates after some of every learner for warm-up. The clock is that of server 0 throughout."""
     if asked.with_epochs:
         raise JobError("backend parameter_server times updates, not epochs without input", "leave out --epochs")
-    timing, place = asked.timing, place_from_environment(job)
+    timing, place = asked.timing, rank_context_from_environment(job)
     with LearnerLines(run, job.cluster.count) as lines:
         dataset = datasets.load(job.data, job.training.seed)
         step = TrainingStep(job, dataset, place, _weights(run))
@@ -88,7 +88,7 @@ class AsynchronousStep(TrainingStep):
     group: Group
 
     def __init__(
-        self, job: Job, dataset: Dataset, place: Place, initial_weights: Path | None, lines: LearnerLines
+        self, job: Job, dataset: Dataset, place: RankContext, initial_weights: Path | None, lines: LearnerLines
     ) -> None:
         super().__init__(job, dataset, place, initial_weights)
         self._lines = lines

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from chronograd.backends.tensorflow.twins import TWINS
+from chronograd.backends.tensorflow.ports import PORTS
 from chronograd.errors import JobError
 from chronograd.job import Communication, Job, Training
 from chronograd.measure import environment
@@ -86,14 +86,14 @@ def worker(run: Path, arguments: Sequence[str], world_size: int) -> tuple[tuple[
 
 def _check_network(job: Job) -> None:
     name = job.network.name
-    if name not in TWINS:
+    if name not in PORTS:
         raise JobError(
-            f"network {name} has no Keras twin, and backend {job.backend} trains those that have one",
-            f"they are {', '.join(TWINS)}; other backends train any network",
+            f"network {name} has no Keras port, and backend {job.backend} trains those that have one",
+            f"they are {', '.join(PORTS)}; other backends train any network",
         )
     if job.network.options:
         raise JobError(
-            f"network.options is {job.network.options}; the Keras twin of {name} follows no options",
+            f"network.options is {job.network.options}; the Keras port of {name} follows no options",
             "leave network.options out; classes and image size come from the data",
         )
 

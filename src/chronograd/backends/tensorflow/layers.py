@@ -1,4 +1,4 @@
-"""A Keras model built by a twin, with the weights of the torch network. Needs TensorFlow.
+"""A Keras model built by a port, with the weights of the torch network. Needs TensorFlow.
 
 Torch has images as NCHW, kernels as OIHW and OI; Keras as NHWC, HWIO and IO.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.backends.tensorflow.twins import Twin
+from chronograd.backends.tensorflow.ports import Port
 
 Array = np.ndarray[Any, Any]
 Weights = Mapping[str, Array]
@@ -47,7 +47,7 @@ class Tensor:
 
 @dataclass
 class Network:
-    """A twin with weights.
+    """A port with weights.
 
     Attributes:
         model: from images (float32, NHWC) to logits, and then mean and variance of the batch of every batch norm.
@@ -77,21 +77,21 @@ class Network:
         return {**{t.name: t.value() for t in (*self.trained, *self.running)}, **self.counted}
 
 
-def build(twin: Twin, shape: Sequence[int], weights: Weights) -> Network:
-    """A twin for images of `shape` (channels, height, width). Call it within the strategy's scope.
+def build(port: Port, shape: Sequence[int], weights: Weights) -> Network:
+    """A port for images of `shape` (channels, height, width). Call it within the strategy's scope.
 
-    Weights that no layer asks for, and layers without weights, are errors of the twin.
+    Weights that no layer asks for, and layers without weights, are errors of the port.
     """
     import keras
 
     channels, height, width = shape
     layers = _KerasLayers(weights)
     images = keras.Input((height, width, channels), dtype="float32")
-    logits = twin(layers, images)
+    logits = port(layers, images)
     network = Network(keras.Model(images, [logits, *layers.statistics]), layers.trained, layers.running)
     known = {t.name for t in (*network.trained, *network.running)}
     left = {name for name in weights if name not in known and not name.endswith(COUNTED)}
-    assert not left, f"the twin leaves out {sorted(left)}"
+    assert not left, f"the port leaves out {sorted(left)}"
     network.load(weights)
     return network
 
@@ -133,7 +133,7 @@ def _batch_norm() -> Any:
 
 
 class _KerasLayers:
-    """`twins.Layers` over Keras."""
+    """`ports.Layers` over Keras."""
 
     def __init__(self, weights: Weights) -> None:
         import keras

@@ -16,14 +16,14 @@ from chronograd.train.epochs import train_epochs
 def train(step: TensorFlowStep, prepared: Prepared, run: RunDir, lines: StepWriter) -> Progress:
     """Train to the job's epochs or target accuracy, from the checkpoint that was found, if there was one."""
     progress = _resume(step, prepared, lines)
-    if prepared.loaded and step.ranks.is_first and progress.step == 0:
+    if prepared.loaded and step.ranks.is_rank_zero and progress.step == 0:
         lines.write(event="weights", step=0, text=prepared.loaded)
     lines.write(event="ready", step=progress.step, **process.at_first_step())
     train_epochs(
         progress,
         step.training,
         step.steps_per_epoch,
-        lines if step.ranks.is_first else None,
+        lines if step.ranks.is_rank_zero else None,
         epoch=lambda: _epoch(step, lines, progress),
         evaluate=step.evaluate,
         save=lambda: checkpoint.save(run.checkpoints, step, progress),

@@ -143,10 +143,10 @@ def _write_weights(job: Job, run: RunDir, dataset: Dataset, path: Path) -> str:
     import torch
     from safetensors.torch import save_file
 
-    from chronograd.train.place import Place
+    from chronograd.train.rank_context import RankContext
     from chronograd.train.step import initial_network
 
-    place = Place(0, 1, 0, torch.device("cpu"), 1)
+    place = RankContext(0, 1, 0, torch.device("cpu"), 1)
     network, loaded = initial_network(
         job, dataset, place, run.initial_weights if run.initial_weights.exists() else None
     )

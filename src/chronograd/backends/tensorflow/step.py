@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from chronograd.backends.tensorflow import layers
+from chronograd.backends.tensorflow.ports import PORTS
 from chronograd.backends.tensorflow.prepared import Prepared
 from chronograd.backends.tensorflow.strategies import Ranks
-from chronograd.backends.tensorflow.twins import TWINS
 from chronograd.backends.tensorflow.update import numbers_of_step, slot_names, update
 from chronograd.job import Job
 from chronograd.train.order import SampleOrder, rank_slice
 from chronograd.train.schedule import learning_rate
-from chronograd.train.where import HERE
+from chronograd.train.watchdog import WATCHDOG
 
 Array = np.ndarray[Any, Any]
 # Images per pass in evaluation, as chronograd.train.inputs has it.
@@ -32,7 +32,7 @@ class TensorFlowStep:
     replicas.
 
     Attributes:
-        network: the twin; `slots`: what the optimizer keeps, by the names of parameters and slots.
+        network: the port; `slots`: what the optimizer keeps, by the names of parameters and slots.
         loss: mean over the samples of this process in the last step, before its update.
     """
 
@@ -48,7 +48,7 @@ class TensorFlowStep:
         self.steps_per_epoch = self.order.steps_per_epoch
         self.num_steps = self.steps_per_epoch * job.training.epochs
         with self._strategy.scope():
-            self.network = layers.build(TWINS[job.network.name], prepared.card.shape, prepared.weights)
+            self.network = layers.build(PORTS[job.network.name], prepared.card.shape, prepared.weights)
             self.slots = {
                 f"{tensor.name}.{slot}": self._tf.Variable(self._tf.zeros_like(tensor.variable), trainable=False)
                 for tensor in self.network.trained
@@ -90,12 +90,12 @@ class TensorFlowStep:
 
     def run(self, index: int) -> None:
         """All of step `index`, counted from 0."""
-        HERE.at("input", index + 1)
+        WATCHDOG.at("input", index + 1)
         batch = self.transfer(self.gather(index))
-        HERE.at("step", index + 1)
+        WATCHDOG.at("step", index + 1)
         self.train(batch, index)
 
-    def without_exchange(self, batch: tuple[Any, Any]) -> None:
+    def no_sync(self, batch: tuple[Any, Any]) -> None:
         """Forward and backward; replicas neither sum their gradients nor use them."""
         self._mean(self._apart(*batch)[0])
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from chronograd.backends.tensorflow import meeting
+from chronograd.backends.tensorflow import rendezvous
 from chronograd.backends.tensorflow.checks import on_gpus
 from chronograd.errors import InputError, RunError
 from chronograd.job import Job
 from chronograd.measure import environment
-from chronograd.train.place import threads_per_rank
-from chronograd.train.where import GRADIENTS, HERE
+from chronograd.train.rank_context import threads_per_rank
+from chronograd.train.watchdog import GRADIENTS, WATCHDOG
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Ranks:
     all_reduce: str
 
     @property
-    def is_first(self) -> bool:
+    def is_rank_zero(self) -> bool:
         return self.rank == 0
 
     @property
@@ -54,7 +54,7 @@ class Ranks:
             return values
         import tensorflow as tf
 
-        with HERE.waiting("sum"):
+        with WATCHDOG.waiting("sum"):
             summed = self.strategy.experimental_local_results(self._sum(tf.constant(values, tf.float64)))[0]
             return [float(v) for v in summed.numpy()]
 
@@ -71,9 +71,9 @@ class Ranks:
         any_length = [tf.TensorSpec([None], tf.float64)]
         return tf.function(lambda t: self.strategy.run(replica, args=(t,)), any_length, autograph=False)
 
-    def of_first(self, number: int) -> int:
+    def broadcast_from_rank0(self, number: int) -> int:
         """Rank 0's number, on every rank."""
-        return int(self.sum([float(number) if self.is_first else 0.0])[0])
+        return int(self.sum([float(number) if self.is_rank_zero else 0.0])[0])
 
     def wait(self) -> None:
         """Until every process is here."""
@@ -101,9 +101,9 @@ def join(job: Job) -> Ranks:
         strategy, said = _mirrored(job, len(gpus))
     else:
         tf.config.set_visible_devices(gpus[local_rank : local_rank + 1], "GPU")
-        with HERE.waiting("meeting of the ranks"):
+        with WATCHDOG.waiting("rendezvous"):
             strategy, said = _multi_worker(job, rank, world_size)
-        HERE.meets({"step": GRADIENTS})
+        WATCHDOG.set_collectives({"step": GRADIENTS})
     name = environment.gpus()[0]["name"] if is_gpu else environment.processor_name()
     first = rank if job.backend == "tf_multiworker" else 0
     return Ranks(rank, world_size, first, strategy, "gpu" if is_gpu else "cpu", name, threads, said)
@@ -172,7 +172,7 @@ def _multi_worker(job: Job, rank: int, world_size: int) -> tuple[Any, str]:
                 "torchrun uses MASTER_PORT itself, and TensorFlow's ranks meet there", "use another launcher"
             )
         master = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        cluster = {"worker": meeting.addresses(rank, world_size, master)}
+        cluster = {"worker": rendezvous.addresses(rank, world_size, master)}
         os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
     said = "auto: TensorFlow chooses for each tensor" if chosen == "auto" else chosen
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options), said

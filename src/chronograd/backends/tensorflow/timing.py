@@ -28,7 +28,7 @@ def time_steps(step: TensorFlowStep, timing: Timing, write: Callable[..., None])
     for index in range(timing.warmup):
         _round(step, index)
     round_s = (time.perf_counter() - start) / timing.warmup
-    count = step.ranks.of_first(max(1, min(timing.num_steps, math.floor(timing.seconds / round_s))))
+    count = step.ranks.broadcast_from_rank0(max(1, min(timing.num_steps, math.floor(timing.seconds / round_s))))
     write(event="ready", step=0, **process.at_first_step())
     line = 0
     for index in range(timing.warmup, timing.warmup + count):
@@ -49,7 +49,7 @@ def _round(step: TensorFlowStep, index: int) -> tuple[float, dict[str, float], d
         input_s, transfer_s = input_s + transfer_s, 0.0
     before = {"input_s": input_s, "transfer_s": transfer_s}
     whole_s, _ = _timed(lambda: step.train(batch, index))
-    apart_s = _timed(lambda: step.without_exchange(batch))[0] if step.ranks.num_replicas > 1 else None
+    apart_s = _timed(lambda: step.no_sync(batch))[0] if step.ranks.num_replicas > 1 else None
     forward_s, _ = _timed(lambda: step.forward(batch))
     update_s, _ = _timed(lambda: step.update_by_nothing(index))
     # Timed apart from the step, the two may come to more than the whole of it.

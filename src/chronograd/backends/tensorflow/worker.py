@@ -24,7 +24,7 @@ from chronograd.rundir import RunDir, StepWriter
 from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.rank_command import Measuring, run_rank
 from chronograd.train.result import header, training_record
-from chronograd.train.where import HERE
+from chronograd.train.watchdog import WATCHDOG
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,7 +39,7 @@ def _work(run: RunDir, job: Job, asked: Measuring | None = None) -> None:
     rank, world_size = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
     with run.step_writer(rank) as lines:  # it also writes the error of a rank that fails
         lines.write(event="attempt", step=0)
-        with HERE.watch(run, rank, world_size, job.cluster.timeout_s, lines):
+        with WATCHDOG.watch(run, rank, world_size, job.cluster.timeout_s, lines):
             _joined(run, job, lines, asked)
 
 
@@ -57,7 +57,7 @@ def _joined(run: RunDir, job: Job, lines: StepWriter, asked: Measuring | None) -
     _write_memory(lines, ranks, progress.step, resident)
     lines.sync()
     ranks.wait()
-    if ranks.is_first:
+    if ranks.is_rank_zero:
         record = (
             _trained_record(run, job, prepared, step, progress)
             if asked is None

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from chronograd.errors import RunError
-from chronograd.train.leash import LEASH_VARIABLE
+from chronograd.train.parent import PARENT_VARIABLE
 
 COMMAND_TIMEOUT_S = 60.0
 
@@ -55,8 +55,8 @@ def sacct(job_id: str) -> tuple[str, str] | None:
 
 def _call(*command: str) -> str:
     """What a command of SLURM prints. Raises RunError with its message."""
-    # A leash is of processes that we watch ourselves; SLURM ends its own.
-    kept = {name: value for name, value in os.environ.items() if name != LEASH_VARIABLE}
+    # Only processes that we watch ourselves end with their parent; SLURM ends its own.
+    kept = {name: value for name, value in os.environ.items() if name != PARENT_VARIABLE}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False, env=kept)
     except FileNotFoundError:

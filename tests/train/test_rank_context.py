@@ -8,7 +8,7 @@ from chronograd import job as jobs
 from chronograd.errors import InputError
 from chronograd.job import Cluster, Job
 from chronograd.measure import environment
-from chronograd.train.place import check_machine, threads_per_rank
+from chronograd.train.rank_context import check_machine, threads_per_rank
 
 
 def make_job(*overrides: str) -> Job:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
-class Alone:
+class Communicator:
     """One rank. Also what is common to all: every method is called by every rank, in the same order.
 
     Attributes:
@@ -31,21 +31,21 @@ class Alone:
     is_repeatable = True
 
     @contextmanager
-    def joined(self, place: Place) -> Iterator[None]:
+    def process_group(self, place: RankContext) -> Iterator[None]:
         """Membership in the group of ranks.
 
         A rank that raises does not take leave of the others, which could make it wait for them: it is to end.
         """
         yield
 
-    def parallel(self, network: nn.Module, optimizer: Optimizer, place: Place) -> tuple[nn.Module, Optimizer]:
+    def parallel(self, network: nn.Module, optimizer: Optimizer, place: RankContext) -> tuple[nn.Module, Optimizer]:
         """What to call, and what to step, so that gradients are averaged over ranks between the two."""
         return network, optimizer
 
-    def settle(self, optimizer: Optimizer) -> None:
+    def wait_for_gradients(self, optimizer: Optimizer) -> None:
         """Called after the last backward of a step, also within `apart`: waits for the averages where backward does not."""
 
-    def apart(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None] | None:
+    def no_sync(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None] | None:
         """A context in which ranks average nothing; None for one rank, which never does."""
         return None
 
@@ -53,16 +53,16 @@ class Alone:
         """Over ranks, in place, and the same on every rank."""
         return values
 
-    def of_first(self, values: torch.Tensor) -> torch.Tensor:
+    def broadcast_from_rank0(self, values: torch.Tensor) -> torch.Tensor:
         """Those of rank 0, in place, on every rank."""
         return values
 
-    def wait(self, place: Place) -> None:
+    def wait(self, place: RankContext) -> None:
         """Until every rank is here."""
 
 
 @dataclass(frozen=True)
-class Place:
+class RankContext:
     """One rank of a running job."""
 
     rank: int
@@ -70,10 +70,10 @@ class Place:
     local_rank: int
     device: torch.device
     threads: int
-    exchange: Alone = field(default_factory=lambda: Alone())
+    exchange: Communicator = field(default_factory=lambda: Communicator())
 
     @property
-    def is_first(self) -> bool:
+    def is_rank_zero(self) -> bool:
         return self.rank == 0
 
 
@@ -104,7 +104,9 @@ def check_machine(job: Job, ranks_here: int, gpu_names: Sequence[str]) -> None:
         )
 
 
-def place_from_environment(job: Job, exchange_of: Callable[[Job, int], Alone] | None = None) -> Place:
+def rank_context_from_environment(
+    job: Job, communicator_of: Callable[[Job, int], Communicator] | None = None
+) -> RankContext:
     """The place of this process, from RANK, WORLD_SIZE and LOCAL_RANK as torchrun sets them.
 
     Sets the number of threads of this process. Raises InputError if the device is not there.
@@ -117,13 +119,13 @@ def place_from_environment(job: Job, exchange_of: Callable[[Job, int], Alone] | 
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if has_cuda else []
     check_machine(job, ranks_on_node, names)
     threads = threads_per_rank(job.cluster, ranks_on_node)
-    exchange = exchange_of(job, world_size) if exchange_of is not None else Alone()
+    exchange = communicator_of(job, world_size) if communicator_of is not None else Communicator()
     torch.set_num_threads(threads)
     if job.cluster.device == "cpu" or not has_cuda:
-        return Place(rank, world_size, local_rank, torch.device("cpu"), threads, exchange)
+        return RankContext(rank, world_size, local_rank, torch.device("cpu"), threads, exchange)
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
-    return Place(rank, world_size, local_rank, device, threads, exchange)
+    return RankContext(rank, world_size, local_rank, device, threads, exchange)
 
 
 _VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}

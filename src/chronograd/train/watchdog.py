@@ -73,7 +73,7 @@ class Note:
     what: str
 
 
-class Where:
+class Watchdog:
     """The note of this process. Nothing is noted before `watch`."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Where:
         yield  # after an error the note stays as it is: the rank is to end
         self._write("", step, self._part)
 
-    def meets(self, meetings: Mapping[str, str]) -> None:
+    def set_collectives(self, meetings: Mapping[str, str]) -> None:
         """Parts of a step in which ranks wait for each other, and the collectives' names."""
         self._meetings = dict(meetings)
 
@@ -140,12 +140,12 @@ class Where:
                 os.close(handle)
 
 
-HERE = Where()  # a process is one rank
+WATCHDOG = Watchdog()  # a process is one rank
 
 
 @dataclass(frozen=True)
 class _Watcher:
-    where: Where
+    where: Watchdog
     memory: mmap.mmap
     handle: int | None
     run: RunDir

@@ -1,7 +1,7 @@
-"""Keras twins: the architectures of some of our networks, said once more, layer by layer.
+"""Keras ports: the architectures of some of our networks, said once more, layer by layer.
 
-A twin calls the methods of `Layers` with the names that the torch network's state dict has; channels, kernels and
-biases are those of the weights. Imports neither TensorFlow nor torch: a job is checked against the names in `TWINS`.
+A port calls the methods of `Layers` with the names that the torch network's state dict has; channels, kernels and
+biases are those of the weights. Imports neither TensorFlow nor torch: a job is checked against the names in `PORTS`.
 
 LeNet-5 and small-cnn: see chronograd.models. CIFAR ResNets with parameter-free shortcuts, and ResNet-50:
 He et al. 2015, arXiv:1512.03385; torchvision's ResNet-50 has the stride in the 3x3 convolution ("version 1.5").
@@ -41,7 +41,7 @@ class Layers(Protocol):
         """Every `stride`-th pixel, with channels of zeros on both sides up to `channels`."""
 
 
-Twin = Callable[[Layers, X], X]
+Port = Callable[[Layers, X], X]
 
 
 def lenet5(net: Layers, x: X) -> X:
@@ -56,10 +56,10 @@ def small_cnn(net: Layers, x: X) -> X:
     return net.linear("8", net.relu(net.linear("6", x)))
 
 
-def cifar_resnet(depth: int) -> Twin:
+def cifar_resnet(depth: int) -> Port:
     """6n + 2 layers, widths 16, 32, 64."""
 
-    def twin(net: Layers, x: X) -> X:
+    def port(net: Layers, x: X) -> X:
         x = net.relu(net.batch_norm("bn1", net.conv("conv1", x, padding=1)))
         for stage, width in enumerate((16, 32, 64), start=1):
             for block in range((depth - 2) // 6):
@@ -68,7 +68,7 @@ def cifar_resnet(depth: int) -> Twin:
                 x = net.relu(net.add(_two_convs(net, f"layer{stage}.{block}", x, 2 if is_narrower else 1), shortcut))
         return net.linear("linear", net.mean_pool(x))
 
-    return twin
+    return port
 
 
 def resnet18_cifar(net: Layers, x: X) -> X:
@@ -81,8 +81,8 @@ def resnet18_cifar(net: Layers, x: X) -> X:
     return net.linear("linear", net.mean_pool(x))
 
 
-def resnet50(shortcut_name: str, is_stride_in_3x3: bool) -> Twin:
-    def twin(net: Layers, x: X) -> X:
+def resnet50(shortcut_name: str, is_stride_in_3x3: bool) -> Port:
+    def port(net: Layers, x: X) -> X:
         x = net.relu(net.batch_norm("bn1", net.conv("conv1", x, stride=2, padding=3)))
         x = net.max_pool(x, 3, 2, padding=1)
         for stage, depth in enumerate((3, 4, 6, 3), start=1):
@@ -96,7 +96,7 @@ def resnet50(shortcut_name: str, is_stride_in_3x3: bool) -> Twin:
                 x = net.relu(net.add(y, shortcut))
         return net.linear("fc", net.mean_pool(x))
 
-    return twin
+    return port
 
 
 def _two_convs(net: Layers, name: str, x: X, stride: int) -> X:
@@ -108,7 +108,7 @@ def _projection(net: Layers, name: str, x: X, stride: int) -> X:
     return net.batch_norm(f"{name}.1", net.conv(f"{name}.0", x, stride))
 
 
-TWINS: dict[str, Twin] = {
+PORTS: dict[str, Port] = {
     "lenet5": lenet5,
     "small-cnn": small_cnn,
     **{f"resnet{depth}": cifar_resnet(depth) for depth in (8, 14, 20, 32, 44, 56, 110)},

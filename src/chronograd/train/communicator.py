@@ -1,6 +1,6 @@
 """What a rank needs of the others, and nothing else of the training code knows of: gradients averaged, numbers agreed on.
 
-`place.Alone` is a single rank: it does nothing. Others override what they must.
+`rank_context.Communicator` is that of a single rank: it does nothing. Others override what they must.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from torch.optim import Optimizer
 
 from chronograd.job import Communication, Job
 from chronograd.measure.waits import GradientClock
-from chronograd.train.place import Alone, Place
-from chronograd.train.where import GRADIENTS, HERE
+from chronograd.train.rank_context import Communicator, RankContext
+from chronograd.train.watchdog import GRADIENTS, WATCHDOG
 
-# Longer than `cluster.timeout_s`, after which chronograd.train.where says who is missing; libraries know that somebody is.
+# Longer than `cluster.timeout_s`, after which chronograd.train.watchdog says who is missing; libraries know that somebody is.
 LATER = 1.5
 LATER_S = 60.0
 MIB = 2**20
 
 
-def number_of_first(number: int, place: Place) -> int:
+def rank0_number(number: int, place: RankContext) -> int:
     """Rank 0's number, on every rank."""
-    return int(place.exchange.of_first(torch.tensor(number, device=place.device)))
+    return int(place.exchange.broadcast_from_rank0(torch.tensor(number, device=place.device)))
 
 
-def share_buffers(network: nn.Module, place: Place) -> None:
+def share_buffers(network: nn.Module, place: RankContext) -> None:
     """Give every rank the buffers of rank 0, such as running means, so that all evaluate one network."""
     buffers = [b for b in network.buffers() if b.is_floating_point()]
     if place.world_size == 1 or not buffers:
         return
-    flat = place.exchange.of_first(torch.cat([b.detach().reshape(-1).double() for b in buffers]))
+    flat = place.exchange.broadcast_from_rank0(torch.cat([b.detach().reshape(-1).double() for b in buffers]))
     for buffer, values in zip(buffers, torch.split(flat, [b.numel() for b in buffers]), strict=True):
         buffer.copy_(values.view_as(buffer))
 
 
-def exchange_of(job: Job, world_size: int) -> Alone:
+def communicator_of(job: Job, world_size: int) -> Communicator:
     """What PyTorch's own backends average gradients by."""
     if job.backend == "data_parallel":
-        return OverReplicas(job.cluster.count)
-    return OverTorch(job.communication, job.cluster.timeout_s) if world_size > 1 else Alone()
+        return DataParallelCommunicator(job.cluster.count)
+    return DDPCommunicator(job.communication, job.cluster.timeout_s) if world_size > 1 else Communicator()
 
 
-class OverReplicas(Alone):
+class DataParallelCommunicator(Communicator):
     """One rank whose network runs on several GPUs: torch.nn.DataParallel."""
 
     is_repeatable = False
@@ -60,11 +60,11 @@ class OverReplicas(Alone):
     def __init__(self, num_devices: int) -> None:
         self._num_devices = num_devices
 
-    def parallel(self, network: nn.Module, optimizer: Optimizer, place: Place) -> tuple[nn.Module, Optimizer]:
+    def parallel(self, network: nn.Module, optimizer: Optimizer, place: RankContext) -> tuple[nn.Module, Optimizer]:
         return nn.DataParallel(network, device_ids=list(range(self._num_devices))), optimizer
 
 
-class OverTorch(Alone):
+class DDPCommunicator(Communicator):
     """torch.distributed with DistributedDataParallel: NCCL on CUDA, gloo on the CPU.
 
     MASTER_ADDR and MASTER_PORT say where the ranks meet. Rank 0 listens there at the loopback interface only, if the address
@@ -78,10 +78,10 @@ class OverTorch(Alone):
         self._gradients: GradientClock | None = None
 
     @contextmanager
-    def joined(self, place: Place) -> Iterator[None]:
+    def process_group(self, place: RankContext) -> Iterator[None]:
         library = "nccl" if place.device.type == "cuda" else "gloo"
         device = place.device if library == "nccl" else None
-        with HERE.waiting("meeting of the ranks"):
+        with WATCHDOG.waiting("rendezvous"):
             dist.init_process_group(
                 library,
                 store=_loopback_store(place, self._timeout),
@@ -93,15 +93,15 @@ class OverTorch(Alone):
         yield
         dist.destroy_process_group()
 
-    def parallel(self, network: nn.Module, optimizer: Optimizer, place: Place) -> tuple[nn.Module, Optimizer]:
+    def parallel(self, network: nn.Module, optimizer: Optimizer, place: RankContext) -> tuple[nn.Module, Optimizer]:
         bucket_bytes = self._communication.bucket_bytes
-        with HERE.waiting("broadcast of weights"):
+        with WATCHDOG.waiting("broadcast of weights"):
             model = DistributedDataParallel(
                 network,
                 device_ids=[place.device.index] if place.device.type == "cuda" else None,
                 bucket_cap_mb=None if bucket_bytes is None else bucket_bytes / MIB,
             )
-        HERE.meets(
+        WATCHDOG.set_collectives(
             {"backward": GRADIENTS}
             | ({"forward": "broadcast of buffers"} if any(True for _ in network.buffers()) else {})
         )
@@ -113,35 +113,35 @@ class OverTorch(Alone):
             self._gradients = GradientClock(network.parameters())
         return model, optimizer
 
-    def settle(self, optimizer: Optimizer) -> None:
+    def wait_for_gradients(self, optimizer: Optimizer) -> None:
         """Backward returns when all is averaged; what follows the last gradient was waiting."""
         if self._gradients is not None:
             self.waited_s = self._gradients.take_s()
 
-    def apart(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None] | None:
+    def no_sync(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None] | None:
         assert isinstance(model, DistributedDataParallel)
         return model.no_sync()
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        with HERE.waiting("sum"):
+        with WATCHDOG.waiting("sum"):
             dist.all_reduce(values)
         return values
 
-    def of_first(self, values: torch.Tensor) -> torch.Tensor:
-        with HERE.waiting("broadcast"):
+    def broadcast_from_rank0(self, values: torch.Tensor) -> torch.Tensor:
+        with WATCHDOG.waiting("broadcast"):
             dist.broadcast(values, src=0)
         return values
 
-    def wait(self, place: Place) -> None:
-        with HERE.waiting("barrier"):
+    def wait(self, place: RankContext) -> None:
+        with WATCHDOG.waiting("barrier"):
             dist.barrier(device_ids=[place.device.index] if place.device.type == "cuda" else None)
 
 
-def _loopback_store(place: Place, timeout: timedelta) -> Any:
+def _loopback_store(place: RankContext, timeout: timedelta) -> Any:
     """Where ranks of one machine meet, out of reach of others; None where they meet elsewhere, by PyTorch's own store."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if not re.fullmatch(r"127\.[0-9.]+", address):
         return None
-    listener = socket.create_server((address, port), backlog=socket.SOMAXCONN).detach() if place.is_first else None
+    listener = socket.create_server((address, port), backlog=socket.SOMAXCONN).detach() if place.is_rank_zero else None
     stores: Any = dist  # they have no types
-    return stores.TCPStore(address, port, place.world_size, place.is_first, timeout, master_listen_fd=listener)
+    return stores.TCPStore(address, port, place.world_size, place.is_rank_zero, timeout, master_listen_fd=listener)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from chronograd.rundir import RunDir
-from chronograd.train import where
-from chronograd.train.where import GRADIENTS, Where, note_path, read_note
+from chronograd.train import watchdog
+from chronograd.train.watchdog import GRADIENTS, Watchdog, note_path, read_note
 
 
 @pytest.fixture
@@ -23,14 +23,14 @@ def run(tmp_path: Path) -> RunDir:
 @pytest.fixture(autouse=True)
 def _signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     """As often for every rank, as with one time-out."""
-    monkeypatch.setattr(where, "BEAT_LEAST_S", 0.3)
-    monkeypatch.setattr(where, "BEAT_MOST_S", 0.3)
+    monkeypatch.setattr(watchdog, "BEAT_LEAST_S", 0.3)
+    monkeypatch.setattr(watchdog, "BEAT_MOST_S", 0.3)
 
 
 def test_a_note_tells_part_step_and_collective(run: RunDir) -> None:
-    here = Where()
+    here = Watchdog()
     with run.step_writer(0) as lines, here.watch(run, 0, 2, 60, lines):
-        here.meets({"backward": GRADIENTS})
+        here.set_collectives({"backward": GRADIENTS})
         here.at("input", 7)
         note = read_note(note_path(run, 0))
         assert note is not None
@@ -51,7 +51,7 @@ def test_a_note_tells_part_step_and_collective(run: RunDir) -> None:
 
 
 def test_a_single_rank_notes_nothing(run: RunDir) -> None:
-    here = Where()
+    here = Watchdog()
     with run.step_writer(0) as lines, here.watch(run, 0, 1, 60, lines):
         here.at("input", 1)
         assert not note_path(run, 0).exists()
@@ -59,26 +59,26 @@ def test_a_single_rank_notes_nothing(run: RunDir) -> None:
 
 def test_a_note_takes_microseconds(run: RunDir) -> None:
     """A step notes six parts: far less than a thousandth of a step of 10 ms, were it not for a busy machine."""
-    here = Where()
+    here = Watchdog()
     with run.step_writer(0) as lines, here.watch(run, 0, 2, 60, lines):
         best_s = min(_seconds_of_notes(here, 2000) for _ in range(5)) / 2000
     assert best_s < 10e-6
 
 
-def _seconds_of_notes(here: Where, count: int) -> float:
+def _seconds_of_notes(here: Watchdog, count: int) -> float:
     start = time.perf_counter()
     for step in range(count):
         here.at("input", step)
     return time.perf_counter() - start
 
 
-def end_of_wait(run: RunDir, monkeypatch: pytest.MonkeyPatch, *others: Where | None) -> dict[str, Any]:
+def end_of_wait(run: RunDir, monkeypatch: pytest.MonkeyPatch, *others: Watchdog | None) -> dict[str, Any]:
     """What rank 0, which is in its third collective, writes after a second, where the others are as they are."""
     ended: list[int] = []
-    monkeypatch.setattr(where.os, "_exit", ended.append)
-    here = Where()
+    monkeypatch.setattr(watchdog.os, "_exit", ended.append)
+    here = Watchdog()
     with run.step_writer(0) as lines, here.watch(run, 0, 1 + len(others), 1.0, lines):
-        here.meets({"backward": GRADIENTS})
+        here.set_collectives({"backward": GRADIENTS})
         for step in (1, 2, 3):
             here.at("backward", step)
         deadline = time.monotonic() + 20
@@ -90,7 +90,7 @@ def end_of_wait(run: RunDir, monkeypatch: pytest.MonkeyPatch, *others: Where | N
 
 
 def test_the_rank_that_is_behind_is_blamed_not_one_that_waits_too(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits, behind = Where(), Where()
+    waits, behind = Watchdog(), Watchdog()
     with (
         run.step_writer(1) as one,
         run.step_writer(2) as two,
@@ -98,7 +98,7 @@ def test_the_rank_that_is_behind_is_blamed_not_one_that_waits_too(run: RunDir, m
         behind.watch(run, 2, 3, 60, two),
     ):
         for rank in (waits, behind):
-            rank.meets({"backward": GRADIENTS})
+            rank.set_collectives({"backward": GRADIENTS})
             rank.at("backward", 1)
             rank.at("backward", 2)
         behind.at("input", 3)
@@ -114,7 +114,7 @@ def test_a_rank_that_has_not_started_is_blamed_whatever_an_earlier_one_left(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MASTER_PORT", "1")
-    earlier = Where()
+    earlier = Watchdog()
     with run.step_writer(1) as lines, earlier.watch(run, 1, 2, 60, lines):
         for step in range(9):
             earlier.at("input", step)
@@ -127,9 +127,9 @@ def test_a_rank_that_has_not_started_is_blamed_whatever_an_earlier_one_left(
 
 
 def test_where_all_have_come_the_link_is_to_blame(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = Where()
+    other = Watchdog()
     with run.step_writer(1) as lines, other.watch(run, 1, 2, 1.0, lines):
-        other.meets({"forward": GRADIENTS})
+        other.set_collectives({"forward": GRADIENTS})
         for step in (1, 2, 3):
             other.at("forward", step)
         other.now = other.now._replace(since_s=time.monotonic() + 1000)  # it is not the one to say so here

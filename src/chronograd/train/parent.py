@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable
 
 # Set by a launcher that holds the other end of the rank's standard input open for as long as it lives.
-LEASH_VARIABLE = "CHRONOGRAD_LEASH"
+PARENT_VARIABLE = "CHRONOGRAD_LEASH"
 
 
-def hold_on(at_end: Callable[[], None] = lambda: None) -> None:
-    """If this process is on a leash, watch it from now on; `at_end` is called before it ends for want of its parent."""
+def exit_with_parent(at_end: Callable[[], None] = lambda: None) -> None:
+    """If a parent asked for it, watch for its end from now on; `at_end` is called before it ends for want of its parent."""
 
     def end_with_parent() -> None:
         while os.read(0, 4096):
@@ -19,5 +19,5 @@ def hold_on(at_end: Callable[[], None] = lambda: None) -> None:
         at_end()
         os._exit(1)
 
-    if os.environ.get(LEASH_VARIABLE):
+    if os.environ.get(PARENT_VARIABLE):
         threading.Thread(target=end_with_parent, daemon=True).start()
