@@ -22,7 +22,8 @@ from scipy.optimize import minimize
 from chronograd.errors import InputError
 from chronograd.fit.device import Sample, fit_calibration
 from chronograd.hardware.catalog import Device
-from chronograd.predict.calibration import CLASSES, Z80, Calibration, ClassRate, from_datasheet
+from chronograd.predict.calibration import CLASSES, Calibration, ClassRate, from_datasheet
+from chronograd.record import Z80
 from chronograd.trace import DTYPE_BYTES, MATRIX_KINDS, Affine, Operator, Storage, Tensor, Trace
 
 BATCH = -1  # in a shape: the dimension that grows with the batch

@@ -18,9 +18,10 @@ from chronograd.count.cache import cached_trace
 from chronograd.hardware.catalog import Device
 from chronograd.measure import environment
 from chronograd.models import registry
-from chronograd.predict.calibration import Z80, Calibration
+from chronograd.predict.calibration import Calibration
 from chronograd.predict.compute import operator_seconds, phase_seconds
 from chronograd.predict.relatives import calibration_for
+from chronograd.record import Z80
 
 NETWORKS = (
     *("torchvision:" + n for n in (

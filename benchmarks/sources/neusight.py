@@ -31,9 +31,10 @@ from chronograd.count.cache import cached_trace
 from chronograd.fit.device import Sample, fit_calibration
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Node
-from chronograd.predict.calibration import Z80, Calibration, from_datasheet
+from chronograd.predict.calibration import Calibration, from_datasheet
 from chronograd.predict.collectives import ring
 from chronograd.predict.compute import Work
+from chronograd.record import Z80
 from chronograd.trace import Trace
 
 NUM_KERNELS = 50

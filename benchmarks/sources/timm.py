@@ -17,8 +17,9 @@ from chronograd.calibrate.tables import Timed, fit_table, join, prior_of, ratios
 from chronograd.errors import InputError, NotFoundError
 from chronograd.fit.tables import Table, read_table, shuffled
 from chronograd.hardware import catalog
-from chronograd.predict.calibration import Z80, Calibration
+from chronograd.predict.calibration import Calibration
 from chronograd.predict.relatives import CARRIED_EXPONENT, CARRIED_SPREAD, NEAR_SD
+from chronograd.record import Z80
 
 CALIBRATE, PREDICT, SEEDS = 25, 250, 5
 # By (is training, kind of device): alone, with the other layout's prior, with residuals carried.

@@ -49,11 +49,10 @@ def count(network: JobLike | Trace | nn.Module, *overrides: str, batch: int | No
     Raises: NotFoundError, InputError, TraceError, MissingExtraError without torch.
     """
     from chronograd.count import answer
-    from chronograd.predict.memory import optimizer_kind
 
     trace, job = _trace(network, overrides, options)
     share = 1 if job is None else -(-job.training.batch // job.cluster.count)
-    kind = None if job is None else optimizer_kind(job.training.optimizer, job.training.momentum)
+    kind = None if job is None else job.training.optimizer_kind
     return answer.count(trace, batch or share, optimizer or kind or "sgd-momentum", with_work=with_work)
 
 

@@ -230,6 +230,11 @@ class Training(_Section):
         """Images that a step computes on, over all ranks: the batch, each sample as often as it is copied."""
         return self.batch * self.augmentation.copies
 
+    @property
+    def optimizer_kind(self) -> str:
+        """Which state the optimizer keeps: the key of `predict.memory.OPTIMIZER_STATES`."""
+        return "sgd-momentum" if self.optimizer == "sgd" and self.momentum > 0 else self.optimizer
+
 
 class Cluster(_Section):
     """What it runs on."""

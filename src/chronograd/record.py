@@ -25,7 +25,9 @@ from chronograd.errors import FileFormatError, InputError
 
 FORMAT = "chronograd-record"
 VERSION = 1
-INTERVAL = (0.1, 0.9)  # `low` and `high` of every quantity that is a belief: quantiles, the middle 80 %
+INTERVAL = (0.1, 0.9)  # quantiles: `low` and `high` of every quantity, an 80 % interval
+Z80 = 1.2816  # standard deviations from the middle to either bound of an 80 % interval of a normal distribution
+WARMUP = 5  # first steps of every start, which pay for what libraries set up on first use; left out of step times
 
 # The parts of a step, in the order they happen. Their sum is the step time.
 STEP_PARTS = {
@@ -36,6 +38,8 @@ STEP_PARTS = {
     "communication_exposed_s": "exposed communication",
     "update_s": "update",
 }
+# Those that a rank measures of its own; exposed communication follows from steps with and without it, or from its wait.
+OWN_PARTS = tuple(name for name in STEP_PARTS if name != "communication_exposed_s")
 # Every quantity a record may have: what it is, and its unit. Backends may add others.
 QUANTITIES = {
     "step_time_s": ("step time", "s"),
@@ -101,7 +105,7 @@ class Quantity(BaseModel):
         """
         if len(samples) == 0:
             return cls.missing(unit, "no sample was taken")
-        low, high = np.quantile(samples, [0.1, 0.9])
+        low, high = np.quantile(samples, INTERVAL)
         mean = float(np.mean(samples))
         std = float(np.std(samples, ddof=1)) if len(samples) > 1 else None
         return cls(value=mean, unit=unit, low=float(low), high=float(high), n=len(samples), std=std, source=source)

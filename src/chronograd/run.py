@@ -22,7 +22,6 @@ from chronograd.job import Job, changed
 from chronograd.launch import jobs
 from chronograd.measure import environment
 from chronograd.plan.elsewhere import elsewhere, plan_section
-from chronograd.predict.memory import optimizer_kind
 from chronograd.predict.prediction import predict
 from chronograd.record import Record
 from chronograd.report.loop import Loop, prediction_words
@@ -50,7 +49,7 @@ def run_loop(job: Job, say: Say, bar: Bar, parent: Path) -> Loop:
     """
     jobs.check(job)
     data, trace = card(job.data), trace_job(job)
-    optimizer = optimizer_kind(job.training.optimizer, job.training.momentum)
+    optimizer = job.training.optimizer_kind
     loop = Loop(job, summary(trace, job.training.batch, optimizer))
     macs, flops = si(trace.macs(), "MAC"), si(trace.flops(job.training.batch), "FLOP")
     say(

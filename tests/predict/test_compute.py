@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from chronograd.predict.speedup import scaling_table
 
 from chronograd import job as jobs
 from chronograd.errors import FileFormatError, InputError
@@ -16,7 +17,6 @@ from chronograd.predict.compute import Work, operator_seconds, update_seconds
 from chronograd.predict.memory import peak_memory
 from chronograd.predict.prediction import predict, predict_step, setting_of
 from chronograd.predict.relatives import calibration_for
-from chronograd.predict.speedup import scaling_table
 from chronograd.record import STEP_PARTS
 from chronograd.trace import ZERO, Affine, Operator, Storage, Tensor, Trace
 

@@ -17,7 +17,7 @@ from chronograd.hardware import catalog
 from chronograd.job import Training
 from chronograd.measure.memory import cpu_tensor_peak_bytes
 from chronograd.predict.checkpointing import blocks, is_recomputed, lifetimes
-from chronograd.predict.memory import OPTIMIZER_STATES, Memory, footprint, optimizer_kind, peak_memory, reserve_bytes
+from chronograd.predict.memory import OPTIMIZER_STATES, Memory, footprint, peak_memory, reserve_bytes
 from chronograd.predict.zero import gather_exposed_s, traffic_factor
 from chronograd.trace import Affine, Storage, Trace
 from chronograd.trace import Tensor as TraceTensor
@@ -152,14 +152,13 @@ def test_a_running_mean_is_one_more_copy_of_parameters_and_buffers() -> None:
 )
 def test_optimizers_keep_as_many_states_as_torch_does(optimizer: str, momentum: float) -> None:
     layer = nn.Linear(7, 5)
-    made = make_optimizer(
-        layer, Training.model_validate({"optimizer": optimizer, "momentum": momentum, "nesterov": False})
-    )
+    training = Training.model_validate({"optimizer": optimizer, "momentum": momentum, "nesterov": False})
+    made = make_optimizer(layer, training)
     layer(torch.ones(1, 7)).sum().backward()
     made.step()
     state = made.state[layer.weight].values()
     num_states = sum(isinstance(value, Tensor) and value.shape == layer.weight.shape for value in state)
-    assert OPTIMIZER_STATES[optimizer_kind(optimizer, momentum)] == num_states
+    assert OPTIMIZER_STATES[training.optimizer_kind] == num_states
 
 
 # -- against torch ----------------------------------------------------------------------------------------

@@ -24,8 +24,8 @@ from chronograd.errors import InputError
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Link, Source
 from chronograd.measure import environment
-from chronograd.predict.calibration import Z80
 from chronograd.predict.collectives import ALPHA_BETA, bandwidths
+from chronograd.record import Z80
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 MESSAGE_BYTES = (4_096, 32_768, 262_144, 1_048_576, 4_194_304, 16_777_216)

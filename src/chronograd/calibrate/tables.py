@@ -16,9 +16,10 @@ from chronograd.errors import ChronogradError, InputError
 from chronograd.fit.device import Sample, fit_calibration
 from chronograd.fit.tables import Row, Table, shuffled
 from chronograd.hardware.catalog import Device
-from chronograd.predict.calibration import CLASSES, FAMILIES, Z80, Calibration
+from chronograd.predict.calibration import CLASSES, FAMILIES, Calibration
 from chronograd.predict.compute import Work
 from chronograd.predict.relatives import assumed_for, sheet_for
+from chronograd.record import Z80
 
 # A network of the same name whose parameters differ by more than this is another network: a changed default, or one
 # that was fused before it was timed. Tables round to 10,000.

@@ -58,11 +58,10 @@ def _trace(network: str, overrides: tuple[str, ...], settings: dict[str, Any]) -
     """The trace, the batch it is wanted at, and the job's optimizer if there is a job."""
     if network.endswith((".yaml", ".yml")):
         from chronograd.data.trace_job import trace_job
-        from chronograd.predict.memory import optimizer_kind
 
         job = common.read_job(network, overrides)
         per_rank = -(-job.training.batch // job.cluster.count)
-        return trace_job(job), per_rank, optimizer_kind(job.training.optimizer, job.training.momentum)
+        return trace_job(job), per_rank, job.training.optimizer_kind
     if network.endswith((".json", ".json.gz")):
         from chronograd.trace import Trace
 

@@ -27,12 +27,11 @@ import numpy as np
 from scipy import stats
 
 from chronograd.errors import InputError, NotFoundError
-from chronograd.record import QUANTITIES, Quantity, Record
+from chronograd.record import QUANTITIES, Z80, Quantity, Record
 from chronograd.units import quantity
 
 CONFIDENCE = 0.95
 # The middle 80 % of a normal distribution is as wide as this many standard deviations.
-MIDDLE_80 = 2 * 1.2816
 # A step's spread stands for that of what is computed from it.
 SPREAD_OF = {"throughput_samples_per_s": "step_time_s", "achieved_flops_per_s": "step_time_s"}
 BETTER_HIGH = {"throughput_samples_per_s", "achieved_flops_per_s", "mfu", "ppp", "test_accuracy"}
@@ -229,7 +228,7 @@ def _spread(condition: Condition, record: Record) -> float | None:
 def _deviation(found: Quantity) -> float | None:
     if found.std is not None:
         return found.std
-    return None if found.low is None or found.high is None else (found.high - found.low) / MIDDLE_80
+    return None if found.low is None or found.high is None else (found.high - found.low) / (2 * Z80)
 
 
 def _half_width(

@@ -15,7 +15,7 @@ from chronograd.doctor.finding import Finding, State
 from chronograd.errors import ChronogradError
 from chronograd.hardware import catalog
 from chronograd.job import Job
-from chronograd.predict.memory import Memory, footprint, optimizer_kind, reserve_bytes
+from chronograd.predict.memory import Memory, footprint_of_job, reserve_bytes
 from chronograd.train.rank_context import check_machine
 from chronograd.units import si
 
@@ -58,14 +58,7 @@ def _bytes(job: Job, on_gpu: bool) -> dict[str, Any]:
     from chronograd.data.trace_job import trace_job
 
     training, count = job.training, job.cluster.count
-    table = footprint(
-        trace_job(job),
-        optimizer_kind(training.optimizer, training.momentum),
-        world_size=count,
-        activation_checkpointing=training.activation_checkpointing,
-        precision=training.precision,
-        has_average=training.ema_decay > 0,
-    )
+    table = footprint_of_job(trace_job(job), job)
     images = training.images_per_step if job.backend == "parameter_server" else -(-training.images_per_step // count)
     peak: Memory = table.at(-(-images // training.accumulation))
     kept = peak.parameters + peak.buffers

@@ -17,12 +17,9 @@ import numpy as np
 
 from chronograd import job as jobs
 from chronograd.errors import ChronogradError
-from chronograd.record import Record
+from chronograd.record import OWN_PARTS, WARMUP, Record
 from chronograd.rundir import RunDir, StepLog
 
-# First steps of a training run, which are slower: memory is found, caches are cold.
-WARMUP = 5
-PARTS = ("input_s", "transfer_s", "forward_s", "backward_s", "update_s")
 # Ranks of a record are alike, so that two stand for all.
 MOST_COPIES = 2
 # Backward has twice the FLOPs of forward, and is seldom more than a quarter slower than that; longer, it was waiting.
@@ -37,7 +34,7 @@ class Rank:
 
     Attributes:
         step_s: whole steps. `input_s`: until a batch is there. `wait_s`: for other ranks after its own last gradient.
-        parts: of PARTS, those that are known; backward includes the wait.
+        parts: of OWN_PARTS, those that are known; backward includes the wait.
         start, ready, work, end, what_if_…: events; empty where there is none.
         launch_s: of a profiled step, what went to launching work rather than to work; empty where not profiled.
         warmup_excess_s: what the first steps took longer than later ones, together, such as for a compiler.
@@ -193,7 +190,7 @@ def of_record(record: Record, name: str) -> Evidence:
     on_processor = record.cluster.get("ran_on") and record.cluster["ran_on"] == environment.get("processor")
     start = {"device": "cpu" if on_processor else "", "threads": record.cluster.get("threads")}
     exposed_s, backward_s = mean("communication_exposed_s"), mean("backward_s")
-    parts = {part: mean(part) for part in PARTS} | {"backward_s": backward_s + np.nan_to_num(exposed_s)}
+    parts = {part: mean(part) for part in OWN_PARTS} | {"backward_s": backward_s + np.nan_to_num(exposed_s)}
     rank = Rank(np.array([step_s]), mean("input_s") + np.nan_to_num(mean("transfer_s")), exposed_s, parts, start=start)
     world = max(1, int(record.cluster.get("count") or 1))
     batch = record.job.get("training", {}).get("batch")
@@ -249,7 +246,7 @@ def _timed(log: StepLog, kind: Kind) -> dict[int, Line]:
         apart = after.get(line["step"] + 1, {})
         if "exchange_wait_s" not in line and apart.get("mode") == "no_exchange":
             line["exchange_wait_s"] = max(0.0, _work_s(line) - _work_s(apart))
-        line.setdefault("step_time_s", sum(_number(line.get(part), 0.0) for part in PARTS))
+        line.setdefault("step_time_s", sum(_number(line.get(part), 0.0) for part in OWN_PARTS))
         if _number(line["step_time_s"]) > 0:
             found[line["step"]] = line
     return found
@@ -259,7 +256,7 @@ def _rank(lines: Sequence[Line], log: StepLog) -> Rank:
     def column(name: str) -> np.ndarray:
         return np.array([_number(line.get(name)) for line in lines])
 
-    parts = {name: column(name) for name in PARTS if any(name in line for line in lines)}
+    parts = {name: column(name) for name in OWN_PARTS if any(name in line for line in lines)}
     input_s = parts.get("input_s", np.full(len(lines), np.nan)) + parts.get("transfer_s", 0.0)
     events = {event["event"]: event for event in log.events}
     return Rank(

@@ -16,8 +16,9 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from chronograd.errors import InputError
-from chronograd.predict.calibration import CLASSES, Z80, Calibration, ClassRate
+from chronograd.predict.calibration import CLASSES, Calibration, ClassRate
 from chronograd.predict.compute import Terms, Work
+from chronograd.record import Z80
 
 # Log errors beyond this count linearly, not squared.
 _ROBUST_AT = 0.1

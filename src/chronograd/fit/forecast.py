@@ -22,7 +22,7 @@ from chronograd.fit.curves import TINY
 from chronograd.fit.learning_curves import LearningCurve
 from chronograd.fit.loss import MIN_POINTS, LossModel, best_of, family_errors, fit_loss
 from chronograd.fit.published_curves import Published, published, weighted_quantiles
-from chronograd.predict.calibration import Z80
+from chronograd.record import Z80
 
 # Of log(level) beyond what published runs differ by: so that the middle 80 % held four of five levels of teams left out.
 LEVEL_SIGMA = 0.25

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.record import STEP_PARTS, Quantity
+from chronograd.record import INTERVAL, OWN_PARTS, STEP_PARTS, Quantity
 from chronograd.rundir import RunDir
 
 Line = dict[str, Any]
-OWN_PARTS = tuple(name for name in STEP_PARTS if name != "communication_exposed_s")
 NOT_MEASURED = {
     "communication_overlapped_s": "hidden behind backward; only the exposed part is timed, the rest needs a profiler",
     "mfu": "needs the FLOPs of a step and the peak of the device",
@@ -157,7 +156,7 @@ def _waits(ranks: Mapping[int, Sequence[Line]], alone: Sequence[Line], source: s
 
 def _exposed(differences: Sequence[float]) -> Quantity:
     """Median, floored at zero; the bounds are the 10th and 90th percentile, floored too."""
-    low, middle, high = (max(0.0, float(v)) for v in np.quantile(differences, [0.1, 0.5, 0.9]))
+    low, middle, high = (max(0.0, float(v)) for v in np.quantile(differences, [INTERVAL[0], 0.5, INTERVAL[1]]))
     source = (
         "forward and backward with exchange minus without, in neighbouring steps of one run: "
         "median difference, floored at 0; waiting for a slower rank included"

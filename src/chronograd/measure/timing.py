@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from chronograd.record import WARMUP
+
 
 @dataclass(frozen=True)
 class Timing:
     """After `warmup` steps, `num_steps`, or as many as fit in `seconds`."""
 
-    warmup: int = 5
+    warmup: int = WARMUP
     num_steps: int = 30
     seconds: float = 60.0
 

@@ -37,7 +37,7 @@ from chronograd.errors import InputError, NotFoundError, RunError
 from chronograd.job import Job
 from chronograd.measure import environment, process, result
 from chronograd.measure.memory import PeakMemory
-from chronograd.record import Record
+from chronograd.record import OWN_PARTS, WARMUP, Record
 from chronograd.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -46,10 +46,9 @@ if TYPE_CHECKING:
     from chronograd.measure.watched import Watched
 
 PathLike = str | os.PathLike[str]
-WARMUP = 5
 WAIT_FOR_RANK_0_S = 60.0
 # What a user may mark, and the quantity it becomes.
-PARTS = {name.removesuffix("_s"): name for name in result.OWN_PARTS} | {"communication": "exchange_wait_s"}
+PARTS = {name.removesuffix("_s"): name for name in OWN_PARTS} | {"communication": "exchange_wait_s"}
 
 
 def record(

@@ -16,7 +16,7 @@ from chronograd.fit.published_curves import published
 from chronograd.fit.schedule import schedule_of
 from chronograd.job import Job
 from chronograd.plan.goal import SEED_SIGMA, SamplesToTarget
-from chronograd.predict.calibration import Z80
+from chronograd.record import Z80
 from chronograd.rundir import RunDir, is_run_dir
 
 Scale = tuple[float, float, float] | None

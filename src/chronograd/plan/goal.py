@@ -22,8 +22,8 @@ from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.job import Job
 from chronograd.predict.batch_size import steps_factor
-from chronograd.predict.calibration import Z80
 from chronograd.predict.prediction import price_of
+from chronograd.record import Z80
 
 Kind = Literal["on-demand", "spot"]
 KINDS: tuple[Kind, ...] = ("on-demand", "spot")

@@ -17,7 +17,7 @@ from chronograd.hardware.catalog import Device
 from chronograd.job import Job
 from chronograd.predict.calibration import Calibration, calibrations
 from chronograd.predict.compute import sigma_log
-from chronograd.predict.memory import Memory, footprint, optimizer_kind, reserve_bytes
+from chronograd.predict.memory import Memory, footprint_of_job, reserve_bytes
 from chronograd.predict.prediction import Setting, footprint_of, price_of, rank_work, setting_of, with_others
 from chronograd.trace import Trace
 
@@ -131,16 +131,8 @@ def largest_batch(
 
     Raises: InputError for a trace of one batch, and where memory does not grow with the batch.
     """
-    device, training = catalog.device(job.cluster.device), job.training
-    lines = footprint(
-        trace,
-        optimizer_kind(training.optimizer, training.momentum),
-        world_size=job.cluster.count,
-        zero_stage=training.zero_stage,
-        activation_checkpointing=training.activation_checkpointing,
-        precision=training.precision,
-        has_average=training.ema_decay > 0,
-    )
+    device = catalog.device(job.cluster.device)
+    lines = footprint_of_job(trace, job)
     capacity = device.memory_bytes if capacity_bytes is None else capacity_bytes
     kept = reserve_bytes(device) if reserve is None else reserve
     batch = lines.largest_batch(capacity - kept)

@@ -29,8 +29,6 @@ FAMILIES = (
 # A class is a family of operators in one direction; the gradients of a convolution are other kernels than the
 # convolution itself.
 CLASSES = tuple(f"{family}.{phase}" for family in FAMILIES for phase in PHASES[:2])
-# z of the middle 80 % of a normal distribution.
-Z80 = 1.2816
 
 
 @dataclass(frozen=True)

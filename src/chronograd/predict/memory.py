@@ -13,6 +13,7 @@ import numpy as np
 
 from chronograd.errors import InputError
 from chronograd.hardware.catalog import Device
+from chronograd.job import Job
 from chronograd.predict.checkpointing import Lifetime, blocks, lifetimes
 from chronograd.predict.traffic import traffic
 from chronograd.trace import MATRIX_KINDS, Affine, Storage, Trace
@@ -100,15 +101,6 @@ def reserve_bytes(device: Device) -> int:
     return _RESERVE_BYTES[device.kind]
 
 
-def optimizer_kind(optimizer: str, momentum: float) -> str:
-    """Key of OPTIMIZER_STATES for a training configuration.
-
-    >>> optimizer_kind("sgd", 0.9)
-    'sgd-momentum'
-    """
-    return "sgd-momentum" if optimizer == "sgd" and momentum > 0 else optimizer
-
-
 def footprint(
     trace: Trace,
     optimizer: str = "sgd-momentum",
@@ -163,6 +155,20 @@ def footprint(
         state = (*trace.parameters().values(), *trace.buffers().values())
         table[3] += sum((np.array(trace.storages[t.storage].bytes) for t in state), np.zeros(2))
     return Footprint(table)
+
+
+def footprint_of_job(trace: Trace, job: Job) -> Footprint:
+    """Memory of a rank of a job, at any batch. Raises as `footprint`."""
+    training = job.training
+    return footprint(
+        trace,
+        training.optimizer_kind,
+        world_size=job.cluster.count,
+        zero_stage=training.zero_stage,
+        activation_checkpointing=training.activation_checkpointing,
+        precision=training.precision,
+        has_average=training.ema_decay > 0,
+    )
 
 
 def peak_memory(trace: Trace, batch: int, optimizer: str = "sgd-momentum") -> Memory:

@@ -16,7 +16,7 @@ from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Link
 from chronograd.job import Job, resolved, scaled, steps_per_epoch
 from chronograd.predict import paleo
-from chronograd.predict.calibration import DATASHEET_SIGMA, Z80, Calibration, from_datasheet
+from chronograd.predict.calibration import DATASHEET_SIGMA, Calibration, from_datasheet
 from chronograd.predict.checkpointing import is_recomputed
 from chronograd.predict.collectives import Amount, Topology, algorithm_named
 from chronograd.predict.compute import (
@@ -27,12 +27,12 @@ from chronograd.predict.compute import (
     sigma_log,
     update_seconds,
 )
-from chronograd.predict.memory import Footprint, Memory, footprint, optimizer_kind, reserve_bytes
+from chronograd.predict.memory import Footprint, Memory, footprint, reserve_bytes
 from chronograd.predict.relatives import CARRIED_SPREAD, calibration_for
 from chronograd.predict.roofline import Roofline, roofline
 from chronograd.predict.scaling import Bucket, Communication, exchange, input_stall_s, straggler_wait_s, topology_of
 from chronograd.predict.zero import gather_exposed_s, traffic_factor
-from chronograd.record import QUANTITIES, STEP_PARTS, Quantity, Record
+from chronograd.record import QUANTITIES, STEP_PARTS, Z80, Quantity, Record
 from chronograd.trace import Trace
 
 # A batch kept in memory is gathered sample by sample: each byte is read and written once, at this share of
@@ -144,7 +144,7 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
         topology_of(device, cluster.count, cluster.per_node, cluster.link, cluster.intra_link),
         algorithm_named(algorithm or "ring"),
         -(-job.training.images_per_step // cluster.count),
-        optimizer_kind(job.training.optimizer, job.training.momentum),
+        job.training.optimizer_kind,
         job.training.activation_checkpointing,
         job.training.zero_stage,
         _spread_of(device) if cluster.step_sigma_log is None else cluster.step_sigma_log,

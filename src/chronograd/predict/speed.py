@@ -29,7 +29,7 @@ from typing import Any, Literal
 import numpy as np
 
 from chronograd.errors import InputError
-from chronograd.predict.calibration import Z80
+from chronograd.record import Z80
 
 Mode = Literal["synchronous", "asynchronous", "all-reduce"]
 Array = np.ndarray

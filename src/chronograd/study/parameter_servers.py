@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from chronograd.predict.staleness import NS, Duration, Learner, Updates, of_pushes, simulate
+from chronograd.record import WARMUP
 from chronograd.rundir import RunDir
 from chronograd.study.results import Row
 
@@ -18,7 +19,6 @@ COUNTED, AT_ONCE, WITH_GAP = "counted", "simulated, reads at once", "simulated, 
 PARTS = ("pull_s", "compute_s", "push_s")
 # Of Updates, one value a gradient.
 COLUMNS = ("learner", "index", "read_ns", "pulled_ns", "computed_ns", "pushed_ns", "applied_ns", "update", "staleness")
-WARMUP = 5  # updates of each learner, which are left out
 DRAWN = 40  # gradients of a run in its picture
 PAUSE_S = 0.01  # a slow learner is stopped this long at a time
 

@@ -11,8 +11,8 @@ import numpy as np
 from chronograd.fit.speed import FittedSpeed, fit_speed
 from chronograd.job import from_dict
 from chronograd.plan.goal import SEED_SIGMA, SamplesToTarget
-from chronograd.predict.calibration import Z80
 from chronograd.predict.speed import NUM_COEFFICIENTS, OPTIMUS_RESNET50, SpeedModel, time_to_target
+from chronograd.record import Z80
 from chronograd.study.results import Row, Settings
 from chronograd.study.rows import plural
 

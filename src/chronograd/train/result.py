@@ -13,14 +13,12 @@ from chronograd.errors import RunError
 from chronograd.fit.noise_scale import NoiseLog
 from chronograd.job import Job
 from chronograd.measure import result
-from chronograd.record import Curve, Quantity, Record
+from chronograd.record import WARMUP, Curve, Quantity, Record
 from chronograd.rundir import RunDir, StepLog
 from chronograd.train.interruptions import Interruptions, interruptions
 from chronograd.units import seconds
 
 CLOCK = "training clock: input to update of every step; evaluation and checkpoints apart"
-# The first steps pay for what libraries set up on first use, as in chronograd.measure.steps.Timing.
-WARMUP = 5
 # Clocks of two nodes, of which the second goes on with a run, may differ by less.
 LEAST_SET_BACK_S = 1.0
 WITHOUT_WARMUP = f"without the first {WARMUP} steps of each start"
