@@ -17,6 +17,7 @@ from chronograd.plan.goal import Goal
 from chronograd.plan.largest import Edge, Probe, Trial, find_edge, largest_batches
 
 TRACE = trace_network("lenet5")
+SAMPLES = 10**10  # of any batch here, many
 DEVICES = [catalog.device("v100"), catalog.device("t4")]
 
 
@@ -26,16 +27,16 @@ def job(price: float | None = None) -> Job:
 
 
 def test_settings_name_the_cheapest_and_the_fastest_of_all_that_fit() -> None:
-    answer = list_settings(TRACE, job(2.0), DEVICES, [1, 4], [32, 64])
+    answer = list_settings(TRACE, job(2.0), DEVICES, [1, 4], [32, 64], samples=SAMPLES)
     rows = answer.as_data()["settings"]
     cheapest = min(rows, key=lambda row: row["usd_per_million_samples"])
     fastest = max(rows, key=lambda row: row["throughput_samples_per_s"])
     for row in (cheapest, fastest):
         assert f"{row['count']} × {row['device']}, batch {row['batch_per_device']} each" in answer.sections[0].takeaway
-    short = list_settings(TRACE, job(2.0), DEVICES, [1, 4], [32, 64], most=1)
+    short = list_settings(TRACE, job(2.0), DEVICES, [1, 4], [32, 64], samples=SAMPLES, most=1)
     assert short.sections[0].takeaway == answer.sections[0].takeaway
-    assert short.as_data() == {"settings": rows[:1], "evaluated": 8, "fit": 8}
-    nothing = list_settings(TRACE, job(), DEVICES, [1], [10**9])
+    assert short.as_data() == {"settings": rows[:1], "evaluated": 8, "fit": 8, "too_large_for_the_data": 0}
+    nothing = list_settings(TRACE, job(), DEVICES, [1], [10**9], samples=SAMPLES)
     assert nothing.sections[0].takeaway.startswith("No setting fits in memory")
 
 
@@ -46,7 +47,7 @@ def test_devices_without_a_name_are_gpus_of_the_precision() -> None:
 
 def test_a_goal_says_what_to_take_first_and_shows_the_front() -> None:
     effort = of_epochs(10, 1000, 32)
-    answer = reach_goal(TRACE, job(2.0), DEVICES, [1, 2], [32], effort=effort, goal=Goal(50.0, 3600.0))
+    answer = reach_goal(TRACE, job(2.0), DEVICES, [1, 2], [32], samples=SAMPLES, effort=effort, goal=Goal(50.0, 3600.0))
     (section,) = answer.sections
     chosen = answer.as_data()["chosen"]
     name = f"{chosen['count']} × {chosen['device']}, batch {chosen['batch_per_device']} each, {chosen['prices']}"
@@ -57,7 +58,7 @@ def test_a_goal_says_what_to_take_first_and_shows_the_front() -> None:
     pareto_front, taken = panel.series
     assert list(pareto_front.x) == [row["hours"] for row in section.rows()]
     assert (list(taken.x), list(taken.y)) == ([chosen["hours"]], [chosen["dollars"]])
-    missed = reach_goal(TRACE, job(2.0), DEVICES, [1], [32], effort=effort, goal=Goal(deadline_s=1e-3))
+    missed = reach_goal(TRACE, job(2.0), DEVICES, [1], [32], samples=SAMPLES, effort=effort, goal=Goal(deadline_s=1e-3))
     assert missed.sections[0].takeaway.startswith("Nothing fits with 80 %: the likeliest is ")
     assert "It would take a deadline of " in missed.sections[0].lines[0]
 
