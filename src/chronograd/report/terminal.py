@@ -49,7 +49,7 @@ def plain_console() -> Console:
 
 def _show(screen: Console, section: Section) -> None:
     screen.print(Text(section.title, style="bold"), soft_wrap=True)
-    for sentence in (section.intro, section.takeaway, *section.lines):
+    for sentence in (section.takeaway, *section.lines, section.intro):
         if sentence:
             _prose(screen, sentence)
     if section.table is not None and section.table.rows:
