@@ -64,7 +64,7 @@ def test_it_leads_a_session_and_a_signal_is_its_exit_status(endless: RunDir, for
         assert process.wait(60) == process.poll() == process.returncode == -signal.SIGKILL
 
 
-def test_it_ends_with_the_process_that_holds_its_leash(endless: RunDir, fork_server: Server) -> None:
+def test_it_ends_with_the_process_that_started_it(endless: RunDir, fork_server: Server) -> None:
     with started(fork_server.popen, endless.path, **{PARENT_VARIABLE: "1"}) as process:
         process.stdin.close()
         assert process.wait(60) == 1

@@ -117,4 +117,4 @@ def test_a_fitted_speed_model_forecasts_other_pairs(tmp_path: Path, capsys: pyte
     (forecast,) = found["forecasts"]
     assert forecast["low"] < forecast["steps_per_s"] == pytest.approx(0.03986, rel=0.005)
     assert main(["fit", "speed", str(table)]) == 0
-    assert "asynchronous speed, 6 points" in capsys.readouterr().out
+    assert "Asynchronous speed, 6 points" in capsys.readouterr().out

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from chronograd.predict.speedup import scaling_table
 
 from chronograd import job as jobs
+from chronograd.compare.scaling import predict_scaling
 from chronograd.errors import FileFormatError, InputError
 from chronograd.hardware import catalog
 from chronograd.predict.calibration import CLASSES, Calibration, ClassRate, from_datasheet
@@ -136,7 +136,7 @@ def test_rates_are_those_of_the_samples_that_are_trained(batch: int, count: int,
     peak = record.provenance["peak_flops_per_s"]
     assert record.value("mfu") * peak * step_s * count == pytest.approx(flops, rel=1e-6)
     assert record.provenance["flops_per_step_per_rank"] == pytest.approx(flops / count, rel=1e-6)
-    row = scaling_table(trace, job, [count])[0]
+    (row,) = predict_scaling(trace, [job], [count], "strong").data["rows"]
     assert row["throughput_samples_per_s"] == pytest.approx(images / step_s)
 
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import uniform_filter1d
-from scipy.stats import linregress
 from scipy.stats import t as student
 
 from chronograd.errors import InputError, NotFoundError
@@ -330,11 +329,14 @@ def slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:
     >>> slope([1, 2, 4], [1, 4, 16])
     (2.0, 2.0, 2.0)
     """
-    if len(x) < 3 or len(set(x)) < 2:
-        raise InputError(f"{len(x)} points make no slope with an interval", "give at least 3, at different x")
-    line = linregress(np.log(x), np.log(y))
-    error = float(line.stderr * student.ppf(INTERVAL[1], len(x) - 2))
-    return round(float(line.slope), 9), round(float(line.slope) - error, 9), round(float(line.slope) + error, 9)
+    u, v = np.log(x), np.log(y)
+    u, v = u - u.mean(), v - v.mean()
+    if len(u) < 3 or float(u @ u) < TINY:
+        raise InputError(f"{len(u)} points make no slope with an interval", "give at least 3, at different x")
+    found = float(u @ v / (u @ u))
+    rest = float(((v - found * u) ** 2).sum())  # exact points: 0, where scipy's linregress has no deviation
+    error = math.sqrt(rest / (len(u) - 2) / float(u @ u)) * float(student.ppf(INTERVAL[1], len(u) - 2))
+    return round(found, 9), round(found - error, 9), round(found + error, 9)
 
 
 def _columns(runs: Sequence[Run], features: Sequence[str]) -> list[tuple[str, str | None]]:
