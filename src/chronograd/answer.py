@@ -5,12 +5,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from chronograd import files
+from chronograd.errors import FileFormatError, InputError
 from chronograd.figure import Figure
-from chronograd.record import Record
+from chronograd.record import Record, write_json
+
+FORMAT = "chronograd-answer"
+VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -107,6 +114,59 @@ class Answer:
             "sections": [{"title": s.title, "takeaway": s.takeaway, "data": list(s.rows())} for s in self.sections],
             "notes": list(self.notes),
         }
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON, so that a report can hold it; drawings that are no data are left out. Raises InputError."""
+        sections = []
+        for section in self.sections:
+            fields = {f.name: getattr(section, f.name) for f in dataclasses.fields(section) if f.name != "figure_svg"}
+            table = None if section.table is None else {**vars(section.table), "right": sorted(section.table.right)}
+            figure = None if section.figure is None else section.figure.to_json()
+            sections.append({**fields, "table": table, "figure": figure})
+        data = {
+            **{
+                name: getattr(self, name)
+                for name in ("title", "subtitle", "asked", "footer", "data", "notes", "exit_status")
+            },
+            "highlights": [vars(highlight) for highlight in self.highlights],
+            "sections": sections,
+            "records": {name: record.model_dump(mode="json") for name, record in self.records.items()},
+        }
+        try:
+            write_json(path, {"format": FORMAT, "version": VERSION, **data})
+        except OSError as error:
+            raise InputError(f"cannot write {path}: {error.strerror}", "name a file in a folder that exists") from None
+
+    @classmethod
+    def load(cls, path: Path) -> Answer:
+        """An answer that was saved. Raises FileFormatError for a file that is none."""
+        try:
+            data = files.read_json(path)
+            if (data.pop("format"), data.pop("version")) != (FORMAT, VERSION):
+                raise ValueError("another format or version")
+            sections = [_section(section) for section in data.pop("sections")]
+            highlights = [Highlight(**highlight) for highlight in data.pop("highlights")]
+            records = {name: Record.model_validate(record) for name, record in data.pop("records").items()}
+            return cls(**{**data, "sections": sections, "highlights": highlights, "records": records})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise FileFormatError(f"{path} is no saved answer: {error}", "`--save FILE` of a verb writes one") from None
+
+
+def is_answer(path: Path) -> bool:
+    """Whether a file is a saved answer, by its first words."""
+    try:
+        with files.open_plain(path) as stream:
+            return FORMAT.encode() in stream.read(200)
+    except OSError:
+        return False
+
+
+def _section(data: dict[str, Any]) -> Section:
+    table, figure = data.pop("table"), data.pop("figure")
+    if table is not None:
+        rows = [[str(cell) for cell in row] for row in table["rows"]]
+        table = Table(list(table["columns"]), rows, set(table["right"]), list(table["notes"]))
+    return Section(**{**data, "table": table, "figure": None if figure is None else Figure.from_json(figure)})
 
 
 def join(title: str, answers: Sequence[Answer], subtitle: str = "") -> Answer:

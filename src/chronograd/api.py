@@ -181,11 +181,22 @@ def explain(*runs: PathLike) -> Answer:
     return answer.explain([path for _, path in listing.runs(*runs)])
 
 
-def report(*runs: PathLike, out: PathLike | None = None, notebook: PathLike | None = None) -> Answer:
-    """All that records of runs can show; written as an HTML page to `out`, and as an executed notebook."""
-    from chronograd.report.runs import generic_page
+def report(*runs: PathLike | Answer, out: PathLike | None = None, notebook: PathLike | None = None) -> Answer:
+    """All that answers and records of runs say; written as an HTML page to `out`, and as an executed notebook.
 
-    answer = generic_page(listing.records(*runs))
+    Args:
+        runs: run directories, record files, folders of them, answers that were saved, and answers at hand, which come first.
+    """
+    from chronograd.answer import join
+    from chronograd.report.runs import report as of_runs
+
+    answers = [one for one in runs if isinstance(one, Answer)]
+    paths = [one for one in runs if not isinstance(one, Answer)]
+    answer = of_runs(listing.runs(*paths)) if paths else None
+    if answers:
+        answer = join(answers[0].title, [*answers, *([answer] if answer else [])])
+    if answer is None:
+        raise InputError("a report of nothing", "give runs, or answers of other verbs")
     if out is not None:
         from chronograd.record import write_aside
         from chronograd.report.html import render_html

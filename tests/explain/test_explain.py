@@ -127,7 +127,7 @@ def test_explain_reads_well_and_as_json(tmp_path: Path, capsys: pytest.CaptureFi
     text = capsys.readouterr().out
     assert "1. the input does not keep up" in text
     assert "to disprove:" in text
-    assert "Looked for and not found:" in text
+    assert "Looked for and not found" in text
     assert main(["explain", str(slow), str(alone), "--json"]) == 0
     data: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert data["causes"][0]["cause"] == "input_bound"

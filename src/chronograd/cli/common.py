@@ -32,6 +32,22 @@ hosts_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
+def answer_options(function: F) -> F:
+    """--json and --save FILE, as verbs take them that `show` an answer."""
+
+    def keep(context: click.Context, _: click.Parameter, path: Path | None) -> None:
+        context.meta["save"] = path
+
+    save = click.option(
+        "--save",
+        type=click.Path(dir_okay=False, path_type=Path),
+        expose_value=False,
+        callback=keep,
+        help="Also save the answer (.json), for `chronograd report`.",
+    )
+    return json_option(save(function))
+
+
 def job_arguments(function: F) -> F:
     """JOB [FIELD=VALUE...] --print-config --schema, as every verb on a job takes them."""
     function = click.option(
@@ -102,7 +118,9 @@ def numbers(option: str, text: str) -> list[float]:
 
 
 def show(answer: Answer, as_json: bool) -> int:
-    """Print an answer, as text or as JSON, and return its exit status."""
+    """Print an answer, as text or as JSON, save it where that is asked for, and return its exit status."""
+    if path := click.get_current_context().meta.get("save"):
+        answer.save(path)
     if as_json:
         print_json(answer.as_data())
     else:

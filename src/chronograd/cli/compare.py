@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from chronograd.cli.common import json_option, show
+from chronograd.cli.common import answer_options, show
 
 
 @click.command("compare")
@@ -13,7 +13,7 @@ from chronograd.cli.common import json_option, show
 @click.option("--fail-if", "conditions", multiple=True, metavar="CONDITION",
               help="Exit status 1 if B changed like this against A, such as 'step_time > 5%'. May be given again.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Also exit with 1 where a condition is too noisy to tell.")
-@json_option
+@answer_options
 @click.pass_context
 def command(context: click.Context, a: str, b: str, conditions: tuple[str, ...], strict: bool, as_json: bool) -> None:
     """Lay two records side by side: run directories or record files, predicted or measured.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from chronograd.cli.common import json_option, show
+from chronograd.cli.common import answer_options, show
 
 
 @click.command()
 @click.argument("name", required=False)
 @click.option("--links", "of_links", is_flag=True, help="Links instead of devices.")
 @click.option("--prices", "of_prices", is_flag=True, help="Prices instead of devices.")
-@json_option
+@answer_options
 def command(name: str | None, of_links: bool, of_prices: bool, as_json: bool) -> None:
     """List devices, links and prices, or show one with its sources.
 

@@ -14,7 +14,7 @@ from chronograd.cli import common
     "--hosts", default="", metavar="HOST,HOST", help="Hosts that are to work together: names for ssh, or netns:NAME."
 )
 @click.option("--out", default="runs", show_default=True, help="The run directory, or the folder of run directories.")
-@common.json_option
+@common.answer_options
 @click.pass_context
 def command(
     context: click.Context, job_file: str | None, overrides: tuple[str, ...], hosts: str, out: str, as_json: bool

@@ -66,7 +66,7 @@ def stated_table(
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Save the device file (.toml); a setting "
               "of the same device that is there already is kept.")  # fmt: skip
-@common.json_option
+@common.answer_options
 def device_command(prior: str, rows: int | None, seed: int, out: Path | None, as_json: bool, **stated: Any) -> None:
     """Calibrate a device from a table of throughputs.
 
@@ -88,7 +88,7 @@ def device_command(prior: str, rows: int | None, seed: int, out: Path | None, as
 @click.argument("sources", metavar="RUN|CSV...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--batch", type=click.FloatRange(0, min_open=True), help="Synchronous, with so many samples in a step.")
 @click.option("--at", "pairs", multiple=True, metavar="W,P", help="Workers and servers to forecast; may be repeated.")
-@common.json_option
+@common.answer_options
 def speed_command(sources: tuple[Path, ...], batch: float | None, pairs: tuple[str, ...], as_json: bool) -> None:
     """Fit a speed model of parameter servers: steps per second by workers and servers.
 
@@ -141,7 +141,7 @@ def speed_command(sources: tuple[Path, ...], batch: float | None, pairs: tuple[s
 @click.option(
     "--at", "ats", multiple=True, type=click.FloatRange(0, min_open=True), help="Forecast at a step; may be repeated."
 )
-@common.json_option
+@common.answer_options
 def loss_command(source: Path, metric: Metric, column: str | None, family: str | None, fraction: float, schedule: Kind | None,
                  drops: str | None, planned: float | None, num_earlier: int, follow: bool, target: float | None,
                  ats: tuple[float, ...], as_json: bool) -> None:  # fmt: skip
@@ -184,7 +184,7 @@ def loss_command(source: Path, metric: Metric, column: str | None, family: str |
 @click.option(
     "--batches", metavar="B,B,...", help="Batches of the table; powers of two around the critical by default."
 )
-@common.json_option
+@common.answer_options
 def batch_command(
     sources: tuple[Path, ...], metric: Metric, target: float | None, batches: str | None, as_json: bool
 ) -> None:

@@ -101,7 +101,7 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
     type=click.FloatRange(0, 100),
     help="Of a spot node per hour; each costs ten minutes.",
 )
-@common.json_option
+@common.answer_options
 def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_largest: bool, places: tuple[str, ...],
             trace_file: Path | None, memory: str | None, confirm: bool, probes: int, counts: list[int], batches: list[int],
             algorithms: tuple[str, ...], most: int, target_accuracy: float | None, budget: float | None,

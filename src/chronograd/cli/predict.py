@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     help="A measured record of the same network on another device; what it showed there is carried over.",
 )
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Save the record (.json).")
-@common.json_option
+@common.answer_options
 def command(job_file: str, overrides: tuple[str, ...], print_config: bool, places: tuple[str, ...],
             trace_file: Path | None, algorithm: str | None, model: str, ppp: float, ppp_comm: float,
             scaling: Scaling | None, counts: str, timeline: Path | None, layers: bool, depth: int | None,

@@ -18,18 +18,21 @@ from chronograd.cli.common import has_events, json_option, print_json, write_eve
 def command(runs: tuple[str, ...], out: Path, with_notebook: bool, as_json: bool) -> None:
     """Write a page about RUNs: run directories, record files or folders of them, predicted and measured.
 
+    Answers that another verb saved with --save, such as a plan, a forecast or a gate, stand before them.
+
     TensorBoard events of RUNs that were cut off before all were written are made whole.
     """
     from chronograd import listing
     from chronograd.record import write_aside
     from chronograd.report.html import render_html
-    from chronograd.report.runs import generic_page
+    from chronograd.report.runs import report
     from chronograd.rundir import RunDir
 
-    for _, run in listing.runs(*runs):
+    named = listing.runs(*runs)
+    for _, run in named:
         if has_events(run):
             write_events(RunDir.open(run))
-    page = generic_page(listing.records(*runs))
+    page = report(named)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_aside(out, render_html(page))
     notebook = out.with_suffix(".ipynb") if with_notebook else None

@@ -55,7 +55,7 @@ def _durations(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) ->
 @click.option(
     "--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the first updates: .svg or .png."
 )
-@common.json_option
+@common.answer_options
 def staleness(pushes: tuple[str, ...], compute: list[Duration], pull: list[Duration], push: list[Duration],
               serve: str | None, learners: int | None, updates: int, softsync: int | None, no_wait: bool, seed: int,
               picture: Path | None, as_json: bool) -> None:  # fmt: skip
@@ -110,7 +110,7 @@ def staleness(pushes: tuple[str, ...], compute: list[Duration], pull: list[Durat
 @click.option("--workers", default="1:20", show_default=True, metavar="FROM:TO", help="Numbers of workers, or 1,2,4.")
 @click.option("--steps", type=click.FloatRange(0, min_open=True), help="Until a target: prints how long they take.")
 @click.option("--all-reduce", is_flag=True, help="Beside it: the same work and link without servers.")
-@common.json_option
+@common.answer_options
 def speed(coefficients: str | None, batch: float | None, servers: int, workers: str, steps: float | None,
           all_reduce: bool, as_json: bool) -> None:  # fmt: skip
     """Steps per second by workers and parameter servers, and the best number of workers.

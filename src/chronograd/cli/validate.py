@@ -19,7 +19,7 @@ from chronograd.cli.fit import stated_table, table_options
 @click.option("--seed", type=int, default=0, show_default=True, help="Chooses these rows, and nothing else does.")
 @click.option("--rows", "limit", type=click.IntRange(min=1), help="Predict so many others, chosen by the seed; all by "
               "default.")  # fmt: skip
-@common.json_option
+@common.answer_options
 def command(calibrate: int, seed: int, limit: int | None, prior: str, as_json: bool, **stated: Any) -> None:
     """How well a table of throughputs is predicted from a few of its rows.
 

@@ -82,7 +82,7 @@ def _causes(one: Explained) -> Section:
 def _others(one: Explained) -> list[Section]:
     """What is no cause, and what nobody knows."""
     sections = []
-    for verdict, title in (("not found", "Looked for and not found:"), ("not measured", "Never measured:")):
+    for verdict, title in (("not found", "Looked for and not found"), ("not measured", "Never measured")):
         findings = [finding for finding in one.findings if finding.verdict == verdict]
         if not findings:
             continue

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from chronograd.answer import Answer, Highlight, Section
+from chronograd import listing
+from chronograd.answer import Answer, Highlight, Section, is_answer, join
 from chronograd.compare.agreement import accuracy_of_prediction_section
 from chronograd.compare.ranks import communication_section, throughput_section
 from chronograd.compare.steps import parts_section, scaling_section
@@ -41,6 +43,20 @@ class _Group:
     planned: list[Record] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
     scaled: list[Record] = field(default_factory=list)
+
+
+def report(runs: Sequence[tuple[str, Path]]) -> Answer:
+    """What runs and saved answers say, as one: first the answers, then a page of the records. Raises FileFormatError.
+
+    Args:
+        runs: names and paths, as `listing.runs` gives them.
+    """
+    answers = [Answer.load(path) for _, path in runs if is_answer(path)]
+    records = {name: listing.load(path) for name, path in runs if not is_answer(path)}
+    if not answers:
+        return generic_page(records)
+    titles = listed([answer.title for answer in answers])
+    return join(titles, [*answers, *([generic_page(records)] if records else [])])
 
 
 def generic_page(records: Mapping[str, Record], forecasts: Mapping[str, Forecast] | None = None) -> Answer:

@@ -1,0 +1,102 @@
+"""An answer that is saved comes back, and a report holds it beside runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import chronograd
+from chronograd.answer import Answer, Section, Table, join
+from chronograd.cli.main import main
+from chronograd.errors import FileFormatError, InputError
+from chronograd.figure import Figure, Lines, Series
+from chronograd.report.terminal import render_terminal
+
+INPUTS = Path(__file__).parent / "golden" / "inputs"
+
+
+def made(title: str = "Speeds", exit_status: int = 0) -> Answer:
+    figure = Figure([Lines("workers", "steps/s", [Series("measured", "measured", [1, 2], [0.5, None])])])
+    table = Table(("workers", "speed"), [("1", "0.5"), ("2", "–")], {1}, ("the second was not measured",))
+    section = Section(title, "One worker makes half a step a second.", figure=figure, table=table, lines=["So far."])
+    return Answer(title, sections=[section], data={"speed": 0.5}, notes=["from one run"], exit_status=exit_status)
+
+
+def test_what_is_saved_comes_back(tmp_path: Path) -> None:
+    made(exit_status=1).save(tmp_path / "answer.json")
+    loaded = Answer.load(tmp_path / "answer.json")
+    assert loaded.sections[0].rows() == made().sections[0].rows()
+    assert (loaded.title, loaded.data, loaded.notes, loaded.exit_status) == (
+        "Speeds",
+        {"speed": 0.5},
+        ["from one run"],
+        1,
+    )
+    assert render_terminal(loaded) == render_terminal(made())
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"format": "chronograd-answer", "version": 1}', '{"format": "chronograd-answer", "version": 2}'],
+)
+def test_what_is_no_answer_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "answer.json").write_text(text)
+    with pytest.raises(FileFormatError, match=r"is no saved answer(.|\n)*--save FILE"):
+        Answer.load(tmp_path / "answer.json")
+
+
+@pytest.mark.parametrize("name", ["sections", "records", "highlights"])
+def test_a_damaged_answer_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "answer.json"
+    made().save(path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: [{"title": 5}]}))
+    with pytest.raises(FileFormatError, match="is no saved answer"):
+        Answer.load(path)
+
+
+def test_answers_are_joined_in_order_with_the_worst_verdict() -> None:
+    both = join("Both", [made("First"), made("Second", exit_status=1)])
+    assert [section.title for section in both.sections] == ["First", "Second"]
+    assert (both.exit_status, list(both.notes)) == (1, ["from one run"])
+    assert both.as_data() == [{"speed": 0.5}] * 2
+
+
+def test_the_sentence_comes_before_the_table() -> None:
+    lines = render_terminal(made()).splitlines()
+    assert lines[:3] == ["Speeds", "One worker makes half a step a second.", "So far."]
+    assert any("workers" in line and "speed" in line for line in lines[3:])
+    assert lines[-1] == "note: from one run"
+
+
+def test_a_report_holds_a_plan_a_forecast_and_a_gate_beside_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job, trace, runs = INPUTS / "job.yaml", INPUTS / "net.json.gz", [INPUTS / "measured-1", INPUTS / "measured-2"]
+    asked = {
+        "plan.json": ["plan", job, "--trace", trace, "--on", "v100", "--counts", "1,2"],
+        "forecast.json": ["fit", "loss", INPUTS / "accuracy.csv", "--metric", "accuracy", "--to", "0.9"],
+        "gate.json": ["compare", *runs, "--fail-if", "step_time > 5%"],
+        "why.json": ["explain", *runs],
+    }
+    for name, words in asked.items():
+        assert main([*map(str, words), "--save", name]) == (1 if name == "gate.json" else 0)
+    capsys.readouterr()
+    assert main(["report", *asked, *map(str, runs), "--out", "page.html"]) == 0
+    page = (tmp_path / "page.html").read_text()
+    for name in asked:
+        for section in Answer.load(Path(name)).sections:
+            assert section.title.partition(":")[0] in page
+    assert "Where a step spends its time" in page
+    assert main(["report", *asked, "--out", "again.html", "--notebook"]) == 0
+    assert (tmp_path / "again.ipynb").exists()
+
+
+def test_python_joins_answers_at_hand(tmp_path: Path) -> None:
+    page = chronograd.report(made(), INPUTS / "measured-1", out=tmp_path / "page.html")
+    assert page.sections[0].title == "Speeds"
+    assert len(page.records) == 1
+    with pytest.raises(InputError, match="a report of nothing"):
+        chronograd.report()
