@@ -10,7 +10,7 @@ from chronograd.units import quantity
 from chronograd.words import interval, quantity_name
 
 # What a reader asks for first; the first that is known is said with its interval.
-_FIRST = (
+FIRST = (
     "test_accuracy",
     "step_time_s",
     "throughput_samples_per_s",
@@ -57,7 +57,7 @@ def _row(record: Record, name: str) -> list[str]:
 
 
 def _takeaway(record: Record) -> str:
-    known = [name for name in _FIRST if record[name].value is not None]
+    known = [name for name in FIRST if record[name].value is not None]
     if not known:
         missing = next((q.reason for q in record.quantities.values() if q.value is None and q.reason), "")
         return f"None of the usual quantities is known{f' ({missing})' if missing else ''}."

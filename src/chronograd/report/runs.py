@@ -18,19 +18,10 @@ from chronograd.fit.learning import training_section
 from chronograd.plan.elsewhere import plan_section
 from chronograd.predict.layers import roofline_section
 from chronograd.predict.work import operators_section
+from chronograd.quantities import FIRST
 from chronograd.record import Record
 from chronograd.units import quantity
 from chronograd.words import count, device, interval, listed, quantity_name
-
-# The figures a reader wants first, best first; a page shows three.
-_FIRST = (
-    "test_accuracy",
-    "step_time_s",
-    "throughput_samples_per_s",
-    "training_time_s",
-    "cost_usd",
-    "memory_peak_bytes",
-)
 
 
 @dataclass
@@ -119,7 +110,7 @@ def _highlights(records: Iterable[Record]) -> list[Highlight]:
     """Three figures, measured ones first."""
     ordered = sorted(records, key=lambda r: (r.kind != "measured", "training" in r.curves, count(r)))
     found = []
-    for name in _FIRST:
+    for name in FIRST:
         record = next((r for r in ordered if r[name].value is not None), None)
         if record is not None:
             found.append(highlight(record, name))
