@@ -1,0 +1,102 @@
+"""JSON Schema of what each verb prints with `--json`: published in docs/schemas, made from the golden files and held to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from tests.golden.test_verbs import CASES, GOLDEN
+
+SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"
+GROUPS = ("fit", "simulate", "study", "calibrate")  # verbs whose second word is part of their name
+A_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def verb_of(line: str) -> str:
+    words = line.split()
+    return "-".join(words[:2]) if words[0] in GROUPS and not words[1].startswith("-") else words[0]
+
+
+def outputs() -> dict[str, list[tuple[str, Any]]]:
+    """Name and data of every golden file of a verb, errors apart; those of which only keys are kept are left out."""
+    found: dict[str, list[tuple[str, Any]]] = {}
+    for case in CASES:
+        path = GOLDEN / f"{case.name}.json"
+        if "json" in case.outputs and path.exists():
+            data = json.loads(path.read_text())
+            is_error = isinstance(data, dict) and set(data) == {"error", "hint"}
+            found.setdefault("error" if is_error else verb_of(case.line), []).append((case.name, data))
+    return found
+
+
+def schema_of(values: Sequence[Any]) -> dict[str, Any]:
+    """What values have in common: types, keys of objects (required where all have them), items of lists."""
+    kinds = {
+        kind: own
+        for kind in (dict, list, str, bool, int, float, type(None))
+        if (own := [v for v in values if type(v) is kind])
+    }
+    if float in kinds:
+        kinds.pop(int, None)
+    schemas = [_SCHEMAS[kind](own) for kind, own in kinds.items()]
+    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+
+
+def _object(values: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    keys = list(dict.fromkeys(key for value in values for key in value))
+    if any(A_NAME.fullmatch(key) is None for key in keys):  # such as counts, or names of layers: a map
+        return {"type": "object", "additionalProperties": schema_of([v for value in values for v in value.values()])}
+    properties = {key: schema_of([value[key] for value in values if key in value]) for key in keys}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [k for k in keys if all(k in value for value in values)],
+    }
+
+
+def _list(values: Sequence[list[Any]]) -> dict[str, Any]:
+    items = [item for value in values for item in value]
+    return {"type": "array", "items": schema_of(items)} if items else {"type": "array"}
+
+
+_SCHEMAS: dict[type, Any] = {
+    dict: _object,
+    list: _list,
+    str: lambda _: {"type": "string"},
+    bool: lambda _: {"type": "boolean"},
+    int: lambda _: {"type": "integer"},
+    float: lambda _: {"type": "number"},
+    type(None): lambda _: {"type": "null"},
+}
+
+
+@pytest.mark.parametrize("verb", outputs())
+def test_what_a_verb_prints_is_as_published(verb: str) -> None:
+    path = SCHEMAS / f"{verb}.json"
+    if os.environ.get("CHRONOGRAD_REFRESH_GOLDEN"):
+        SCHEMAS.mkdir(exist_ok=True)
+        title = "what a failing verb prints" if verb == "error" else f"chronograd {verb.replace('-', ' ')} --json"
+        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
+        path.write_text(json.dumps(schema | schema_of([data for _, data in outputs()[verb]]), indent=1) + "\n")
+    assert path.exists(), f"no {path.name}; CHRONOGRAD_REFRESH_GOLDEN=1 writes it"
+    schema = json.loads(path.read_text())
+    for _, data in outputs()[verb]:
+        jsonschema.validate(data, schema)
+
+
+def test_every_schema_is_of_a_verb() -> None:
+    assert {path.stem for path in SCHEMAS.glob("*.json")} == set(outputs())
+
+
+def test_a_key_that_is_missing_and_a_type_that_changed_are_seen() -> None:
+    schema = schema_of([{"a": 1, "b": {"1": 0.5}}, {"a": 2, "b": {}, "c": None}])
+    jsonschema.validate({"a": 3, "b": {"7": 1.5}}, schema)
+    for wrong in ({"b": {}}, {"a": "3", "b": {}}, {"a": 3, "b": {"7": "x"}}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema)
