@@ -20,7 +20,7 @@ from chronograd.launch import jobs
 from chronograd.rundir import RunDir
 
 # What each is called in the list of processes.
-VICTIMS = {"server": "ray::Server", "learner": "ray::Learner", "driver": "parameter_server_run"}
+VICTIMS = {"server": "ray::Server", "learner": "ray::Learner", "driver": "parameter_server.run"}
 OVERRIDES = ("backend=parameter_server", "communication.servers=2")
 RUN_VARIABLE = "CHRONOGRAD_FAULTS_RUN"
 

@@ -157,29 +157,29 @@ def test_apart_nothing_is_averaged_and_then_everything_once(tmp_path: Path) -> N
     """
     code = """
 import os, warnings, torch
-from chronograd.backends.horovod.rank import OverHorovod
+from chronograd.backends.horovod.rank import HorovodCommunicator
 from chronograd.job import Communication
-rank, exchange = int(os.environ["HOROVOD_RANK"]), OverHorovod(Communication())
+rank, exchange = int(os.environ["HOROVOD_RANK"]), HorovodCommunicator(Communication())
 warnings.simplefilter("error")
 network, ones = torch.nn.Linear(1, 1, bias=False), torch.ones(1, 1)
 network.weight.data.fill_(rank)
 backward = lambda: (model(ones) * (rank + 1)).sum().backward()
-with exchange.joined(None):
+with exchange.process_group(None):
     model, optimizer = exchange.parallel(network, torch.optim.SGD(network.parameters(), lr=1.0), None)
-    with exchange.apart(model, optimizer):
-        with exchange.apart(model, optimizer):
+    with exchange.no_sync(model, optimizer):
+        with exchange.no_sync(model, optimizer):
             backward()
-        exchange.settle(optimizer)
+        exchange.wait_for_gradients(optimizer)
         apart = model.weight.grad.item()
         optimizer.zero_grad(set_to_none=True)
-    with exchange.apart(model, optimizer):
+    with exchange.no_sync(model, optimizer):
         backward()
     backward()
-    exchange.settle(optimizer)
+    exchange.wait_for_gradients(optimizer)
     together = model.weight.grad.item()
     optimizer.step()
     total = exchange.sum(torch.tensor(rank + 1, dtype=torch.float64)).item()
-    first = exchange.of_first(torch.tensor([rank, 7])).tolist()
+    first = exchange.broadcast_from_rank0(torch.tensor([rank, 7])).tolist()
     exchange.wait(None)
     print(apart, together, model.weight.item(), total, first)
 """
