@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 PathLike = str | os.PathLike[str]
 JobLike = Job | PathLike
-VERBS = ("count", "predict", "measure", "train", "compare", "plan", "fit", "explain", "report", "record", "show")
 
 
 def count(network: JobLike | Trace | nn.Module, *overrides: str, batch: int | None = None, optimizer: str | None = None,

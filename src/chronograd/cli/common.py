@@ -6,7 +6,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -162,34 +162,6 @@ def console(stderr: bool = False) -> Console:
     return Console(file=stream, no_color=plain or None, width=200 if plain else None, soft_wrap=False, highlight=False)
 
 
-def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "", right: Iterable[int] = (), caption: str = ""
-) -> None:
-    """A plain table: rule under the header only; columns in `right` are right-aligned."""
-    from rich import box
-    from rich.table import Table
-
-    flush_right = set(right)
-    table = Table(
-        title=title or None,
-        caption=caption or None,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-        pad_edge=False,
-        title_style="bold",
-        caption_style="dim",
-    )
-    for index, name in enumerate(columns):
-        table.add_column(name, justify="right" if index in flush_right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    screen = console()
-    with screen.capture() as drawn:
-        screen.print(table)
-    click.echo("\n".join(line.rstrip() for line in drawn.get().splitlines()))
-
-
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[float, str], None]]:
     """A bar on a terminal; elsewhere a line at every fifth of the way, on standard error."""
@@ -224,10 +196,11 @@ def has_events(path: str | os.PathLike[str]) -> bool:
 
 def write_events(run: RunDir) -> None:
     """TensorBoard events of a run, or of each seed of repeats, in place of those written before."""
+    from chronograd import listing
     from chronograd.rundir import RunDir
     from chronograd.watch import tensorboard
 
-    ones = [RunDir.open(path) for path in sorted(run.path.glob("seed-*"))] or [run]
+    ones = [RunDir.open(path) for path in listing.seeds_of(run.path)] or [run]
     for one in ones:
         click.echo(f"tensorboard: {tensorboard.write_events(one)}", err=True)
 

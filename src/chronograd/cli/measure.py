@@ -94,13 +94,15 @@ def _measure_scaling(
     if as_json:
         common.print_json({"run": str(whole.path), **record.model_dump(mode="json")})
         return
-    from chronograd.compare.ranks import table_of
+    from chronograd.answer import Answer
+    from chronograd.compare.ranks import throughput_section
 
-    for name in dict.fromkeys(row["scaling"] for row in record.tables["scaling"]):
-        table = table_of([row for row in record.tables["scaling"] if row["scaling"] == name])
-        common.print_table(table.columns, table.rows, title=f"{name} scaling: {record.title}", right=table.right)
-        for note in table.notes:
-            click.echo(f"note: {note}")
-    for note in record.notes:
-        click.echo(f"note: {note}")
+    rows = record.tables["scaling"]
+    sections = [
+        throughput_section(
+            f"{name} scaling: {record.title}", [r for r in rows if r["scaling"] == name], with_communication=True
+        )
+        for name in dict.fromkeys(row["scaling"] for row in rows)
+    ]
+    common.show(Answer(record.title, sections=sections, notes=record.notes), as_json=False)
     click.echo(f"run: {whole.path}")
