@@ -119,7 +119,8 @@ def numbers(option: str, text: str) -> list[float]:
 
 def show(answer: Answer, as_json: bool) -> int:
     """Print an answer, as text or as JSON, save it where that is asked for, and return its exit status."""
-    if path := click.get_current_context().meta.get("save"):
+    context = click.get_current_context(silent=True)
+    if context is not None and (path := context.meta.get("save")):
         answer.save(path)
     if as_json:
         print_json(answer.as_data())
