@@ -3,7 +3,7 @@
     python -m benchmarks.ranks --json benchmarks/results/ranks.json
 
 The machine and its link are calibrated first, then each network is timed with two processes of one thread, several runs
-each. A prediction counts as right within 10 % of the measured mean, or within the middle 80 % of the steps where that is
+each. A prediction counts as right within 10 % of the measured mean, or within the 80 % interval of the steps where that is
 wider. Larger worlds share the two cores: they are reported, not judged.
 """
 

@@ -14,7 +14,7 @@ REASONS: dict[str, str] = {
     ),
     "timm, training, rtx3090, nhwc": (
         "The median is half the mean: cuDNN's backward of grouped convolutions with channels last (2022's version) is three "
-        "times slower at most group widths and fast at ResNeXt's, and TResNet's in-place norms make it fall back altogether "
+        "times slower at most group widths, but fast at ResNeXt's. TResNet's in-place norms make it fall back altogether "
         "(measured 3.9 times the other layout). Nothing in shapes that we found tells the two apart, and no correction by "
         "family enters."
     ),
