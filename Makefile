@@ -8,6 +8,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Test processes; 0 tests in one.
 WORKERS ?= 2
+# Compiled modules are kept, whatever the shell says: tests start many interpreters, and pytest rewrites each assertion.
+export PYTHONDONTWRITEBYTECODE =
 LONG := slow or install or ray or tensorflow or horovod or slurm or netns
 
 .PHONY: run test test-all slowest check format install backends tensorflow ray horovod clean

@@ -34,6 +34,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(parts.Account(parts.required()))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """One thread for each of several test processes: threads of one would wait, spinning, for cores that another has."""
+    if hasattr(session.config, "workerinput"):
+        import threadpoolctl
+        import torch
+
+        torch.set_num_threads(1)
+        threadpoolctl.threadpool_limits(1)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Before any fixture of the test, as it may start ranks for a whole module."""

@@ -46,29 +46,25 @@ def pytest_of(*words: str, **variables: str) -> subprocess.CompletedProcess[str]
     )
 
 
-@pytest.mark.parametrize("processes", ["0", "1"])
-def test_a_catalogue_of_the_users_own_changes_no_test(processes: str, tmp_path: Path) -> None:
+def test_a_catalogue_of_the_users_own_changes_no_test(tmp_path: Path) -> None:
     links = tmp_path / "chronograd" / "links"
     links.mkdir(parents=True)
     (links / "slow50.toml").write_text(OWN_LINK)
-    done = pytest_of(
-        "tests/hardware/test_catalog.py", "-k", "link", "-vv", "-n", processes, XDG_DATA_HOME=str(tmp_path)
-    )
+    done = pytest_of("tests/hardware/test_catalog.py", "-k", "link", "-vv", "-n", "1", XDG_DATA_HOME=str(tmp_path))
     assert done.returncode == 0, done.stdout
     assert "test_every_link_has_sources[nvlink3]" in done.stdout
     assert "slow50" not in done.stdout
 
 
-@pytest.mark.parametrize("processes", ["0", "1"])
 @pytest.mark.parametrize(
-    ("required", "status", "lines"),
+    ("processes", "required", "status", "lines"),
     [
-        ("", 0, ["ray: ran 0, skipped 2 (no ray today)", "slurm: ran 1, skipped 1 (no ray today)", "netns: ran 1, skipped 0"]),
-        ("slurm,netns", 0, ["slurm: ran 1, skipped 1 (no ray today)", "netns: ran 1, skipped 0"]),
-        ("ray", 1, ["FAILED ray: ran 0, skipped 2 (no ray today); CHRONOGRAD_REQUIRE names it"]),
-        ("slurm,ray", 1, ["FAILED slurm: ran 1, skipped 1 (no ray today); CHRONOGRAD_REQUIRE names it"]),
-        ("horovod", 1, ["FAILED horovod: ran 0, skipped 0; CHRONOGRAD_REQUIRE names it"]),
-        ("rey", 4, ["ERROR: CHRONOGRAD_REQUIRE has 'rey'; write some of tensorflow,ray,horovod,slurm,netns,install"]),
+        ("0", "", 0, ["ray: ran 0, skipped 2 (no ray today)", "slurm: ran 1, skipped 1 (no ray today)", "netns: ran 1, skipped 0"]),
+        ("1", "slurm,netns", 0, ["slurm: ran 1, skipped 1 (no ray today)", "netns: ran 1, skipped 0"]),
+        ("0", "horovod", 1, ["FAILED horovod: ran 0, skipped 0; CHRONOGRAD_REQUIRE names it"]),
+        ("1", "slurm,ray", 1, ["FAILED slurm: ran 1, skipped 1 (no ray today); CHRONOGRAD_REQUIRE names it",
+                               "FAILED ray: ran 0, skipped 2 (no ray today); CHRONOGRAD_REQUIRE names it"]),
+        ("0", "rey", 4, ["ERROR: CHRONOGRAD_REQUIRE has 'rey'; write some of tensorflow,ray,horovod,slurm,netns,install"]),
     ],
 )  # fmt: skip
 def test_optional_parts_are_accounted_for(

@@ -112,6 +112,7 @@ class TestEveryBackend:
         assert plan.command[-2:] == (str(Path("run").absolute()), "train")
 
 
+@pytest.mark.slow
 def test_torchrun_starts_the_same_ranks(runs: Runs) -> None:
     by_torchrun, by_hand = (runs.of("ddp", launcher).record().curves["loss"] for launcher in ("torchrun", "local"))
     assert by_torchrun.columns == by_hand.columns

@@ -164,6 +164,7 @@ def test_pipelines_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
 # -- the commands ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_training_from_the_command_line(tmp_path: Path) -> None:
     saved, printed = run(
         "training", "--network", "resnet8", "--batch", "4", "--steps", "2", "--rounds", "2", saved=tmp_path / "t.json"
@@ -182,6 +183,7 @@ def test_training_from_the_command_line(tmp_path: Path) -> None:
     assert row["verdict"] in printed
 
 
+@pytest.mark.slow
 def test_input_from_the_command_line(tmp_path: Path) -> None:
     pytest.importorskip("torchvision")
     options = ["--rounds", "2", "--seconds", "0.02", "--workers", "1", "--copies", "1", "--shares"]

@@ -12,6 +12,7 @@ from chronograd.hardware import catalog
 from chronograd.units import seconds
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("local_device")
 def test_a_calibrated_machine_has_a_row_for_each_way_of_running() -> None:
     device = catalog.device("local")

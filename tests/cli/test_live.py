@@ -63,6 +63,7 @@ def expected_losses(run: RunDir) -> list[tuple[int, float]]:
     return [(step, pytest.approx(mean, rel=1e-6)) for step, mean in enumerate(means, 1)]
 
 
+@pytest.mark.slow
 def test_events_are_complete_after_kill_and_resume(capsys: pytest.CaptureFixture[str]) -> None:
     """Killed with -9 in its second epoch, of which no checkpoint is kept, the launcher leaves events cut off anywhere."""
     command = [sys.executable, "-m", "chronograd", "train", "job.yaml", "--out", "run", "--tensorboard"]

@@ -28,6 +28,7 @@ def test_the_command_line_meets_on_the_loopback_interface() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_killed_rank_is_started_again_and_the_job_ends_as_if_nothing_had_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

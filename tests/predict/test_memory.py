@@ -171,7 +171,9 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name", ["resnet18", *(pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS if n != "resnet18")]
+)
 def test_predicted_peaks_are_what_is_allocated(name: str) -> None:
     """Training, with checkpointing, and inference. Convolutions have workspaces, which are left out: some per cent here, more for smaller images."""
     torchvision = pytest.importorskip("torchvision")

@@ -162,6 +162,7 @@ def clock_of(cycles: Sequence[tuple[int, int, int, int]], waits: bool) -> stalen
 
 @settings(max_examples=1000, deadline=None)
 @given(cycles=schedule, per_update=st.integers(1, 3), waits=st.booleans())
+@pytest.mark.slow
 def test_a_thousand_random_schedules_are_exact(
     cycles: list[list[tuple[int, int, int, int]]], per_update: int, waits: bool
 ) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import nbformat
+import pytest
 
 from chronograd.report.notebook import markdown, write_notebook
 from chronograd.report.runs import generic_page
 
 
+@pytest.mark.slow
 def test_notebook_is_executed_and_has_what_the_page_has(everything, tmp_path):
     everything["trained"].title = "it's '''quoted''' and \\ <b>"
     page = generic_page(everything)

@@ -41,6 +41,7 @@ def made_up(final: dict[str, float], apart: float = 0.01) -> Results:
     return Results("batch-augmentation", "laptop", SETTINGS, {"runs": rows}, curves, png)
 
 
+@pytest.mark.slow
 def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     settings = STUDY.sizes["smoke"]
     results = STUDY.conduct(StudyRunner(tmp_path, "batch-augmentation", "smoke", lambda text: None), settings)

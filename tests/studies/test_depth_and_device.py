@@ -52,6 +52,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "measured" / CIFAR_RESNETS
 
 
+@pytest.mark.slow
 def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     said: list[str] = []
     results = STUDY.conduct(StudyRunner(tmp_path, STUDY.name, "smoke", said.append), STUDY.sizes["smoke"])

@@ -16,6 +16,7 @@ from chronograd.study.study import Study
 STUDIES = [horovod_scaling.STUDY, strong_and_weak.STUDY, all_reduce_algorithms.STUDY, data_parallel.STUDY]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("study", STUDIES, ids=lambda s: s.name)
 def test_smoke_size_end_to_end(study: Study, tmp_path: Path) -> None:
     lab = StudyRunner(tmp_path, study.name, "smoke", lambda text: None)

@@ -38,6 +38,7 @@ def quiet(text: str) -> None:
     pass
 
 
+@pytest.mark.slow
 def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     study = find("small-networks")
     lab = StudyRunner(tmp_path, "small-networks", "smoke", quiet)

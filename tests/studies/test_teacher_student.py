@@ -83,6 +83,7 @@ def section(results: Results, title: str) -> Section:
     return next(s for s in STUDY.page(results).sections if s.title == title)
 
 
+@pytest.mark.slow
 def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     settings = STUDY.sizes["smoke"]
     results = STUDY.conduct(StudyRunner(tmp_path, "teacher-student", "smoke", lambda text: None), settings)

@@ -23,6 +23,7 @@ SMOKE, LAPTOP = STUDY.sizes["smoke"], STUDY.sizes["laptop"]
 RESAMPLINGS = ["natural", "square_root", "uniform"]
 
 
+@pytest.mark.slow
 def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     lab = StudyRunner(tmp_path, "weak-labels", "smoke", lambda text: None)
     results = STUDY.conduct(lab, SMOKE)

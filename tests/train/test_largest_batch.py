@@ -63,6 +63,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> jobs.Job:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not IS_LINUX, reason="RLIMIT_DATA is Linux")
 def test_the_parent_survives_a_probe_that_runs_out_of_memory(job: jobs.Job) -> None:
     base = base_bytes(job)

@@ -23,7 +23,10 @@ from chronograd.calibrate.blocks import Block, blocks
 GPU_FACTOR = 16
 # Written between repeats: twice the last cache of most processors.
 SCRATCH_BYTES = 2**26
-_MIN_REPEATS, _MAX_REPEATS = 5, 200
+# Repeats of a block after those that warm up, where it is given little time; and the most.
+_WARM_UP, _MIN_REPEATS, _MAX_REPEATS = 2, 5, 200
+# Below it a block is only run, once after one that warms up: the fit then works, on times that say little.
+LEAST_SECONDS = 0.01
 
 
 def _clock(device: torch.device) -> float:
@@ -53,8 +56,9 @@ def time_block(block: Block, device: torch.device, precision: str, seconds: floa
     scratch = torch.zeros(SCRATCH_BYTES // 4, device=device)
     forward: list[float] = []
     backward: list[float] = []
+    warm_up, least = _repeats(seconds)
     end = time.perf_counter() + seconds
-    while len(forward) < _MIN_REPEATS + 2 or (time.perf_counter() < end and len(forward) < _MAX_REPEATS):
+    while len(forward) < least or (time.perf_counter() < end and len(forward) < _MAX_REPEATS):
         for p in (x, *model.parameters()):
             p.grad = None
         scratch.add_(1)
@@ -67,27 +71,33 @@ def time_block(block: Block, device: torch.device, precision: str, seconds: floa
         forward.append(t1 - t0)
         del loss
     return {
-        "inference_s": _time_inference(model, x.detach(), precision, seconds / 2),
+        "inference_s": _time_inference(model, x.detach(), precision, seconds),
         "block": block.name,
         "batch": batch,
-        "forward_s": statistics.median(forward[2:]),
-        "backward_s": statistics.median(backward[2:]),
+        "forward_s": statistics.median(forward[warm_up:]),
+        "backward_s": statistics.median(backward[warm_up:]),
     }
 
 
+def _repeats(seconds: float) -> tuple[int, int]:
+    """How many runs warm up, and how many there are at least, these included."""
+    return (_WARM_UP, _WARM_UP + _MIN_REPEATS) if seconds >= LEAST_SECONDS else (1, 2)
+
+
 def _time_inference(model: torch.nn.Module, x: torch.Tensor, precision: str, seconds: float) -> float:
-    """Median seconds of a forward pass in evaluation mode, without gradients."""
+    """Median seconds of a forward pass in evaluation mode, without gradients, in half the time that a block has."""
+    warm_up, least = _repeats(seconds)
     scratch = torch.zeros(SCRATCH_BYTES // 4, device=x.device)
     model.eval()
     found: list[float] = []
-    end = time.perf_counter() + seconds
+    end = time.perf_counter() + seconds / 2
     with torch.inference_mode(), _arithmetic(x.device, precision):
-        while len(found) < _MIN_REPEATS + 2 or (time.perf_counter() < end and len(found) < _MAX_REPEATS):
+        while len(found) < least or (time.perf_counter() < end and len(found) < _MAX_REPEATS):
             scratch.add_(1)
             t0 = _clock(x.device)
             model(x)
             found.append(_clock(x.device) - t0)
-    return statistics.median(found[2:])
+    return statistics.median(found[warm_up:])
 
 
 def _best(run: Callable[[], Any], device: torch.device, seconds: float = 1.0) -> float:
