@@ -91,7 +91,7 @@ def rows_of(
         record = predicted[rate, name]
         row: dict[str, Any] = {"rate_mbit": rate, "network": name, "batch": batch, "rounds": own}
         row |= {q: judged(record.value(q), [run[q] for run in own]) for q in QUANTITIES}
-        row["gradient_bytes"] = record.provenance["gradient_bytes"]
+        row["gradient_bytes"] = record.provenance.gradient_bytes
         yield row
 
 

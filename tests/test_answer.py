@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,9 @@ from chronograd.answer import Answer, Section, Table, join
 from chronograd.cli.main import main
 from chronograd.errors import FileFormatError, InputError
 from chronograd.figure import Figure, Lines, Series
+from chronograd.files import format_of
+from chronograd.quantities import record_answer
+from chronograd.record import Record
 from chronograd.report.terminal import render_terminal
 
 INPUTS = Path(__file__).parent / "golden" / "inputs"
@@ -61,6 +66,40 @@ def test_answers_are_joined_in_order_with_the_worst_verdict() -> None:
     assert [section.title for section in both.sections] == ["First", "Second"]
     assert (both.exit_status, list(both.notes)) == (1, ["from one run"])
     assert both.as_data() == [{"speed": 0.5}] * 2
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("y", "high"), ("y", [0.5, "high"]), ("x", None), ("role", "guessed"), ("is_scatter", [1])],
+)
+def test_a_figure_of_wrong_types_is_refused_when_it_is_read(tmp_path: Path, field: str, value: Any) -> None:
+    path = tmp_path / "answer.json"
+    made().save(path)
+    data = json.loads(path.read_text())
+    data["sections"][0]["figure"]["panels"][0]["series"][0][field] = value
+    path.write_text(json.dumps(data))
+    with pytest.raises(FileFormatError, match=rf"is no saved answer: sections\.0\.figure\..*\.{field}"):
+        Answer.load(path)
+
+
+def test_joined_answers_keep_both_of_two_records_of_one_name() -> None:
+    a, b = (Record(kind="measured", title=title) for title in ("first", "second"))
+    both = join("Both", [replace(made(), records={"A": a}), replace(made(), records={"A": b})])
+    assert dict(both.records) == {"A": a, "A (2)": b}
+    assert dict(record_answer(a, b, a).records) == {"first": a, "second": b, "first (2)": a}
+
+
+def test_a_file_is_what_its_format_says_whatever_its_title(tmp_path: Path) -> None:
+    Record(kind="measured", title="chronograd-answer").save(tmp_path / "record.json")
+    made("chronograd-record").save(tmp_path / "answer.json")
+    (tmp_path / "list.json").write_text("[]")
+    kinds = [format_of(tmp_path / f"{name}.json") for name in ("record", "answer", "list")]
+    assert kinds == ["chronograd-record", "chronograd-answer", ""]
+    page = chronograd.report(tmp_path / "record.json", tmp_path / "answer.json", out=tmp_path / "page.html")
+    assert page.sections[0].title == "chronograd-record"
+    assert [record.title for record in page.records.values()] == ["chronograd-answer"]
+    with pytest.raises(FileFormatError, match="cannot read"):
+        format_of(tmp_path)
 
 
 def test_the_sentence_comes_before_the_table() -> None:

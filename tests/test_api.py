@@ -77,7 +77,7 @@ def test_a_gate_fails_with_its_exit_status() -> None:
 def test_a_job_is_predicted_on_several_devices_by_name() -> None:
     answer = chronograd.predict(jobs.load(DIGITS), "training.batch=128", on=["v100", "8xh100"])
     assert list(answer.records) == ["v100", "8xh100"]
-    assert answer.records["8xh100"].job["training"]["batch"] == 128
+    assert answer.records["8xh100"].global_batch == 128
 
 
 def test_a_module_says_what_its_samples_are() -> None:

@@ -5,16 +5,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import PlainSerializer, TypeAdapter, ValidationError
 
 from chronograd import files
 from chronograd.errors import FileFormatError, InputError
 from chronograd.figure import Figure
-from chronograd.record import Record, write_json
+from chronograd.record import Record, first_problem, write_json
+from chronograd.words import named
 
 FORMAT = "chronograd-answer"
 VERSION = 1
@@ -29,7 +32,7 @@ class Table:
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    right: frozenset[int] | set[int] = frozenset()
+    right: Annotated[frozenset[int] | set[int], PlainSerializer(sorted)] = frozenset()
     notes: Sequence[str] = ()
 
     def without_empty_columns(self) -> Table:
@@ -117,23 +120,10 @@ class Answer:
 
     def save(self, path: Path) -> None:
         """Write it as JSON, so that a report can hold it; drawings that are no data are left out. Raises InputError."""
-        sections = []
-        for section in self.sections:
-            fields = {f.name: getattr(section, f.name) for f in dataclasses.fields(section) if f.name != "figure_svg"}
-            table = None if section.table is None else {**vars(section.table), "right": sorted(section.table.right)}
-            figure = None if section.figure is None else section.figure.to_json()
-            sections.append({**fields, "table": table, "figure": figure})
-        data = {
-            **{
-                name: getattr(self, name)
-                for name in ("title", "subtitle", "asked", "footer", "data", "notes", "exit_status")
-            },
-            "highlights": [vars(highlight) for highlight in self.highlights],
-            "sections": sections,
-            "records": {name: record.model_dump(mode="json") for name, record in self.records.items()},
-        }
+        data = _adapter().dump_python(self, mode="json", exclude={"sections": {"__all__": {"figure_svg"}}})
+        last = {name: data.pop(name) for name in ("highlights", "sections", "records")}
         try:
-            write_json(path, {"format": FORMAT, "version": VERSION, **data})
+            write_json(path, {"format": FORMAT, "version": VERSION, **data, **last})
         except OSError as error:
             raise InputError(f"cannot write {path}: {error.strerror}", "name a file in a folder that exists") from None
 
@@ -144,29 +134,19 @@ class Answer:
             data = files.read_json(path)
             if (data.pop("format"), data.pop("version")) != (FORMAT, VERSION):
                 raise ValueError("another format or version")
-            sections = [_section(section) for section in data.pop("sections")]
-            highlights = [Highlight(**highlight) for highlight in data.pop("highlights")]
-            records = {name: Record.model_validate(record) for name, record in data.pop("records").items()}
-            return cls(**{**data, "sections": sections, "highlights": highlights, "records": records})
+            return _adapter().validate_python(data)
+        except ValidationError as error:
+            raise FileFormatError(f"{path} is no saved answer: {first_problem(error)}", _HINT) from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise FileFormatError(f"{path} is no saved answer: {error}", "`--save FILE` of a verb writes one") from None
+            raise FileFormatError(f"{path} is no saved answer: {error}", _HINT) from None
 
 
-def is_answer(path: Path) -> bool:
-    """Whether a file is a saved answer, by its first words."""
-    try:
-        with files.open_plain(path) as stream:
-            return FORMAT.encode() in stream.read(200)
-    except OSError:
-        return False
+@cache
+def _adapter() -> TypeAdapter[Answer]:
+    return TypeAdapter(Answer)
 
 
-def _section(data: dict[str, Any]) -> Section:
-    table, figure = data.pop("table"), data.pop("figure")
-    if table is not None:
-        rows = [[str(cell) for cell in row] for row in table["rows"]]
-        table = Table(list(table["columns"]), rows, set(table["right"]), list(table["notes"]))
-    return Section(**{**data, "table": table, "figure": None if figure is None else Figure.from_json(figure)})
+_HINT = "`--save FILE` of a verb writes one"
 
 
 def join(title: str, answers: Sequence[Answer], subtitle: str = "") -> Answer:
@@ -177,7 +157,7 @@ def join(title: str, answers: Sequence[Answer], subtitle: str = "") -> Answer:
         asked=next((answer.asked for answer in answers if answer.asked), ()),
         highlights=[highlight for answer in answers for highlight in answer.highlights],
         sections=[section for answer in answers for section in answer.sections],
-        records={name: record for answer in answers for name, record in answer.records.items()},
+        records=named([pair for answer in answers for pair in answer.records.items()]),
         data=[answer.as_data() for answer in answers],
         notes=list(dict.fromkeys(note for answer in answers for note in answer.notes)),
         exit_status=max((answer.exit_status for answer in answers), default=0),

@@ -10,15 +10,17 @@ import base64
 import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, TypeAdapter
 
 from chronograd.errors import MissingExtraError
+from chronograd.record import Number
 
 Role = Literal["predicted", "measured", "reference"]
-Numbers = Sequence[float | None]
+Numbers = Sequence[Number | None]
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Series:
 
     label: str
     role: Role
-    x: Sequence[float]
+    x: Sequence[Number]
     y: Numbers
     low: Numbers = ()
     high: Numbers = ()
@@ -65,7 +67,7 @@ class Lines:
     log_x: bool = False
     log_y: bool = False
     from_zero: bool = False
-    x_ticks: Sequence[float] = ()
+    x_ticks: Sequence[Number] = ()
     x_names: Sequence[str] = ()
     kind: Literal["lines"] = "lines"
 
@@ -229,7 +231,7 @@ class Lanes:
         ]
 
 
-Panel = Lines | Bars | Ranges | Pictures | Lanes
+Panel = Annotated[Lines | Bars | Ranges | Pictures | Lanes, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True)
@@ -247,22 +249,8 @@ class Figure:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Figure:
-        return cls([_panel(p) for p in data["panels"]])
-
-
-def _panel(data: dict[str, Any]) -> Panel:
-    if data["kind"] == "lines":
-        series = [Series(**s) for s in data["series"]]
-        return Lines(**{**data, "series": series, "marks": [Mark(**m) for m in data["marks"]]})
-    if data["kind"] == "bars":
-        return Bars(**{**data, "bars": [Bar(**b) for b in data["bars"]]})
-    if data["kind"] == "pictures":
-        rows = [PictureRow(r["label"], [Picture(**p) for p in r["pictures"]]) for r in data["rows"]]
-        return Pictures(**{**data, "rows": rows})
-    if data["kind"] == "lanes":
-        spans, pushes = [Span(**s) for s in data["spans"]], [Push(**p) for p in data["pushes"]]
-        return Lanes(**{**data, "spans": spans, "pushes": pushes, "versions": [(t, v) for t, v in data["versions"]]})
-    return Ranges(**{**data, "ranges": [Range(**r) for r in data["ranges"]]})
+        """A figure of the data of one. Raises ValueError for what is none."""
+        return TypeAdapter(cls).validate_python(data)
 
 
 # Every PNG begins with these bytes, whole groups of base64 among them.

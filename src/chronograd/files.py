@@ -18,9 +18,12 @@ from typing import IO, Any
 
 import yaml
 
+from chronograd.errors import FileFormatError
+
 # The largest files of ours, records with their tables, have a few megabytes.
 MOST_BYTES = 50_000_000
 MOST_LEVELS = 30
+_FORMAT = re.compile(rb'"format"\s*:\s*"(chronograd-[a-z]+)"')
 
 
 def open_plain(path: str | os.PathLike[str]) -> BufferedReader:
@@ -65,6 +68,19 @@ def read_json(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> Any
         raise ValueError("it is nested too deep") from None
     check_plain(data)
     return data
+
+
+def format_of(path: Path) -> str:
+    """What a file says it is in its first words, such as `chronograd-record`; empty if nothing. Traces may be gigabytes.
+
+    Raises FileFormatError if it cannot be read.
+    """
+    try:
+        with open_plain(path) as stream:
+            stated = _FORMAT.search(stream.read(200))
+    except OSError as error:
+        raise FileFormatError(f"cannot read {path}: {error.strerror}") from None
+    return stated[1].decode() if stated else ""
 
 
 def parse_yaml(text: str) -> Any:

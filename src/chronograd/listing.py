@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chronograd import files
 from chronograd.answer import Answer, Section, Table
 from chronograd.errors import FileFormatError, InputError
+from chronograd.files import format_of
 from chronograd.record import FORMAT, Record
 from chronograd.rundir import DEFAULT_PARENT, RunSummary, is_run_dir, list_runs
 from chronograd.units import quantity
+from chronograd.words import named
 
 PathLike = str | os.PathLike[str]
 HEADLINES = ("step_time_s", "throughput_samples_per_s", "test_accuracy", "training_time_s")
@@ -38,27 +39,24 @@ def runs(*texts: PathLike, parent: PathLike = DEFAULT_PARENT, each_seed: bool = 
         each_seed: a run over several seeds counts as its finished seeds, not as one.
     """
     paths = [path for text in texts for word in _words(text, parent) for path in _expanded(word)]
-    named: dict[str, Path] = {}
+    pairs: list[tuple[str, Path]] = []
     for path in paths:
         seeds = [seed for seed in seeds_of(path) if (seed / "record.json").exists()] if each_seed else []
         for one in seeds or [path]:
             full = one.resolve()
             stem = full.stem if full.is_file() else f"{path.resolve().name}/{full.name}" if seeds else full.name
-            name, number = stem, 2
-            while name in named:
-                name, number = f"{stem} ({number})", number + 1
-            named[name] = one
-    return list(named.items())
+            pairs.append((stem, one))
+    return list(named(pairs).items())
 
 
 def one_run(text: PathLike, parent: PathLike = DEFAULT_PARENT, hint: str = "name one of them") -> Path:
     """The run that an argument names where there can be one only. Raises InputError if it names several."""
-    named = runs(text, parent=parent)
-    if len(named) != 1:
-        names = [name for name, _ in named]
+    found = runs(text, parent=parent)
+    if len(found) != 1:
+        names = [name for name, _ in found]
         shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-        raise InputError(f"{os.fspath(text)!r} names {len(named)} runs, not one{': ' * bool(names)}{shown}", hint)
-    return named[0][1]
+        raise InputError(f"{os.fspath(text)!r} names {len(names)} runs, not one{': ' * bool(names)}{shown}", hint)
+    return found[0][1]
 
 
 def records(*texts: PathLike, each_seed: bool = False) -> dict[str, Record]:
@@ -77,15 +75,6 @@ def seeds_of(path: Path) -> list[Path]:
     """The runs of a run over several seeds, in order of seeds; none if it is a single run."""
     found = [one for one in path.glob("seed-*") if one.name[5:].isdecimal()] if is_run_dir(path) else []
     return sorted(found, key=lambda one: int(one.name[5:]))
-
-
-def is_record(path: Path) -> bool:
-    """Whether a file is a record, by its first words: traces may be gigabytes. Raises FileFormatError."""
-    try:
-        with files.open_plain(path) as stream:
-            return FORMAT.encode() in stream.read(200)
-    except OSError as error:
-        raise FileFormatError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _words(text: PathLike, parent: PathLike) -> list[Path]:
@@ -109,7 +98,9 @@ def _expanded(path: Path) -> list[Path]:
         return [path]
     inside = sorted(one for one in path.iterdir() if not one.name.startswith("."))
     return [
-        one for one in inside if is_run_dir(one) or (one.suffix == ".json" and one.is_file() and is_record(one))
+        one
+        for one in inside
+        if is_run_dir(one) or (one.suffix == ".json" and one.is_file() and format_of(one) == FORMAT)
     ] or [path]
 
 
@@ -158,29 +149,26 @@ def _row(summary: RunSummary) -> list[str]:
     figures = ["–"] * len(HEADLINES)
     if record is not None:
         figures = [quantity(record[name].value, record[name].unit) for name in HEADLINES]
-    network, data = (str(summary.job.get(section, {}).get("name", "–")) for section in ("network", "data"))
-    backend = str(summary.job.get("backend", "–"))
-    return [summary.path.name, summary.state, network, data, backend, _ran_on(summary), *figures]
+    job = [part or "–" for part in (summary.job.network.name, summary.job.data.name, summary.job.backend)]
+    return [summary.path.name, summary.state, *job, _ran_on(summary), *figures]
 
 
 def _ran_on(summary: RunSummary) -> str:
     """Such as 8x v100, and for what was measured what it ran on."""
-    cluster: dict[str, Any] = summary.job.get("cluster", {})
-    if summary.record is not None:
-        cluster = {**cluster, **summary.record.cluster}
-    where = cluster.get("ran_on") or cluster.get("device")
-    return f"{cluster.get('count', 1)}x {where}" if where else "–"
+    asked = summary.job.cluster
+    cluster = asked if summary.record is None else summary.record.cluster
+    where = cluster.ran_on or cluster.device or asked.device
+    return f"{cluster.count or asked.count or 1}x {where}" if where else "–"
 
 
 def _device_words(summary: RunSummary) -> str:
-    return f"{_ran_on(summary)} {summary.job.get('cluster', {}).get('device', '')}"
+    return f"{_ran_on(summary)} {summary.job.cluster.device}"
 
 
 def _job_words(summary: RunSummary) -> str:
     job = summary.job
     title = summary.record.title if summary.record is not None else ""
-    parts = (job.get("network", {}).get("name"), job.get("data", {}).get("name"), job.get("backend"), title)
-    return " ".join(str(part) for part in (*parts, summary.path.name) if part)
+    return " ".join(filter(None, (job.network.name, job.data.name, job.backend, title, summary.path.name)))
 
 
 def _has(text: str, wanted: str | None) -> bool:
@@ -196,8 +184,8 @@ def _entry(summary: RunSummary) -> dict[str, Any]:
         "problem": summary.problem,
         "title": record.title if record is not None else "",
         "created": record.created if record is not None else "",
-        "job": summary.job,
-        "cluster": record.cluster if record is not None else {},
+        "job": summary.job.model_dump(mode="json"),
+        "cluster": record.cluster.model_dump(mode="json") if record is not None else {},
         "backend": record.backend if record is not None else "",
         "quantities": {name: q.model_dump(mode="json") for name, q in quantities.items()},
     }

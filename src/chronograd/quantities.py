@@ -7,7 +7,7 @@ from typing import Any
 from chronograd.answer import Answer, Section, Table
 from chronograd.record import QUANTITIES, Record
 from chronograd.units import quantity
-from chronograd.words import interval, quantity_name
+from chronograd.words import interval, named, quantity_name
 
 # What a reader asks for first; the first that is known is said with its interval.
 FIRST = (
@@ -27,7 +27,7 @@ def record_answer(*records: Record) -> Answer:
     return Answer(
         title=records[0].title if is_one else f"{len(records)} records",
         sections=[record_section(record) for record in records],
-        records={record.title: record for record in records},
+        records=named((record.title, record) for record in records),
         data=data[0] if is_one else data,
         notes=[note if is_one else f"{record.title}: {note}" for record in records for note in record.notes],
     )

@@ -15,10 +15,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from chronograd import files
 from chronograd.errors import FileFormatError, InputError
@@ -132,15 +142,137 @@ class Curve(BaseModel):
         }
 
 
+class HeaderPart(BaseModel):
+    """A part of a record's header: what is read of it is typed, and whatever else was written stays.
+
+    It is saved with the keys that it was given, in their order, and those that were set later. What nobody set is empty
+    or None.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    _given: tuple[str, ...] = ()
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep_order(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        part = validate(data)
+        if isinstance(data, dict):
+            part._given = tuple(data)
+        return part
+
+    @model_serializer(mode="wrap")
+    def _as_given(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data = dump(self)
+        names = [name for name in dict.fromkeys((*self._given, *data)) if name in data]
+        return {name: data[name] for name in names if data[name] or name in self.model_fields_set}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HeaderPart) and self.model_dump() == other.model_dump()
+
+    def __bool__(self) -> bool:
+        """Whether anything was written."""
+        return bool(self.model_fields_set)
+
+
+Count = Annotated[int, Field(ge=1)]
+Number = int | float
+
+
+class Cluster(HeaderPart):
+    """What figures hold for: devices that a prediction is for, or that a measurement asked for.
+
+    Attributes:
+        device: its name in the catalogue; `title` in full. `ran_on`: what a measurement ran on, as it calls itself.
+        count: of devices, one rank each. `worlds`: the counts of a record of scaling.
+        link: the slowest that an all-reduce crosses. `threads`: of a rank.
+    """
+
+    device: str = ""
+    title: str = ""
+    count: Count | None = None
+    worlds: list[Count] = []
+    nodes: Count | None = None
+    batch_per_rank: Count | None = None
+    link: str | None = None
+    per_node: Count | None = None
+    all_reduce: str | None = None
+    ran_on: str = ""
+    threads: Count | None = None
+    servers: Count | None = None
+
+
+class Provenance(HeaderPart):
+    """What a prediction rests on, or how it was measured. Backends may add more.
+
+    Attributes:
+        sigma_log: standard deviation of the logarithm of times. `peak_flops_per_s`: what utilisation is held against.
+        environment: of the machine, as `environment.json` of the run has it; `run` is the run's name.
+        attempts: starts of a training; `stopped` is why it ended.
+    """
+
+    predicted_from: str = ""
+    calibration: dict[str, Any] = {}
+    sigma_log: Number | None = None
+    interval: str = ""
+    peak_flops_per_s: Number | None = None
+    bandwidth_bytes_per_s: Number | None = None
+    precision: str = ""
+    flops_per_step_per_rank: Number | None = None
+    gradient_bytes: Number | None = None
+    activation_checkpointing: str = ""
+    zero_stage: int | None = None
+    buckets: int | None = None
+    step_sigma_log: Number | None = None
+    left_out: str = ""
+    date: str = ""
+    environment: dict[str, Any] = {}
+    run: str = ""
+    method: str = ""
+    stopped: str = ""
+    attempts: int | None = None
+    all_reduce: str | None = None
+    processes: int | None = None
+    formula: str = ""
+    cores: int | None = None
+
+
+class Named(HeaderPart):
+    """A network or a data set of a job."""
+
+    name: str = ""
+
+
+class TrainingHeader(HeaderPart):
+    """What is read of how a job trains."""
+
+    recipe: str = ""
+    epochs: Number | None = None
+    batch: Number | None = None
+    target_accuracy: Number | None = None
+    precision: str = ""
+    seed: int | None = None
+
+
+class JobHeader(HeaderPart):
+    """The resolved job of a record, as data: that of `chronograd.job`, of whatever version; empty for a loop without one."""
+
+    task: str = ""
+    network: Named = Named()
+    data: Named = Named()
+    training: TrainingHeader = TrainingHeader()
+    cluster: Cluster = Cluster()
+    backend: str = ""
+
+
 class Record(BaseModel):
     """A header and named quantities, predicted or measured.
 
     Attributes:
         kind: whether it happened.
         title: one line for a person.
-        job: the resolved job, as data.
+        job: the resolved job.
         cluster: device name, count, links and what else the figures hold for.
-        provenance: what a prediction rests on, or how it was measured: free-form, all strings and numbers.
+        provenance: what a prediction rests on, or how it was measured.
         quantities: by name; see QUANTITIES for the usual ones.
         tables: lists of rows for a report, such as time by operator class.
     """
@@ -152,23 +284,35 @@ class Record(BaseModel):
     kind: Literal["predicted", "measured"]
     title: str
     created: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
-    job: dict[str, Any] = Field(default_factory=dict)
-    cluster: dict[str, Any] = Field(default_factory=dict)
+    job: JobHeader = Field(default_factory=JobHeader)
+    cluster: Cluster = Field(default_factory=Cluster)
     backend: str = ""
     versions: dict[str, str] = Field(default_factory=dict)
-    provenance: dict[str, Any] = Field(default_factory=dict)
+    provenance: Provenance = Field(default_factory=Provenance)
     quantities: dict[str, Quantity] = Field(default_factory=dict)
     curves: dict[str, Curve] = Field(default_factory=dict)
     tables: dict[str, list[dict[str, Any]]] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
 
-    @field_validator("job")
-    @classmethod
-    def _has_sections(cls, job: dict[str, Any]) -> dict[str, Any]:
-        for name in ("network", "data", "training", "cluster", "communication"):
-            if not isinstance(job.get(name, {}), dict):
-                raise ValueError(f"its section {name} is no mapping")
-        return job
+    @property
+    def world(self) -> int:
+        """Ranks, one for each device; 1 if the record does not say."""
+        return self.cluster.count or 1
+
+    @property
+    def device(self) -> str:
+        """Name of the device that was asked for."""
+        return self.cluster.device or "unknown device"
+
+    @property
+    def device_name(self) -> str:
+        """What it ran on, as it calls itself, or the title of the device that it is predicted for; empty if not known."""
+        return self.cluster.ran_on or self.cluster.title
+
+    @property
+    def global_batch(self) -> Number | None:
+        """Samples of a step over all ranks, as the job has it; None if it has not."""
+        return self.job.training.batch
 
     def __getitem__(self, name: str) -> Quantity:
         """The quantity, or a missing one that says so."""
@@ -210,9 +354,7 @@ class Record(BaseModel):
         except OSError as error:
             raise FileFormatError(f"cannot read {path}: {error.strerror}") from None
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(str(p) for p in first["loc"]) or "the file"
-            raise FileFormatError(f"{path} is not a Chronograd record: {where}: {first['msg']}") from None
+            raise FileFormatError(f"{path} is not a Chronograd record: {first_problem(error)}") from None
         except ValueError as error:
             raise FileFormatError(f"{path} is not a Chronograd record: {error}") from None
 
@@ -272,6 +414,12 @@ def write_aside(path: Path, text: str | bytes) -> None:
 def write_json(path: Path, data: Any) -> None:
     """`write_aside` of data as JSON. Infinities and NaN are refused."""
     write_aside(path, json.dumps(data, indent=1, allow_nan=False))
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first thing that is wrong with a file, and where in it."""
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
 
 
 def _bounds(q: Quantity) -> tuple[float, float]:

@@ -90,7 +90,7 @@ def predict_and_measure(loop: Loop, trace: Trace, world: int, samples: int, bar:
     predicted = predict(trace, job, samples=samples)
     kept = RunDir.create(job, environment.environment(), parent=parent)
     kept.save_record(predicted)
-    flops, done = float(predicted.provenance["flops_per_step_per_rank"]), 0
+    flops, done = predicted.provenance.flops_per_step_per_rank, 0
     with bar(f"measure {name}") as report:
 
         def on_line(line: dict[str, Any]) -> None:

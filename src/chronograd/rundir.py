@@ -32,7 +32,7 @@ from typing import IO, Any, Self
 from chronograd import files
 from chronograd import job as jobs
 from chronograd.errors import ChronogradError, FileFormatError, RunError
-from chronograd.record import Record, write_aside, write_json
+from chronograd.record import JobHeader, Record, write_aside, write_json
 from chronograd.stepline import Line, parse_line, wall_clock_s
 
 DEFAULT_PARENT = Path("runs")
@@ -347,7 +347,7 @@ class RunSummary:
 
     path: Path
     record: Record | None = None
-    job: dict[str, Any] = field(default_factory=dict)
+    job: JobHeader = field(default_factory=JobHeader)
     problem: str = ""
 
     @property
@@ -375,8 +375,8 @@ def _summary(path: Path) -> RunSummary | None:
         if run.is_finished:
             record = run.record()
             return RunSummary(path, record, record.job)
-        has_job = (path / "job.yaml").exists()
-        return RunSummary(path, None, jobs.resolved(run.job()) if has_job else {})
+        job = jobs.resolved(run.job()) if (path / "job.yaml").exists() else {}
+        return RunSummary(path, None, JobHeader.model_validate(job))
     except ChronogradError as error:
         return None if path.suffix == ".json" else RunSummary(path, problem=error.message)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from chronograd.record import QUANTITIES, Quantity, Record
 from chronograd.units import quantity
 
+T = TypeVar("T")
 KIND_NAMES = {
     "conv_1x1": "1×1 convolution",
     "conv_3x3": "3×3 convolution",
@@ -87,12 +89,7 @@ def is_inside(value: float, q: Quantity) -> bool | None:
 
 def device(record: Record) -> str:
     """Count and name of what a record holds for, such as `8×v100`."""
-    return f"{count(record)}×{record.cluster.get('device', 'unknown device')}"
-
-
-def count(record: Record) -> int:
-    """World size of a record; 1 if it does not say."""
-    return int(record.cluster.get("count") or 1)
+    return f"{record.world}×{record.device}"
 
 
 def listed(items: Sequence[str], joint: str = "and") -> str:
@@ -101,6 +98,21 @@ def listed(items: Sequence[str], joint: str = "and") -> str:
     ('a, b and c', 'a')
     """
     return f"{', '.join(items[:-1])} {joint} {items[-1]}" if len(items) > 1 else "".join(items)
+
+
+def named(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """Values by name; of a name that is there already a later one is `name (2)`, then `name (3)`.
+
+    >>> named([("a", 1), ("a", 2)])
+    {'a': 1, 'a (2)': 2}
+    """
+    values: dict[str, T] = {}
+    for name, value in pairs:
+        own, number = name, 2
+        while own in values:
+            own, number = f"{name} ({number})", number + 1
+        values[own] = value
+    return values
 
 
 def quantity_name(name: str) -> str:

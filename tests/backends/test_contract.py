@@ -95,7 +95,7 @@ class TestEveryBackend:
         run = runs.of(backend)
         assert run.ranks() == list(range(PROCESSES[backend]))
         record = run.record()
-        assert (record.backend, record.cluster["count"]) == (backend, DEVICES[backend])
+        assert (record.backend, record.cluster.count) == (backend, DEVICES[backend])
         assert record.value("epochs") == 2
 
     def test_leaves_weights_that_anything_can_read(self, backend: str, runs: Runs) -> None:

@@ -303,7 +303,7 @@ def test_a_run_whose_server_or_driver_is_killed_is_started_again(victim: str, tm
     assert marked(mark) == []
     log, record = run.read_updates(), run.record()
     assert [line["step"] for line in log.steps] == list(range(1, 49))
-    assert (log.attempts, record.provenance["attempts"]) == (2, 2)
+    assert (log.attempts, record.provenance.attempts) == (2, 2)
     assert record.value("redone_steps") == len(log.discarded) >= 3
     assert record.value("lost_s") > record.value("redone_s") > 0
     assert record["staleness"].n == len(record.curves["loss"].columns["loss"]) == 48

@@ -275,7 +275,7 @@ def test_a_resumed_run_ends_where_it_would_have(tmp_path: Path) -> None:
     job = make_job("tf_multiworker", *chosen, "training.epochs=2")
     run = launch.train(job, out=tmp_path / "run")
     record, whole = run.record(), weights(run)
-    assert (record.provenance["all_reduce"], record.provenance["processes"]) == ("ring", 2)
+    assert (record.provenance.all_reduce, record.provenance.processes) == ("ring", 2)
     assert "tensorflow" in record.versions
     first, last = list_checkpoints(run.checkpoints)
     for path in (*last.iterdir(), last):
@@ -295,7 +295,7 @@ def test_measuring_tells_exchange_from_computation(tmp_path: Path) -> None:
     job = make_job("tf_mirrored", "communication.all_reduce=hierarchical_copy")
     run = launch.measure(job, num_steps=3, warmup=1, flops_per_step=1e6, out=tmp_path / "run")
     record = run.record()
-    assert record.provenance["all_reduce"] == "hierarchical_copy"
+    assert record.provenance.all_reduce == "hierarchical_copy"
     assert run.ranks() == [0]
     for name in ("step_time_s", "input_s", "forward_s", "backward_s", "update_s", "communication_exposed_s"):
         assert record[name].n == 3, name

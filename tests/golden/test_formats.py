@@ -154,7 +154,7 @@ def test_a_job_is_read() -> None:
         0.1,
         1,
     )
-    assert jobs.from_dict(record("trained").job).cluster.count == 2
+    assert jobs.from_dict(record("trained").job.model_dump()).cluster.count == 2
 
 
 def test_a_trace_is_read() -> None:

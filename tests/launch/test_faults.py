@@ -129,7 +129,7 @@ def test_a_hung_rank_is_started_again(tmp_path: Path, launcher: str, undisturbed
     run = launch.train(job, out=tmp_path / "run", launcher=launcher)
     assert final_bytes(run) == final_bytes(undisturbed)
     record = run.record()
-    assert record.provenance["attempts"] == 2
+    assert record.provenance.attempts == 2
     assert record.value("lost_s") > 2
     assert record.value("training_time_s") < 2
 

@@ -303,7 +303,7 @@ class TestCluster:
         log = run.read_steps()
         assert (log.attempts, [line["step"] for line in log.steps]) == (2, list(range(1, 25)))
         assert 0 < log.redone < 16
-        assert run.record().provenance["attempts"] == 2
+        assert run.record().provenance.attempts == 2
         here = local.train(jobs.changed(job, ["network.options.sleep_s=0"]), out=tmp_path / "here", launcher="local")
         # To rounding: three gradients are added up in an order that hangs on DDP's buckets, which a restart fills anew.
         assert losses(run) == pytest.approx(losses(here), abs=1e-5)

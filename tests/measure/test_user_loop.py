@@ -115,4 +115,4 @@ def test_ranks_of_torchrun_share_one_directory(tmp_path: Path) -> None:
     assert [p.wait(60) for p in ranks] == [0, 0]
     run = RunDir.open(tmp_path / "mine")
     assert run.ranks() == [0, 1]
-    assert run.record().cluster["count"] == 2
+    assert run.record().cluster.count == 2

@@ -35,12 +35,12 @@ def test_records_are_those_of_single_predictions(trace: Trace) -> None:
     """Of a batch that three devices do not share evenly, and of a device without a price."""
     job = job_of(batch=64, epochs=7)
     records = elsewhere(trace, job, SAMPLES, ("v100", "k80-gk210", "cpu"), (1, 3, 128, 8))
-    assert [(r.cluster["device"], r.cluster["count"]) for r in records] == [
+    assert [(r.device, r.world) for r in records] == [
         (name, n) for name in ("v100", "k80-gk210", "cpu") for n in (1, 3, 8)
     ]
     for record in records:
-        n = record.cluster["count"]
-        fields = [f"cluster.device={record.cluster['device']}", f"cluster.count={n}"]
+        n = record.world
+        fields = [f"cluster.device={record.device}", f"cluster.count={n}"]
         alone = predict(trace, changed(job, [*fields, f"backend={'ddp' if n > 1 else 'single'}"]), samples=SAMPLES)
         for name in (*NAMES, "cost_usd", "cost_usd_per_hour"):
             assert figures(record[name]) == pytest.approx(figures(alone[name]), rel=1e-9, nan_ok=True), name

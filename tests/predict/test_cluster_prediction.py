@@ -79,8 +79,8 @@ def test_links_and_nodes_of_the_job() -> None:
     assert exchange_s(count=8, per_node=4) > 10 * exchange_s(count=8)
     assert exchange_s(count=8, per_node=4, link="infiniband-edr") < exchange_s(count=8, per_node=4) / 3
     record = predict(TRACE, job(count=16, per_node=4))
-    assert record.cluster["nodes"] == 4
-    assert (record.cluster["per_node"], record.cluster["link"]) == (4, "ethernet-25g")
+    assert record.cluster.nodes == 4
+    assert (record.cluster.per_node, record.cluster.link) == (4, "ethernet-25g")
     with pytest.raises(NotFoundError, match="pcie3"):
         setting_of(job(count=8, intra_link="pcie33"))
 
@@ -103,8 +103,8 @@ def test_stragglers_add_to_the_exposed_communication() -> None:
     assert wait == pytest.approx(alone * np.expm1(0.1434), rel=1e-3)
     assert noisy.value("communication_exposed_s") == pytest.approx(steady.value("communication_exposed_s") + wait)
     assert "straggler_wait_s" not in steady.quantities
-    assert "stragglers" in steady.provenance["left_out"]
-    assert "stragglers" not in noisy.provenance["left_out"]
+    assert "stragglers" in steady.provenance.left_out
+    assert "stragglers" not in noisy.provenance.left_out
 
 
 def test_a_step_cannot_be_shorter_than_its_input() -> None:

@@ -133,9 +133,9 @@ def test_rates_are_those_of_the_samples_that_are_trained(batch: int, count: int,
     # Forward and backward of a 1000 x 500 product each.
     flops = 2 * 2 * 1000 * 500 * images
     assert record.value("achieved_flops_per_s") * step_s * count == pytest.approx(flops, rel=1e-6)
-    peak = record.provenance["peak_flops_per_s"]
+    peak = record.provenance.peak_flops_per_s
     assert record.value("mfu") * peak * step_s * count == pytest.approx(flops, rel=1e-6)
-    assert record.provenance["flops_per_step_per_rank"] == pytest.approx(flops / count, rel=1e-6)
+    assert record.provenance.flops_per_step_per_rank == pytest.approx(flops / count, rel=1e-6)
     (row,) = predict_scaling(trace, [job], [count], "strong").data["rows"]
     assert row["throughput_samples_per_s"] == pytest.approx(images / step_s)
 

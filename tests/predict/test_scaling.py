@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from chronograd import job as jobs
 from chronograd.hardware import catalog
 from chronograd.predict.collectives import Topology
+from chronograd.predict.prediction import predict
 from chronograd.predict.scaling import buckets, exchange, input_stall_s, straggler_wait_s, topology_of
 from chronograd.trace import ZERO, Affine, Operator, Storage, Trace
 
@@ -126,3 +130,13 @@ def test_a_step_lasts_as_long_as_its_input() -> None:
     assert input_stall_s(0.25, 1000, 2000.0) == pytest.approx(0.25)
     assert input_stall_s(0.75, 1000, 2000.0) == 0.0
     np.testing.assert_allclose(input_stall_s(np.array([0.25, 0.75]), 1000, 2000.0), [0.25, 0.0])
+
+
+@pytest.mark.parametrize("device", ["v100", "a100-40", "h100"])
+def test_what_is_hidden_is_not_below_nothing_by_rounding(device: str) -> None:
+    """A gradient of one bucket, all of it exposed."""
+    inputs = Path(__file__).parents[1] / "golden" / "inputs"
+    fields = [f"cluster.device={device}", "cluster.count=2", "backend=ddp"]
+    record = predict(Trace.load(inputs / "net.json.gz"), jobs.load(inputs / "job.yaml", fields))
+    assert record["communication_exposed_s"].value > 0
+    assert record["communication_overlapped_s"].value == 0

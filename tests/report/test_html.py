@@ -12,7 +12,7 @@ import pytest
 from chronograd.answer import Answer, Section, Table
 from chronograd.errors import MissingExtraError
 from chronograd.figure import Figure, Picture, PictureRow, Pictures, png_base64
-from chronograd.record import Record
+from chronograd.record import Provenance, Record
 from chronograd.report.html import render_html, tight
 from chronograd.report.plots import svg
 from chronograd.report.runs import generic_page
@@ -108,11 +108,11 @@ def test_names_are_escaped_everywhere(everything):
         record.title = HOSTILE
         record.backend = HOSTILE
         record.versions[HOSTILE] = HOSTILE
-        record.provenance[HOSTILE] = {HOSTILE: HOSTILE}
+        record.provenance = Provenance.model_validate({HOSTILE: {HOSTILE: HOSTILE}})
         record.notes.append(HOSTILE)
-        record.job = {**record.job, "network": {"name": HOSTILE}}
+        record.job.network.name = HOSTILE
     for name in ("k80-1", "k80-2", "k80-4"):
-        everything[name].cluster["device"] = HOSTILE
+        everything[name].cluster.device = HOSTILE
     text = render_html(generic_page({HOSTILE + name: r for name, r in everything.items()}))
     outline = Outline(text)
     assert outline.stack == []

@@ -29,11 +29,9 @@ def layer(name, flops, size, ceiling_s, time_s, bound):
 def with_layers(record):
     rows = [layer("wide", 1e12, 1e10, 1.0, 2.0, "compute"), layer("thin", 1e9, 1e10, 0.1, 0.5, "memory")]
     record.tables["layers"] = rows
-    record.provenance |= {
-        "peak_flops_per_s": 1e12,
-        "bandwidth_bytes_per_s": 1e11,
-        "calibration": {"origin": "datasheet"},
-    }
+    record.provenance.peak_flops_per_s = 1e12
+    record.provenance.bandwidth_bytes_per_s = 1e11
+    record.provenance.calibration = {"origin": "datasheet"}
     record.put("ppp", Quantity(value=0.5, unit="1"))
     return record
 

@@ -230,7 +230,7 @@ def test_generic_page_picks_what_applies(everything):
 
 def test_generic_page_keeps_jobs_apart_and_the_newest_of_a_kind(measured, step):
     other = step("measured", 1, 0.01, 0.01)
-    other.job = {**other.job, "network": {"name": "vgg16"}}
+    other.job.network.name = "vgg16"
     old = step("measured", 1, 0.5, 0.5)
     old.created = "2025-01-01T00:00:00+00:00"
     page = generic_page({"new": measured[1], "old": old, "other": other})

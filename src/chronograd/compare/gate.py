@@ -185,7 +185,9 @@ def judge(condition: Condition, baseline: Sequence[Record], runs: Sequence[Recor
 
 def differences_of_setting(a: Record, b: Record) -> list[str]:
     """Words on what two records differ in that would explain a change: what they ran on, and with how many."""
-    pairs = [(name, a.cluster.get(name), b.cluster.get(name)) for name in ("ran_on", "count", "threads", "device")]
+    pairs = [
+        (name, getattr(a.cluster, name), getattr(b.cluster, name)) for name in ("ran_on", "count", "threads", "device")
+    ]
     pairs += [("backend", a.backend, b.backend), ("kind", a.kind, b.kind)]
     return [f"{name} {left or 'unknown'} and {right or 'unknown'}" for name, left, right in pairs if left != right]
 

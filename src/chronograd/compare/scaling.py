@@ -181,7 +181,7 @@ class Ladder:
             exposed_low_s=exposed.low,
             exposed_high_s=exposed.high,
             bandwidth_utilisation=self._utilisation(job, exposed.value),
-            device=record.cluster.get("ran_on") or record.cluster.get("title") or "",
+            device=record.device_name,
             backend=record.backend,
             reason=step.reason,
         )

@@ -274,7 +274,7 @@ def _scaling_verdict(n: int, factor: float, verb: str) -> str:
 
 
 def _batch_words(records: Sequence[Record]) -> str:
-    batches = {(r.job.get("training") or {}).get("batch") for r in records} - {None}
+    batches = {r.global_batch for r in records} - {None}
     if len(batches) == 1:
         return f"Strong scaling: the global batch stays at {batches.pop()}, so each process gets a smaller share."
     if batches:

@@ -395,7 +395,7 @@ def _slow_part(ranks: list[Rank], slowest: int) -> str:
 
 def _asked_for_gpu(run: Evidence) -> str:
     """Why an accelerator was to be expected, in words; empty if it was not."""
-    device = run.job.get("cluster", {}).get("device", "local")
+    device = run.job.cluster.device or "local"
     if device not in ("local", "cpu") and not device.endswith(".toml"):
         try:
             is_gpu = catalog.device(device).kind == "gpu"

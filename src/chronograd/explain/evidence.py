@@ -17,7 +17,7 @@ import numpy as np
 
 from chronograd import job as jobs
 from chronograd.errors import ChronogradError
-from chronograd.record import OWN_PARTS, WARMUP, Record
+from chronograd.record import OWN_PARTS, WARMUP, JobHeader, Record
 from chronograd.rundir import RunDir, StepLog
 
 # Ranks of a record are alike, so that two stand for all.
@@ -65,7 +65,7 @@ class Evidence:
     """One run.
 
     Attributes:
-        job: as data; empty for a loop without one.
+        job: empty for a loop without one.
         world: ranks. `ranks`: those whose steps are known, all with as many.
         num_steps, batch: steps done, warm-up too, and samples per step over all ranks; None if not known.
         wall_s: from the first step to the end; None if not known.
@@ -76,7 +76,7 @@ class Evidence:
     kind: Kind
     world: int
     ranks: dict[int, Rank]
-    job: dict[str, Any] = field(default_factory=dict)
+    job: JobHeader = field(default_factory=JobHeader)
     environment: dict[str, Any] = field(default_factory=dict)
     num_steps: int | None = None
     batch: float | None = None
@@ -185,15 +185,13 @@ def of_record(record: Record, name: str) -> Evidence:
         value = record[quantity].value
         return np.array([np.nan if value is None else value])
 
-    environment = record.provenance.get("environment", {})
-    environment = environment if isinstance(environment, dict) else {}
-    on_processor = record.cluster.get("ran_on") and record.cluster["ran_on"] == environment.get("processor")
-    start = {"device": "cpu" if on_processor else "", "threads": record.cluster.get("threads")}
+    environment, ran_on = record.provenance.environment, record.cluster.ran_on
+    is_processor = ran_on and ran_on == environment.get("processor")
+    start = {"device": "cpu" if is_processor else "", "threads": record.cluster.threads}
     exposed_s, backward_s = mean("communication_exposed_s"), mean("backward_s")
     parts = {part: mean(part) for part in OWN_PARTS} | {"backward_s": backward_s + np.nan_to_num(exposed_s)}
     rank = Rank(np.array([step_s]), mean("input_s") + np.nan_to_num(mean("transfer_s")), exposed_s, parts, start=start)
-    world = max(1, int(record.cluster.get("count") or 1))
-    batch = record.job.get("training", {}).get("batch")
+    world = record.world
     return Evidence(
         name=name,
         kind="record",
@@ -201,25 +199,25 @@ def of_record(record: Record, name: str) -> Evidence:
         ranks=dict.fromkeys(range(min(world, MOST_COPIES)), rank) if world > 1 else {0: rank},
         job=record.job,
         environment=environment,
-        batch=float(batch) if batch else None,
+        batch=record.global_batch or None,
         notes=("a record has means only: ranks are not told apart",),
     )
 
 
-def _job(run: RunDir) -> tuple[dict[str, Any], list[str]]:
+def _job(run: RunDir) -> tuple[JobHeader, list[str]]:
     if not (run.path / "job.yaml").exists():
-        return {}, []
+        return JobHeader(), []
     try:
-        return jobs.resolved(run.job()), []
+        return JobHeader.model_validate(jobs.resolved(run.job())), []
     except ChronogradError as error:
-        return {}, [error.message]
+        return JobHeader(), [error.message]
 
 
-def _kind(log: StepLog, job: Mapping[str, Any]) -> Kind:
+def _kind(log: StepLog, job: JobHeader) -> Kind:
     first = log.steps[0]
     if "loss" in first:
         return "training"
-    return "measurement" if job.get("backend") and first.get("mode") != "warmup" else "own loop"
+    return "measurement" if job.backend and first.get("mode") != "warmup" else "own loop"
 
 
 def _ranks(logs: Mapping[int, StepLog], kind: Kind) -> dict[int, Rank]:
@@ -283,22 +281,20 @@ def _excess_s(log: StepLog, later_s: np.ndarray) -> float:
     )
 
 
-def _world(job: Mapping[str, Any], record: Record | None, ranks: int) -> int:
-    told = job.get("cluster", {}).get("count", 1)
-    if record is not None:
-        told = record.cluster.get("count", told)
-    is_own = not job.get("backend")
-    return max(ranks, int(told) if is_own else ranks)
+def _world(job: JobHeader, record: Record | None, ranks: int) -> int:
+    if job.backend:
+        return ranks
+    stated = record.cluster.count if record is not None else None
+    return max(ranks, stated or job.cluster.count or 1)
 
 
-def _batch(job: Mapping[str, Any], record: Record | None) -> float | None:
+def _batch(job: JobHeader, record: Record | None) -> float | None:
     """The global batch: of the record's throughput where the loop told it, else of the job."""
     if record is not None and not record.job:
         rate, step = record["throughput_samples_per_s"].value, record["step_time_s"].value
         if rate and step:
             return float(round(rate * step))
-    batch = job.get("training", {}).get("batch")
-    return float(batch) if batch else None
+    return job.training.batch or None
 
 
 def _wall_s(ranks: Mapping[int, Rank]) -> float | None:

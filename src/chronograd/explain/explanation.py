@@ -13,9 +13,9 @@ from chronograd.explain import ranks as across
 from chronograd.explain.causes import CAUSES, Finding
 from chronograd.explain.evidence import Evidence, of_record, read
 from chronograd.explain.split import Split, split
-from chronograd.listing import is_record
+from chronograd.files import format_of
 from chronograd.listing import runs as runs_of
-from chronograd.record import Record
+from chronograd.record import FORMAT, Record
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def explain(paths: Sequence[Path]) -> Explanation:
     paths = [path for _, path in runs_of(*paths)]
     if len({path.resolve() for path in paths}) < len(paths):
         raise InputError("the same run is given twice", "name each run once")
-    records = {path: Record.load(path) for path in paths if path.is_file() and is_record(path)}
+    records = {path: Record.load(path) for path in paths if path.is_file() and format_of(path) == FORMAT}
     traces = [path for path in paths if path.is_file() and path not in records]
     runs = [read(path) for path in paths if not path.is_file()]
     runs += [of_record(record, path.name) for path, record in records.items()]

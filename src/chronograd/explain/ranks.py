@@ -80,7 +80,7 @@ def _what_grew(first: Evidence, run: Evidence) -> str:
     if first.batch and run.batch and run.batch / first.batch >= PADDING:
         return f"a step has {run.batch:g} samples in place of {first.batch:g}"
     steps = f"{run.num_steps} steps in place of {first.num_steps}"
-    epochs = [e.job.get("training", {}).get("epochs") for e in (first, run)]
+    epochs = [one.job.training.epochs for one in (first, run)]
     if all(epochs) and epochs[0] != epochs[1]:
         return f"{epochs[1]} epochs in place of {epochs[0]}, {steps}"
     return steps

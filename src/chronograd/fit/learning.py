@@ -39,7 +39,7 @@ def training_section(train_record: Record, forecast: Forecast | None = None) -> 
     if forecast is not None:
         of = "epoch means" if forecast.curve.unit == "epoch" else "steps"
         caption.append(f"Line and band: forecast of {of} ({forecast.model.family}) and its middle 80 %.")
-    target = _target(train_record)
+    target = train_record.job.training.target_accuracy
     epochs = train_record.curves.get("training")
     if epochs is not None and any(v is not None for v in epochs.columns.get("test_accuracy", [])):
         panels.append(_accuracy_panel(epochs, target))
@@ -63,11 +63,6 @@ def training_section(train_record: Record, forecast: Forecast | None = None) -> 
 def _row(record: Record, name: str) -> list[str]:
     q = record[name]
     return [_SHOWN[name], quantity(q.value, q.unit), interval(q), "" if q.n is None else str(q.n), q.source]
-
-
-def _target(record: Record) -> float | None:
-    target = (record.job.get("training") or {}).get("target_accuracy")
-    return float(target) if target is not None else None
 
 
 def _loss_panel(record: Record, curve: Curve, forecast: Forecast | None) -> tuple[Lines, int]:
@@ -109,7 +104,7 @@ def _accuracy_panel(curve: Curve, target: float | None) -> Lines:
 
 def what_was_reached(record: Record) -> str:
     """The accuracy that training ended at, beside its target, as a clause."""
-    target = _target(record)
+    target = record.job.training.target_accuracy
     accuracy, epochs = record["test_accuracy"].value, record["epochs"].value
     spent = record["training_time_s"].value
     effort = [f"{epochs:g} epochs"] if epochs is not None else []

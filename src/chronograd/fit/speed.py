@@ -61,11 +61,10 @@ def read_points(path: Path) -> list[Point]:
 
 
 def _of_record(record: Record, path: Path) -> Point:
-    seconds, servers = record["step_time_s"].value, record.cluster.get("servers")
-    if not seconds or not isinstance(servers, int) or servers < 1:
+    seconds, servers = record["step_time_s"].value, record.cluster.servers
+    if not seconds or servers is None:
         raise InputError(f"{path} has no step time or no parameter servers", "measure with backend=parameter_server")
-    batch = record.job.get("training", {}).get("batch")
-    return Point(int(record.cluster.get("count") or 1), servers, 1 / seconds, True, batch)
+    return Point(record.world, servers, 1 / seconds, True, record.global_batch)
 
 
 def _of_line(line: Mapping[str | None, Any], path: Path, number: int) -> Point:

@@ -10,7 +10,7 @@ from chronograd.errors import InputError
 from chronograd.job import Job, changed, resolved
 from chronograd.launch import jobs
 from chronograd.measure import environment
-from chronograd.record import Record
+from chronograd.record import Cluster, Provenance, Record
 from chronograd.trace import Trace
 
 FORMULA = "bandwidth utilisation = 2(n - 1)/n · gradient bytes / communication seconds / link bandwidth"
@@ -61,10 +61,10 @@ def measure_scaling(
         kind="measured",
         title=f"scaling of {job.network.name} on {job.data.name} with {job.backend}",
         job=resolved(job),
-        cluster={"device": job.cluster.device, "worlds": list(worlds), "threads": threads},
+        cluster=Cluster(device=job.cluster.device, worlds=list(worlds), threads=threads),
         backend=job.backend,
         versions=environment.environment().get("versions", {}),
-        provenance={"formula": FORMULA, "cores": environment.cores()},
+        provenance=Provenance(formula=FORMULA, cores=environment.cores()),
         notes=notes,
     )
     record.tables["scaling"] = [point.row() for point in points]

@@ -37,7 +37,7 @@ from chronograd.errors import InputError, NotFoundError, RunError
 from chronograd.job import Job
 from chronograd.measure import environment, process, result
 from chronograd.measure.memory import PeakMemory
-from chronograd.record import OWN_PARTS, WARMUP, Record
+from chronograd.record import OWN_PARTS, WARMUP, Cluster, Provenance, Record
 from chronograd.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -252,10 +252,10 @@ class LoopRecorder:
             kind="measured",
             title=self._title or f"own loop, {self.run.path.name}",
             job=jobs.resolved(self._job) if self._job is not None else {},
-            cluster={"device": "local", "count": self._world_size, "ran_on": self._ran_on()},
+            cluster=Cluster(device="local", count=self._world_size, ran_on=self._ran_on()),
             backend=self._job.backend if self._job is not None else "",
             versions=environment_then.get("versions", {}),
-            provenance={"environment": environment_then, "run": self.run.path.name, "method": _METHOD},
+            provenance=Provenance(environment=environment_then, run=self.run.path.name, method=_METHOD),
         )
         ranks = result.lines_of_ranks(self.run)
         timed = {rank: [line for line in lines if line["mode"] != "warmup"] for rank, lines in ranks.items()}

@@ -14,10 +14,10 @@ from chronograd.job import Job, changed, resolved, steps_per_epoch
 from chronograd.plan.settings import evaluate
 from chronograd.predict.memory import reserve_bytes
 from chronograd.predict.prediction import likely_by, put_run
-from chronograd.record import Quantity, Record
+from chronograd.record import Cluster, Provenance, Quantity, Record
 from chronograd.trace import Trace
 from chronograd.units import dollars, quantity, seconds, si
-from chronograd.words import count, device, interval, reasons, scaled, time_unit
+from chronograd.words import device, interval, reasons, scaled, time_unit
 
 ByDevice = dict[str, dict[int, Record]]
 # Three generations and an old one, from one device to what two nodes hold.
@@ -58,9 +58,9 @@ def _record(trace: Trace, job: Job, values: dict[str, float], samples: int) -> R
         kind="predicted",
         title=f"{trace.network} on {job.cluster.count} × {device.title}",
         job=resolved(job),
-        cluster={"device": device.name, "title": device.title, "count": job.cluster.count},
+        cluster=Cluster(device=device.name, title=device.title, count=job.cluster.count),
         backend=job.backend,
-        provenance={"predicted_from": f"trace of {trace.network}", "sigma_log": values["sigma_log"]},
+        provenance=Provenance(predicted_from=f"trace of {trace.network}", sigma_log=values["sigma_log"]),
     )
     put_run(record, job, device, likely, steps_per_epoch(samples, job.training.batch), step_s)
     record.put("step_time_s", likely(step_s, "s"))
@@ -96,7 +96,7 @@ def plan_section(records: Sequence[Record]) -> Section:
 def _by_device(records: Sequence[Record]) -> ByDevice:
     grouped: ByDevice = {}
     for record in records:
-        grouped.setdefault(str(record.cluster.get("device", "unknown device")), {})[count(record)] = record
+        grouped.setdefault(record.device, {})[record.world] = record
     return grouped
 
 

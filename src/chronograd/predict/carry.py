@@ -20,7 +20,7 @@ def carried_factor(trace: Trace, record: Record) -> float:
         raise InputError(
             f"{record.title} is no measured step", "give the record.json of `chronograd measure` or `train`"
         )
-    job = from_dict(record.job, record.title)
+    job = from_dict(record.job.model_dump(), record.title)
     if job.network.name != trace.network:
         raise InputError(
             f"the record is of {job.network.name}, and the job's network is {trace.network}",

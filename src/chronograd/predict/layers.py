@@ -19,7 +19,7 @@ _WHAT = {"compute": "arithmetic", "memory": "memory traffic", "launch": "launche
 def roofline_section(record: Record, measured: Record | None = None) -> Section:
     """Each layer of the record's table `layers`, and the whole measured step where there is one."""
     layers = record.tables.get("layers", [])
-    peak, bandwidth = (float(record.provenance.get(n) or 0) for n in ("peak_flops_per_s", "bandwidth_bytes_per_s"))
+    peak, bandwidth = record.provenance.peak_flops_per_s or 0.0, record.provenance.bandwidth_bytes_per_s or 0.0
     points = [row for row in layers if row["flops"] and row["bytes"]]
     return Section(
         title="Roofline: how close each layer comes to what the device can do",
@@ -49,8 +49,8 @@ def roofline_section(record: Record, measured: Record | None = None) -> Section:
 
 
 def _where_from(record: Record) -> str:
-    origin = (record.provenance.get("calibration") or {}).get("origin", "")
-    return "those of the data sheet" if origin == "datasheet" else "those of the calibration"
+    is_datasheet = record.provenance.calibration.get("origin") == "datasheet"
+    return "those of the data sheet" if is_datasheet else "those of the calibration"
 
 
 def _conventions(record: Record) -> str:

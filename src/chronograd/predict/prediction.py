@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +31,7 @@ from chronograd.predict.relatives import CARRIED_SPREAD, calibration_for
 from chronograd.predict.roofline import Roofline, roofline
 from chronograd.predict.scaling import Bucket, Communication, exchange, input_stall_s, straggler_wait_s, topology_of
 from chronograd.predict.zero import gather_exposed_s, traffic_factor
-from chronograd.record import QUANTITIES, STEP_PARTS, Z80, Quantity, Record
+from chronograd.record import QUANTITIES, STEP_PARTS, Z80, Cluster, Provenance, Quantity, Record
 from chronograd.trace import Trace
 
 # A batch kept in memory is gathered sample by sample: each byte is read and written once, at this share of
@@ -405,7 +404,7 @@ def _put_step(record: Record, setting: Setting, step: Step, likely: Callable[...
 def _put_roofline(record: Record, roof: Roofline) -> None:
     source = "(matrix FLOPs / peak + bytes / bandwidth) / time of forward and backward"
     record.put("ppp", Quantity(value=roof.ppp, unit="1", source=source))
-    record.provenance["bandwidth_bytes_per_s"] = roof.bandwidth_bytes_per_s
+    record.provenance.bandwidth_bytes_per_s = roof.bandwidth_bytes_per_s
     record.tables["layers"] = [layer.row() for layer in roof.layers]
     record.tables["most_to_win"] = [layer.row() for layer in roof.most_to_win()]
 
@@ -457,36 +456,36 @@ def _check_memory(record: Record, setting: Setting, step: Step) -> None:
         )
 
 
-def _cluster(setting: Setting) -> dict[str, Any]:
-    return {
-        "device": setting.device.name,
-        "title": setting.device.title,
-        "count": setting.count,
-        "nodes": setting.nodes,
-        "batch_per_rank": setting.batch_per_rank,
-        "link": setting.link.name if setting.link else None,
-        "per_node": setting.topology.per_node,
-        "all_reduce": setting.algorithm if setting.link else None,
-        "threads": setting.calibration.threads,
-    }
+def _cluster(setting: Setting) -> Cluster:
+    return Cluster(
+        device=setting.device.name,
+        title=setting.device.title,
+        count=setting.count,
+        nodes=setting.nodes,
+        batch_per_rank=setting.batch_per_rank,
+        link=setting.link.name if setting.link else None,
+        per_node=setting.topology.per_node,
+        all_reduce=setting.algorithm if setting.link else None,
+        threads=setting.calibration.threads,
+    )
 
 
-def _provenance(setting: Setting, step: Step, trace: Trace, sigma: float) -> dict[str, Any]:
+def _provenance(setting: Setting, step: Step, trace: Trace, sigma: float) -> Provenance:
     c = setting.calibration
-    return {
-        "predicted_from": f"trace of {trace.network} ({len(trace.operators)} operators), {c.origin} calibration of "
+    return Provenance(
+        predicted_from=f"trace of {trace.network} ({len(trace.operators)} operators), {c.origin} calibration of "
         f"{setting.device.name}",
-        "calibration": c.provenance or {"origin": c.origin},
-        "sigma_log": sigma,
-        "interval": "middle 80 % of a log-normal",
-        "peak_flops_per_s": c.peak_flops_per_s,
-        "precision": c.precision,
-        "flops_per_step_per_rank": step.flops,
-        "gradient_bytes": step.communication.message_bytes,
-        "activation_checkpointing": setting.activation_checkpointing,
-        "zero_stage": setting.zero_stage,
-        "buckets": step.communication.num_buckets,
-        "step_sigma_log": setting.step_sigma_log,
-        "left_out": "evaluation, saving, start-up" + ("" if setting.step_sigma_log else ", stragglers"),
-        "date": datetime.now(UTC).date().isoformat(),
-    }
+        calibration=c.provenance or {"origin": c.origin},
+        sigma_log=sigma,
+        interval="middle 80 % of a log-normal",
+        peak_flops_per_s=c.peak_flops_per_s,
+        precision=c.precision,
+        flops_per_step_per_rank=step.flops,
+        gradient_bytes=step.communication.message_bytes,
+        activation_checkpointing=setting.activation_checkpointing,
+        zero_stage=setting.zero_stage,
+        buckets=step.communication.num_buckets,
+        step_sigma_log=setting.step_sigma_log,
+        left_out="evaluation, saving, start-up" + ("" if setting.step_sigma_log else ", stragglers"),
+        date=datetime.now(UTC).date().isoformat(),
+    )

@@ -39,7 +39,8 @@ class Communication:
 
     @property
     def overlapped_s(self) -> Amount:
-        return self.total_s - self.exposed_s
+        hidden_s = np.maximum(self.total_s - self.exposed_s, 0.0)  # rounding may leave less
+        return hidden_s if np.ndim(hidden_s) else float(hidden_s)
 
     @property
     def num_buckets(self) -> int:

@@ -13,7 +13,6 @@ from chronograd.errors import MissingExtraError
 from chronograd.figure import PALETTE
 from chronograd.record import Record
 from chronograd.units import quantity
-from chronograd.words import count
 
 try:
     import jinja2
@@ -98,7 +97,10 @@ def _record(name: str, record: Record) -> dict[str, Any]:
     return {
         "name": name,
         "title": record.title,
-        "header": [*_flat("cluster", record.cluster), *_flat("provenance", record.provenance)],
+        "header": [
+            *_flat("cluster", record.cluster.model_dump()),
+            *_flat("provenance", record.provenance.model_dump()),
+        ],
         "notes": record.notes,
         "missing": [(n, q.reason) for n, q in record.quantities.items() if q.value is None],
         "quantities": [(n, quantity(q.value, q.unit), q.source) for n, q in record.quantities.items()],
@@ -112,12 +114,12 @@ def _groups(records: Mapping[str, Record]) -> list[list[str]]:
         versions = "\n".join(f"{k} {v}" for k, v in record.versions.items()) or "–"
         key = (
             record.kind,
-            str(record.cluster.get("device", "–")),
+            record.cluster.device or "–",
             record.backend or "–",
             versions,
             record.created[:10],
         )
-        groups.setdefault(key, []).append((name, count(record)))
+        groups.setdefault(key, []).append((name, record.world))
     rows = []
     for (kind, device, backend, versions, date), members in groups.items():
         counts = ", ".join(map(str, sorted({n for _, n in members})))

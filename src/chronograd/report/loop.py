@@ -16,7 +16,7 @@ from chronograd.job import Job, resolved
 from chronograd.plan.elsewhere import plan_section
 from chronograd.predict.layers import roofline_section
 from chronograd.predict.work import counts_section, operators_section
-from chronograd.record import Record, subtract
+from chronograd.record import JobHeader, Record, subtract
 from chronograd.report.runs import asked, highlight
 from chronograd.units import quantity
 from chronograd.words import processes, signed_percent
@@ -58,12 +58,12 @@ def page_of(loop: Loop) -> Answer:
     records = {f"predicted-{n}": r for n, r in loop.predicted.items()}
     records |= {f"measured-{n}": r for n, r in loop.measured.items()}
     records |= {"trained": loop.trained}
-    records |= {f"plan-{r.cluster['device']}-{r.cluster['count']}": r for r in loop.plan}
+    records |= {f"plan-{r.device}-{r.world}": r for r in loop.plan}
     cheapest = min(loop.plan, key=lambda r: math.inf if r["cost_usd"].value is None else r.value("cost_usd"))
     return Answer(
         title=f"{loop.job.network.name} on {loop.job.data.name}",
         subtitle="Counted, predicted, measured, trained and planned from one job file",
-        asked=asked(resolved(loop.job)),
+        asked=asked(JobHeader.model_validate(resolved(loop.job))),
         highlights=[
             highlight(loop.trained, "test_accuracy"),
             highlight(measured, "step_time_s", f"step time; predicted {_error_words(loop, 1)}"),

@@ -6,22 +6,22 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from chronograd import listing
-from chronograd.answer import Answer, Highlight, Section, is_answer, join
+from chronograd.answer import FORMAT, Answer, Highlight, Section, join
 from chronograd.compare.agreement import accuracy_of_prediction_section
 from chronograd.compare.ranks import communication_section, throughput_section
 from chronograd.compare.steps import parts_section, scaling_section
+from chronograd.files import format_of
 from chronograd.fit.forecast import Forecast
 from chronograd.fit.learning import training_section
 from chronograd.plan.elsewhere import plan_section
 from chronograd.predict.layers import roofline_section
 from chronograd.predict.work import operators_section
 from chronograd.quantities import FIRST
-from chronograd.record import Record
+from chronograd.record import JobHeader, Record
 from chronograd.units import quantity
-from chronograd.words import count, device, interval, listed, quantity_name
+from chronograd.words import device, interval, listed, named, quantity_name
 
 
 @dataclass
@@ -42,8 +42,9 @@ def report(runs: Sequence[tuple[str, Path]]) -> Answer:
     Args:
         runs: names and paths, as `listing.runs` gives them.
     """
-    answers = [Answer.load(path) for _, path in runs if is_answer(path)]
-    records = {name: listing.load(path) for name, path in runs if not is_answer(path)}
+    saved = {path for _, path in runs if path.is_file() and format_of(path) == FORMAT}
+    answers = [Answer.load(path) for _, path in runs if path in saved]
+    records = {name: listing.load(path) for name, path in runs if path not in saved}
     if not answers:
         return generic_page(records)
     titles = listed([answer.title for answer in answers])
@@ -73,23 +74,22 @@ def generic_page(records: Mapping[str, Record], forecasts: Mapping[str, Forecast
     )
 
 
-def asked(job: Mapping[str, Any]) -> list[tuple[str, str]]:
+def asked(job: JobHeader) -> list[tuple[str, str]]:
     """A resolved job as a short list: what a person would say was asked for."""
-    data, training, cluster = (job.get(name) or {} for name in ("data", "training", "cluster"))
-    target = training.get("target_accuracy")
+    training = job.training
     rows = [
-        ("task", job.get("task")),
-        ("network", (job.get("network") or {}).get("name")),
-        ("data", data.get("name")),
-        ("recipe", training.get("recipe")),
-        ("epochs", training.get("epochs")),
-        ("global batch", training.get("batch")),
-        ("precision", training.get("precision")),
-        ("target accuracy", None if target is None else quantity(float(target), "1")),
-        ("seed", training.get("seed")),
-        ("device", cluster.get("device")),
+        ("task", job.task),
+        ("network", job.network.name),
+        ("data", job.data.name),
+        ("recipe", training.recipe),
+        ("epochs", training.epochs),
+        ("global batch", training.batch),
+        ("precision", training.precision),
+        ("target accuracy", None if training.target_accuracy is None else quantity(training.target_accuracy, "1")),
+        ("seed", training.seed),
+        ("device", job.cluster.device),
     ]
-    return [(name, str(value)) for name, value in rows if value is not None]
+    return [(name, str(value)) for name, value in rows if value not in (None, "")]
 
 
 def highlight(record: Record, name: str, label: str = "") -> Highlight:
@@ -108,7 +108,7 @@ def highlight(record: Record, name: str, label: str = "") -> Highlight:
 
 def _highlights(records: Iterable[Record]) -> list[Highlight]:
     """Three figures, measured ones first."""
-    ordered = sorted(records, key=lambda r: (r.kind != "measured", "training" in r.curves, count(r)))
+    ordered = sorted(records, key=lambda r: (r.kind != "measured", "training" in r.curves, r.world))
     found = []
     for name in FIRST:
         record = next((r for r in ordered if r[name].value is not None), None)
@@ -121,21 +121,14 @@ def _groups(records: Mapping[str, Record]) -> dict[str, _Group]:
     """Records by job, whatever they ran on; a title each."""
     keyed: dict[str, dict[str, Record]] = {}
     for name, record in records.items():
-        job = {key: value for key, value in record.job.items() if key not in ("cluster", "backend")}
+        job = record.job.model_dump(exclude={"cluster", "backend"})
         keyed.setdefault(json.dumps(job, sort_keys=True, default=str), {})[name] = record
-    groups: dict[str, _Group] = {}
-    for members in keyed.values():
-        title = base = _title(next(iter(members.values())))
-        i = 2
-        while title in groups:
-            title, i = f"{base} ({i})", i + 1
-        groups[title] = _sorted_out(members)
-    return groups
+    return named((_title(next(iter(members.values()))), _sorted_out(members)) for members in keyed.values())
 
 
 def _title(record: Record) -> str:
-    network, data = ((record.job.get(part) or {}).get("name") for part in ("network", "data"))
-    return f"{network} on {data}" if network and data else str(network or record.title)
+    network, data = record.job.network.name, record.job.data.name
+    return f"{network} on {data}" if network and data else network or record.title
 
 
 def _sorted_out(members: Mapping[str, Record]) -> _Group:
@@ -153,11 +146,11 @@ def _sorted_out(members: Mapping[str, Record]) -> _Group:
         if record["step_time_s"].value is not None:
             _place(group, group.measured, names, name, record)
     predictions = [(n, r) for n, r in by_date if r.kind == "predicted"]
-    here = {_device(r) for _, r in measured} or {_device(r) for _, r in predictions[:1]}
+    here = {r.device for _, r in measured} or {r.device for _, r in predictions[:1]}
     for name, record in predictions:
-        if _device(record) in here:
+        if record.device in here:
             _place(group, group.predicted, names, name, record)
-        if _device(record) not in here or not measured:
+        if record.device not in here or not measured:
             group.planned.append(record)
     return group
 
@@ -165,15 +158,11 @@ def _sorted_out(members: Mapping[str, Record]) -> _Group:
 def _place(
     group: _Group, into: dict[int, Record], names: dict[tuple[str, int], str], name: str, record: Record
 ) -> None:
-    key = (record.kind, count(record))
-    if count(record) in into and "training" not in into[count(record)].curves:
+    key = (record.kind, record.world)
+    if record.world in into and "training" not in into[record.world].curves:
         group.replaced.append(names[key])
-    into[count(record)] = record
+    into[record.world] = record
     names[key] = name
-
-
-def _device(record: Record) -> str:
-    return str(record.cluster.get("device", ""))
 
 
 def _sections(group: _Group, forecasts: Mapping[str, Forecast]) -> list[Section]:
@@ -190,7 +179,7 @@ def _sections(group: _Group, forecasts: Mapping[str, Forecast]) -> list[Section]
         sections.append(operators_section(by_kind))
     layered = next((r for r in steps if r.tables.get("layers")), None)
     if layered is not None:
-        sections.append(roofline_section(layered, group.measured.get(count(layered))))
+        sections.append(roofline_section(layered, group.measured.get(layered.world)))
     for record in group.scaled:
         rows = record.tables["scaling"]
         for name in dict.fromkeys(row["scaling"] for row in rows):

@@ -13,7 +13,7 @@ from chronograd.errors import RunError
 from chronograd.fit.noise_scale import NoiseLog
 from chronograd.job import Job
 from chronograd.measure import result
-from chronograd.record import WARMUP, Curve, Quantity, Record
+from chronograd.record import WARMUP, Cluster, Curve, Provenance, Quantity, Record
 from chronograd.rundir import RunDir, StepLog
 from chronograd.train.interruptions import Interruptions, interruptions
 from chronograd.units import seconds
@@ -40,7 +40,9 @@ def training_record(run: RunDir, job: Job, card: DatasetCard, stopped: str, upda
     epochs = [e for e in first.events if e["event"] == "epoch"]
     record = header(run, job, f"training of {job.network.name} on {job.data.name}")
     record.notes = _notes(first, interrupted, stopped)
-    record.provenance |= {"method": CLOCK, "stopped": stopped, "attempts": interrupted.starts}
+    record.provenance.method = CLOCK
+    record.provenance.stopped = stopped
+    record.provenance.attempts = interrupted.starts
     record.curves = {"training": _training_curve(epochs), "loss": _loss_curve(logs, job.training.batch)}
     for name, quantity in _quantities(epochs, first, job, card).items():
         record.put(name, quantity)
@@ -65,15 +67,15 @@ def header(run: RunDir, job: Job, title: str) -> Record:
         kind="measured",
         title=title,
         job=jobs.resolved(job),
-        cluster={
-            "device": job.cluster.device,
-            "count": job.cluster.count,
-            "ran_on": place.get("device_name", ""),
-            "threads": place.get("threads"),
-        },
+        cluster=Cluster(
+            device=job.cluster.device,
+            count=job.cluster.count,
+            ran_on=place.get("device_name", ""),
+            threads=place.get("threads"),
+        ),
         backend=job.backend,
         versions=environment.get("versions", {}),
-        provenance={"environment": environment, "run": run.path.name, "precision": job.training.precision},
+        provenance=Provenance(environment=environment, run=run.path.name, precision=job.training.precision),
     )
 
 

@@ -165,7 +165,7 @@ def _measured_record(run: RunDir, job: Job, place: RankContext, asked: Measuring
     for name, quantity in result.epoch_quantities(run).items():
         record.put(name, quantity)
     record.put("achieved_flops_per_s", result.achieved_flops(record["step_time_s"], asked.flops_per_step))
-    record.provenance |= {"method": f"{asked.timing.warmup} steps of warm-up outside the clock; {method.step_time}"}
+    record.provenance.method = f"{asked.timing.warmup} steps of warm-up outside the clock; {method.step_time}"
     return record
 
 

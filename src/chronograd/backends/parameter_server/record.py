@@ -59,7 +59,7 @@ def of_measurement(run: RunDir, job: Job, timing: Timing, flops_per_step: float 
     record.put("memory_peak_bytes", result.memory_quantity(run))
     _put_own(record, run, job, lines, lines)
     record.put("achieved_flops_per_s", result.achieved_flops(record["compute_s"], flops_per_step))
-    record.provenance |= {"method": f"{timing.warmup} updates of every learner outside the clock; {method}"}
+    record.provenance.method = f"{timing.warmup} updates of every learner outside the clock; {method}"
     return record
 
 
@@ -74,9 +74,9 @@ def _put_own(record: Record, run: RunDir, job: Job, lines: Sequence[Line], settl
         {"staleness": value, "updates": counts[value], "share": counts[value] / len(staleness)}
         for value in sorted(counts)
     ]
-    record.cluster |= {"servers": job.communication.servers}
+    record.cluster.servers = job.communication.servers
     record.notes.append(f"{_group(job)}; a step is one update by one learner, of a minibatch of {job.training.batch}")
-    cores, threads = environment.cores(), record.cluster.get("threads") or 1
+    cores, threads = environment.cores(), record.cluster.threads or 1
     if run_on_cpu(run) and job.cluster.count * threads > cores:
         record.notes.append(f"{job.cluster.count} learners of {threads} threads share {cores} cores with the servers")
 

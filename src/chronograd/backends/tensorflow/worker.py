@@ -84,7 +84,7 @@ def _measured_record(run: RunDir, job: Job, ranks: Ranks, asked: Measuring) -> R
         record.put(name, quantity)
     record.put("memory_peak_bytes", result.memory_quantity(run))
     record.put("achieved_flops_per_s", result.achieved_flops(record["step_time_s"], asked.flops_per_step))
-    record.provenance |= {"method": f"{asked.timing.warmup} steps of warm-up outside the clock; {method.step_time}"}
+    record.provenance.method = f"{asked.timing.warmup} steps of warm-up outside the clock; {method.step_time}"
     return record
 
 
@@ -106,7 +106,7 @@ def _with_tensorflow(record: Record, ranks: Ranks) -> Record:
     import tensorflow as tf
 
     record.versions |= {"tensorflow": tf.__version__, "keras": keras.__version__}
-    record.provenance |= {"all_reduce": ranks.all_reduce, "processes": ranks.world_size}
+    record.provenance.all_reduce, record.provenance.processes = ranks.all_reduce, ranks.world_size
     return record
 
 
