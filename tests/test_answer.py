@@ -52,7 +52,7 @@ def test_what_is_no_answer_is_refused(tmp_path: Path, text: str) -> None:
         Answer.load(tmp_path / "answer.json")
 
 
-@pytest.mark.parametrize("name", ["sections", "records", "highlights"])
+@pytest.mark.parametrize("name", ["sections", "records", "highlights", "more"])
 def test_a_damaged_answer_is_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / "answer.json"
     made().save(path)
@@ -82,6 +82,16 @@ def test_a_figure_of_wrong_types_is_refused_when_it_is_read(tmp_path: Path, fiel
         Answer.load(path)
 
 
+def test_a_section_with_a_key_of_no_meaning_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "answer.json"
+    made().save(path)
+    data = json.loads(path.read_text())
+    data["sections"][0]["tabel"] = None
+    path.write_text(json.dumps(data))
+    with pytest.raises(FileFormatError, match=r"is no saved answer: sections\.0\.tabel"):
+        Answer.load(path)
+
+
 def test_joined_answers_keep_both_of_two_records_of_one_name() -> None:
     a, b = (Record(kind="measured", title=title) for title in ("first", "second"))
     both = join("Both", [replace(made(), records={"A": a}), replace(made(), records={"A": b})])
@@ -90,12 +100,12 @@ def test_joined_answers_keep_both_of_two_records_of_one_name() -> None:
 
 
 def test_a_file_is_what_its_format_says_whatever_its_title(tmp_path: Path) -> None:
-    Record(kind="measured", title="chronograd-answer").save(tmp_path / "record.json")
+    Record(kind="measured", title="chronograd-answer").save(tmp_path / "mine.json")
     made("chronograd-record").save(tmp_path / "answer.json")
     (tmp_path / "list.json").write_text("[]")
-    kinds = [format_of(tmp_path / f"{name}.json") for name in ("record", "answer", "list")]
+    kinds = [format_of(tmp_path / f"{name}.json") for name in ("mine", "answer", "list")]
     assert kinds == ["chronograd-record", "chronograd-answer", ""]
-    page = chronograd.report(tmp_path / "record.json", tmp_path / "answer.json", out=tmp_path / "page.html")
+    page = chronograd.report(tmp_path / "mine.json", tmp_path / "answer.json", out=tmp_path / "page.html")
     assert page.sections[0].title == "chronograd-record"
     assert [record.title for record in page.records.values()] == ["chronograd-answer"]
     with pytest.raises(FileFormatError, match="cannot read"):

@@ -1,4 +1,4 @@
-"""The header of a record: typed where it is read, saved as it was written, refused where it is no header."""
+"""Header and tables of a record: typed where they are read, saved as they were written, refused where they are none."""
 
 from __future__ import annotations
 
@@ -68,8 +68,11 @@ def test_a_header_answers_what_it_does_not_say() -> None:
         ({"cluster": {"count": [2]}}, r"cluster\.count"),
         ({"cluster": []}, "cluster"),
         ({"provenance": {"environment": 0}}, r"provenance\.environment"),
+        ({"tables": {"layers": [{"name": "a", "time_s": 0.1}]}}, r"tables\.layers\.0\.kind"),
+        ({"tables": {"by_kind": [{"kind": "gemm", "time_s": "long"}]}}, r"tables\.by_kind\.0\.time_s"),
+        ({"tables": {"scaling": [{"scaling": "weak", "world": 2}]}}, r"tables\.scaling\.0\.kind"),
     ],
 )
-def test_what_is_no_header_is_refused(tmp_path: Path, header: dict[str, Any], where: str) -> None:
+def test_what_is_no_header_or_row_is_refused(tmp_path: Path, header: dict[str, Any], where: str) -> None:
     with pytest.raises(FileFormatError, match=f"is not a Chronograd record: {where}"):
         Record.load(written(tmp_path, **header))

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import PlainSerializer, TypeAdapter, ValidationError
+from pydantic import ConfigDict, PlainSerializer, TypeAdapter, ValidationError
 
 from chronograd import files
 from chronograd.errors import FileFormatError, InputError
@@ -96,6 +96,8 @@ class Answer:
         notes: what a reader must know before trusting it, such as what was left out.
         exit_status: not 0 where the answer is a verdict that fails, such as that of a gate.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     title: str
     subtitle: str = ""

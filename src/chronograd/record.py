@@ -142,8 +142,8 @@ class Curve(BaseModel):
         }
 
 
-class HeaderPart(BaseModel):
-    """A part of a record's header: what is read of it is typed, and whatever else was written stays.
+class RecordPart(BaseModel):
+    """A part of a record: what is read of it is typed, and whatever else was written stays.
 
     It is saved with the keys that it was given, in their order, and those that were set later. What nobody set is empty
     or None.
@@ -167,7 +167,7 @@ class HeaderPart(BaseModel):
         return {name: data[name] for name in names if data[name] or name in self.model_fields_set}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, HeaderPart) and self.model_dump() == other.model_dump()
+        return isinstance(other, RecordPart) and self.model_dump() == other.model_dump()
 
     def __bool__(self) -> bool:
         """Whether anything was written."""
@@ -178,7 +178,7 @@ Count = Annotated[int, Field(ge=1)]
 Number = int | float
 
 
-class Cluster(HeaderPart):
+class Cluster(RecordPart):
     """What figures hold for: devices that a prediction is for, or that a measurement asked for.
 
     Attributes:
@@ -201,7 +201,7 @@ class Cluster(HeaderPart):
     servers: Count | None = None
 
 
-class Provenance(HeaderPart):
+class Provenance(RecordPart):
     """What a prediction rests on, or how it was measured. Backends may add more.
 
     Attributes:
@@ -236,13 +236,13 @@ class Provenance(HeaderPart):
     cores: int | None = None
 
 
-class Named(HeaderPart):
+class Named(RecordPart):
     """A network or a data set of a job."""
 
     name: str = ""
 
 
-class TrainingHeader(HeaderPart):
+class TrainingHeader(RecordPart):
     """What is read of how a job trains."""
 
     recipe: str = ""
@@ -253,7 +253,7 @@ class TrainingHeader(HeaderPart):
     seed: int | None = None
 
 
-class JobHeader(HeaderPart):
+class JobHeader(RecordPart):
     """The resolved job of a record, as data: that of `chronograd.job`, of whatever version; empty for a loop without one."""
 
     task: str = ""
@@ -262,6 +262,107 @@ class JobHeader(HeaderPart):
     training: TrainingHeader = TrainingHeader()
     cluster: Cluster = Cluster()
     backend: str = ""
+
+
+class Row(BaseModel):
+    """A row of a table: columns that are read are typed, and whatever others were written stay."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+class OperatorKind(Row):
+    """What the operators of one kind take of a step. `share` is that of the time; `flops` are those of matrix work."""
+
+    kind: str
+    operators: int = 0
+    time_s: Number
+    flops: Number = 0
+    bytes: Number = 0
+    share: Number = 0
+
+
+class Layer(Row):
+    """One module with all inside it, or one operator; forward and backward of one step.
+
+    Attributes:
+        kind: class of the module, or kind of the operator.
+        operators: launches.
+        flops: matrix work and all other arithmetic.
+        bytes: across the memory bus if nothing is fused.
+        bound: what takes longest at the peak rates: compute, memory, or launches.
+        time_to_win_s: predicted time less the ceiling; `share_of_ceiling` is their ratio.
+    """
+
+    name: str
+    kind: str
+    operators: int
+    flops: Number
+    bytes: Number
+    ceiling_s: Number
+    time_s: Number
+    bound: str
+    intensity_flops_per_byte: Number
+    achieved_flops_per_s: Number
+    share_of_ceiling: Number
+    time_to_win_s: Number
+
+
+class Point(Row):
+    """A job with n ranks, and what is known of its step. Times in seconds; None where it is not known.
+
+    Attributes:
+        kind: `measured`, `predicted`, or `missing` with a `reason`.
+        batch: the global, that is effective, batch; `per_rank` that of a rank.
+        training_time_s, cost_usd: of all epochs of the job at this step time, if its samples make a whole batch. Cost needs
+            a price.
+        speed_up: throughput over that of one rank of the same kind; `efficiency` over the number of ranks.
+        iteration_growth: step time over that of one rank: what a learner waits longer. 1 is ideal in weak scaling.
+        compute_s: a step of one rank alone with the same batch of a rank.
+        communication_by_difference_s: step time less `compute_s`; `communication_exposed_s` as the ranks measured it.
+        bandwidth_utilisation: see `compare.ranks.UTILISATION`; of the exposed communication.
+    """
+
+    scaling: str
+    world: Count
+    kind: Literal["measured", "predicted", "missing"]
+    batch: Count
+    per_rank: Count
+    step_time_s: Number | None = None
+    low: Number | None = None
+    high: Number | None = None
+    n: int | None = None
+    throughput_samples_per_s: Number | None = None
+    training_time_s: Number | None = None
+    cost_usd: Number | None = None
+    speed_up: Number | None = None
+    efficiency: Number | None = None
+    iteration_growth: Number | None = None
+    compute_s: Number | None = None
+    communication_by_difference_s: Number | None = None
+    communication_exposed_s: Number | None = None
+    exposed_low_s: Number | None = None
+    exposed_high_s: Number | None = None
+    bandwidth_utilisation: Number | None = None
+    device: str = ""
+    backend: str = ""
+    reason: str = ""
+
+
+class Tables(RecordPart):
+    """Rows for a report.
+
+    Attributes:
+        by_kind: operators of a step by kind. `layers`: under the roofline; `most_to_win` are those furthest above it.
+        scaling: points on growing numbers of ranks.
+        staleness: how many updates were how stale. `epochs`: times of an epoch by batch.
+    """
+
+    by_kind: list[OperatorKind] = []
+    layers: list[Layer] = []
+    most_to_win: list[Layer] = []
+    scaling: list[Point] = []
+    staleness: list[dict[str, Any]] = []
+    epochs: list[dict[str, Any]] = []
 
 
 class Record(BaseModel):
@@ -274,7 +375,7 @@ class Record(BaseModel):
         cluster: device name, count, links and what else the figures hold for.
         provenance: what a prediction rests on, or how it was measured.
         quantities: by name; see QUANTITIES for the usual ones.
-        tables: lists of rows for a report, such as time by operator class.
+        tables: rows for a report, such as time by kind of operator.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -291,7 +392,7 @@ class Record(BaseModel):
     provenance: Provenance = Field(default_factory=Provenance)
     quantities: dict[str, Quantity] = Field(default_factory=dict)
     curves: dict[str, Curve] = Field(default_factory=dict)
-    tables: dict[str, list[dict[str, Any]]] = Field(default_factory=dict)
+    tables: Tables = Field(default_factory=Tables)
     notes: list[str] = Field(default_factory=list)
 
     @property

@@ -224,7 +224,7 @@ def test_one_learner_is_single_and_leaves_nothing_behind(tmp_path: Path, mark: s
     for name in ("step", "test_accuracy", "test_loss"):
         assert got["training"].columns[name] == pytest.approx(expected["training"].columns[name], abs=1e-3)
     assert record.value("staleness") == 0
-    assert record.tables["staleness"] == [{"staleness": 0, "updates": 24, "share": 1.0}]
+    assert record.tables.staleness == [{"staleness": 0, "updates": 24, "share": 1.0}]
     assert [path.name for path in list_checkpoints(run.checkpoints)] == ["step-00000012", "step-00000024"]
     own = sum(record.value(name) for name in ("pull_s", "compute_s", "push_s"))
     assert 0 < own < 2 * record.value("step_time_s")
@@ -241,7 +241,7 @@ def test_several_learners_make_every_update_once_and_measure_their_staleness(tmp
     record = run.record()
     # A learner pushes on what it pulled after its own last push: each other one came in between about once.
     assert 0.5 < record.value("staleness") < 3.5
-    assert sum(row["updates"] for row in record.tables["staleness"]) == record["staleness"].n == 48
+    assert sum(row["updates"] for row in record.tables.staleness) == record["staleness"].n == 48
     assert all(is_timed(line) for line in lines)
     assert record.curves["training"].columns["step"] == [12, 24, 36, 48]
     assert record.value("test_accuracy") <= 1

@@ -70,10 +70,10 @@ def test_curves_end_where_the_run_did() -> None:
 
 
 def test_tables_have_their_rows() -> None:
-    scaling = record("scaled").tables["scaling"]
-    assert [(row["kind"], row["world"]) for row in scaling] == [("measured", 1), ("measured", 2), ("predicted", 1), ("predicted", 2)]  # fmt: skip
-    assert [(row["staleness"], row["updates"]) for row in record("servers").tables["staleness"]] == [(0, 1), (1, 19)]
-    assert [row["name"] for row in record("predicted").tables["layers"]][:3] == ["0", "1", "2"]
+    scaling = record("scaled").tables.scaling
+    assert [(row.kind, row.world) for row in scaling] == [("measured", 1), ("measured", 2), ("predicted", 1), ("predicted", 2)]  # fmt: skip
+    assert [(row["staleness"], row["updates"]) for row in record("servers").tables.staleness] == [(0, 1), (1, 19)]
+    assert [row.name for row in record("predicted").tables.layers][:3] == ["0", "1", "2"]
 
 
 def test_predicted_and_measured_are_subtracted() -> None:

@@ -28,8 +28,8 @@ TINY = {
 def test_every_point_follows_from_what_was_measured(tmp_path: Path) -> None:
     job = jobs.from_dict(TINY)
     record = measure_scaling(job, [1, 2], ["strong", "weak"], folder=tmp_path, samples=64, num_steps=3, warmup=1)
-    rows = {(row["scaling"], row["world"]): row for row in record.tables["scaling"] if row["kind"] == "measured"}
-    assert {key: (row["batch"], row["per_rank"]) for key, row in rows.items()} == {
+    rows = {(row.scaling, row.world): row for row in record.tables.scaling if row.kind == "measured"}
+    assert {key: (row.batch, row.per_rank) for key, row in rows.items()} == {
         ("strong", 1): (8, 8),
         ("strong", 2): (8, 4),
         ("weak", 1): (8, 8),
@@ -39,16 +39,14 @@ def test_every_point_follows_from_what_was_measured(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"single-1x4", "single-1x8", "ddp-2x4", "ddp-2x8"}
     alone = Record.load(tmp_path / "single-1x4").value("step_time_s")
     strong = rows["strong", 2]
-    assert strong["compute_s"] == alone
-    assert strong["communication_by_difference_s"] == pytest.approx(strong["step_time_s"] - alone)
-    assert strong["communication_exposed_s"] == Record.load(tmp_path / "ddp-2x4").value("communication_exposed_s")
+    assert strong.compute_s == alone
+    assert strong.communication_by_difference_s == pytest.approx(strong.step_time_s - alone)
+    assert strong.communication_exposed_s == Record.load(tmp_path / "ddp-2x4").value("communication_exposed_s")
     weak = rows["weak", 2]
-    assert weak["speed_up"] == pytest.approx(
-        weak["throughput_samples_per_s"] / rows["weak", 1]["throughput_samples_per_s"]
-    )
-    assert weak["efficiency"] == pytest.approx(weak["speed_up"] / 2)
-    assert weak["training_time_s"] == pytest.approx(3 * (64 // 16) * weak["step_time_s"])
-    assert weak["iteration_growth"] == pytest.approx(weak["step_time_s"] / rows["weak", 1]["step_time_s"])
+    assert weak.speed_up == pytest.approx(weak.throughput_samples_per_s / rows["weak", 1].throughput_samples_per_s)
+    assert weak.efficiency == pytest.approx(weak.speed_up / 2)
+    assert weak.training_time_s == pytest.approx(3 * (64 // 16) * weak.step_time_s)
+    assert weak.iteration_growth == pytest.approx(weak.step_time_s / rows["weak", 1].step_time_s)
 
 
 def test_a_world_that_cannot_run_is_a_row_that_says_why() -> None:

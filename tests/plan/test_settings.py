@@ -110,11 +110,11 @@ def test_the_largest_batch_fills_the_device(trace: Trace) -> None:
 
 def test_a_prediction_has_layers_and_says_what_does_not_fit(trace: Trace) -> None:
     record = predict(trace, job_of("training.batch=64"))
-    layers, best = record.tables["layers"], record.tables["most_to_win"]
+    layers, best = record.tables.layers, record.tables.most_to_win
     assert len(layers) >= 12
-    assert [row["time_to_win_s"] for row in best] == sorted((r["time_to_win_s"] for r in layers), reverse=True)[:3]
+    assert [row.time_to_win_s for row in best] == sorted((r.time_to_win_s for r in layers), reverse=True)[:3]
     passes = record.value("forward_s") + record.value("backward_s")
-    assert sum(row["time_s"] for row in layers) == pytest.approx(passes)
+    assert sum(row.time_s for row in layers) == pytest.approx(passes)
     assert 0 < record.value("ppp") < 1
     too_many = predict(trace, job_of("training.batch=400000"))
     assert any("does not fit" in note for note in too_many.notes)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from chronograd.record import STEP_PARTS, Curve, Quantity, Record
+from chronograd.record import STEP_PARTS, Curve, Quantity, Record, Tables
 
 JOB = {
     "task": "classification",
@@ -107,10 +107,12 @@ def measured() -> dict[int, Record]:
 @pytest.fixture
 def everything(predicted: dict[int, Record], measured: dict[int, Record]) -> dict[str, Record]:
     """What a whole loop leaves behind."""
-    predicted[1].tables["by_kind"] = [
-        {"kind": "conv_3x3", "time_s": 0.06, "flops": 9e9, "bytes": 1e8, "share": 0.6},
-        {"kind": "norm", "time_s": 0.04, "flops": 0, "bytes": 2e8, "share": 0.4},
-    ]
+    predicted[1].tables = Tables(
+        by_kind=[
+            {"kind": "conv_3x3", "time_s": 0.06, "flops": 9e9, "bytes": 1e8, "share": 0.6},
+            {"kind": "norm", "time_s": 0.04, "flops": 0, "bytes": 2e8, "share": 0.4},
+        ]
+    )
     records = {f"predicted-{n}": r for n, r in predicted.items()}
     records |= {f"measured-{n}": r for n, r in measured.items()}
     records["trained"] = make_training([0.5, 0.8, 0.9, 0.96], 40.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chronograd.figure import Lines
 from chronograd.predict.layers import roofline_section
-from chronograd.record import Quantity
+from chronograd.record import Layer, Quantity
 from chronograd.report.plots import svg
 from chronograd.report.runs import generic_page
 
@@ -28,7 +28,7 @@ def layer(name, flops, size, ceiling_s, time_s, bound):
 
 def with_layers(record):
     rows = [layer("wide", 1e12, 1e10, 1.0, 2.0, "compute"), layer("thin", 1e9, 1e10, 0.1, 0.5, "memory")]
-    record.tables["layers"] = rows
+    record.tables.layers = [Layer.model_validate(row) for row in rows]
     record.provenance.peak_flops_per_s = 1e12
     record.provenance.bandwidth_bytes_per_s = 1e11
     record.provenance.calibration = {"origin": "datasheet"}

@@ -97,7 +97,7 @@ def _measure_scaling(
     from chronograd.answer import Answer
     from chronograd.compare.ranks import throughput_section
 
-    rows = record.tables["scaling"]
+    rows = [point.model_dump() for point in record.tables.scaling]
     sections = [
         throughput_section(
             f"{name} scaling: {record.title}", [r for r in rows if r["scaling"] == name], with_communication=True

@@ -8,7 +8,7 @@ against the exposed communication of the ranks themselves. `chronograd.launch.sc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from chronograd.answer import Answer
@@ -17,7 +17,7 @@ from chronograd.errors import InputError, MissingExtraError, RunError
 from chronograd.hardware import catalog
 from chronograd.job import Job, changed, steps_per_epoch
 from chronograd.predict.prediction import predict, price_of, setting_of
-from chronograd.record import Record
+from chronograd.record import Point, Record
 from chronograd.trace import Trace
 from chronograd.units import seconds
 
@@ -35,51 +35,6 @@ def speed_up(throughput: float | None, alone: float | None) -> float | None:
 def efficiency(times: float | None, world: int) -> float | None:
     """Speed-up over the number of ranks."""
     return None if times is None else times / world
-
-
-@dataclass(frozen=True)
-class Point:
-    """A job with n ranks, and what is known of its step. Times in seconds; None where it is not known.
-
-    Attributes:
-        kind: `measured`, `predicted`, or `missing` with a `reason`.
-        batch: the global, that is effective, batch; `per_rank` that of a rank.
-        training_time_s, cost_usd: of all epochs of the job at this step time, if its samples make a whole batch. Cost needs
-            a price.
-        speed_up: throughput over that of one rank of the same kind; `efficiency` over the number of ranks.
-        iteration_growth: step time over that of one rank: what a learner waits longer. 1 is ideal in weak scaling.
-        compute_s: a step of one rank alone with the same batch of a rank.
-        communication_by_difference_s: step time less `compute_s`; `communication_exposed_s` as the ranks measured it.
-        bandwidth_utilisation: see `compare.ranks.UTILISATION`; of the exposed communication.
-    """
-
-    scaling: str
-    world: int
-    kind: str
-    batch: int
-    per_rank: int
-    step_time_s: float | None = None
-    low: float | None = None
-    high: float | None = None
-    n: int | None = None
-    throughput_samples_per_s: float | None = None
-    training_time_s: float | None = None
-    cost_usd: float | None = None
-    speed_up: float | None = None
-    efficiency: float | None = None
-    iteration_growth: float | None = None
-    compute_s: float | None = None
-    communication_by_difference_s: float | None = None
-    communication_exposed_s: float | None = None
-    exposed_low_s: float | None = None
-    exposed_high_s: float | None = None
-    bandwidth_utilisation: float | None = None
-    device: str = ""
-    backend: str = ""
-    reason: str = ""
-
-    def row(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass
@@ -139,10 +94,8 @@ class Ladder:
             try:
                 points.append(self._point(job, scaling, "measured", known, first))
             except (RunError, InputError, MissingExtraError) as error:
-                batch, reason = job.training.batch, str(error)
-                points.append(
-                    Point(scaling, world, "missing", batch, per_rank(job), backend=job.backend, reason=reason)
-                )
+                known_of = {"batch": job.training.batch, "per_rank": per_rank(job), "backend": job.backend}
+                points.append(Point(scaling=scaling, world=world, kind="missing", **known_of, reason=str(error)))
         return points
 
     def _point(
@@ -253,7 +206,7 @@ def predict_scaling(
         points = ladder.predicted(worlds, scaling, **options)
         title = f"{scaling.capitalize()} scaling of {trace.network} on {job.cluster.device}"
         rows = [_predicted_row(ladder.at(point.world, scaling), point) for point in points]
-        sections.append(throughput_section(title, [point.row() for point in points], with_communication=True))
+        sections.append(throughput_section(title, [point.model_dump() for point in points], with_communication=True))
         data.append({"network": trace.network, "device": job.cluster.device, "mode": scaling, "rows": rows})
     return Answer(f"{scaling} scaling", sections=sections, data=data if len(data) > 1 else data[0])
 

@@ -12,7 +12,7 @@ from chronograd.job import Job, changed
 from chronograd.launch import jobs
 from chronograd.launch.jobs import PathLike
 from chronograd.measure import environment
-from chronograd.record import Record
+from chronograd.record import Record, Tables
 from chronograd.rundir import RunDir
 from chronograd.units import quantity, seconds
 
@@ -46,7 +46,7 @@ def measure_batches(job: Job, batches: Sequence[int], out: PathLike | None = Non
         last = run.record()
         rows.append({"batch": batch, **{name: last[name].value for name in _UNITS}, "reason": ""})
     record = (last or Record(kind="measured", title="")).model_copy(update={"title": f"epochs of {job.network.name}"})
-    record.tables = {"epochs": rows}
+    record.tables = Tables(epochs=rows)
     whole.save_record(record)
     data = {"run": str(whole.path), **record.model_dump(mode="json")}
     return Answer(

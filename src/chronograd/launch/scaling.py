@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from chronograd.compare.scaling import Ladder, Point, Scaling, check_scaling, per_rank
+from chronograd.compare.scaling import Ladder, Scaling, check_scaling, per_rank
 from chronograd.errors import InputError
 from chronograd.job import Job, changed, resolved
 from chronograd.launch import jobs
 from chronograd.measure import environment
-from chronograd.record import Cluster, Provenance, Record
+from chronograd.record import Cluster, Point, Provenance, Record
 from chronograd.trace import Trace
 
 FORMULA = "bandwidth utilisation = 2(n - 1)/n · gradient bytes / communication seconds / link bandwidth"
@@ -67,5 +67,5 @@ def measure_scaling(
         provenance=Provenance(formula=FORMULA, cores=environment.cores()),
         notes=notes,
     )
-    record.tables["scaling"] = [point.row() for point in points]
+    record.tables.scaling = points
     return record

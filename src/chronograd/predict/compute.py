@@ -31,6 +31,7 @@ from chronograd.predict.calibration import (
     uses_vector_peak,
 )
 from chronograd.predict.traffic import traffic
+from chronograd.record import OperatorKind
 from chronograd.trace import CONV_KINDS, DTYPE_BYTES, KINDS, PHASES, Trace
 from chronograd.units import FLOPS_PER_MAC
 
@@ -263,26 +264,26 @@ def average_seconds(trace: Trace, calibration: Calibration) -> float:
     return float(update_launches(len(state), calibration) * calibration.update_launch_s + 3 * size / bandwidth)
 
 
-def by_kind(trace: Trace, times: np.ndarray, batch: float) -> list[dict[str, float | str]]:
+def by_kind(trace: Trace, times: np.ndarray, batch: float) -> list[OperatorKind]:
     """Time, FLOPs and bytes by kind of operator, longest first. `share` is that of the time."""
     c = trace.columns
     flops = FLOPS_PER_MAC * at_batch(c["macs"], batch)
     moved = at_batch(c["read_bytes"] + c["written_bytes"], batch)
     total = float(times.sum()) or 1.0
-    rows: list[dict[str, float | str]] = []
+    rows: list[OperatorKind] = []
     for code, name in enumerate(KINDS):
         chosen = c["kind"] == code
         if not chosen.any() or name == "view":
             continue
         seconds = float(times[chosen].sum())
         rows.append(
-            {
-                "kind": name,
-                "operators": int(chosen.sum()),
-                "time_s": seconds,
-                "flops": float(flops[chosen].sum()),
-                "bytes": float(moved[chosen].sum()),
-                "share": seconds / total,
-            }
+            OperatorKind(
+                kind=name,
+                operators=int(chosen.sum()),
+                time_s=seconds,
+                flops=float(flops[chosen].sum()),
+                bytes=float(moved[chosen].sum()),
+                share=seconds / total,
+            )
         )
-    return sorted(rows, key=lambda r: -float(r["time_s"]))
+    return sorted(rows, key=lambda row: -row.time_s)

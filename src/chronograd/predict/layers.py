@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from chronograd.answer import Section, Table
 from chronograd.figure import Figure, Lines, Series
-from chronograd.record import Record
+from chronograd.record import Layer, Record
 from chronograd.units import percent, quantity, seconds, si
 from chronograd.words import device, listed
 
@@ -18,9 +17,9 @@ _WHAT = {"compute": "arithmetic", "memory": "memory traffic", "launch": "launche
 
 def roofline_section(record: Record, measured: Record | None = None) -> Section:
     """Each layer of the record's table `layers`, and the whole measured step where there is one."""
-    layers = record.tables.get("layers", [])
+    layers = record.tables.layers
     peak, bandwidth = record.provenance.peak_flops_per_s or 0.0, record.provenance.bandwidth_bytes_per_s or 0.0
-    points = [row for row in layers if row["flops"] and row["bytes"]]
+    points = [row for row in layers if row.flops and row.bytes]
     return Section(
         title="Roofline: how close each layer comes to what the device can do",
         intro=f"Forward and backward on {device(record)}, under a peak of {si(peak, 'FLOP/s')} and a bandwidth of "
@@ -41,7 +40,7 @@ def roofline_section(record: Record, measured: Record | None = None) -> Section:
                 "bound",
                 "time to win",
             ),
-            [_row(r) for r in sorted(layers, key=lambda r: -float(r["time_to_win_s"]))],
+            [_row(r) for r in sorted(layers, key=lambda r: -r.time_to_win_s)],
             {2, 3, 4, 5, 6, 7, 9},
         ),
         takeaway=_takeaway(record, layers),
@@ -62,53 +61,53 @@ def _conventions(record: Record) -> str:
 
 
 def _plot(
-    points: Sequence[Mapping[str, Any]],
-    layers: Sequence[Mapping[str, Any]],
+    points: Sequence[Layer],
+    layers: Sequence[Layer],
     peak: float,
     bandwidth: float,
     measured: Record | None,
 ) -> Lines:
-    intensities = [float(row["intensity_flops_per_byte"]) for row in points]
+    intensities = [row.intensity_flops_per_byte for row in points]
     ridge = peak / bandwidth
     ends = min([*intensities, ridge]) / 1.5, max([*intensities, ridge]) * 2
     roof_x = [ends[0], ridge, ends[1]]
     series = [Series("roof", "reference", roof_x, [min(peak, bandwidth * x) / _TERA for x in roof_x])]
     for bound, color in _COLORS.items():
-        mine = [row for row in points if row["bound"] == bound]
+        mine = [row for row in points if row.bound == bound]
         if mine:
-            x = [float(row["intensity_flops_per_byte"]) for row in mine]
-            y: list[float | None] = [float(f"{float(row['achieved_flops_per_s']) / _TERA:.6g}") for row in mine]
+            x = [row.intensity_flops_per_byte for row in mine]
+            y: list[float | None] = [float(f"{row.achieved_flops_per_s / _TERA:.6g}") for row in mine]
             series.append(Series(f"bound by {_WHAT[bound]}", "predicted", x, y, color=color, is_scatter=True))
     achieved = measured["achieved_flops_per_s"].value if measured is not None else None
     if achieved:
-        total = sum(float(row["flops"]) for row in layers) / sum(float(row["bytes"]) for row in layers)
+        total = sum(row.flops for row in layers) / sum(row.bytes for row in layers)
         series.append(Series("whole step, measured", "measured", [total], [achieved / _TERA]))
     return Lines("FLOPs per byte", "TFLOP/s", series, log_x=True, log_y=True)
 
 
-def _row(r: Mapping[str, Any]) -> list[str]:
+def _row(r: Layer) -> list[str]:
     return [
-        str(r["name"]),
-        str(r["kind"]),
-        si(float(r["flops"]), "FLOP"),
-        si(float(r["bytes"]), "B"),
-        f"{float(r['intensity_flops_per_byte']):.3g}",
-        seconds(float(r["ceiling_s"])),
-        seconds(float(r["time_s"])),
-        percent(float(r["share_of_ceiling"]), 0),
-        str(r["bound"]),
-        seconds(float(r["time_to_win_s"])),
+        r.name,
+        r.kind,
+        si(r.flops, "FLOP"),
+        si(r.bytes, "B"),
+        f"{r.intensity_flops_per_byte:.3g}",
+        seconds(r.ceiling_s),
+        seconds(r.time_s),
+        percent(r.share_of_ceiling, 0),
+        r.bound,
+        seconds(r.time_to_win_s),
     ]
 
 
-def _takeaway(record: Record, layers: Sequence[Mapping[str, Any]]) -> str:
-    total = sum(float(row["time_s"]) for row in layers)
+def _takeaway(record: Record, layers: Sequence[Layer]) -> str:
+    total = sum(row.time_s for row in layers)
     if not total:
         return "The record has no times of layers, so nothing can be said about their ceilings."
-    best = record.tables.get("most_to_win") or sorted(layers, key=lambda r: -float(r["time_to_win_s"]))[:3]
-    won = sum(float(row["time_to_win_s"]) for row in best)
-    ceiling = sum(float(row["ceiling_s"]) for row in layers)
-    names = listed([f"{row['name']} ({seconds(float(row['time_to_win_s']))})" for row in best])
+    best = record.tables.most_to_win or sorted(layers, key=lambda r: -r.time_to_win_s)[:3]
+    won = sum(row.time_to_win_s for row in best)
+    ceiling = sum(row.ceiling_s for row in layers)
+    names = listed([f"{row.name} ({seconds(row.time_to_win_s)})" for row in best])
     return (
         f"Forward and backward run at {percent(ceiling / total, 0)} of their ceiling; the most time to win is in {names}, "
         f"together {percent(won / total, 0)} of the two passes."

@@ -31,7 +31,7 @@ from chronograd.predict.relatives import CARRIED_SPREAD, calibration_for
 from chronograd.predict.roofline import Roofline, roofline
 from chronograd.predict.scaling import Bucket, Communication, exchange, input_stall_s, straggler_wait_s, topology_of
 from chronograd.predict.zero import gather_exposed_s, traffic_factor
-from chronograd.record import QUANTITIES, STEP_PARTS, Z80, Cluster, Provenance, Quantity, Record
+from chronograd.record import QUANTITIES, STEP_PARTS, Z80, Cluster, OperatorKind, Provenance, Quantity, Record
 from chronograd.trace import Trace
 
 # A batch kept in memory is gathered sample by sample: each byte is read and written once, at this share of
@@ -83,7 +83,7 @@ class Step:
     communication: Communication
     memory: Memory
     flops: int
-    kinds: list[dict[str, float | str]]
+    kinds: list[OperatorKind]
     straggler_wait_s: float = 0.0
     input_stall_s: float = 0.0
     sigma_log: float = DATASHEET_SIGMA
@@ -359,7 +359,7 @@ def predict(
         every = job.training.noise_scale_every
         record.notes.append(f"the gradient noise scale is measured every {every} steps; its time is left out")
     if step.kinds:
-        record.tables["by_kind"] = step.kinds
+        record.tables.by_kind = step.kinds
         _put_roofline(record, roofline(trace, setting.batch_per_rank, setting.calibration, depth))
     return record
 
@@ -405,8 +405,8 @@ def _put_roofline(record: Record, roof: Roofline) -> None:
     source = "(matrix FLOPs / peak + bytes / bandwidth) / time of forward and backward"
     record.put("ppp", Quantity(value=roof.ppp, unit="1", source=source))
     record.provenance.bandwidth_bytes_per_s = roof.bandwidth_bytes_per_s
-    record.tables["layers"] = [layer.row() for layer in roof.layers]
-    record.tables["most_to_win"] = [layer.row() for layer in roof.most_to_win()]
+    record.tables.layers = list(roof.layers)
+    record.tables.most_to_win = roof.most_to_win()
 
 
 def put_run(

@@ -15,62 +15,19 @@ Source: Williams, Waterman and Patterson 2009, Roofline.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from chronograd.predict.calibration import Calibration
 from chronograd.predict.compute import Work, at_batch, operator_seconds, phase_seconds
+from chronograd.record import Layer
 from chronograd.trace import PHASES, Trace
 from chronograd.units import FLOPS_PER_MAC
 
 BOUNDS = ("compute", "memory", "launch")
 # Layers are modules of the least depth at which there are this many: blocks, in most networks.
 _FEWEST_LAYERS = 12
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One module with all inside it, or one operator; forward and backward of one step.
-
-    Attributes:
-        kind: class of the module, or kind of the operator.
-        operators: launches.
-        flops: matrix work and all other arithmetic.
-        bytes: across the memory bus if nothing is fused.
-        bound: what takes longest at the peak rates: compute, memory, or launches.
-    """
-
-    name: str
-    kind: str
-    operators: int
-    flops: float
-    bytes: float
-    ceiling_s: float
-    time_s: float
-    bound: str
-
-    @property
-    def intensity_flops_per_byte(self) -> float:
-        return self.flops / self.bytes if self.bytes else 0.0
-
-    @property
-    def achieved_flops_per_s(self) -> float:
-        return self.flops / self.time_s if self.time_s else 0.0
-
-    @property
-    def share_of_ceiling(self) -> float:
-        return self.ceiling_s / self.time_s if self.time_s else 1.0
-
-    @property
-    def time_to_win_s(self) -> float:
-        return self.time_s - self.ceiling_s
-
-    def row(self) -> dict[str, Any]:
-        """As plain data, with what follows from it."""
-        derived = ("intensity_flops_per_byte", "achieved_flops_per_s", "share_of_ceiling", "time_to_win_s")
-        return {**asdict(self), **{name: getattr(self, name) for name in derived}}
 
 
 @dataclass(frozen=True)
@@ -118,7 +75,7 @@ def roofline(trace: Trace, batch: int, calibration: Calibration, depth: int | No
     columns = [summed(v) for v in (work.is_launched, work.flops, moved, ceilings, times)]
     bound = np.argmax([summed(t) for t in terms], axis=0)
     layers = tuple(
-        Layer(name, kind, int(n), flops, size, ceiling, time, BOUNDS[b])
+        _layer(name, kind, int(n), flops, size, ceiling, time, BOUNDS[b])
         for (name, kind), n, flops, size, ceiling, time, b in zip(
             names, *(c.tolist() for c in columns), bound.tolist(), strict=True
         )
@@ -127,6 +84,25 @@ def roofline(trace: Trace, batch: int, calibration: Calibration, depth: int | No
     matrix = FLOPS_PER_MAC * at_batch(trace.columns["macs"], batch).sum() / calibration.peak_flops_per_s
     ideal = matrix + moved.sum() / calibration.bandwidth_bytes_per_s
     return Roofline(calibration.peak_flops_per_s, calibration.bandwidth_bytes_per_s, layers, float(ideal / times.sum()))
+
+
+def _layer(
+    name: str, kind: str, operators: int, flops: float, size: float, ceiling_s: float, time_s: float, bound: str
+) -> Layer:
+    return Layer(
+        name=name,
+        kind=kind,
+        operators=operators,
+        flops=flops,
+        bytes=size,
+        ceiling_s=ceiling_s,
+        time_s=time_s,
+        bound=bound,
+        intensity_flops_per_byte=flops / size if size else 0.0,
+        achieved_flops_per_s=flops / time_s if time_s else 0.0,
+        share_of_ceiling=ceiling_s / time_s if time_s else 1.0,
+        time_to_win_s=time_s - ceiling_s,
+    )
 
 
 def _with_host(trace: Trace, times: np.ndarray, is_launched: np.ndarray, calibration: Calibration) -> np.ndarray:

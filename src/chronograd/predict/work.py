@@ -7,7 +7,7 @@ from typing import Any
 
 from chronograd.answer import Section, Table
 from chronograd.figure import SERIES_COLORS, Bar, Bars, Figure
-from chronograd.record import Record
+from chronograd.record import OperatorKind, Record
 from chronograd.units import percent, quantity, seconds, si
 from chronograd.words import device, kind_name, listed, time_unit
 
@@ -17,16 +17,16 @@ _COUNTED = {"params": "params", "macs": "MACs", "activations": "activations"}
 
 def operators_section(record: Record) -> Section:
     """Time of a step by operator kind, from the record's table `by_kind`."""
-    rows = sorted(record.tables.get("by_kind", []), key=lambda row: -float(row["time_s"]))
-    total = sum(float(row["time_s"]) for row in rows)
-    unit, length = time_unit([float(rows[0]["time_s"])] if rows else [])
+    rows = sorted(record.tables.by_kind, key=lambda row: -row.time_s)
+    total = sum(row.time_s for row in rows)
+    unit, length = time_unit([rows[0].time_s] if rows else [])
     role = record.kind
     bars = [
         Bar(
-            kind_name(str(row["kind"])),
+            kind_name(row.kind),
             role,
-            {"time": float(f"{float(row['time_s']) / length:.6g}")},
-            note=f"{seconds(float(row['time_s']))}, {percent(float(row['time_s']) / total, 0)}" if total else "",
+            {"time": float(f"{row.time_s / length:.6g}")},
+            note=f"{seconds(row.time_s)}, {percent(row.time_s / total, 0)}" if total else "",
         )
         for row in rows
     ]
@@ -44,10 +44,10 @@ def operators_section(record: Record) -> Section:
     )
 
 
-def _kind_row(row: Mapping[str, Any], total: float) -> list[str]:
-    time, flops, size = (float(row.get(name) or 0) for name in ("time_s", "flops", "bytes"))
+def _kind_row(row: OperatorKind, total: float) -> list[str]:
+    time, flops, size = row.time_s, row.flops, row.bytes
     return [
-        kind_name(str(row["kind"])),
+        kind_name(row.kind),
         seconds(time),
         percent(time / total) if total else "–",
         si(flops, "FLOP") if flops else "–",
@@ -57,16 +57,16 @@ def _kind_row(row: Mapping[str, Any], total: float) -> list[str]:
     ]
 
 
-def _operators_takeaway(rows: Sequence[Mapping[str, Any]], total: float) -> str:
+def _operators_takeaway(rows: Sequence[OperatorKind], total: float) -> str:
     if not rows or not total:
         return "The record has no time by operator kind, so nothing can be said about single operators."
     top = rows[0]
-    flops = sum(float(row.get("flops") or 0) for row in rows)
-    of_flops = f" for {percent(float(top.get('flops') or 0) / flops, 0)} of the FLOPs" if flops else ""
-    idle = sum(float(row["time_s"]) for row in rows if not row.get("flops"))
+    flops = sum(row.flops for row in rows)
+    of_flops = f" for {percent(top.flops / flops, 0)} of the FLOPs" if flops else ""
+    idle = sum(row.time_s for row in rows if not row.flops)
     rest = f"; operators without matrix work take {percent(idle / total, 0)} of it" if idle and flops else ""
     return (
-        f"{kind_name(str(top['kind'])).capitalize()} takes {percent(float(top['time_s']) / total, 0)} of the operators' "
+        f"{kind_name(top.kind).capitalize()} takes {percent(top.time_s / total, 0)} of the operators' "
         f"time{of_flops}{rest}."
     )
 

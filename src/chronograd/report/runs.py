@@ -139,7 +139,7 @@ def _sorted_out(members: Mapping[str, Record]) -> _Group:
     measured = [(n, r) for n, r in by_date if r.kind == "measured"]
     # A training run also has step times, but only where nobody measured them on their own do they stand in.
     for name, record in sorted(measured, key=lambda item: "training" not in item[1].curves):
-        if "scaling" in record.tables:
+        if record.tables.scaling:
             group.scaled.append(record)
         if "training" in record.curves or "loss" in record.curves:
             group.trained.append((name, record))
@@ -174,14 +174,14 @@ def _sections(group: _Group, forecasts: Mapping[str, Forecast]) -> list[Section]
     if group.predicted.keys() & group.measured.keys():
         sections.append(accuracy_of_prediction_section(group.predicted, group.measured))
     steps = [r for by_count in (group.measured, group.predicted) for _, r in sorted(by_count.items())]
-    by_kind = next((r for r in steps if r.tables.get("by_kind")), None)
+    by_kind = next((r for r in steps if r.tables.by_kind), None)
     if by_kind is not None:
         sections.append(operators_section(by_kind))
-    layered = next((r for r in steps if r.tables.get("layers")), None)
+    layered = next((r for r in steps if r.tables.layers), None)
     if layered is not None:
         sections.append(roofline_section(layered, group.measured.get(layered.world)))
     for record in group.scaled:
-        rows = record.tables["scaling"]
+        rows = [point.model_dump() for point in record.tables.scaling]
         for name in dict.fromkeys(row["scaling"] for row in rows):
             own = [row for row in rows if row["scaling"] == name]
             sections.append(throughput_section(f"{name.capitalize()} scaling to more ranks", own))

@@ -65,7 +65,7 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
         record = one.run.record()
         parts = {name: record[name].value for name in ("staleness", *PARTS)}
         rows.append(one.row(samples_per_s=one.run.job().training.batch / record.value("step_time_s"), **parts))
-        stale += [{**one.arm.known, "seed": one.seed, **row} for row in record.tables.get("staleness", [])]
+        stale += [{**one.arm.known, "seed": one.seed, **row} for row in record.tables.staleness]
     return runner.results(settings, rows={"runs": rows, "staleness": stale}, curves=curves_of(trained))
 
 

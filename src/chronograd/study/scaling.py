@@ -81,7 +81,7 @@ def run_sweeps(runner: StudyRunner, settings: Settings, sweeps: Sequence[Sweep])
             points += ladder.predicted(worlds, sweep.scaling, algorithm=sweep.algorithm) if worlds else []
         except InputError as error:
             runner.say(f"{sweep.name}: not predicted: {error.message}")
-        rows += [{"series": sweep.name, **point.row(), **sweep.known} for point in points]
+        rows += [{"series": sweep.name, **point.model_dump(), **sweep.known} for point in points]
     return runner.results(settings, rows={"points": rows}, notes=reasons(rows))
 
 

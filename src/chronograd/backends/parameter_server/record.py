@@ -70,7 +70,7 @@ def _put_own(record: Record, run: RunDir, job: Job, lines: Sequence[Line], settl
     for name, what in PARTS.items():
         record.put(name, Quantity.of_samples([line[name] for line in settled], "s", what))
     counts = Counter(staleness)
-    record.tables["staleness"] = [
+    record.tables.staleness = [
         {"staleness": value, "updates": counts[value], "share": counts[value] / len(staleness)}
         for value in sorted(counts)
     ]
