@@ -199,7 +199,7 @@ def of_record(record: Record, name: str) -> Evidence:
         ranks=dict.fromkeys(range(min(world, MOST_COPIES)), rank) if world > 1 else {0: rank},
         job=record.job,
         environment=environment,
-        batch=record.global_batch or None,
+        batch=float(record.global_batch) if record.global_batch else None,
         notes=("a record has means only: ranks are not told apart",),
     )
 
@@ -294,7 +294,7 @@ def _batch(job: JobHeader, record: Record | None) -> float | None:
         rate, step = record["throughput_samples_per_s"].value, record["step_time_s"].value
         if rate and step:
             return float(round(rate * step))
-    return job.training.batch or None
+    return float(job.training.batch) if job.training.batch else None
 
 
 def _wall_s(ranks: Mapping[int, Rank]) -> float | None:
