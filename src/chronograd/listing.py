@@ -175,17 +175,11 @@ def _has(text: str, wanted: str | None) -> bool:
     return wanted is None or wanted.lower() in text.lower()
 
 
+_NO_RECORD = {"title": "", "created": "", "job": {}, "cluster": {}, "backend": "", "quantities": {}}
+
+
 def _entry(summary: RunSummary) -> dict[str, Any]:
-    record = summary.record
-    quantities = record.quantities if record is not None else {}
-    return {
-        "path": str(summary.path),
-        "state": summary.state,
-        "problem": summary.problem,
-        "title": record.title if record is not None else "",
-        "created": record.created if record is not None else "",
-        "job": summary.job.model_dump(mode="json"),
-        "cluster": record.cluster.model_dump(mode="json") if record is not None else {},
-        "backend": record.backend if record is not None else "",
-        "quantities": {name: q.model_dump(mode="json") for name, q in quantities.items()},
-    }
+    entry = {"path": str(summary.path), "state": summary.state, "problem": summary.problem, **_NO_RECORD}
+    if summary.record is not None:
+        entry |= summary.record.model_dump(mode="json", include=set(_NO_RECORD))
+    return {**entry, "job": summary.job.model_dump(mode="json")}

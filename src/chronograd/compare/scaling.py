@@ -94,8 +94,17 @@ class Ladder:
             try:
                 points.append(self._point(job, scaling, "measured", known, first))
             except (RunError, InputError, MissingExtraError) as error:
-                known_of = {"batch": job.training.batch, "per_rank": per_rank(job), "backend": job.backend}
-                points.append(Point(scaling=scaling, world=world, kind="missing", **known_of, reason=str(error)))
+                points.append(
+                    Point(
+                        scaling=scaling,
+                        world=world,
+                        kind="missing",
+                        batch=job.training.batch,
+                        per_rank=per_rank(job),
+                        backend=job.backend,
+                        reason=str(error),
+                    )
+                )
         return points
 
     def _point(
