@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from chronograd.errors import FileFormatError
 from chronograd.record import Cluster, Provenance, Record
+from chronograd.rundir import RunDir
+from chronograd.train.result import header
 
 FORMATS = Path(__file__).parent / "golden" / "formats"
 WHOLE = {"format": "chronograd-record", "version": 1, "kind": "measured", "title": "t"}
@@ -42,6 +45,14 @@ def test_a_header_of_another_hand_keeps_its_keys_and_their_order(tmp_path: Path)
     assert list(again.cluster.model_dump()) == ["rack", "threads", "device", "link", "servers"]
     assert list(again.provenance.model_dump()) == ["by", "method", "environment", "stopped"]
     assert (again.job.data.name, again) == ("mine", loaded)
+
+
+def test_a_header_is_made_of_whatever_a_steps_file_may_say(tmp_path: Path) -> None:
+    shutil.copytree(FORMATS / "run", tmp_path / "run")
+    steps = tmp_path / "run" / "steps.0.jsonl"
+    steps.write_text(steps.read_text().replace('"threads": 1', '"threads": 0.5'))
+    run = RunDir.open(tmp_path / "run")
+    assert header(run, run.job(), "t").cluster.threads == 0.5
 
 
 def test_a_header_answers_what_it_does_not_say() -> None:

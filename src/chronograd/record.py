@@ -197,7 +197,7 @@ class Cluster(RecordPart):
     per_node: Count | None = None
     all_reduce: str | None = None
     ran_on: str = ""
-    threads: Count | None = None
+    threads: Number | None = None
     servers: Count | None = None
 
 
