@@ -51,12 +51,12 @@ def runs(*texts: PathLike, parent: PathLike = DEFAULT_PARENT, each_seed: bool = 
 
 def one_run(text: PathLike, parent: PathLike = DEFAULT_PARENT, hint: str = "name one of them") -> Path:
     """The run that an argument names where there can be one only. Raises InputError if it names several."""
-    found = runs(text, parent=parent)
-    if len(found) != 1:
-        names = [name for name, _ in found]
+    pairs = runs(text, parent=parent)
+    if len(pairs) != 1:
+        names = [name for name, _ in pairs]
         shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
         raise InputError(f"{os.fspath(text)!r} names {len(names)} runs, not one{': ' * bool(names)}{shown}", hint)
-    return found[0][1]
+    return pairs[0][1]
 
 
 def records(*texts: PathLike, each_seed: bool = False) -> dict[str, Record]:
