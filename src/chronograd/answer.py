@@ -14,9 +14,9 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, PlainSerializer, TypeAdapter, ValidationError
 
 from chronograd import files
-from chronograd.errors import FileFormatError, InputError
+from chronograd.errors import FileFormatError
 from chronograd.figure import Figure
-from chronograd.record import Record, first_problem, write_json
+from chronograd.record import Record, first_problem
 from chronograd.words import named
 
 FORMAT = "chronograd-answer"
@@ -124,10 +124,8 @@ class Answer:
         """Write it as JSON, so that a report can hold it; drawings that are no data are left out. Raises InputError."""
         data = _adapter().dump_python(self, mode="json", exclude={"sections": {"__all__": {"figure_svg"}}})
         last = {name: data.pop(name) for name in ("highlights", "sections", "records")}
-        try:
-            write_json(path, {"format": FORMAT, "version": VERSION, **data, **last})
-        except OSError as error:
-            raise InputError(f"cannot write {path}: {error.strerror}", "name a file in a folder that exists") from None
+        with files.as_asked(path):
+            files.write_json(path, {"format": FORMAT, "version": VERSION, **data, **last})
 
     @classmethod
     def load(cls, path: Path) -> Answer:

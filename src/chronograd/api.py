@@ -197,7 +197,7 @@ def report(*runs: PathLike | Answer, out: PathLike | None = None, notebook: Path
     if answer is None:
         raise InputError("a report of nothing", "give runs, or answers of other verbs")
     if out is not None:
-        from chronograd.record import write_aside
+        from chronograd.files import write_aside
         from chronograd.report.html import render_html
 
         write_aside(Path(out), render_html(answer))

@@ -11,19 +11,24 @@ import json
 import math
 import os
 import re
+import socket
 import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
 import yaml
 
-from chronograd.errors import FileFormatError
+from chronograd.errors import FileFormatError, InputError
 
 # The largest files of ours, records with their tables, have a few megabytes.
 MOST_BYTES = 50_000_000
 MOST_LEVELS = 30
 _FORMAT = re.compile(rb'"format"\s*:\s*"(chronograd-[a-z]+)"')
+DOWNLOAD_TIMEOUT_S = 20.0
 
 
 def open_plain(path: str | os.PathLike[str]) -> BufferedReader:
@@ -95,6 +100,53 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(" ".join(str(error).split())) from None
     check_plain(data)
     return data
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A stream whose content replaces a file whole: written aside, synced, renamed, so that a reader never sees half of it."""
+    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(aside, 0o644)
+        os.replace(aside, path)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
+
+
+def write_aside(path: Path, text: str | bytes) -> None:
+    """Replace a file whole; see `replacing`."""
+    with replacing(path) as stream:
+        stream.write(text.encode() if isinstance(text, str) else text)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """`write_aside` of data as JSON. Infinities and NaN are refused."""
+    write_aside(path, json.dumps(data, indent=1, allow_nan=False))
+
+
+@contextmanager
+def as_asked(path: Path) -> Iterator[None]:
+    """Around writing a file that the user named. Raises InputError where that cannot be."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}", "name a file in a folder that exists") from None
+
+
+@contextmanager
+def impatient() -> Iterator[None]:
+    """Downloads by libraries give up: a network that swallows packets must not hang a job."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(DOWNLOAD_TIMEOUT_S)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
 
 
 def check_plain(value: Any, where: str = "", levels: int = MOST_LEVELS) -> None:

@@ -7,10 +7,8 @@ reason, never left out.
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -31,7 +29,9 @@ from pydantic import (
 )
 
 from chronograd import files
-from chronograd.errors import FileFormatError, InputError
+from chronograd.errors import FileFormatError
+from chronograd.files import write_aside as write_aside
+from chronograd.files import write_json as write_json
 
 FORMAT = "chronograd-record"
 VERSION = 1
@@ -434,10 +434,8 @@ class Record(BaseModel):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write as JSON: aside, synced, renamed. Raises InputError if it cannot be written."""
-        try:
+        with files.as_asked(Path(path)):
             write_aside(Path(path), self.model_dump_json(indent=1))
-        except OSError as error:
-            raise InputError(f"cannot write {path}: {error.strerror}", "name a file in a folder that exists") from None
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Record:
@@ -494,27 +492,6 @@ def subtract(a: Record, b: Record) -> list[Difference]:
     order = {name: i for i, name in enumerate(QUANTITIES)}
     names = sorted({*a.quantities, *b.quantities}, key=lambda n: (order.get(n, len(order)), n))
     return [Difference(n, (a[n].unit or b[n].unit), a[n], b[n]) for n in names]
-
-
-def write_aside(path: Path, text: str | bytes) -> None:
-    """Replace a file whole: written aside, synced, renamed, so that a reader never sees half of it."""
-    data = text.encode() if isinstance(text, str) else text
-    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(aside, 0o644)
-        os.replace(aside, path)
-    except BaseException:
-        Path(aside).unlink(missing_ok=True)
-        raise
-
-
-def write_json(path: Path, data: Any) -> None:
-    """`write_aside` of data as JSON. Infinities and NaN are refused."""
-    write_aside(path, json.dumps(data, indent=1, allow_nan=False))
 
 
 def first_problem(error: ValidationError) -> str:

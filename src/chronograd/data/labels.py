@@ -11,9 +11,7 @@ Samples are counted in the training split as published, from 0. N training image
 
 from __future__ import annotations
 
-import os
 import struct
-import tempfile
 import tokenize
 import zipfile
 import zlib
@@ -26,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from chronograd.errors import FileFormatError, InputError
-from chronograd.files import open_plain
+from chronograd.files import as_asked, open_plain, replacing
 from chronograd.job import Data
 
 Array = np.ndarray[Any, Any]
@@ -215,21 +213,8 @@ def write_labels(path: str | Path, sample: Array, label: Array | None = None, pr
     else:
         values["probability"] = _checked_probabilities(np.asarray(probability), len(sample), None)
     path = Path(path).expanduser()
-    aside = ""
-    try:
-        handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as stream:
-            np.savez(stream, allow_pickle=False, **values)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(aside, 0o644)
-        os.replace(aside, path)
-    except BaseException as error:
-        if aside:
-            Path(aside).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise InputError(f"cannot write {path}: {error.strerror}", "name a file in a folder that exists") from None
-        raise
+    with as_asked(path), replacing(path) as stream:
+        np.savez(stream, allow_pickle=False, **values)
 
 
 def read_labels(path: str | Path, published_size: int, num_classes: int) -> TrainingSet:

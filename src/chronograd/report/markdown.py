@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from chronograd.answer import Answer, Section, Table
-from chronograd.record import write_aside
+from chronograd.files import write_aside
 from chronograd.report.svg import standalone
 
 

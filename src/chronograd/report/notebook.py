@@ -10,7 +10,7 @@ from typing import Any
 
 from chronograd.answer import Answer, Section
 from chronograd.errors import MissingExtraError, RunError
-from chronograd.record import write_aside
+from chronograd.files import write_aside
 from chronograd.report.markdown import below, head, heading, markdown
 
 try:

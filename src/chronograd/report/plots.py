@@ -39,6 +39,7 @@ from chronograd.figure import (
     Ranges,
     Series,
 )
+from chronograd.files import as_asked
 from chronograd.report import lanes
 from chronograd.report.svg import standalone
 
@@ -126,13 +127,11 @@ def save(figure: Figure, path: Path) -> None:
     is_png = path.suffix.lower() == ".png"
     if not is_png and path.suffix.lower() != ".svg":
         raise InputError(f"{path} is no name of a picture", "name a file that ends in .svg or .png")
-    try:
+    with as_asked(path):
         if is_png:
             draw(figure).savefig(path, format="png")
         else:
             path.write_text(standalone(svgs(figure)), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}", "name a file in a folder that exists") from None
 
 
 def _set_layout(drawing: Drawing, panels: Sequence[Panel]) -> None:
