@@ -7,7 +7,7 @@ started or written before a job is valid.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -24,14 +24,13 @@ from pydantic import (
 )
 
 from chronograd import files
-from chronograd.errors import InputError, JobError, NotFoundError, near_names
+from chronograd.errors import InputError, JobError, did_you_mean, problems, shown
 from chronograd.recipes import RECIPES, recipe
 
 BackendName = Literal["single", "ddp", "data_parallel", "parameter_server", "horovod", "tf_mirrored", "tf_multiworker"]
 BACKENDS: tuple[str, ...] = get_args(BackendName)
 # A job file has a few hundred.
 MAX_JOB_BYTES = 32_000
-MOST_PROBLEMS = 20
 # Each has a name in memory; the largest published sets of images have some tens of thousands.
 MOST_CLASSES = 1_000_000
 
@@ -46,7 +45,7 @@ class _Section(_Model):
     def _no_truth_for_a_number(cls, given: Any, info: ValidationInfo) -> Any:
         is_truth = any(isinstance(one, bool) for one in (given if isinstance(given, list | tuple) else [given]))
         if is_truth and info.field_name and cls.model_fields[info.field_name].annotation is not bool:
-            raise ValueError(f"true and false are no value of this field, got {_shown(given)}")
+            raise ValueError(f"true and false are no value of this field, got {shown(given)}")
         return given
 
 
@@ -213,7 +212,9 @@ class Training(_Section):
     @field_validator("recipe")
     @classmethod
     def _known(cls, name: str) -> str:
-        return _choice(name, "recipe", RECIPES)
+        if name not in RECIPES:
+            raise ValueError(f"unknown recipe {name!r}{did_you_mean(name, RECIPES)}")
+        return name
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -333,13 +334,14 @@ class LanguageJob(_Job):
 
 
 Job = Annotated[ClassificationJob | DetectionJob | ReinforcementJob | LanguageJob, Field(discriminator="task")]
+TASKS = ("classification", "detection", "reinforcement", "language")
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(Job)
 
 
 def from_dict(data: Any, where: str = "job") -> Job:
     """A validated job. Raises JobError that lists each field that is wrong, the value seen and near names."""
     if not isinstance(data, dict):
-        raise JobError(f"{where} must be a mapping of keys to values, got {_shown(data)}", _EXAMPLE)
+        raise JobError(f"{where} must be a mapping of keys to values, got {shown(data)}", _EXAMPLE)
     try:
         files.check_plain(data)
     except ValueError as error:
@@ -349,11 +351,8 @@ def from_dict(data: Any, where: str = "job") -> Job:
         job: Job = _ADAPTER.validate_python(data)
         return job
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        problems = [_explain(e) for e in found[:MOST_PROBLEMS]]
-        if len(found) > MOST_PROBLEMS:
-            problems.append(f"and {len(found) - MOST_PROBLEMS:,} problems more")
-        raise JobError(f"{where} is not valid\n  " + "\n  ".join(problems), _EXAMPLE) from None
+        wrong = problems(error, ClassificationJob, TASKS)
+        raise JobError(f"{where} is not valid\n  " + "\n  ".join(wrong), _EXAMPLE) from None
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Job:
@@ -372,7 +371,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Job:
         raise JobError(f"{path} is not valid YAML: {error}", _EXAMPLE) from None
     data = {} if data is None else data
     if not isinstance(data, dict):
-        raise JobError(f"{path} must be a mapping of keys to values, got {_shown(data)}", _EXAMPLE)
+        raise JobError(f"{path} must be a mapping of keys to values, got {shown(data)}", _EXAMPLE)
     return from_dict(_override(data, overrides), str(path))
 
 
@@ -470,48 +469,3 @@ def _override(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
             node = node[parent]
         node[last] = parsed
     return data
-
-
-def _choice(name: str, what: str, known: Any) -> str:
-    if name not in known:
-        raise ValueError(NotFoundError(what, name, known).args[0] + _did_you_mean(name, list(known)))
-    return name
-
-
-def _did_you_mean(name: str, known: list[str]) -> str:
-    near = near_names(name, known)
-    return f"; did you mean {' or '.join(near)}?" if near else f"; known: {', '.join(known)}"
-
-
-def _explain(error: Any) -> str:
-    """One line for one pydantic error: field, what is wrong, value seen, near names."""
-    tags = {"classification", "detection", "reinforcement", "language"}
-    loc = [str(p) for p in error["loc"]]
-    if loc and loc[0] in tags:
-        loc = loc[1:]
-    name = ".".join(loc) or "job"
-    kind, seen = error["type"], error["input"]
-    if kind == "extra_forbidden":
-        siblings = list(_fields_at(loc[:-1]))
-        return f"{name}: there is no such field{_did_you_mean(loc[-1], siblings)}"
-    if kind == "missing":
-        return f"{name}: is required and not there"
-    if kind in ("union_tag_invalid", "literal_error"):
-        expected = re.findall(r"'([^']*)'", str(error["ctx"].get("expected_tags") or error["ctx"].get("expected")))
-        field_name = "task" if kind == "union_tag_invalid" else name
-        value = seen.get("task") if kind == "union_tag_invalid" and isinstance(seen, dict) else seen
-        return f"{field_name}: {_shown(value)} is not one of its values{_did_you_mean(str(value), expected)}"
-    message = re.sub(r"^(Value error, |Input )", "", error["msg"])
-    return f"{name}: {message}" + ("" if kind == "value_error" else f", got {_shown(seen)}")
-
-
-def _fields_at(loc: Sequence[str]) -> Iterator[str]:
-    model: Any = ClassificationJob
-    for part in loc:
-        model = model.model_fields[part].annotation if part in getattr(model, "model_fields", {}) else None
-    yield from getattr(model, "model_fields", {})
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

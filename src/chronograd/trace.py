@@ -17,16 +17,17 @@ import math
 import os
 import zlib
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from pydantic import BaseModel, BeforeValidator, Field, GetPydanticSchema, TypeAdapter
+from pydantic_core import core_schema
 
-from chronograd.errors import FileFormatError, InputError
-from chronograd.files import read_bytes
+from chronograd.errors import FileFormatError, problems
+from chronograd.files import as_asked, read_bytes, write_aside
 from chronograd.units import FLOPS_PER_MAC
 
 FORMAT = "chronograd-trace"
@@ -88,6 +89,19 @@ DTYPE_BYTES = {
 }
 
 
+def one_of(words: Iterable[str]) -> Any:
+    """What a field of text may be, where a file is read."""
+    return GetPydanticSchema(lambda _, __: core_schema.literal_schema(list(words)))
+
+
+# What a file may hold: whole numbers that still fit 63 bits, as torch's own sizes do, and known words.
+Whole = Annotated[int, Field(strict=True, gt=-(2**62), lt=2**62)]
+Index = Annotated[int, Field(strict=True, ge=0)]
+Size = Annotated[int, Field(strict=True, gt=0, lt=2**62)]
+Phase = Annotated[str, one_of(PHASES)]
+Kind = Annotated[str, one_of(KINDS)]
+
+
 class Affine(NamedTuple):
     """An amount that grows with the batch: `const + per_sample * batch`.
 
@@ -95,8 +109,8 @@ class Affine(NamedTuple):
     22
     """
 
-    const: int
-    per_sample: int
+    const: Whole
+    per_sample: Whole
 
     def at(self, batch: int) -> int:
         return self.const + self.per_sample * batch
@@ -109,6 +123,8 @@ class Affine(NamedTuple):
 
 
 ZERO = Affine(0, 0)
+# A file has a mere number where a dimension does not grow with the batch.
+Shape = tuple[Annotated[Affine, BeforeValidator(lambda size: (size, 0) if isinstance(size, int) else size)], ...]
 
 
 @dataclass(slots=True)
@@ -116,18 +132,18 @@ class Storage:
     """One allocation. `birth` and `death` are operator ids; -1 = before the first, None = to the end."""
 
     bytes: Affine
-    role: str
-    birth: int
-    death: int | None = None
+    role: Annotated[str, one_of(ROLES)]
+    birth: Annotated[int, Field(strict=True, ge=-1)]
+    death: Index | None = None
 
 
 @dataclass(slots=True)
 class Tensor:
     """A view of a storage. `shape` holds one `Affine` per dimension; `name` is set for parameters and buffers."""
 
-    storage: int
-    shape: tuple[Affine, ...]
-    dtype: str
+    storage: Index
+    shape: Shape
+    dtype: Annotated[str, one_of(DTYPE_BYTES)]
     name: str = ""
 
     def shape_at(self, batch: int) -> tuple[int, ...]:
@@ -154,19 +170,49 @@ class Operator:
         forward: in a backward operator, the id of the forward operator it belongs to.
     """
 
-    phase: str
-    kind: str
+    phase: Phase
+    kind: Kind
     name: str
     module: str
-    call: int
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
+    call: Index
+    inputs: tuple[Index, ...]
+    outputs: tuple[Index, ...]
     attributes: dict[str, Any]
     macs: Affine
     vector_flops: Affine
     read_bytes: Affine
     written_bytes: Affine
-    forward: int | None = None
+    forward: Index | None = None
+
+
+class Window(BaseModel):
+    """What `Trace.columns` needs of the attributes of a convolution."""
+
+    in_channels: Size
+    out_channels: Size
+    groups: Size
+    kernel: list[Annotated[Size, Field(lt=2**31)]]
+
+
+class Scores(BaseModel):
+    """What it needs of those of attention."""
+
+    head_dim: Size
+    keys: Size
+
+
+_PRODUCTS: dict[str, type[BaseModel]] = {**dict.fromkeys(CONV_KINDS, Window), "attention": Scores}
+
+
+def _from_row(form: type) -> BeforeValidator:
+    """A file has rows in place of fields by name."""
+    names = [f.name for f in fields(form)]
+    return BeforeValidator(lambda row: dict(zip(names, row, strict=True)))
+
+
+def _storage_row(row: Sequence[Any]) -> dict[str, Any]:
+    const, per_sample, role, birth, death = row
+    return {"bytes": (const, per_sample), "role": role, "birth": birth, "death": death}
 
 
 @dataclass
@@ -189,18 +235,18 @@ class Trace:
     network: str
     mode: str
     loss: str
-    input_shapes: list[tuple[Affine, ...]]
-    operators: list[Operator] = field(default_factory=list)
-    tensors: list[Tensor] = field(default_factory=list)
-    storages: list[Storage] = field(default_factory=list)
+    input_shapes: list[Shape]
+    operators: list[Annotated[Operator, _from_row(Operator)]] = field(default_factory=list)
+    tensors: list[Annotated[Tensor, _from_row(Tensor)]] = field(default_factory=list)
+    storages: list[Annotated[Storage, BeforeValidator(_storage_row)]] = field(default_factory=list)
     modules: dict[str, str] = field(default_factory=dict)
-    inputs: list[int] = field(default_factory=list)
-    outputs: list[int] = field(default_factory=list)
+    inputs: list[Index] = field(default_factory=list)
+    outputs: list[Index] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     frozen: list[str] = field(default_factory=list)
-    keras_extra: dict[str, int] = field(default_factory=dict)
-    fixed_batch: int | None = None
+    keras_extra: dict[str, Annotated[int, Field(strict=True)]] = field(default_factory=dict)
+    fixed_batch: Size | None = None
     channels_last: bool = False
 
     # -- totals ---------------------------------------------------------------------------------
@@ -320,30 +366,23 @@ class Trace:
     # -- files ----------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write as JSON, gzipped if the name ends in `.gz`. Written aside, then renamed. Raises InputError."""
+        """Write as JSON, gzipped if the name ends in `.gz`. Raises InputError."""
         path = Path(path)
         text = json.dumps(self.to_json(), separators=(",", ":")).encode()
         if path.suffix == ".gz":
             text = gzip.compress(text, mtime=0)
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            aside.write_bytes(text)
-            os.replace(aside, path)
-        except OSError as error:
-            raise InputError(f"cannot write {path}: {error.strerror}", "name a file in a folder that exists") from None
-        finally:
-            with suppress(OSError):
-                aside.unlink(missing_ok=True)
+        with as_asked(path):
+            write_aside(path, text)
 
     def to_json(self) -> dict[str, Any]:
-        head = {k: getattr(self, k) for k in _HEADER}
+        head = {k: getattr(self, k) for k in _PARTS if k not in ("storages", "tensors", "operators")}
         return {
             "format": FORMAT,
             "version": VERSION,
             **head,
             "storages": [[*s.bytes, s.role, s.birth, s.death] for s in self.storages],
             "tensors": [[t.storage, _dims(t.shape), t.dtype, t.name] for t in self.tensors],
-            "operator_fields": list(_OPERATOR),
+            "operator_fields": _OPERATOR,
             "operators": [[getattr(o, f) for f in _OPERATOR] for o in self.operators],
         }
 
@@ -371,64 +410,32 @@ class Trace:
         if data.get("version") != VERSION:
             raise FileFormatError(f"{where} has trace version {data.get('version')!r}, not {VERSION}", _REMAKE)
         try:
-            trace = cls(**{k: data[k] for k in _HEADER})
-            trace.input_shapes = [_from_dims(s) for s in trace.input_shapes]
-            trace.storages = [Storage(Affine(a, b), *rest) for a, b, *rest in data["storages"]]
-            trace.tensors = [Tensor(s, _from_dims(d), *rest) for s, d, *rest in data["tensors"]]
-            trace.operators = [_operator(dict(zip(_OPERATOR, row, strict=True))) for row in data["operators"]]
+            missing = [name for name in _PARTS if name not in data]
+            if missing:
+                raise ValueError(f"{missing[0]} is not there")
+            trace: Trace = _ADAPTER.validate_python(data)
             trace._check()
-        except (KeyError, TypeError, ValueError) as error:
-            raise FileFormatError(f"{where} is damaged: {type(error).__name__} {error}", _REMAKE) from None
+        except (TypeError, ValueError) as error:
+            raise FileFormatError(f"{where} is damaged: {problems(error)[0]}", _REMAKE) from None
         return trace
 
     def _check(self) -> None:
-        """Types are right, numbers fit, ids point into their tables and words are known. Raises ValueError."""
-        n_tensors, n_storages, n_operators = len(self.tensors), len(self.storages), len(self.operators)
-        _expect(all(isinstance(v, str) for v in (self.network, self.mode, self.loss)), "name, mode or loss")
-        _expect(isinstance(self.fixed_batch, int | None) and self.fixed_batch != 0, "fixed batch")
-        for words in (self.notes, self.frozen):
-            _expect(isinstance(words, list) and all(isinstance(w, str) for w in words), "notes or frozen")
-        for table, kind in ((self.modules, str), (self.versions, str), (self.keras_extra, int)):
-            _expect(isinstance(table, dict) and all(isinstance(v, kind) for v in table.values()), "a table of names")
-        _expect(all(_is_id(i, n_tensors) for i in (*self.inputs, *self.outputs)), "an input or output")
-        _expect(all(_is_amount(d) for shape in self.input_shapes for d in shape), "an input shape")
-        # Messages are made only when needed: a large trace has tens of thousands of entries.
-        for s in self.storages:
-            is_right = (
-                s.role in ROLES
-                and _is_amount(s.bytes)
-                and _is_id(s.birth + 1, n_operators + 1)
-                and (s.death is None or _is_id(s.death, max(n_operators, 1)))
-            )
-            if not is_right:
-                raise ValueError(f"storage {s} of {n_operators} operators")
-        for t in self.tensors:
-            is_right = _is_id(t.storage, n_storages) and isinstance(t.dtype, str) and isinstance(t.name, str)
-            if not (is_right and t.dtype in DTYPE_BYTES and all(map(_is_amount, t.shape))):
-                raise ValueError(f"tensor {t} of {n_storages} storages")
+        """Ids point into their tables, and attributes say what `columns` needs of them. Raises ValueError."""
+        ids_of_operators = (i for op in self.operators for i in (*op.inputs, *op.outputs))
+        most_operators = max(len(self.operators), 1)
+        for what, size, ids in (
+            ("tensor", len(self.tensors), (*self.inputs, *self.outputs, *ids_of_operators)),
+            ("storage", len(self.storages), (t.storage for t in self.tensors)),
+            ("operator", len(self.operators), (s.birth for s in self.storages)),
+            ("operator", most_operators, (s.death for s in self.storages if s.death is not None)),
+            ("operator", most_operators, (op.forward for op in self.operators if op.forward is not None)),
+        ):
+            last = max(ids, default=-1)
+            if last >= size:
+                raise ValueError(f"it names {what} {last}, and has {size}")
         for op in self.operators:
-            problem = _problem_of(op, n_tensors, n_operators)
-            if problem:
-                raise ValueError(problem)
-
-
-def _problem_of(op: Any, num_tensors: int, num_operators: int) -> str:
-    """What is wrong with an operator; empty if nothing is."""
-    if op.kind not in KINDS or op.phase not in PHASES:
-        return f"operator of kind {op.kind!r}, phase {op.phase!r}"
-    if not (isinstance(op.name, str) and isinstance(op.module, str)):
-        return f"operator {op.name!r}"
-    if not (isinstance(op.call, int) and isinstance(op.attributes, dict)):
-        return f"operator {op.name}"
-    if not _has_product(op):
-        return f"attributes of {op.name}"
-    if op.forward is not None and not _is_id(op.forward, num_operators):
-        return f"forward operator {op.forward}"
-    if not all(_is_amount(getattr(op, name)) for name in _AMOUNTS):
-        return f"amounts of {op.name}"
-    if not all(_is_id(i, num_tensors) for i in (*op.inputs, *op.outputs)):
-        return f"operator {op.name} names a tensor that is not there"
-    return ""
+            if op.kind in _PRODUCTS and (op.attributes or op.kind == "attention"):
+                _PRODUCTS[op.kind].model_validate(op.attributes)
 
 
 def _unzipped(raw: bytes) -> bytes:
@@ -440,66 +447,11 @@ def _unzipped(raw: bytes) -> bytes:
     return data
 
 
-def _expect(is_so: bool, what: str) -> None:
-    if not is_so:
-        raise ValueError(what)
-
-
-def _is_id(value: Any, size: int) -> bool:
-    return isinstance(value, int) and 0 <= value < size
-
-
-def _has_product(op: Operator) -> bool:
-    """Whether the attributes say what `Trace.columns` needs of them."""
-    a = op.attributes
-    names = ["head_dim", "keys"] if op.kind == "attention" else []
-    if op.kind in CONV_KINDS and a:
-        names = ["in_channels", "out_channels", "groups"]
-        kernel = a.get("kernel")
-        if not isinstance(kernel, list) or not all(_is_size(k, 2**31) for k in kernel):
-            return False
-    return all(_is_size(a.get(name), 2**62) for name in names)
-
-
-def _is_size(value: Any, most: int) -> bool:
-    return _is_id(value, most) and value > 0
-
-
-def _is_amount(value: Affine) -> bool:
-    """Whole numbers that still fit 63 bits, as torch's own sizes do."""
-    return all(isinstance(v, int) and -(2**62) < v < 2**62 for v in value)
-
-
-_HEADER = (
-    "network",
-    "mode",
-    "loss",
-    "input_shapes",
-    "modules",
-    "inputs",
-    "outputs",
-    "notes",
-    "versions",
-    "frozen",
-    "keras_extra",
-    "fixed_batch",
-    "channels_last",
-)
-_OPERATOR = tuple(Operator.__slots__)
-_AMOUNTS = ("macs", "vector_flops", "read_bytes", "written_bytes")
+_ADAPTER = TypeAdapter(Trace)
+_PARTS = [f.name for f in fields(Trace)]
+_OPERATOR = [f.name for f in fields(Operator)]
 _REMAKE = "make it again with `chronograd count NETWORK --out FILE`"
 
 
 def _dims(shape: tuple[Affine, ...]) -> list[int | Affine]:
     return [d.const if d.per_sample == 0 else d for d in shape]
-
-
-def _from_dims(dims: Sequence[Any]) -> tuple[Affine, ...]:
-    return tuple(Affine(d, 0) if isinstance(d, int) else Affine(*d) for d in dims)
-
-
-def _operator(row: dict[str, Any]) -> Operator:
-    for name in _AMOUNTS:
-        row[name] = Affine(*row[name])
-    row["inputs"], row["outputs"] = tuple(row["inputs"]), tuple(row["outputs"])
-    return Operator(**row)

@@ -25,9 +25,8 @@ import platformdirs
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from chronograd.errors import FileFormatError, InputError, NotFoundError, near_names
-from chronograd.files import check_plain, read_bytes
-from chronograd.record import write_aside
+from chronograd.errors import FileFormatError, InputError, NotFoundError, near_names, problems
+from chronograd.files import check_plain, read_bytes, write_aside
 
 Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16"]
 Tag = Literal["verified", "recalled", "computed", "assumed", "measured"]
@@ -38,7 +37,6 @@ Count = Annotated[int, Field(gt=0, strict=True)]
 
 # A device with all its calibrations has some 20,000.
 MAX_BYTES, MAX_DOTS = 300_000, 64
-MOST_PROBLEMS = 20
 _FLOAT = re.compile(r"(?<![\w.-])-?\d+\.\d+(?:e[-+]?\d+)?(?![\w.])", re.ASCII)
 DEVICE_FILES = "`chronograd devices NAME --json` shows every field of a device that is right"
 
@@ -465,22 +463,5 @@ def _validated(data: dict[str, Any], form: type[Entry], where: str) -> Entry:
     try:
         return form.model_validate(data)
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        problems = [_explain(e, form) for e in found[:MOST_PROBLEMS]]
-        if len(found) > MOST_PROBLEMS:
-            problems.append(f"and {len(found) - MOST_PROBLEMS:,} problems more")
-        message = f"{where} is not a {form.__name__.lower()}\n  " + "\n  ".join(problems)
+        message = f"{where} is not a {form.__name__.lower()}\n  " + "\n  ".join(problems(error, form))
         raise FileFormatError(message, DEVICE_FILES) from None
-
-
-def _explain(error: Any, form: type[Entry]) -> str:
-    """One line for one pydantic error: the field, what is wrong, the value seen."""
-    loc = [str(part) for part in error["loc"] if part != "[key]"]
-    name = ".".join(loc)
-    if error["type"] == "missing":
-        return f"{name}: is required and not there"
-    if error["type"] == "extra_forbidden":
-        near = near_names(loc[-1], form.model_fields)
-        return f"{name}: there is no such field" + (f"; did you mean {' or '.join(near)}?" if near else "")
-    seen = repr(error["input"])
-    return f"{name}: {error['msg'].removeprefix('Input ')}, got {seen if len(seen) <= 80 else seen[:77] + '...'}"

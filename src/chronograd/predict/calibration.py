@@ -7,13 +7,14 @@ data sheet with a wide interval. It is kept in the device's file, under `calibra
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictInt, TypeAdapter
 
-from chronograd.errors import FileFormatError
+from chronograd.errors import FileFormatError, problems
 from chronograd.hardware.catalog import Device
-from chronograd.trace import KINDS, MATRIX_KINDS, PHASES
+from chronograd.trace import KINDS, MATRIX_KINDS, PHASES, Index, one_of
 
 # Kinds of which members run at rates of their own, told by the operator's name.
 _SPLIT: dict[str, tuple[tuple[str, str], ...]] = {
@@ -30,6 +31,11 @@ FAMILIES = (
 # convolution itself.
 CLASSES = tuple(f"{family}.{phase}" for family in FAMILIES for phase in PHASES[:2])
 
+# Below what any device will reach, so that products stay finite.
+Amount = Annotated[StrictFloat | StrictInt, Field(ge=0, lt=1e30)]
+Positive = Annotated[StrictFloat | StrictInt, Field(gt=0, lt=1e30)]
+ClassName = Annotated[str, one_of(CLASSES)]
+
 
 @dataclass(frozen=True)
 class ClassRate:
@@ -44,14 +50,16 @@ class ClassRate:
         launch_s: fixed time of one operator.
     """
 
-    compute: float = 0.7
-    bandwidth: float = 0.7
-    weights: float = 0.7
-    depth: float = 0.0
-    width: float = 0.0
-    rows: float = 0.0
-    relayout: float = 0.0
-    launch_s: float = 0.0
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    compute: Positive = 0.7
+    bandwidth: Positive = 0.7
+    weights: Positive = 0.7
+    depth: Amount = 0.0
+    width: Amount = 0.0
+    rows: Amount = 0.0
+    relayout: Amount = 0.0
+    launch_s: Amount = 0.0
 
 
 @dataclass(frozen=True)
@@ -71,59 +79,33 @@ class Calibration:
         threads, processes: for a CPU, what it was calibrated with: threads per rank, ranks at once.
     """
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
     origin: str
     precision: str
-    peak_flops_per_s: float
-    vector_flops_per_s: float
-    bandwidth_bytes_per_s: float
-    classes: dict[str, ClassRate] = field(default_factory=dict)
-    host_launch_s: float = 0.0
-    cache_bytes: float = 0.0
-    cache_speedup: float = 1.0
-    update_launch_s: float = 0.0
-    input_launch_s: float = 0.0
-    overlap: float = 1.0
-    sigma: float = 0.45
-    is_compiled: bool = False
-    has_fused_attention: bool = True
-    mode: str | None = None
-    channels_last: bool | None = None
-    threads: int | None = None
-    processes: int | None = None
+    peak_flops_per_s: Positive
+    vector_flops_per_s: Positive
+    bandwidth_bytes_per_s: Positive
+    classes: dict[ClassName, ClassRate] = field(default_factory=dict)
+    host_launch_s: Amount = 0.0
+    cache_bytes: Amount = 0.0
+    cache_speedup: Positive = 1.0
+    update_launch_s: Amount = 0.0
+    input_launch_s: Amount = 0.0
+    overlap: Amount = 1.0
+    sigma: Amount = 0.45
+    is_compiled: StrictBool = False
+    has_fused_attention: StrictBool = True
+    mode: Literal["training", "inference"] | None = None
+    channels_last: StrictBool | None = None
+    threads: Index | None = None
+    processes: Index | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        positive = ("peak_flops_per_s", "vector_flops_per_s", "bandwidth_bytes_per_s", "cache_speedup")
-        for name in positive:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _MOST:
-                raise FileFormatError(f"calibration: {name} is {value!r}, not a positive number")
 
     def columns(self) -> dict[str, np.ndarray]:
         """Rates as arrays over CLASSES; a class never calibrated takes the defaults."""
         rates = [self.classes.get(name, ClassRate()) for name in CLASSES]
         return {name: np.array([getattr(r, name) for r in rates], dtype=np.float64) for name in asdict(ClassRate())}
-
-    def _check(self) -> None:
-        """What a file may have wrong beside what is wrong anywhere. Raises ValueError."""
-        for name, rate in self.classes.items():
-            for share, value in asdict(rate).items():
-                _check_number(f"{share} of {name}", value)
-            if not (rate.bandwidth > 0 and rate.weights > 0 and rate.compute > 0):
-                raise ValueError(f"a share of {name} is 0")
-        for name in ("host_launch_s", "cache_bytes", "update_launch_s", "input_launch_s", "overlap", "sigma"):
-            _check_number(name, getattr(self, name))
-        for name in ("threads", "processes"):
-            if getattr(self, name) is not None:
-                _check_number(name, getattr(self, name))
-        flags = (self.is_compiled, self.has_fused_attention, self.channels_last)
-        if not all(isinstance(flag, bool | None) for flag in flags) or self.mode not in (None, "training", "inference"):
-            raise ValueError(f"flags are {flags!r:.80}, mode is {self.mode!r:.80}")
-        if not all(isinstance(word, str) for word in (self.origin, self.precision)):
-            raise ValueError(f"origin is {self.origin!r:.80}, precision is {self.precision!r:.80}")
-        seen = self.provenance.get("classes_seen", [])
-        if not isinstance(seen, list | tuple) or not all(isinstance(name, str) for name in seen):
-            raise ValueError(f"classes_seen is {seen!r:.80}")
 
     @property
     def classes_seen(self) -> frozenset[str]:
@@ -141,19 +123,20 @@ class Calibration:
     def from_table(cls, table: dict[str, Any]) -> Calibration:
         """Read back. Raises FileFormatError naming what is wrong."""
         try:
-            names = table["rates"]
-            rates = {
-                name: ClassRate(**dict(zip(names, values, strict=True)))
+            named = {
+                name: dict(zip(table["rates"], values, strict=True))
                 for name, values in table.get("classes", {}).items()
             }
-            unknown = sorted(set(rates) - set(CLASSES))
-            if unknown:
-                raise FileFormatError(f"calibration: unknown operator class {unknown[0]!r:.80}")
-            found = cls(**{**{k: v for k, v in table.items() if k != "rates"}, "classes": rates})
-            found._check()
+            found: Calibration = _ADAPTER.validate_python(
+                {**{k: v for k, v in table.items() if k != "rates"}, "classes": named}
+            )
+            _NAMES.validate_python(found.provenance.get("classes_seen", []))
             return found
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise FileFormatError(f"calibration is damaged: {error}", _AGAIN) from None
+            raise FileFormatError(f"calibration is damaged: {problems(error)[0]}", _AGAIN) from None
+
+
+_ADAPTER, _NAMES = TypeAdapter(Calibration), TypeAdapter(list[str])
 
 
 def calibrations(device: Device) -> list[Calibration]:
@@ -168,13 +151,6 @@ def calibrations(device: Device) -> list[Calibration]:
     return [replace(c, classes={**from_datasheet(device, c.precision).classes, **c.classes}) for c in found]
 
 
-def _check_number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MOST:
-        raise ValueError(f"{name} is {value!r:.80}, not a number from 0")
-
-
-# Rates above what any device will reach; products with them stay finite.
-_MOST = 1e30
 _AGAIN = "make it again: chronograd calibrate"
 
 # Shares assumed before anything was measured, by family: (compute, bandwidth, weights, depth, width). Round numbers, the
