@@ -65,6 +65,6 @@ def _version(library: str) -> str:
 def _source() -> str:
     """Changes with the counting code itself."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(__file__).parent.glob("*.[pt]*")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

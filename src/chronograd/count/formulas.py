@@ -9,7 +9,9 @@ arithmetic, in elementary operations per element; they are conventions, good to 
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Callable, Sequence
+from importlib import resources
 from typing import Any
 
 Shape = tuple[int, ...]
@@ -100,136 +102,23 @@ MATRIX: dict[str, tuple[str, Macs]] = {
     "aten::addbmm": ("batched_gemm", _matmul(1)),
 }
 
-# Operator → (kind, elementary operations per element of its largest tensor).
-VECTOR: dict[str, tuple[str, int]] = {
-    "aten::native_batch_norm": ("norm", 5),
-    "aten::_native_batch_norm_legit": ("norm", 5),
-    "aten::_native_batch_norm_legit_no_training": ("norm", 2),
-    "aten::_batch_norm_with_update": ("norm", 5),
-    "aten::_batch_norm_no_update": ("norm", 2),
-    "aten::cudnn_batch_norm": ("norm", 5),
-    "aten::native_batch_norm_backward": ("norm", 8),
-    "aten::batch_norm_backward": ("norm", 8),
-    "aten::native_layer_norm": ("norm", 5),
-    "aten::native_layer_norm_backward": ("norm", 8),
-    "aten::native_group_norm": ("norm", 5),
-    "aten::native_group_norm_backward": ("norm", 8),
-    "aten::_fused_rms_norm": ("norm", 4),
-    "aten::_fused_rms_norm_backward": ("norm", 7),
-    "aten::_weight_norm_interface": ("norm", 3),
-    "aten::_weight_norm_interface_backward": ("norm", 6),
-    "aten::_softmax": ("softmax", 5),
-    "aten::_safe_softmax": ("softmax", 5),
-    "aten::_log_softmax": ("softmax", 5),
-    "aten::_softmax_backward_data": ("softmax", 3),
-    "aten::_log_softmax_backward_data": ("softmax", 3),
-    "aten::nll_loss_forward": ("reduction", 1),
-    "aten::nll_loss_backward": ("elementwise", 1),
-    "aten::nll_loss2d_forward": ("reduction", 1),
-    "aten::nll_loss2d_backward": ("elementwise", 1),
-    "aten::max_pool2d_with_indices_backward": ("pooling", 1),
-    "aten::max_pool3d_with_indices_backward": ("pooling", 1),
-    "aten::_adaptive_avg_pool2d": ("pooling", 1),
-    "aten::_adaptive_avg_pool2d_backward": ("pooling", 1),
-    "aten::_adaptive_avg_pool3d": ("pooling", 1),
-    "aten::_adaptive_avg_pool3d_backward": ("pooling", 1),
-    "aten::adaptive_max_pool2d": ("pooling", 1),
-    "aten::adaptive_max_pool2d_backward": ("pooling", 1),
-    "aten::native_dropout": ("elementwise", 2),
-    "aten::native_dropout_backward": ("elementwise", 2),
-    "aten::upsample_nearest2d": ("elementwise", 1),
-    "aten::upsample_nearest2d_backward": ("elementwise", 1),
-    "aten::upsample_bilinear2d": ("elementwise", 7),
-    "aten::upsample_bilinear2d_backward": ("elementwise", 7),
-    "aten::_upsample_bilinear2d_aa": ("elementwise", 7),
-    "aten::_upsample_bilinear2d_aa_backward": ("elementwise", 7),
-    "aten::upsample_bicubic2d": ("elementwise", 30),
-    "aten::upsample_bicubic2d_backward": ("elementwise", 30),
-    "aten::_upsample_bicubic2d_aa": ("elementwise", 30),
-    "aten::_upsample_bicubic2d_aa_backward": ("elementwise", 30),
-    "aten::grid_sampler_2d": ("elementwise", 8),
-    "aten::grid_sampler_2d_backward": ("elementwise", 16),
-    "aten::linalg_vector_norm": ("reduction", 2),
-    # Transcendental functions are polynomials of some ten terms, in any vector mathematics library.
-    "aten::exp": ("elementwise", 10),
-    "aten::log": ("elementwise", 10),
-    "aten::erf": ("elementwise", 15),
-    "aten::tanh": ("elementwise", 12),
-    "aten::sigmoid": ("elementwise", 12),
-    "aten::silu": ("elementwise", 13),
-    "aten::silu_backward": ("elementwise", 17),
-    "aten::gelu": ("elementwise", 18),
-    "aten::gelu_backward": ("elementwise", 32),
-    "aten::glu": ("elementwise", 4),
-    "aten::glu_backward": ("elementwise", 6),
-    "aten::embedding_dense_backward": ("gather", 1),
-    "aten::_embedding_bag": ("gather", 1),
+_TABLES = tomllib.loads((resources.files("chronograd.count") / "operators.toml").read_text(encoding="utf-8"))
+WRITE_ONLY, WITH_DIMS = (frozenset(f"aten::{name}" for name in _TABLES[key]) for key in ("write_only", "with_dims"))
+# Operator → family, kind, and what the family counts by: a formula, or operations per element.
+RULES: dict[str, tuple[str, str, Any]] = {
+    **{name: ("matrix", *rule) for name, rule in MATRIX.items()},
     **{
-        f"aten::{name}": ("reduction", 1)
-        for name in (
-            "sum", "mean", "amax", "amin", "max", "min", "prod", "argmax", "argmin", "any", "all", "var_mean", "var",
-            "std", "std_mean", "norm", "cumsum", "cumprod", "logsumexp", "topk", "sort", "median", "count_nonzero",
-        )
+        f"aten::{name}": (family, family, None)
+        for family in ("view", "copy", "gather", "pooling")
+        for name in _TABLES[family]
     },
     **{
-        f"aten::{name}": ("elementwise", 1)
-        for name in (
-            "bernoulli_", "bernoulli", "uniform_", "normal_", "random_", "rand", "randn", "randint", "randperm",
-            "rand_like", "randn_like", "arange", "linspace", "tril", "triu", "one_hot", "elu_backward",
-            "hardswish_backward", "hardsigmoid_backward", "hardtanh_backward",
-            "leaky_relu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward", "softplus_backward",
-            "mish_backward", "hardswish", "_prelu_kernel", "_prelu_kernel_backward", "log_sigmoid_forward", "log_sigmoid_backward",
-            "rrelu_with_noise", "rrelu_with_noise_backward", "masked_fill", "masked_fill_", "addcmul", "addcdiv", "lerp",
-            "smooth_l1_loss", "smooth_l1_loss_backward", "huber_loss", "mse_loss", "mse_loss_backward",
-            "binary_cross_entropy_with_logits", "binary_cross_entropy", "binary_cross_entropy_backward",
-        )
+        f"aten::{name}": ("vector", kind, int(operations))
+        for kind, by_operations in _TABLES["operations"].items()
+        for operations, names in by_operations.items()
+        for name in names
     },
-}  # fmt: skip
-
-# Pooling with a kernel: operations per output element = size of the kernel, third argument on.
-POOLING = (
-    "aten::max_pool2d_with_indices",
-    "aten::max_pool3d_with_indices",
-    "aten::avg_pool2d",
-    "aten::avg_pool3d",
-    "aten::avg_pool2d_backward",
-    "aten::avg_pool3d_backward",
-)
-# No arithmetic: traffic only.
-COPIES = frozenset(
-    f"aten::{name}"
-    for name in (
-        "clone", "copy_", "_to_copy", "cat", "stack", "constant_pad_nd", "reflection_pad2d", "reflection_pad2d_backward",
-        "replication_pad2d", "replication_pad2d_backward", "roll", "flip", "repeat", "im2col", "col2im", "unfold_backward",
-        "slice_backward", "select_backward", "pixel_shuffle", "pixel_unshuffle", "native_channel_shuffle",
-        "channel_shuffle", "fill_", "zero_", "zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "scalar_tensor",
-        "new_zeros", "new_ones", "new_full", "slice_scatter", "select_scatter", "as_strided_scatter", "diagonal_backward",
-        "index_fill_", "fill", "eye", "repeat_interleave", "contiguous", "resize_", "split_with_sizes_copy",
-        "unsafe_split", "unsafe_chunk", "block_diag", "rot90", "tile", "copy", "unfold_copy", "meshgrid",
-    )
-)  # fmt: skip
-# Read as much as they write, whatever the size of the table read from.
-GATHERS = frozenset(
-    f"aten::{name}"
-    for name in (
-        "embedding", "index", "index_select", "gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "index_put",
-        "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put", "index_add", "index_add_",
-        "index_select_backward", "take", "take_along_dim", "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate",
-    )
-)  # fmt: skip
-# Neither arithmetic nor traffic: views and allocations that write nothing.
-VIEWS = frozenset(
-    f"aten::{name}"
-    for name in (
-        "view", "_unsafe_view", "_reshape_alias", "reshape", "expand", "permute", "transpose", "t", "squeeze", "unsqueeze",
-        "slice", "select", "split", "split_with_sizes", "unbind", "detach", "detach_", "alias", "as_strided", "unfold",
-        "diagonal", "lift_fresh", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "chunk",
-        "view_as_real", "view_as_complex", "real", "imag", "narrow", "flatten", "movedim", "swapaxes", "expand_as",
-        "_conj", "positive", "unsafe_split_with_sizes", "lift", "squeeze_", "unsqueeze_", "transpose_", "t_", "set_",
-        "as_strided_", "_local_scalar_dense", "item", "sym_size", "is_same_size", "_assert_async", "result_type",
-    )
-)  # fmt: skip
-WRITE_ONLY = frozenset(("aten::fill_", "aten::zero_", "aten::bernoulli_", "aten::uniform_", "aten::normal_"))
+}
 
 
 def fft_flops(elements: int, length: int) -> int:

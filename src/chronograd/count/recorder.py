@@ -199,7 +199,7 @@ class Recorder(TorchDispatchMode):
         elif family == "fft":
             length = ins[0].shape[args[1][-1]]
             vector = self._largest(inputs, outputs).times(formulas.fft_flops(1, length))
-        if func._schema.name in _WITH_DIMS:
+        if func._schema.name in formulas.WITH_DIMS:
             attributes = {"args": _plain(args[1:])}
         elif func._schema.name in _WEIGHT_OF_NORM:
             attributes = {"affine": args[_WEIGHT_OF_NORM[func._schema.name]] is not None}
@@ -339,33 +339,15 @@ _PICKS = {
     torch.ops.aten.unsafe_split.Tensor: 2,
 }
 _WEIGHT_OF_NORM = {"aten::native_batch_norm": 1, "aten::native_group_norm": 1, "aten::native_layer_norm": 2}
-_WITH_DIMS = frozenset(
-    f"aten::{n}"
-    for n in (
-        "transpose", "permute", "cat", "stack", "mean", "sum", "amax", "amin", "var_mean", "unsqueeze", "squeeze", "select",
-        "slice", "split", "split_with_sizes", "unbind", "constant_pad_nd", "_softmax", "flip", "roll",
-        "max", "var", "reflection_pad2d", "replication_pad2d", "pixel_shuffle", "pixel_unshuffle",
-    )
-)  # fmt: skip
 
 
 def _rule(func: Any) -> Rule:
     """Family, kind and detail of an operator, found once."""
     name = func._schema.name
     base = name[:-1] if name.endswith("_") and not name.endswith("__") else name
-    if name in formulas.MATRIX:
-        return ("matrix", *formulas.MATRIX[name])
-    if name in formulas.POOLING:
-        return ("pooling", "pooling", None)
     for candidate in (name, base):
-        if candidate in formulas.VECTOR:
-            return ("vector", *formulas.VECTOR[candidate])
-        if candidate in formulas.VIEWS:
-            return ("view", "view", None)
-        if candidate in formulas.COPIES:
-            return ("copy", "copy", None)
-        if candidate in formulas.GATHERS:
-            return ("gather", "gather", None)
+        if candidate in formulas.RULES:
+            return formulas.RULES[candidate]
     if name.startswith("aten::_fft_"):
         return ("fft", "elementwise", None)
     if torch.Tag.pointwise in func.tags:
