@@ -19,7 +19,7 @@ from benchmarks.fuzzing.seeds import run_entries, small_trace
 from chronograd import job as jobs
 from chronograd import listing
 from chronograd.cli import common
-from chronograd.data.cards import DatasetCard
+from chronograd.data.published import DatasetCard
 from chronograd.errors import ChronogradError, InputError
 from chronograd.explain import wall_times
 from chronograd.explain.explanation import explain

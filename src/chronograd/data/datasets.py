@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chronograd.data import labels, layouts, published, synthetic
-from chronograd.data.cards import FOLDER_VARIABLE, DatasetCard, data_folder
 from chronograd.data.normalisation import scale_shift
+from chronograd.data.published import FOLDER_VARIABLE, DatasetCard, data_folder
 from chronograd.errors import InputError, MissingExtraError, NotFoundError
 from chronograd.job import Data
 

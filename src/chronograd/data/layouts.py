@@ -10,6 +10,7 @@ torchvision's ImageFolder does.
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -19,10 +20,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from chronograd.data.cards import FOLDER_VARIABLE, data_folder
-from chronograd.data.imagenet import ground_truth
 from chronograd.data.labels import stratified_fifth
-from chronograd.errors import InputError, NotFoundError, RunError
+from chronograd.data.published import FOLDER_VARIABLE, data_folder
+from chronograd.errors import FileFormatError, InputError, NotFoundError, RunError
 
 Array = np.ndarray[Any, Any]
 Classes = dict[str, list[Path]]
@@ -31,6 +31,10 @@ Classes = dict[str, list[Path]]
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 DECATHLON = ("aircraft", "cifar100", "daimlerpedcls", "dtd", "gtsrb", "omniglot", "svhn", "ucf101", "vgg-flowers")
 DECATHLON_URL = "https://www.robots.ox.ac.uk/~vgg/decathlon/"
+# Ground truth of ImageNet's validation images where they are not sorted into class folders, in the folder of train and val.
+KAGGLE_TRUTH = "LOC_val_solution.csv"
+DEVKIT = "ILSVRC2012_devkit_t12/data"
+DEVKIT_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 # Side of the images unless data.image_size says another. Pictures of the decathlon come with a shorter side of 72.
 SIDE = 224
 DECATHLON_SIDE = 72
@@ -269,7 +273,7 @@ def _shown(names: Iterable[str]) -> str:
 
 def _with_ground_truth(root: Path, trained: set[str], notes: list[str]) -> Classes:
     """Pictures of a flat val by class. Those without a known class, or of one that is not trained, are left out."""
-    truth = ground_truth(root)
+    truth = _ground_truth(root)
     classes: Classes = {}
     unknown: list[str] = []
     other: list[str] = []
@@ -286,3 +290,46 @@ def _with_ground_truth(root: Path, trained: set[str], notes: list[str]) -> Class
     if other:
         notes.append(f"left out {len(other):,} test images of classes that are not trained: {_shown(other)}")
     return classes
+
+
+def _ground_truth(root: Path) -> dict[str, str]:
+    """File name without its ending → WordNet id, from the table of Kaggle or from the development kit."""
+    if (root / KAGGLE_TRUTH).is_file():
+        return _kaggle_truth(root / KAGGLE_TRUTH)
+    if (root / DEVKIT / DEVKIT_TRUTH).is_file():
+        return _devkit_truth(root / DEVKIT)
+    raise InputError(
+        f"{root / 'val'} is flat, and there is no ground truth for it",
+        f"put {KAGGLE_TRUTH} or {DEVKIT}/ (with meta.mat and {DEVKIT_TRUTH}) into {root}, or sort val into class folders",
+    )
+
+
+def _kaggle_truth(path: Path) -> dict[str, str]:
+    """Rows `ILSVRC2012_val_00000001,n01751748 111 108 230 230 ...`: the class, then a box."""
+    truth = {}
+    with path.open(newline="", encoding="utf-8", errors="replace") as stream:
+        for number, row in enumerate(csv.reader(stream), 1):
+            if number == 1 and row[:1] == ["ImageId"]:
+                continue
+            if len(row) != 2 or not re.match(r"n\d{8}\b", row[1]):
+                raise FileFormatError(
+                    f"line {number} of {path} is {','.join(row)[:80]!r}",
+                    "lines are like ILSVRC2012_val_00000001,n01751748 1 2 3 4",
+                )
+            truth[row[0]] = row[1].split()[0]
+    return truth
+
+
+def _devkit_truth(folder: Path) -> dict[str, str]:
+    """Line i of the ground truth is the ILSVRC2012_ID of image i; meta.mat has the WordNet id of each."""
+    from scipy.io import loadmat
+
+    try:
+        synsets = loadmat(folder / "meta.mat", squeeze_me=True)["synsets"]
+        wordnet = {int(i): str(w) for i, w in zip(synsets["ILSVRC2012_ID"], synsets["WNID"], strict=True)}
+        lines = (folder / DEVKIT_TRUTH).read_text().split()
+        return {f"ILSVRC2012_val_{i:08d}": wordnet[int(line)] for i, line in enumerate(lines, 1)}
+    except Exception as error:
+        raise FileFormatError(
+            f"{folder} is not the data folder of the ILSVRC2012 kit: {error!r}", "unpack the kit again"
+        ) from None

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from chronograd.data.cards import DatasetCard
 from chronograd.data.images import Images, Read, ResidentImages, StreamedImages, fits, read_all
 from chronograd.data.labels import SHUFFLE_SEED, TrainingSet
 from chronograd.data.layouts import Listing
 from chronograd.data.normalisation import Channels, PixelCounts
-from chronograd.data.published import Arrays
+from chronograd.data.published import Arrays, DatasetCard
 from chronograd.errors import FileFormatError, InputError
 from chronograd.job import Data
 

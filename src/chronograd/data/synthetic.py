@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from chronograd.data.cards import DatasetCard
-from chronograd.data.published import Arrays
+from chronograd.data.published import Arrays, DatasetCard
 from chronograd.errors import InputError
 from chronograd.job import Data
 from chronograd.measure import environment

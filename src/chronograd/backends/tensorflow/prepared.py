@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chronograd.data.cards import DatasetCard
+from chronograd.data.published import DatasetCard
 from chronograd.errors import RunError
 from chronograd.job import Job
 from chronograd.record import write_json
