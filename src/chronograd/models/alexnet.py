@@ -19,8 +19,11 @@ def response_norm() -> nn.Module:
     return nn.LocalResponseNorm(5, alpha=5e-4, beta=0.75, k=2.0)
 
 
+@register(
+    "alexnet", input_shape=(3, 227, 227), paper="Krizhevsky et al., NIPS 2012", params=60_965_224, macs=724_406_816
+)
 class AlexNet(nn.Module):
-    def __init__(self, num_classes: int, in_channels: int, image_size: int) -> None:
+    def __init__(self, num_classes: int = 1000, in_channels: int = 3, image_size: int = 227) -> None:
         super().__init__()
         self.features = nn.Sequential(
             *(nn.Conv2d(in_channels, 96, 11, stride=4), nn.ReLU(inplace=True), response_norm(), nn.MaxPool2d(3, 2)),
@@ -42,10 +45,3 @@ class AlexNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.classifier(torch.flatten(self.features(x), 1)))
-
-
-@register(
-    "alexnet", input_shape=(3, 227, 227), paper="Krizhevsky et al., NIPS 2012", params=60_965_224, macs=724_406_816
-)
-def alexnet(num_classes: int = 1000, in_channels: int = 3, image_size: int = 227) -> nn.Module:
-    return AlexNet(num_classes, in_channels, image_size)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import torch
@@ -35,25 +36,38 @@ class Attention(nn.Module):
         inner: heads × head width; the width of the network unless said.
         scale: `query` scales the queries, `scores` the scores, `none` neither. OPT scales queries, and keeps masked
             scores from falling below the least finite number.
+        is_joined: queries, keys and values come from one product, as in GPT-2.
     """
 
     def __init__(
-        self, width: int, heads: int, dropout: float, *, inner: int = 0, bias: bool = True, scale: str = "scores"
+        self,
+        width: int,
+        heads: int,
+        dropout: float,
+        *,
+        inner: int = 0,
+        bias: bool = True,
+        scale: str = "scores",
+        is_joined: bool = False,
     ) -> None:
         super().__init__()
         inner = inner or width
         self.heads, self.dropout, self.scale, self.size = heads, dropout, scale, inner // heads
-        self.query = nn.Linear(width, inner, bias=bias)
-        self.key = nn.Linear(width, inner, bias=bias)
-        self.value = nn.Linear(width, inner, bias=bias)
+        self.is_joined = is_joined
+        if is_joined:
+            self.query_key_value = nn.Linear(width, 3 * inner, bias=bias)
+        else:
+            self.query = nn.Linear(width, inner, bias=bias)
+            self.key = nn.Linear(width, inner, bias=bias)
+            self.value = nn.Linear(width, inner, bias=bias)
         self.out = nn.Linear(inner, width, bias=bias)
 
     def forward(self, x_BTD: Tensor, mask: Tensor | None, keys_BSD: Tensor | None = None) -> Tensor:
         source = x_BTD if keys_BSD is None else keys_BSD
-        q, k, v = self.query(x_BTD), self.key(source), self.value(source)
-        return cast(Tensor, self.out(self.attend(q, k, v, mask)))
-
-    def attend(self, q_BTD: Tensor, k_BSD: Tensor, v_BSD: Tensor, mask: Tensor | None) -> Tensor:
+        if self.is_joined:
+            q_BTD, k_BSD, v_BSD = self.query_key_value(x_BTD).chunk(3, dim=-1)
+        else:
+            q_BTD, k_BSD, v_BSD = self.query(x_BTD), self.key(source), self.value(source)
         if self.scale == "query":
             q_BTD = q_BTD * self.size**-0.5
         q, k, v = (t.view(*t.shape[:2], self.heads, self.size).transpose(1, 2) for t in (q_BTD, k_BSD, v_BSD))
@@ -65,31 +79,20 @@ class Attention(nn.Module):
         if self.scale == "query":
             scores_BHTS = scores_BHTS.clamp_min(torch.finfo(scores_BHTS.dtype).min)
         weights = F.dropout(F.softmax(scores_BHTS, dim=-1), self.dropout, self.training)
-        return torch.matmul(weights, v).transpose(1, 2).flatten(2)
+        return cast(Tensor, self.out(torch.matmul(weights, v).transpose(1, 2).flatten(2)))
 
 
-class FusedInput(Attention):
-    """Queries, keys and values from one product, and a causal mask chosen elementwise, as in GPT-2."""
-
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
-        super().__init__(width, heads, dropout)
-        del self.query, self.key, self.value
-        self.query_key_value = nn.Linear(width, 3 * width)
-
-    def forward(self, x_BTD: Tensor, mask: Tensor | None, keys_BSD: Tensor | None = None) -> Tensor:
-        q, k, v = self.query_key_value(x_BTD).chunk(3, dim=-1)
-        return cast(Tensor, self.out(self.attend(q, k, v, mask)))
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"bert": F.gelu, "gpt2": gelu_by_tanh, "opt": F.relu}
 
 
 class Perceptron(nn.Module):
-    """Two linear layers; `activation` is gelu, gelu_by_tanh or relu."""
+    """Two linear layers."""
 
-    def __init__(self, width: int, inner: int, activation: str, bias: bool = True) -> None:
+    def __init__(self, width: int, inner: int, activation: Callable[[Tensor], Tensor], bias: bool = True) -> None:
         super().__init__()
         self.up = nn.Linear(width, inner, bias=bias)
         self.down = nn.Linear(inner, width, bias=bias)
-        kinds: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu, "gelu_by_tanh": gelu_by_tanh}
-        self.activation = kinds[activation]
+        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.down(self.activation(self.up(x))))
@@ -98,35 +101,55 @@ class Perceptron(nn.Module):
 class Block(nn.Module):
     """Attention, then a perceptron, each beside a shortcut; norms before (GPT-2, OPT) or after (BERT)."""
 
-    def __init__(self, attention: Attention, perceptron: Perceptron, width: int, dropout: float, pre: bool) -> None:
+    def __init__(self, kind: str, width: int, heads: int, ffn: int, dropout: float) -> None:
         super().__init__()
-        self.attention, self.perceptron, self.pre = attention, perceptron, pre
+        is_opt = kind == "opt"
+        self.is_pre = kind != "bert"
+        self.attention = Attention(
+            width,
+            heads,
+            0.0 if is_opt else dropout,
+            scale="query" if is_opt else "scores",
+            is_joined=kind == "gpt2",
+        )
+        self.perceptron = Perceptron(width, ffn, ACTIVATIONS[kind])
         self.attention_norm, self.norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x_BTD: Tensor, mask: Tensor | None) -> Tensor:
-        if self.pre:
+        if self.is_pre:
             x_BTD = x_BTD + self.drop(self.attention(self.attention_norm(x_BTD), mask))
             return cast(Tensor, x_BTD + self.drop(self.perceptron(self.norm(x_BTD))))
         x_BTD = self.attention_norm(x_BTD + self.drop(self.attention(x_BTD, mask)))
         return cast(Tensor, self.norm(x_BTD + self.drop(self.perceptron(x_BTD))))
 
 
-class Encoder(nn.Module):
+class Transformer(nn.Module):
     """BERT, or a decoder of GPT-2's or OPT's kind: tokens (B, T) to scores (B, T, vocab).
 
     The output matrix is the embedding. With `classes`, BERT scores the whole sequence instead, (B, classes).
     """
 
     def __init__(
-        self, blocks: list[Block], width: int, vocab: int, positions: int, dropout: float, kind: str, classes: int = 0
+        self,
+        kind: str,
+        *,
+        layers: int,
+        width: int,
+        heads: int,
+        ffn: int = 0,
+        vocab: int,
+        sequence: int,
+        dropout: float = 0.1,
+        classes: int = 0,
     ) -> None:
         super().__init__()
         self.kind, self.classes = kind, classes
+        blocks = [Block(kind, width, heads, ffn or 4 * width, dropout) for _ in range(layers)]
         self.tokens = nn.Embedding(vocab, width)
         # OPT's positions start at 2.
-        self.positions = nn.Embedding(positions + (2 if kind == "opt" else 0), width)
-        self.drop = nn.Dropout(dropout)
+        self.positions = nn.Embedding(sequence + (2 if kind == "opt" else 0), width)
+        self.drop = nn.Dropout(0.0 if kind == "opt" else dropout)
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(width)
         if kind == "bert":
@@ -158,84 +181,31 @@ class Encoder(nn.Module):
         return cast(Tensor, self.head(self.transform(x_BTD) if self.kind == "bert" else self.norm(x_BTD)))
 
 
-@register(
+tokens = partial(register, input_dtype="int64")
+tokens(
     "bert-large",
     input_shape=(512,),
-    input_dtype="int64",
     num_classes=30_522,
     paper="Devlin et al. 2019, arXiv:1810.04805",
     # (30,522 + 512 + 2) * 1024 + 2048 + 24 * (12 * 1024**2 + 13 * 1024) + 1024**2 + 3 * 1024 + 30,522
     params=335_174_458,
-)
-def bert_large(
-    *,
-    layers: int = 24,
-    width: int = 1024,
-    heads: int = 16,
-    ffn: int = 4096,
-    vocab: int = 30_522,
-    sequence: int = 512,
-    dropout: float = 0.1,
-    classes: int = 0,
-) -> nn.Module:
-    """With the head for masked words, or with `classes` one that scores the sequence."""
-
-    def block() -> Block:
-        return Block(Attention(width, heads, dropout), Perceptron(width, ffn, "gelu"), width, dropout, pre=False)
-
-    return Encoder([block() for _ in range(layers)], width, vocab, sequence, dropout, "bert", classes)
-
-
-@register(
+)(partial(Transformer, "bert", layers=24, width=1024, heads=16, ffn=4096, vocab=30_522, sequence=512))
+tokens(
     "gpt2-large-eager",
     input_shape=(1024,),
-    input_dtype="int64",
     num_classes=50_257,
     paper="Radford et al. 2019",
     # (50,257 + 1024) * 1280 + 36 * (12 * 1280**2 + 13 * 1280) + 2 * 1280
     params=774_030_080,
-)
-def gpt2_large_eager(
-    *,
-    layers: int = 36,
-    width: int = 1280,
-    heads: int = 20,
-    vocab: int = 50_257,
-    sequence: int = 1024,
-    dropout: float = 0.1,
-) -> nn.Module:
-    def block() -> Block:
-        return Block(
-            FusedInput(width, heads, dropout), Perceptron(width, 4 * width, "gelu_by_tanh"), width, dropout, pre=True
-        )
-
-    return Encoder([block() for _ in range(layers)], width, vocab, sequence, dropout, "gpt2")
-
-
-@register(
+)(partial(Transformer, "gpt2", layers=36, width=1280, heads=20, vocab=50_257, sequence=1024))
+tokens(
     "opt-1.3b",
     input_shape=(2048,),
-    input_dtype="int64",
     num_classes=50_272,
     paper="Zhang et al. 2022, arXiv:2205.01068, table 1",
     # (50,272 + 2050) * 2048 + 24 * (12 * 2048**2 + 13 * 2048) + 2 * 2048
     params=1_315_758_080,
-)
-def opt_1_3b(
-    *,
-    layers: int = 24,
-    width: int = 2048,
-    heads: int = 32,
-    ffn: int = 8192,
-    vocab: int = 50_272,
-    sequence: int = 2048,
-    dropout: float = 0.1,
-) -> nn.Module:
-    def block() -> Block:
-        attention = Attention(width, heads, 0.0, scale="query")
-        return Block(attention, Perceptron(width, ffn, "relu"), width, dropout, pre=True)
-
-    return Encoder([block() for _ in range(layers)], width, vocab, sequence, 0.0, "opt")
+)(partial(Transformer, "opt", layers=24, width=2048, heads=32, ffn=8192, vocab=50_272, sequence=2048))
 
 
 class RootMeanSquareNorm(nn.Module):
@@ -260,7 +230,7 @@ class Experts(nn.Module):
         super().__init__()
         self.capacity = capacity
         self.router = nn.Linear(width, num_experts, bias=False)
-        self.experts = nn.ModuleList(Perceptron(width, ffn, "relu", bias=False) for _ in range(num_experts))
+        self.experts = nn.ModuleList(Perceptron(width, ffn, F.relu, bias=False) for _ in range(num_experts))
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         chances = F.softmax(self.router(x_BTD), dim=-1)
@@ -292,27 +262,38 @@ class SwitchBlock(nn.Module):
         return cast(Tensor, x_BTD + self.drop(self.feed(self.norms[-1](x_BTD))))
 
 
+@tokens(
+    "switch-xl-4",
+    input_shape=(512,),
+    num_classes=32_128,
+    paper="Fedus et al. 2022, arXiv:2101.03961",
+    # 2 * 32,128 * 1024 + 3 * 24 * 4 * 1024 * 4096 + 2 * (12 + 12 * 4) * 2 * 1024 * 16,384 + 24 * 4 * 1024
+    # + (2 * 24 + 3 * 24 + 2) * 1024 + 2 * 32 * 32
+    params=5_300_514_816,
+)
 class Switch(nn.Module):
-    """Encoder and decoder over the same tokens (B, T), to scores (B, T, vocab). Every second block has experts."""
+    """T5's XL shape with four experts in every second block: encoder and decoder over the same tokens (B, T), `layers`
+    blocks each, to scores (B, T, vocab)."""
 
     def __init__(
         self,
-        layers: int,
-        width: int,
-        heads: int,
-        head_size: int,
-        ffn: int,
-        num_experts: int,
-        capacity: int,
-        vocab: int,
-        dropout: float,
+        *,
+        layers: int = 24,
+        width: int = 1024,
+        heads: int = 32,
+        head_size: int = 128,
+        ffn: int = 16_384,
+        num_experts: int = 4,
+        capacity: int = 64,
+        vocab: int = 32_128,
+        dropout: float = 0.1,
     ) -> None:
         super().__init__()
 
         def feed(i: int) -> nn.Module:
             if i % 2:
                 return Experts(width, ffn, num_experts, capacity)
-            return Perceptron(width, ffn, "relu", bias=False)
+            return Perceptron(width, ffn, F.relu, bias=False)
 
         def blocks(is_decoder: bool) -> nn.ModuleList:
             inner = heads * head_size
@@ -340,29 +321,3 @@ class Switch(nn.Module):
                 x_BTD = block(x_BTD, bias_BHTS, encoded, mask[:, :, :1])
             encoded = self.drop(norm(x_BTD))
         return cast(Tensor, self.head(encoded))
-
-
-@register(
-    "switch-xl-4",
-    input_shape=(512,),
-    input_dtype="int64",
-    num_classes=32_128,
-    paper="Fedus et al. 2022, arXiv:2101.03961",
-    # 2 * 32,128 * 1024 + 3 * 24 * 4 * 1024 * 4096 + 2 * (12 + 12 * 4) * 2 * 1024 * 16,384 + 24 * 4 * 1024
-    # + (2 * 24 + 3 * 24 + 2) * 1024 + 2 * 32 * 32
-    params=5_300_514_816,
-)
-def switch_xl_4(
-    *,
-    layers: int = 24,
-    width: int = 1024,
-    heads: int = 32,
-    head_size: int = 128,
-    ffn: int = 16_384,
-    num_experts: int = 4,
-    capacity: int = 64,
-    vocab: int = 32_128,
-    dropout: float = 0.1,
-) -> nn.Module:
-    """T5's XL shape with four experts in every second block of encoder and decoder, `layers` blocks each."""
-    return Switch(layers, width, heads, head_size, ffn, num_experts, capacity, vocab, dropout)

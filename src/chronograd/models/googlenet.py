@@ -1,11 +1,13 @@
-"""GoogLeNet with the shapes of its paper: 5x5 convolutions, no batch norm.
+"""GoogLeNet with the shapes of its paper: 5x5 convolutions, no batch norm. And one of its modules on 256 channels.
 
 Szegedy et al., "Going deeper with convolutions", 2014, arXiv:1409.4842, table 1 and figure 3.
-torchvision's `googlenet` has 3x3 in place of 5x5 and batch norm.
+torchvision's `googlenet` has 3x3 in place of 5x5 and batch norm. The module, with and without 1x1 reductions, shows the
+arithmetic behind it; its widths are those of the exercise that lecture notes make of figure 2.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -13,6 +15,8 @@ from torch import Tensor, nn
 
 from chronograd.models.alexnet import response_norm
 from chronograd.models.registry import register
+
+PAPER = "Szegedy et al. 2014, arXiv:1409.4842"
 
 
 def conv_relu(in_channels: int, channels: int, kernel: int, stride: int = 1) -> nn.Sequential:
@@ -54,8 +58,17 @@ def classifier_4(inputs: int, num_classes: int) -> nn.Sequential:
     )
 
 
+@register(
+    "googlenet",
+    input_shape=(3, 224, 224),
+    paper=PAPER,
+    params=6_998_552,
+    macs=1_582_671_872,
+)
 class GoogLeNet(nn.Module):
-    def __init__(self, num_classes: int, in_channels: int, aux: bool) -> None:
+    """With `aux`, which takes 224x224 images, the two auxiliary classifiers of training are there as well."""
+
+    def __init__(self, num_classes: int = 1000, in_channels: int = 3, aux: bool = False) -> None:
         super().__init__()
         self.stem = nn.Sequential(
             *(conv_relu(in_channels, 64, 7, stride=2), halve(), response_norm()),
@@ -91,13 +104,24 @@ class GoogLeNet(nn.Module):
         return logits
 
 
-@register(
-    "googlenet",
-    input_shape=(3, 224, 224),
-    paper="Szegedy et al. 2014, arXiv:1409.4842",
-    params=6_998_552,
-    macs=1_582_671_872,
-)
-def googlenet(num_classes: int = 1000, in_channels: int = 3, aux: bool = False) -> nn.Module:
-    """With `aux`, which takes 224x224 images, the two auxiliary classifiers of training are there as well."""
-    return GoogLeNet(num_classes, in_channels, aux)
+module = partial(register, input_shape=(256, 32, 32), num_classes=None, paper=PAPER)
+
+
+@module("inception-naive", macs=1_115_684_864)
+class NaiveInception(nn.Module):
+    """Figure 2a: every filter sees every input channel, and pooling passes them all on."""
+
+    def __init__(self, in_channels: int = 256) -> None:
+        super().__init__()
+        self.one = conv_relu(in_channels, 128, 1)
+        self.three = conv_relu(in_channels, 192, 3)
+        self.five = conv_relu(in_channels, 96, 5)
+        self.pool = nn.MaxPool2d(3, 1, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.one(x), self.three(x), self.five(x), self.pool(x)], dim=1)
+
+
+@module("inception-reduced", macs=354_418_688)
+def inception_reduced(in_channels: int = 256) -> nn.Module:
+    return Inception(in_channels, 128, (64, 192), (64, 96), 64)

@@ -8,12 +8,9 @@ EfficientNet: Tan & Le 2019, arXiv:1905.11946. ResNet-50: He et al. 2015, arXiv:
 
 from __future__ import annotations
 
-import importlib
-
 from torch import nn
 
-from chronograd.errors import MissingExtraError
-from chronograd.models.registry import register
+from chronograd.models.registry import optional_library, register
 from chronograd.models.resnet import ResNet50
 
 
@@ -37,10 +34,7 @@ def convolution_biases(network: nn.Module) -> dict[str, int]:
     keras_extra=normalised_input,
 )
 def efficientnet_b0_keras(num_classes: int = 10) -> nn.Module:
-    try:
-        models = importlib.import_module("torchvision.models")
-    except ModuleNotFoundError:
-        raise MissingExtraError("torchvision", "vision", "network efficientnet-b0-keras") from None
+    models = optional_library("torchvision.models", "network efficientnet-b0-keras")
     network: nn.Module = models.efficientnet_b0(weights=None, num_classes=num_classes)
     return network
 

@@ -45,7 +45,7 @@ def separable(in_channels: int, out: int, stride: int, slope: float) -> nn.Seque
 class MobileNetV1(nn.Module):
     """`width` multiplies every number of channels; `slope` is that of the activation below zero."""
 
-    def __init__(self, num_classes: int, in_channels: int, width: float, slope: float) -> None:
+    def __init__(self, num_classes: int = 1000, in_channels: int = 3, width: float = 1.0, slope: float = 0.0) -> None:
         super().__init__()
         if width <= 0:
             raise ValueError(f"the width multiplier is {width}, it must be above 0")
@@ -66,13 +66,6 @@ class MobileNetV1(nn.Module):
 
 
 mobilenet = partial(register, input_shape=(3, 224, 224), paper="Howard et al. 2017, arXiv:1704.04861")
-
-
-@mobilenet("mobilenet-v1", params=4_231_976, macs=568_740_352)  # the paper prints 4.2 and 569 million
-def mobilenet_v1(num_classes: int = 1000, in_channels: int = 3, width: float = 1.0, slope: float = 0.0) -> nn.Module:
-    return MobileNetV1(num_classes, in_channels, width, slope)
-
-
-@mobilenet("mobilenet-v1-0.25", params=470_072, macs=41_030_272)  # the paper prints 0.5 and 41 million
-def mobilenet_v1_025(num_classes: int = 1000, in_channels: int = 3, slope: float = 0.0) -> nn.Module:
-    return MobileNetV1(num_classes, in_channels, 0.25, slope)
+# The paper prints 4.2 and 569 million, and 0.5 and 41 million.
+mobilenet("mobilenet-v1", params=4_231_976, macs=568_740_352)(MobileNetV1)
+mobilenet("mobilenet-v1-0.25", params=470_072, macs=41_030_272)(partial(MobileNetV1, width=0.25))

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch import nn
 
-from chronograd.errors import ChronogradError, InputError, MissingExtraError, NotFoundError
+from chronograd.errors import EXTRAS, ChronogradError, InputError, MissingExtraError, NotFoundError
 from chronograd.models import without_init
 
 Builder = Callable[..., nn.Module]
@@ -145,7 +145,7 @@ def build(
     if library == "function":
         with _working_directory_importable():
             function = _function(reference)
-            make = partial(function, **_taken(function, options, input_shape, num_classes))
+            make = partial(function, **_taken(reference, function, options, input_shape, num_classes))
             return _construct(reference, make, device)
     if library == "torchvision":
         make = _torchvision_builder(reference, name, options, input_shape, num_classes)
@@ -155,7 +155,7 @@ def build(
         entry = _zoo_entry(name)
         if input_shape is not None:
             _check_shape(entry, options, input_shape)
-        make = partial(entry.builder, **_taken(entry.builder, options, input_shape, num_classes))
+        make = partial(entry.builder, **_taken(reference, entry.builder, options, input_shape, num_classes))
     return _construct(reference, make, device)
 
 
@@ -243,14 +243,15 @@ def _library_names(library: str) -> frozenset[str]:
     return frozenset(importlib.import_module("timm").list_models())
 
 
-def _library(reference: str, library: str) -> ModuleType:
+def optional_library(module: str, purpose: str) -> ModuleType:
+    """torchvision, timm or a module of theirs. Raises MissingExtraError where it is not installed."""
     try:
-        return importlib.import_module(library)
+        return importlib.import_module(module)
     except ModuleNotFoundError as error:
+        library = module.partition(".")[0]
         if error.name is not None and error.name.split(".")[0] != library:
             raise
-        extra = {"torchvision": "vision", "timm": "timm"}[library]
-        raise MissingExtraError(library, extra, f"network {reference}") from None
+        raise MissingExtraError(library, EXTRAS[library], purpose) from None
 
 
 @contextmanager
@@ -272,7 +273,7 @@ def _function(reference: str) -> Builder:
     try:
         target: Any = importlib.import_module(path)
     except Exception as error:
-        raise InputError(f"network {reference}: cannot import {path}: {_one_line(error)}", _PATHS) from error
+        raise InputError(f"network {reference}: cannot import {path}: {one_line(error)}", _PATHS) from error
     for part in attribute.split("."):
         if not hasattr(target, part):
             raise InputError(f"network {reference}: {path} has no {attribute}", _FORMS)
@@ -289,9 +290,13 @@ _PATHS = "a module is looked for in the current directory, in PYTHONPATH and amo
 
 
 def _taken(
-    builder: Builder, options: Mapping[str, Any], input_shape: tuple[int, ...] | None, num_classes: int | None
+    reference: str,
+    builder: Builder,
+    options: Mapping[str, Any],
+    input_shape: tuple[int, ...] | None,
+    num_classes: int | None,
 ) -> dict[str, Any]:
-    """Options, and what the function takes of number of classes and input shape."""
+    """Options, and what the function takes of number of classes and input shape. Raises InputError for one it does not take."""
     wanted: dict[str, Any] = {}
     if num_classes is not None:
         wanted |= {"num_classes": num_classes, "vocab": num_classes}
@@ -301,8 +306,12 @@ def _taken(
         wanted["in_channels"] = input_shape[0]
         if input_shape[1] == input_shape[2]:
             wanted["image_size"] = input_shape[1]
-    takes = inspect.signature(builder).parameters
-    return {**{key: value for key, value in wanted.items() if key in takes}, **options}
+    signature = inspect.signature(builder)
+    try:
+        signature.bind_partial(**options)
+    except TypeError as error:
+        raise _not_built(reference, error) from error
+    return {**{key: value for key, value in wanted.items() if key in signature.parameters}, **options}
 
 
 def _check_shape(entry: _Entry, options: Mapping[str, Any], shape: tuple[int, ...]) -> None:
@@ -352,7 +361,7 @@ def _torchvision_builder(
 
 
 def _torchvision_models(reference: str, name: str) -> ModuleType:
-    _library(reference, "torchvision")
+    optional_library("torchvision", f"network {reference}")
     if name not in _library_names("torchvision"):
         raise NotFoundError("torchvision network", name, _library_names("torchvision"))
     return importlib.import_module("torchvision.models")
@@ -414,7 +423,7 @@ def _timm_builder(
 
 
 def _timm(reference: str, name: str) -> ModuleType:
-    timm = _library(reference, "timm")
+    timm = optional_library("timm", f"network {reference}")
     if not timm.is_model(name):
         raise NotFoundError("timm network", name, _library_names("timm"))
     if "." in name and name not in timm.list_pretrained():
@@ -439,14 +448,18 @@ def _construct(reference: str, make: Callable[[], nn.Module], device: str) -> nn
     except ChronogradError:
         raise
     except Exception as error:
-        raise InputError(
-            f"network {reference} cannot be built: {_one_line(error)}", "check the options and the input shape"
-        ) from error
+        raise _not_built(reference, error) from error
     if not isinstance(network, nn.Module):
         raise InputError(f"network {reference} returned a {type(network).__name__}, not a torch.nn.Module")
     return network if device == "meta" else network.to(device)
 
 
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
+def _not_built(reference: str, error: Exception) -> InputError:
+    return InputError(
+        f"network {reference} cannot be built: {one_line(error)}", "check the options and the input shape"
+    )
+
+
+def one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())[:300]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -94,7 +94,7 @@ def initialise(network: nn.Module) -> None:
 class CifarResNet(nn.Module):
     """Section 4.2 of the paper: 6n + 2 layers, widths 16, 32, 64. Takes images of any size."""
 
-    def __init__(self, depth: int, num_classes: int, in_channels: int) -> None:
+    def __init__(self, depth: int, num_classes: int = 10, in_channels: int = 3) -> None:
         super().__init__()
         n, rest = divmod(depth - 2, 6)
         assert rest == 0, "depth is 6n + 2"
@@ -113,53 +113,24 @@ class CifarResNet(nn.Module):
 
 
 cifar = partial(register, input_shape=(3, 32, 32), num_classes=10, paper=PAPER + ", section 4.2")
+for name, depth, params, macs in (
+    ("resnet8", 8, 75_290, 12_239_488),
+    ("resnet14", 14, 172_506, 26_395_264),
+    ("resnet20", 20, 269_722, 40_551_040),
+    ("resnet32", 32, 464_154, 68_862_592),
+    ("resnet44", 44, 658_586, 97_174_144),
+    ("resnet50-cifar", 50, 755_802, 111_329_920),  # not torchvision's, timm's or the original ResNet-50
+    ("resnet56", 56, 853_018, 125_485_696),
+    ("resnet110", 110, 1_727_962, 252_887_680),
+):
+    cifar(name, params=params, macs=macs)(partial(CifarResNet, depth))
 
 
-@cifar("resnet8", params=75_290, macs=12_239_488)
-def resnet8(num_classes: int = 10, in_channels: int = 3) -> nn.Module:
-    return CifarResNet(8, num_classes, in_channels)
-
-
-@cifar("resnet14", params=172_506, macs=26_395_264)
-def resnet14(num_classes: int = 10, in_channels: int = 3) -> nn.Module:
-    return CifarResNet(14, num_classes, in_channels)
-
-
-@cifar("resnet20", params=269_722, macs=40_551_040)
-def resnet20(num_classes: int = 10, in_channels: int = 3) -> nn.Module:
-    return CifarResNet(20, num_classes, in_channels)
-
-
-@cifar("resnet32", params=464_154, macs=68_862_592)
-def resnet32(num_classes: int = 10, in_channels: int = 3) -> nn.Module:
-    return CifarResNet(32, num_classes, in_channels)
-
-
-@cifar("resnet44", params=658_586, macs=97_174_144)
-def resnet44(num_classes: int = 10, in_channels: int = 3) -> nn.Module:
-    return CifarResNet(44, num_classes, in_channels)
-
-
-# 6 * 8 + 2 layers; the name says it is not torchvision's, timm's or the original ResNet-50.
-@cifar("resnet50-cifar", params=755_802, macs=111_329_920)
-def resnet50_cifar(num_classes: int = 10, in_channels: int = 3) -> nn.Module:
-    return CifarResNet(50, num_classes, in_channels)
-
-
-@cifar("resnet56", params=853_018, macs=125_485_696)
-def resnet56(num_classes: int = 10, in_channels: int = 3) -> nn.Module:
-    return CifarResNet(56, num_classes, in_channels)
-
-
-@cifar("resnet110", params=1_727_962, macs=252_887_680)
-def resnet110(num_classes: int = 10, in_channels: int = 3) -> nn.Module:
-    return CifarResNet(110, num_classes, in_channels)
-
-
+@cifar("resnet18-cifar", params=11_173_962)
 class ResNet18Cifar(nn.Module):
     """The ImageNet ResNet-18 with a 3x3 stem and no pooling before the stages, as is usual for 32x32 images."""
 
-    def __init__(self, num_classes: int, in_channels: int) -> None:
+    def __init__(self, num_classes: int = 10, in_channels: int = 3) -> None:
         super().__init__()
         self.conv1 = conv(in_channels, 64, 3, padding=1)
         self.bn1 = nn.BatchNorm2d(64)
@@ -176,17 +147,13 @@ class ResNet18Cifar(nn.Module):
         return cast(Tensor, self.linear(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1)))
 
 
-@cifar("resnet18-cifar", params=11_173_962)
-def resnet18_cifar(num_classes: int = 10, in_channels: int = 3) -> nn.Module:
-    return ResNet18Cifar(num_classes, in_channels)
-
-
+@register("resnet50", input_shape=(3, 224, 224), paper=PAPER, params=25_557_032, macs=3_857_973_248)
 class ResNet50(nn.Module):
     """Version 1: a stage's stride is in the first 1x1 convolution. torchvision's, v1.5, has it in the 3x3."""
 
     head_name = "fc"  # whole, also where another network puts two layers there
 
-    def __init__(self, num_classes: int, in_channels: int) -> None:
+    def __init__(self, num_classes: int = 1000, in_channels: int = 3) -> None:
         super().__init__()
         self.conv1 = conv(in_channels, 64, 7, 2, padding=3)
         self.bn1 = nn.BatchNorm2d(64)
@@ -201,8 +168,3 @@ class ResNet50(nn.Module):
         x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, 2, padding=1)
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return cast(Tensor, self.fc(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1)))
-
-
-@register("resnet50", input_shape=(3, 224, 224), paper=PAPER, params=25_557_032, macs=3_857_973_248)
-def resnet50(num_classes: int = 1000, in_channels: int = 3) -> nn.Module:
-    return ResNet50(num_classes, in_channels)

@@ -35,10 +35,19 @@ class Residual(nn.Module):
         return x + cast(Tensor, self.res2(self.res1(x)))
 
 
+@register(
+    "resnet9",
+    input_shape=(3, 32, 32),
+    num_classes=10,
+    paper="D. Page, How to train your ResNet, 2018",
+    params=6_573_120,  # 9 * (3*64 + 64*128 + 2*128² + 128*256 + 256*512 + 2*512²) + 2 * (64 + 3*128 + 256 + 3*512) + 5,120
+    macs=379_261_952,
+    source="computed from the layer shapes",
+)
 class ResNet9(nn.Module):
     """The last pooling covers what is left of the image, 4x4 of 32x32."""
 
-    def __init__(self, num_classes: int, in_channels: int) -> None:
+    def __init__(self, num_classes: int = 10, in_channels: int = 3) -> None:
         super().__init__()
         self.prep = conv(in_channels, 64)
         self.layer1 = nn.Sequential(conv(64, 128), nn.MaxPool2d(2), Residual(128))
@@ -49,16 +58,3 @@ class ResNet9(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.layer3(self.layer2(self.layer1(self.prep(x))))
         return cast(Tensor, self.linear(torch.flatten(F.adaptive_max_pool2d(x, 1), 1)) * OUTPUT_SCALE)
-
-
-@register(
-    "resnet9",
-    input_shape=(3, 32, 32),
-    num_classes=10,
-    paper="D. Page, How to train your ResNet, 2018",
-    params=6_573_120,  # 9 * (3*64 + 64*128 + 2*128² + 128*256 + 256*512 + 2*512²) + 2 * (64 + 3*128 + 256 + 3*512) + 5,120
-    macs=379_261_952,
-    source="computed from the layer shapes",
-)
-def resnet9(num_classes: int = 10, in_channels: int = 3) -> nn.Module:
-    return ResNet9(num_classes, in_channels)

@@ -114,10 +114,17 @@ def mixed_8(i: int) -> nn.Module:
     )
 
 
+@register(
+    "inception-v3-slim",
+    input_shape=(3, 299, 299),
+    paper="Szegedy et al. 2015, arXiv:1512.00567",
+    params=23_734_312,
+    source=PALEO,
+)
 class InceptionV3(nn.Module):
     """Inception v3; where 35 × 35 becomes 17 × 17 PALEO has one 3×3 convolution less than the paper."""
 
-    def __init__(self, num_classes: int, in_channels: int) -> None:
+    def __init__(self, num_classes: int = 1000, in_channels: int = 3) -> None:
         super().__init__()
         self.features = nn.Sequential(
             *(conv(in_channels, 32, 3, 2, same=False), conv(32, 32, 3, same=False), conv(32, 64, 3)),
@@ -142,14 +149,3 @@ class InceptionV3(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.classifier(self.features(x)))
-
-
-@register(
-    "inception-v3-slim",
-    input_shape=(3, 299, 299),
-    paper="Szegedy et al. 2015, arXiv:1512.00567",
-    params=23_734_312,
-    source=PALEO,
-)
-def inception_v3_slim(num_classes: int = 1000, in_channels: int = 3) -> nn.Module:
-    return InceptionV3(num_classes, in_channels)

@@ -71,14 +71,34 @@ class LlamaBlock(nn.Module):
         return cast(Tensor, x_BTD + self.down(F.silu(self.gate(h)) * self.up(h)))
 
 
+@register(
+    "llama-7b",
+    input_shape=(2048,),
+    input_dtype="int64",
+    num_classes=32_000,
+    paper="Touvron et al. 2023, arXiv:2302.13971, table 2",
+    # 2 * 32,000 * 4096 + 32 * (4 * 4096**2 + 3 * 4096 * 11,008 + 2 * 4096) + 4096
+    params=6_738_415_616,
+)
 class Llama(nn.Module):
-    """Tokens (B, T) to scores (B, T, vocab)."""
+    """Tokens (B, T) to scores (B, T, vocab). Without `kv_heads` every head has keys and values of its own."""
 
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, layers: int, width: int, heads: int, kv_heads: int, ffn: int, vocab: int, sequence: int) -> None:
+    def __init__(
+        self,
+        *,
+        layers: int = 32,
+        width: int = 4096,
+        heads: int = 32,
+        kv_heads: int | None = None,
+        ffn: int = 11_008,
+        vocab: int = 32_000,
+        sequence: int = 2048,
+    ) -> None:
         super().__init__()
+        kv_heads = kv_heads or heads
         if width % (2 * heads) or heads % kv_heads:
             raise ValueError(f"width {width} must divide by 2 x heads {heads}, and heads by kv_heads {kv_heads}")
         self.embedding = nn.Embedding(vocab, width)
@@ -115,29 +135,6 @@ def initialise(network: nn.Module) -> None:
             nn.init.zeros_(module.bias)
 
 
-@register(
-    "llama-7b",
-    input_shape=(2048,),
-    input_dtype="int64",
-    num_classes=32_000,
-    paper="Touvron et al. 2023, arXiv:2302.13971, table 2",
-    # 2 * 32,000 * 4096 + 32 * (4 * 4096**2 + 3 * 4096 * 11,008 + 2 * 4096) + 4096
-    params=6_738_415_616,
-)
-def llama_7b(
-    *,
-    layers: int = 32,
-    width: int = 4096,
-    heads: int = 32,
-    kv_heads: int | None = None,
-    ffn: int = 11_008,
-    vocab: int = 32_000,
-    sequence: int = 2048,
-) -> nn.Module:
-    """All options shrink or change it; without `kv_heads` every head has keys and values of its own."""
-    return Llama(layers, width, heads, kv_heads or heads, ffn, vocab, sequence)
-
-
 class GPT2Block(nn.Module):
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -159,10 +156,28 @@ class GPT2Block(nn.Module):
         return x_BTD + F.dropout(h, drop)
 
 
+@register(
+    "gpt2-small",
+    input_shape=(1024,),
+    input_dtype="int64",
+    num_classes=50_257,
+    paper="Radford et al. 2019",
+    # (50,257 + 1024) * 768 + 12 * (12 * 768**2 + 13 * 768) + 2 * 768; the output matrix is tied
+    params=124_439_808,
+)
 class GPT2(nn.Module):
     """Tokens (B, T) to scores (B, T, vocab); the output matrix is the embedding."""
 
-    def __init__(self, layers: int, width: int, heads: int, vocab: int, sequence: int, dropout: float) -> None:
+    def __init__(
+        self,
+        *,
+        layers: int = 12,
+        width: int = 768,
+        heads: int = 12,
+        vocab: int = 50_257,
+        sequence: int = 1024,
+        dropout: float = 0.1,
+    ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocab, width)
         self.positions = nn.Embedding(sequence, width)
@@ -178,24 +193,3 @@ class GPT2(nn.Module):
         positions = torch.arange(length, device=tokens_BT.device)
         x_BTD = self.drop(self.tokens(tokens_BT) + self.positions(positions))
         return cast(Tensor, self.head(self.norm(self.blocks(x_BTD))))
-
-
-@register(
-    "gpt2-small",
-    input_shape=(1024,),
-    input_dtype="int64",
-    num_classes=50_257,
-    paper="Radford et al. 2019",
-    # (50,257 + 1024) * 768 + 12 * (12 * 768**2 + 13 * 768) + 2 * 768; the output matrix is tied
-    params=124_439_808,
-)
-def gpt2_small(
-    *,
-    layers: int = 12,
-    width: int = 768,
-    heads: int = 12,
-    vocab: int = 50_257,
-    sequence: int = 1024,
-    dropout: float = 0.1,
-) -> nn.Module:
-    return GPT2(layers, width, heads, vocab, sequence, dropout)

@@ -20,7 +20,9 @@ WIDTHS = (64, 128, 256, 512, 512)
 class VGG(nn.Module):
     """`depths` holds the number of convolutions of each block; a pooling ends a block."""
 
-    def __init__(self, depths: tuple[int, ...], num_classes: int, in_channels: int, image_size: int) -> None:
+    def __init__(
+        self, depths: tuple[int, ...], num_classes: int = 1000, in_channels: int = 3, image_size: int = 224
+    ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         for depth, width in zip(depths, WIDTHS, strict=True):
@@ -43,13 +45,5 @@ class VGG(nn.Module):
 
 
 vgg = partial(register, input_shape=(3, 224, 224), paper="Simonyan & Zisserman 2014, arXiv:1409.1556")
-
-
-@vgg("vgg16", params=138_357_544, macs=15_470_264_320)
-def vgg16(num_classes: int = 1000, in_channels: int = 3, image_size: int = 224) -> nn.Module:
-    return VGG((2, 2, 3, 3, 3), num_classes, in_channels, image_size)
-
-
-@vgg("vgg19", params=143_667_240, macs=19_632_062_464)
-def vgg19(num_classes: int = 1000, in_channels: int = 3, image_size: int = 224) -> nn.Module:
-    return VGG((2, 2, 4, 4, 4), num_classes, in_channels, image_size)
+vgg("vgg16", params=138_357_544, macs=15_470_264_320)(partial(VGG, (2, 2, 3, 3, 3)))
+vgg("vgg19", params=143_667_240, macs=19_632_062_464)(partial(VGG, (2, 2, 4, 4, 4)))

@@ -13,9 +13,8 @@ import copy
 import hashlib
 import importlib
 import re
-import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,14 +26,14 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
 from chronograd import files
-from chronograd.errors import FileFormatError, InputError, MissingExtraError, RunError
+from chronograd.errors import FileFormatError, InputError, RunError
+from chronograd.models.registry import one_line, optional_library
 
 Tensors = dict[str, Tensor]
 
 PYTORCH_SUFFIXES = (".pth", ".pt", ".th", ".tar")
 # Networks of ours with the layers and parameter names of a network of torchvision's.
 TORCHVISION_TWINS = {"efficientnet-b0-keras": "efficientnet_b0", "vgg16": "vgg16", "vgg19": "vgg19"}
-DOWNLOAD_TIMEOUT_S = 20.0
 SHOWN = 3  # names of each kind that an error lists
 
 
@@ -294,7 +293,7 @@ def _read_pytorch(path: Path) -> Tensors:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # zip, pickle and tar each have errors of their own
         raise FileFormatError(
-            f"{path} cannot be read as tensors alone: {_one_line(error)}",
+            f"{path} cannot be read as tensors alone: {one_line(error)}",
             "where you trust it, load it yourself and save the state dict as safetensors",
         ) from None
     return _state_dict(content, path)
@@ -358,7 +357,7 @@ def _check_sums(path: Path) -> set[str]:
             raise ValueError("state.json names files that no checkpoint has")
         changed = [name for name, value in sums.items() if _sha256(path / name) != value]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FileFormatError(f"{path}: {_one_line(error)}") from None
+        raise FileFormatError(f"{path}: {one_line(error)}") from None
     if changed or "model.safetensors" not in sums:
         what = f"{changed[0]} has another sha256" if changed else "state.json is not that of a checkpoint"
         raise FileFormatError(f"{path}: {what}")
@@ -383,18 +382,18 @@ def _from_torchvision(reference: str) -> tuple[Tensors, str]:
             f"torchvision has no weights for network {reference}",
             f"take a network torchvision:NAME, or one of {', '.join(TORCHVISION_TWINS)}",
         )
-    models = _library("torchvision.models", "vision", reference)
+    models = optional_library("torchvision.models", f"weights of {reference}")
     weights = models.get_model_weights(name).DEFAULT
     file = _hub_file(weights.url)
     was_there = file.exists()
     try:
-        with _impatient(), contextlib.redirect_stdout(sys.stderr):  # it says there what it downloads
+        with files.impatient(), contextlib.redirect_stdout(sys.stderr):  # it says there what it downloads
             given = weights.get_state_dict(progress=False, check_hash=True, map_location="cpu", weights_only=True)
     except Exception as error:
         if was_there:
             raise _damaged(file, error) from None
         raise RunError(
-            f"weights {weights} are not at {file}, and downloading {weights.url} failed: {_one_line(error)}",
+            f"weights {weights} are not at {file}, and downloading {weights.url} failed: {one_line(error)}",
             f"download them elsewhere and put {file.name} there, or name its path in network.weights",
         ) from None
     return {_new_name(key): tensor for key, tensor in given.items()}, f"torchvision {weights}"
@@ -413,14 +412,14 @@ def _from_timm(network: nn.Module, reference: str) -> tuple[Tensors, str]:
     library, _, name = reference.partition(":")
     if library != "timm":
         raise InputError(f"timm has no weights for network {reference}", "take a network timm:NAME")
-    timm = _library("timm", "timm", reference)
+    timm = optional_library("timm", f"weights of {reference}")
     config = timm.get_pretrained_cfg(name)
     if config is None or not config.has_weights:
         raise InputError(f"timm has no weights for network {reference}", "timm.list_pretrained() lists those that do")
     cached, file = _timm_file(config)
     overlay = {"file": str(cached)} if cached is not None else {}
     try:
-        with _impatient(), torch.random.fork_rng(devices=[]):
+        with files.impatient(), torch.random.fork_rng(devices=[]):
             donor = timm.create_model(
                 name, pretrained=True, pretrained_cfg_overlay=overlay, **_input_of(network, config)
             )
@@ -428,7 +427,7 @@ def _from_timm(network: nn.Module, reference: str) -> tuple[Tensors, str]:
         if cached is not None:
             raise _damaged(cached, error) from None
         raise RunError(
-            f"weights {reference} are not at {file}, and downloading them failed: {_one_line(error)}",
+            f"weights {reference} are not at {file}, and downloading them failed: {one_line(error)}",
             f"copy {file} from a machine that has it, or name the path of its file in network.weights",
         ) from None
     tag = f"{config.architecture}.{config.tag}" if config.tag else config.architecture
@@ -462,36 +461,10 @@ def _input_of(network: nn.Module, config: Any) -> dict[str, Any]:
     return options
 
 
-def _library(module: str, extra: str, reference: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        library = module.partition(".")[0]
-        if error.name is not None and error.name.split(".")[0] != library:
-            raise
-        raise MissingExtraError(library, extra, f"weights of {reference}") from None
-
-
 def _hub_file(url: str) -> Path:
     """Where torch.hub keeps what it downloads from `url`; TORCH_HOME moves it."""
     return Path(torch.hub.get_dir()) / "checkpoints" / Path(urlparse(url).path).name
 
 
-@contextlib.contextmanager
-def _impatient() -> Iterator[None]:
-    """A network that swallows packets must not hang a job."""
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(DOWNLOAD_TIMEOUT_S)
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)
-
-
 def _damaged(file: Path, error: Exception) -> FileFormatError:
-    return FileFormatError(f"weights at {file} cannot be read: {_one_line(error)}", "remove it, to download it anew")
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())[:300]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return FileFormatError(f"weights at {file} cannot be read: {one_line(error)}", "remove it, to download it anew")
