@@ -13,7 +13,7 @@ from chronograd.cli.main import main
 from chronograd.count.network import trace_network
 from chronograd.errors import InputError
 from chronograd.job import Job
-from chronograd.predict.carry import carried_factor
+from chronograd.predict.answer import carried_factor
 from chronograd.predict.prediction import predict
 from chronograd.record import Quantity, Record
 from chronograd.trace import Trace

@@ -18,7 +18,7 @@ from chronograd.job import Training
 from chronograd.measure.memory import cpu_tensor_peak_bytes
 from chronograd.predict.checkpointing import blocks, is_recomputed, lifetimes
 from chronograd.predict.memory import OPTIMIZER_STATES, Memory, footprint, peak_memory, reserve_bytes
-from chronograd.predict.zero import gather_exposed_s, traffic_factor
+from chronograd.predict.scaling import gather_exposed_s, traffic_factor
 from chronograd.trace import Affine, Storage, Trace
 from chronograd.trace import Tensor as TraceTensor
 from chronograd.train.optimizer import make_optimizer

@@ -146,7 +146,7 @@ def _with_count(setting: Setting, count: int | np.ndarray) -> Setting:
 
 def _by_memory(counts: Sequence[int], setting: Setting) -> Iterator[tuple[int, list[int]]]:
     """Counts that take the same memory of a rank: all, unless ZeRO shares it out."""
-    if setting.zero_stage == 0:
+    if setting.job.training.zero_stage == 0:
         yield 1, list(range(len(counts)))
     else:
         yield from ((n, [i]) for i, n in enumerate(counts))

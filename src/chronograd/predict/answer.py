@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from chronograd.answer import Answer
-from chronograd.job import Job, changed, parse_on
-from chronograd.predict.carry import carried_factor
+from chronograd.errors import InputError
+from chronograd.job import Job, changed, from_dict, parse_on
 from chronograd.predict.layers import roofline_section
-from chronograd.predict.prediction import predict
+from chronograd.predict.prediction import predict, predict_step, setting_of
+from chronograd.predict.relatives import CARRIED_EXPONENT
 from chronograd.quantities import record_answer
 from chronograd.record import Record
 from chronograd.trace import Trace
@@ -50,3 +51,23 @@ def on_devices(job: Job, places: Sequence[str]) -> list[Job]:
     """The job on each of several places, such as `8xV100`; as it is where there is none."""
     settings = [parse_on(place) for place in places]
     return [changed(job, [f"cluster.count={count}", f"cluster.device={name}"]) for count, name in settings] or [job]
+
+
+def carried_factor(trace: Trace, record: Record) -> float:
+    """By how much to correct this network's time on any device: (measured / predicted on the record's)^0.8.
+
+    Raises: InputError unless the record is a measured step of the trace's network.
+    """
+    measured = record.quantities.get("step_time_s")
+    if record.kind != "measured" or measured is None or measured.value is None:
+        raise InputError(
+            f"{record.title} is no measured step", "give the record.json of `chronograd measure` or `train`"
+        )
+    job = from_dict(record.job.model_dump(), record.title)
+    if job.network.name != trace.network:
+        raise InputError(
+            f"the record is of {job.network.name}, and the job's network is {trace.network}",
+            "give a record of the same network",
+        )
+    predicted = predict_step(trace, setting_of(job)).seconds
+    return float((measured.value / predicted) ** CARRIED_EXPONENT)

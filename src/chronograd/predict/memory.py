@@ -157,13 +157,13 @@ def footprint(
     return Footprint(table)
 
 
-def footprint_of_job(trace: Trace, job: Job) -> Footprint:
-    """Memory of a rank of a job, at any batch. Raises as `footprint`."""
+def footprint_of_job(trace: Trace, job: Job, world_size: int | None = None) -> Footprint:
+    """Memory of a rank of a job, at any batch; of another number of ranks where one is given. Raises as `footprint`."""
     training = job.training
     return footprint(
         trace,
         training.optimizer_kind,
-        world_size=job.cluster.count,
+        world_size=world_size or job.cluster.count,
         zero_stage=training.zero_stage,
         activation_checkpointing=training.activation_checkpointing,
         precision=training.precision,

@@ -13,7 +13,7 @@ import numpy as np
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Link
-from chronograd.job import Job, resolved, scaled, steps_per_epoch
+from chronograd.job import Job, changed, resolved, scaled, steps_per_epoch
 from chronograd.predict import paleo
 from chronograd.predict.calibration import DATASHEET_SIGMA, Calibration, from_datasheet
 from chronograd.predict.checkpointing import is_recomputed
@@ -26,11 +26,19 @@ from chronograd.predict.compute import (
     sigma_log,
     update_seconds,
 )
-from chronograd.predict.memory import Footprint, Memory, footprint, reserve_bytes
+from chronograd.predict.memory import Footprint, Memory, footprint_of_job, reserve_bytes
 from chronograd.predict.relatives import CARRIED_SPREAD, calibration_for
 from chronograd.predict.roofline import Roofline, roofline
-from chronograd.predict.scaling import Bucket, Communication, exchange, input_stall_s, straggler_wait_s, topology_of
-from chronograd.predict.zero import gather_exposed_s, traffic_factor
+from chronograd.predict.scaling import (
+    Bucket,
+    Communication,
+    exchange,
+    gather_exposed_s,
+    input_stall_s,
+    straggler_wait_s,
+    topology_of,
+    traffic_factor,
+)
 from chronograd.record import QUANTITIES, STEP_PARTS, Z80, Cluster, OperatorKind, Provenance, Quantity, Record
 from chronograd.trace import Trace
 
@@ -41,22 +49,18 @@ _GATHER_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Setting:
-    """Everything a prediction depends on beside the trace."""
+    """Everything a prediction depends on beside the trace: a job, and what its names stand for.
 
+    Numbers of ranks and samples are those of `topology` and `batch_per_rank`, which may be others than the job's.
+    """
+
+    job: Job
     device: Device
     calibration: Calibration
     topology: Topology
     algorithm: str
     batch_per_rank: int
-    optimizer: str
-    activation_checkpointing: str = "none"
-    zero_stage: int = 0
-    step_sigma_log: float = 0.0
-    input_samples_per_s: float | None = None
-    accumulation: int = 1
-    bucket_bytes: int | None = None
-    sent_share: float = 1.0
-    has_average: bool = False
+    step_sigma_log: float
 
     @property
     def count(self) -> int:
@@ -137,27 +141,17 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
     if job.backend == "data_parallel":
         calibration = replace(calibration, overlap=0.0)
         algorithm = algorithm or _DATA_PARALLEL
+    # Of a device whose steps' spread was never measured it is 0.
+    measured_spread = float((device.calibration or {}).get("step_sigma_log", 0.0))
     return Setting(
+        job,
         device,
         calibration,
         topology_of(device, cluster.count, cluster.per_node, cluster.link, cluster.intra_link),
         algorithm_named(algorithm or "ring"),
         -(-job.training.images_per_step // cluster.count),
-        job.training.optimizer_kind,
-        job.training.activation_checkpointing,
-        job.training.zero_stage,
-        _spread_of(device) if cluster.step_sigma_log is None else cluster.step_sigma_log,
-        cluster.input_samples_per_s,
-        job.training.accumulation,
-        job.communication.bucket_bytes or (HOROVOD_BUCKET_BYTES if job.backend == "horovod" else None),
-        0.5 if job.communication.compression == "fp16" else 1.0,
-        job.training.ema_decay > 0,
+        measured_spread if cluster.step_sigma_log is None else cluster.step_sigma_log,
     )
-
-
-def _spread_of(device: Device) -> float:
-    """Spread of a rank's steps as it was measured, 0 for a device of which it was not."""
-    return float((device.calibration or {}).get("step_sigma_log", 0.0))
 
 
 def predict_step(trace: Trace, setting: Setting) -> Step:
@@ -173,7 +167,7 @@ def predict_step(trace: Trace, setting: Setting) -> Step:
     return Step(
         {name: float(seconds) for name, seconds in parts.items()},
         communication,
-        footprint_of(trace, setting).at(-(-batch // setting.accumulation)),
+        footprint_of(trace, setting).at(-(-batch // setting.job.training.accumulation)),
         trace.flops(batch),
         by_kind(trace, times, batch),
         float(wait_s),
@@ -192,14 +186,15 @@ def with_others(
         setting: the number of ranks in its topology is one or an array of them, and so is each of the results.
     """
     num_ranks, overlap = setting.topology.num_ranks, setting.calibration.overlap
+    zero_stage, input_rate = setting.job.training.zero_stage, setting.job.cluster.input_samples_per_s
     parts: dict[str, Amount] = dict(alone)
     communication, wait_s = Communication(), 0.0
     if np.max(num_ranks) > 1 and trace.mode == "training":
         exchanged = _exchanged(trace, times, alone, setting)
-        gather_s = gather_exposed_s(setting.zero_stage, exchanged.total_s, alone["forward_s"], overlap)
+        gather_s = gather_exposed_s(zero_stage, exchanged.total_s, alone["forward_s"], overlap)
         communication = replace(
             exchanged,
-            total_s=exchanged.total_s * traffic_factor(setting.zero_stage),
+            total_s=exchanged.total_s * traffic_factor(zero_stage),
             exposed_s=exchanged.exposed_s + gather_s,
         )
         # The slowest rank is later with every part; what it is late with while the link is busy nobody waits for.
@@ -207,10 +202,10 @@ def with_others(
         slowest = _exchanged(trace, times, alone, setting, 1 + later) if setting.step_sigma_log else exchanged
         wait_s = sum(alone.values()) * later + slowest.exposed_s - exchanged.exposed_s
     parts["communication_exposed_s"] = communication.exposed_s + wait_s
-    if setting.zero_stage:
+    if zero_stage:
         parts["update_s"] = alone["update_s"] / num_ranks  # each rank updates its share
     on_node = setting.batch_per_rank * setting.topology.on_node
-    stall_s = input_stall_s(sum(parts.values()), on_node, setting.input_samples_per_s)
+    stall_s = input_stall_s(sum(parts.values()), on_node, input_rate)
     parts["input_s"] = alone["input_s"] + stall_s
     return parts, communication, wait_s, stall_s
 
@@ -219,7 +214,7 @@ def _exchanged(
     trace: Trace, times: np.ndarray, alone: dict[str, float], setting: Setting, longer: Amount = 1.0
 ) -> Communication:
     """The exchange behind the last part of a batch, where a rank takes so many times longer than alone."""
-    last_backward_s = alone["backward_s"] / setting.accumulation
+    job, last_backward_s = setting.job, alone["backward_s"] / setting.job.training.accumulation
     return exchange(
         trace,
         times,
@@ -227,8 +222,8 @@ def _exchanged(
         setting.topology,
         setting.algorithm,
         setting.calibration.overlap,
-        setting.bucket_bytes,
-        setting.sent_share,
+        job.communication.bucket_bytes or (HOROVOD_BUCKET_BYTES if job.backend == "horovod" else None),
+        0.5 if job.communication.compression == "fp16" else 1.0,
         rest_s=longer * (sum(alone.values()) - last_backward_s),
     )
 
@@ -238,42 +233,30 @@ def rank_work(trace: Trace, batch: int, setting: Setting) -> tuple[np.ndarray, d
 
     Where the batch is cut into parts, operators are those of one part, and the step has each as often as there are.
     """
-    calibration, device = setting.calibration, setting.device
-    times = operator_seconds(trace, -(-batch // setting.accumulation), calibration)
+    calibration, device, training = setting.calibration, setting.device, setting.job.training
+    times = operator_seconds(trace, -(-batch // training.accumulation), calibration)
     phases = phase_seconds(trace, times, calibration)
     is_training = trace.mode == "training"
-    if is_training and setting.activation_checkpointing != "none":
+    if is_training and training.activation_checkpointing != "none":
         again = np.where(is_recomputed(trace), times, 0.0)
         phases["backward"] += phase_seconds(trace, again, calibration)["forward"]
     input_bytes = sum(trace.storages[trace.tensors[i].storage].bytes.at(batch) for i in trace.inputs)
+    average_s = average_seconds(trace, calibration) if training.ema_decay else 0.0
     is_gpu, host_link = device.kind == "gpu", device.node.host_link
     gather_s = 0.0 if is_gpu else 2 * input_bytes / (_GATHER_SHARE * calibration.bandwidth_bytes_per_s)
     return times, {
         "input_s": calibration.input_launch_s + gather_s,
         "transfer_s": input_bytes / catalog.link(host_link).bandwidth_bytes_per_s if is_gpu and host_link else 0.0,
-        "forward_s": phases["forward"] * setting.accumulation,
-        "backward_s": phases["backward"] * setting.accumulation,
+        "forward_s": phases["forward"] * training.accumulation,
+        "backward_s": phases["backward"] * training.accumulation,
         "communication_exposed_s": 0.0,
-        "update_s": _update_s(trace, setting) if is_training else 0.0,
+        "update_s": update_seconds(trace, training.optimizer_kind, calibration) + average_s if is_training else 0.0,
     }
-
-
-def _update_s(trace: Trace, setting: Setting) -> float:
-    average_s = average_seconds(trace, setting.calibration) if setting.has_average else 0.0
-    return update_seconds(trace, setting.optimizer, setting.calibration) + average_s
 
 
 def footprint_of(trace: Trace, setting: Setting) -> Footprint:
     """Memory of a rank in a setting, at any batch."""
-    return footprint(
-        trace,
-        setting.optimizer,
-        world_size=setting.count,
-        zero_stage=setting.zero_stage,
-        activation_checkpointing=setting.activation_checkpointing,
-        precision=setting.calibration.precision,
-        has_average=setting.has_average,
-    )
+    return footprint_of_job(trace, setting.job, setting.count)
 
 
 def paleo_step(trace: Trace, setting: Setting, ppp: float, ppp_comm: float) -> Step:
@@ -330,7 +313,7 @@ def predict(
         step = predict_step(trace, setting)
     else:
         assumed = replace(from_datasheet(setting.device), origin=f"PALEO (PPP {ppp[0]:g} and {ppp[1]:g}), no")
-        setting = replace(setting, calibration=assumed)
+        setting = replace(setting, calibration=assumed, job=changed(job, ["training.precision=fp32"]))
         step = paleo_step(trace, setting, *ppp)
     # Where the batch does not divide by the ranks, the largest share sets the pace, and the others are smaller.
     images = job.training.images_per_step
@@ -389,7 +372,7 @@ def _put_step(record: Record, setting: Setting, step: Step, likely: Callable[...
     record.put("communication_overlapped_s", likely(step.communication.overlapped_s, "s"))
     if setting.step_sigma_log:
         record.put("straggler_wait_s", likely(step.straggler_wait_s, "s"))
-    if setting.input_samples_per_s:
+    if setting.job.cluster.input_samples_per_s:
         record.put("input_stall_s", likely(step.input_stall_s, "s"))
     calibration = setting.calibration
     record.put("throughput_samples_per_s", likely(images / step.seconds, "sample/s"))
@@ -482,8 +465,8 @@ def _provenance(setting: Setting, step: Step, trace: Trace, sigma: float) -> Pro
         precision=c.precision,
         flops_per_step_per_rank=step.flops,
         gradient_bytes=step.communication.message_bytes,
-        activation_checkpointing=setting.activation_checkpointing,
-        zero_stage=setting.zero_stage,
+        activation_checkpointing=setting.job.training.activation_checkpointing,
+        zero_stage=setting.job.training.zero_stage,
         buckets=step.communication.num_buckets,
         step_sigma_log=setting.step_sigma_log,
         left_out="evaluation, saving, start-up" + ("" if setting.step_sigma_log else ", stragglers"),
