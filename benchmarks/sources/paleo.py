@@ -7,19 +7,27 @@ arXiv:1404.5997, table 1 (90 epochs of AlexNet on K20s); Iandola et al. 2016, Fi
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from benchmarks.sources import Row, row_of
 from chronograd.count.network import trace_network
-from chronograd.predict.paleo import DEVICES, LINKS, Network, Platform, hybrid_step_s, layers, step_parts_s
+from chronograd.predict.collectives import tree
+from chronograd.predict.paleo import Cost, Layer, Network, Platform, layers, step_parts_s, update_s
 from chronograd.trace import Trace
+from chronograd.units import GIB
 
 # What, our figure, the code's.
 Case = tuple[str, float, float]
 IMAGENET_TRAIN = 1_281_167
 # Half a unit of the third digit, at most.
 THREE_DIGITS = 0.005
+# GFLOPS and GB/s, and Gbit/s, of the released code's platforms.
+DEVICES = {"titan-x": (6144, 336.5), "k20": (3520, 208), "k20x": (3935, 250), "k40": (4290, 288), "k80": (5600, 480)}
+LINKS = {"ethernet": 10, "ethernet-20": 20, "infiniband": 70, "pcie2": 64, "pcie3": 128}
 
 
 def rows(folder: Path) -> list[Row]:
@@ -35,8 +43,10 @@ def _ratios(found: list[Case]) -> tuple[list[str], list[float]]:
     return [name for name, _, _ in found], [ours / theirs for _, ours, theirs in found]
 
 
-def _platform(device: str, link: str, ppp: float, ppp_comm: float = 1.0) -> Platform:
-    return Platform.of(*DEVICES[device], LINKS[link], ppp, ppp_comm)
+def datasheet(device: str, link: str = "ethernet", ppp: float = 1.0, ppp_comm: float = 1.0) -> Platform:
+    """A platform of the released code."""
+    gflops, gb_per_s = DEVICES[device]
+    return Platform(gflops * 1e9, gb_per_s * GIB, LINKS[link] / 8 * 1e9, ppp, ppp_comm)
 
 
 def _ms(network: Network, batch: int, workers: int, platform: Platform, scheme: str = "tree") -> dict[str, float]:
@@ -71,7 +81,7 @@ def comparisons() -> Iterator[Case]:
 @functools.cache
 def _nin_on_k20x() -> tuple[Network, Platform]:
     network = Network.of(trace_network("nin", {"ceil_mode": False}))
-    return network, _platform("k20x", "infiniband", 0.21, 0.56)
+    return network, datasheet("k20x", "infiniband", 0.21, 0.56)
 
 
 def _nin_speed_up(n: int, batch: int) -> float:
@@ -95,7 +105,7 @@ def _nin() -> Iterator[Case]:
 
 def _inception() -> Iterator[Case]:
     network = Network.of(trace_network("inception-v3-slim"))
-    platform = _platform("k40", "ethernet", 0.62, 0.72)
+    platform = datasheet("k40", "ethernet", 0.62, 0.72)
     yield "Inception v3, parameters", network.param_bytes / 4, 23_734_312
     alone = _step_ms(network, 256, 1, platform)
     yield "Inception v3, computation, ms", alone, 3959.6
@@ -106,7 +116,7 @@ def _inception() -> Iterator[Case]:
 
 def _alexnet() -> Iterator[Case]:
     network = Network.of(trace_network("alexnet-v2"))
-    platform = _platform("k80", "ethernet-20", 0.62)
+    platform = datasheet("k80", "ethernet-20", 0.62)
     yield "AlexNet v2, parameter bytes", network.param_bytes, 201_215_648
     alone = _step_ms(network, 2048, 1, platform)
     yield "AlexNet v2, computation, ms", alone, 3365.3
@@ -140,7 +150,7 @@ def _full_pass() -> Iterator[Case]:
     for (name, batch), by_ppp in figures.items():
         network = Network.of(trace_network(name))
         for ppp, (forward, backward) in by_ppp.items():
-            ours = _ms(network, batch, 1, _platform("titan-x", "ethernet", ppp))
+            ours = _ms(network, batch, 1, datasheet("titan-x", "ethernet", ppp))
             yield f"{name}, Titan X, PPP {ppp}, forward, ms", ours["forward"], forward
             yield f"{name}, Titan X, PPP {ppp}, backward, ms", ours["backward"], backward
 
@@ -148,8 +158,8 @@ def _full_pass() -> Iterator[Case]:
 def _hybrid_ms() -> list[float]:
     """Convolutions data-parallel, fc6 and fc7 divided, batch 128 a worker, on 1, 2, 4 and 8 K20s."""
     trace = trace_network("alexnet-v2", {"fourth_width": 256})
-    platform = _platform("k20", "pcie2", 0.46, 0.75)
-    return [1e3 * hybrid_step_s(trace, 128, n, platform, divided(trace)) for n in (1, 2, 4, 8)]
+    platform = datasheet("k20", "pcie2", 0.46, 0.75)
+    return [1e3 * _hybrid_step_s(trace, 128, n, platform, divided(trace)) for n in (1, 2, 4, 8)]
 
 
 def divided(trace: Trace) -> list[str]:
@@ -159,3 +169,72 @@ def divided(trace: Trace) -> list[str]:
 
 def _hours(step_ms: float, workers: int) -> float:
     return 90 * IMAGENET_TRAIN / (128 * workers) * step_ms / 3.6e6
+
+
+def split(layer: Layer, num_workers: int) -> Layer:
+    """A layer on one of n devices that each make an n-th of its output from its whole input."""
+
+    def share(cost: Cost, passes: int) -> Cost:
+        whole = passes * layer.input_bytes if layer.has_weights else 0
+        return Cost(cost.flops / num_workers, (cost.moved_bytes - whole) / num_workers + whole)
+
+    return replace(layer, forward=share(layer.forward, 1), backward=share(layer.backward, 2))
+
+
+def _hybrid_step_s(
+    trace: Trace, batch_per_worker: int, num_workers: int, platform: Platform, divided_modules: Collection[str]
+) -> float:
+    """Seconds of a step in which convolutions are data-parallel and the layers `divided_modules` are divided over the workers.
+
+    Every worker's batch goes through the split layers in turn, so they run n times. A split layer with weights needs
+    its whole input: the first fetches it from the worker whose turn it is, the others gather it from all, and so does
+    what follows. Gradients of the rest go around by tree.
+
+    Args:
+        divided_modules: module paths of the layers divided, one after the other in the network.
+    Source: Krizhevsky 2014, arXiv:1404.5997, as PALEO's released code simulates it.
+    """
+    n, found = num_workers, layers(trace)
+    if n == 1:
+        return float(sum(step_parts_s(Network.of(trace), batch_per_worker, 1, platform).values()))
+    link = platform.link_bytes_per_s / 1e9 * GIB  # where activations move, PALEO takes a GB for 2^30 bytes
+    inside = [i for i, layer in enumerate(found) if layer.module in divided_modules]
+    parts = [split(found[i], n) for i in inside]
+    first, *others = [_at(layer.input_bytes, batch_per_worker) for layer in parts if layer.has_weights]
+    after = _at(found[inside[-1] + 1].input_bytes, batch_per_worker)
+    # Workers are in fours. In PALEO a device's own part of the last gathering comes over the link as well.
+    slowest = max(_gathering(worker, n) for worker in range(n))
+    fetched_s = (first + slowest * sum(others) / n) / (link * platform.ppp_comm)
+    gathered_s = (_gathering(0, n) + 1) * after / n / (link * platform.ppp_comm)
+    # What pipelining saves: PALEO counts the elements of the first input as bytes here.
+    saved_s = (n - 1) * first / 4 / link
+    total = 0.0
+    for passing in ("forward", "backward"):
+        turn_s = fetched_s + sum(getattr(layer, passing).seconds(batch_per_worker, platform) for layer in parts)
+        rest = [getattr(layer, passing) for i, layer in enumerate(found) if i not in inside]
+        total += (turn_s - saved_s) * n + saved_s + gathered_s
+        total += sum(cost.seconds(batch_per_worker, platform) for cost in rest)
+    parameters = trace.parameters()
+    shared = sum(t.numel_at(1) for name, t in parameters.items() if name.rpartition(".")[0] not in divided_modules)
+    sync_s = tree(4 * shared, n, 0.0, platform.link_bytes_per_s * platform.ppp_comm)
+    return float(total + sync_s + update_s(4 * trace.params, platform))
+
+
+def _gathering(worker: int, num_workers: int) -> float:
+    """Parts that a worker gets from the others, each weighed by how much slower its link is.
+
+    Every part from the other group of four halves the bandwidth once more, for the parts that follow too.
+
+    >>> _gathering(0, 4), _gathering(0, 8), _gathering(7, 8)
+    (3.0, 33.0, 78.0)
+    """
+    slowdown, total = 1.0, 0.0
+    for other in range(num_workers):
+        if other != worker:
+            slowdown *= 2 if other // 4 != worker // 4 else 1
+            total += slowdown
+    return total
+
+
+def _at(amount: np.ndarray, batch: int) -> float:
+    return float(amount[0] + amount[1] * batch)

@@ -13,9 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
-
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any, Literal
 
 from chronograd import job as jobs
 from chronograd import listing
@@ -226,15 +224,14 @@ def show(answer: Answer) -> None:
 
 
 def _job(given: Any, overrides: Sequence[str]) -> Job:
-    if isinstance(given, BaseModel):
-        job = cast(Job, given)
-        return jobs.changed(job, list(overrides)) if overrides else job
+    if isinstance(given, Job):
+        return jobs.changed(given, list(overrides)) if overrides else given
     return jobs.load(Path(given), overrides)
 
 
 def _is_network(given: Any) -> bool:
     """Whether it is no job: a trace, a module, or a name that is no job file's."""
-    if isinstance(given, BaseModel):
+    if isinstance(given, Job):
         return False
     return not isinstance(given, str | os.PathLike) or not os.fspath(given).endswith((".yaml", ".yml"))
 

@@ -135,27 +135,25 @@ def near_names(name: str, known: Iterable[str], most: int = 3) -> list[str]:
 
 
 MOST_PROBLEMS, MOST_KNOWN = 20, 40
+_NO_NAMES = ("[key]", "int", "float")  # what pydantic puts into the path of a field beside its names
 
 
-def problems(error: Exception, form: Any = None, tags: Iterable[str] = ("[key]", "int", "float")) -> list[str]:
+def problems(error: Exception, form: Any = None) -> list[str]:
     """What pydantic refused, a line each: the field, what is wrong, the value seen, near names. Other errors in one line.
 
     Args:
         form: the model that was to be read, for names of its fields.
-        tags: what pydantic puts into the path of a field beside its names.
     """
     if not hasattr(error, "errors"):
         return [f"{type(error).__name__} {error}"]
     found = error.errors(include_url=False)
-    lines = [_problem(one, form, tags) for one in found[:MOST_PROBLEMS]]
+    lines = [_problem(one, form) for one in found[:MOST_PROBLEMS]]
     return lines + ([f"and {len(found) - MOST_PROBLEMS:,} problems more"] if len(found) > MOST_PROBLEMS else [])
 
 
-def _problem(error: Any, form: Any, tags: Iterable[str]) -> str:
-    path = [str(part) for part in error["loc"] if part not in tags]
+def _problem(error: Any, form: Any) -> str:
+    path = [str(part) for part in error["loc"] if part not in _NO_NAMES]
     kind, seen = error["type"], error["input"]
-    if kind == "union_tag_invalid":
-        path, seen = [error["ctx"]["discriminator"].strip("'")], seen[error["ctx"]["discriminator"].strip("'")]
     name = ".".join(path)
     if kind == "missing":
         return f"{name}: is required and not there"
@@ -163,8 +161,8 @@ def _problem(error: Any, form: Any, tags: Iterable[str]) -> str:
         for part in path[:-1]:
             form = form.model_fields[part].annotation if part in getattr(form, "model_fields", {}) else None
         return f"{name}: there is no such field{did_you_mean(path[-1], getattr(form, 'model_fields', ()))}"
-    if kind in ("union_tag_invalid", "literal_error"):
-        known = re.findall(r"'([^']*)'", error["ctx"].get("expected_tags") or error["ctx"]["expected"])
+    if kind == "literal_error":
+        known = re.findall(r"'([^']*)'", error["ctx"]["expected"])
         return f"{name}: {shown(seen)} is not one of its values{did_you_mean(str(seen), known)}"
     message = re.sub(r"^(Value error, |Input )", "", error["msg"])
     return f"{name + ': ' if name else ''}{message}" + ("" if kind == "value_error" else f", got {shown(seen)}")

@@ -16,7 +16,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    TypeAdapter,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -279,7 +278,11 @@ class Communication(_Section):
     """Divide the learning rate of an asynchronous update by its staleness."""
 
 
-class _Job(_Model):
+class Job(_Model):
+    """What to train, on what, and how."""
+
+    task: Literal["classification", "detection", "reinforcement", "language"] = "classification"
+    """What is learned: images to classes, or to boxes, environments to returns, tokens to tokens."""
     network: Network
     data: Data
     training: Training = Field(default_factory=lambda: Training())
@@ -309,35 +312,6 @@ class _Job(_Model):
         return self
 
 
-class ClassificationJob(_Job):
-    """Images to classes."""
-
-    task: Literal["classification"] = "classification"
-
-
-class DetectionJob(_Job):
-    """Images to boxes."""
-
-    task: Literal["detection"]
-
-
-class ReinforcementJob(_Job):
-    """Environments to returns."""
-
-    task: Literal["reinforcement"]
-
-
-class LanguageJob(_Job):
-    """Tokens to tokens."""
-
-    task: Literal["language"]
-
-
-Job = Annotated[ClassificationJob | DetectionJob | ReinforcementJob | LanguageJob, Field(discriminator="task")]
-TASKS = ("classification", "detection", "reinforcement", "language")
-_ADAPTER: TypeAdapter[Any] = TypeAdapter(Job)
-
-
 def from_dict(data: Any, where: str = "job") -> Job:
     """A validated job. Raises JobError that lists each field that is wrong, the value seen and near names."""
     if not isinstance(data, dict):
@@ -346,12 +320,10 @@ def from_dict(data: Any, where: str = "job") -> Job:
         files.check_plain(data)
     except ValueError as error:
         raise JobError(f"{where} is not valid: {error}", _EXAMPLE) from None
-    data = {"task": "classification", **data}
     try:
-        job: Job = _ADAPTER.validate_python(data)
-        return job
+        return Job.model_validate(data)
     except ValidationError as error:
-        wrong = problems(error, ClassificationJob, TASKS)
+        wrong = problems(error, Job)
         raise JobError(f"{where} is not valid\n  " + "\n  ".join(wrong), _EXAMPLE) from None
 
 
@@ -420,8 +392,7 @@ def scaled(job: Job) -> Job:
 
 def resolved(job: Job) -> dict[str, Any]:
     """Every field of a job as plain data, as saved with every result."""
-    data: dict[str, Any] = job.model_dump(mode="json")
-    return {"task": data.pop("task"), **data}
+    return job.model_dump(mode="json")
 
 
 def to_yaml(job: Job) -> str:
@@ -430,7 +401,7 @@ def to_yaml(job: Job) -> str:
 
 def json_schema() -> dict[str, Any]:
     """JSON Schema of the job file."""
-    return _ADAPTER.json_schema()
+    return Job.model_json_schema()
 
 
 def parse_on(text: str) -> tuple[int, str]:

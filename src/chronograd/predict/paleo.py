@@ -16,14 +16,14 @@ Left out: convolutions by FFT, which PALEO chooses by asking cuDNN; the floor of
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from chronograd.errors import InputError
 from chronograd.hardware.catalog import Device
-from chronograd.predict.collectives import ALL_REDUCES, Amount, algorithm_named, tree
+from chronograd.predict.collectives import ALL_REDUCES, Amount, algorithm_named
 from chronograd.trace import CONV_KINDS, MATRIX_KINDS, Operator, Trace
 from chronograd.units import GIB
 
@@ -51,27 +51,11 @@ class Platform:
             if not 0 < getattr(self, name) <= 1:
                 raise InputError(f"{name} is {getattr(self, name)}", "a percent of peak is a fraction in (0, 1]")
 
-    @classmethod
-    def of(
-        cls, gflops: float, gb_per_s: float, link_gbit_per_s: float = 10, ppp: float = 1, ppp_comm: float = 1
-    ) -> Platform:
-        """From the figures of a datasheet.
-
-        >>> Platform.of(6144, 336.5).bandwidth_bytes_per_s == 336.5 * 2**30
-        True
-        """
-        return cls(gflops * 1e9, gb_per_s * GIB, link_gbit_per_s / 8 * 1e9, ppp, ppp_comm)
-
 
 def platform_of(device: Device, link_bytes_per_s: float, ppp: float, ppp_comm: float) -> Platform:
     """A device of the catalogue as PALEO takes it: fp32 peak, at base clock where that is known."""
     peak = device.base_peak_flops_per_s.get("fp32", device.peak("fp32"))
     return Platform(peak, device.bandwidth_bytes_per_s / 1e9 * GIB, link_bytes_per_s, ppp, ppp_comm)
-
-
-# GFLOPS and GB/s, and Gbit/s, of the released code's platforms.
-DEVICES = {"titan-x": (6144, 336.5), "k20": (3520, 208), "k20x": (3935, 250), "k40": (4290, 288), "k80": (5600, 480)}
-LINKS = {"ethernet": 10, "ethernet-20": 20, "infiniband": 70, "pcie2": 64, "pcie3": 128}
 
 
 @dataclass(frozen=True)
@@ -98,15 +82,6 @@ class Layer:
     backward: Cost
     input_bytes: np.ndarray
     has_weights: bool = False
-
-    def split(self, num_workers: int) -> Layer:
-        """This layer on one of n devices that each make an n-th of its output from its whole input."""
-
-        def share(cost: Cost, passes: int) -> Cost:
-            whole = passes * self.input_bytes if self.has_weights else 0
-            return Cost(cost.flops / num_workers, (cost.moved_bytes - whole) / num_workers + whole)
-
-        return replace(self, forward=share(self.forward, 1), backward=share(self.backward, 2))
 
 
 def layers(trace: Trace) -> list[Layer]:
@@ -217,62 +192,3 @@ def step_parts_s(
             network.param_bytes, num_workers, 0.0, platform.link_bytes_per_s * platform.ppp_comm
         ),
     }
-
-
-def hybrid_step_s(
-    trace: Trace, batch_per_worker: int, num_workers: int, platform: Platform, split: Collection[str]
-) -> float:
-    """Seconds of a step in which convolutions are data-parallel and the layers `split` are divided over the workers.
-
-    Every worker's batch goes through the split layers in turn, so they run n times. A split layer with weights needs
-    its whole input: the first fetches it from the worker whose turn it is, the others gather it from all, and so does
-    what follows. Gradients of the rest go around by tree.
-
-    Args:
-        split: module paths of the layers divided, one after the other in the network.
-    Source: Krizhevsky 2014, arXiv:1404.5997, as PALEO's released code simulates it.
-    """
-    n, found = num_workers, layers(trace)
-    if n == 1:
-        return float(sum(step_parts_s(Network.of(trace), batch_per_worker, 1, platform).values()))
-    link = platform.link_bytes_per_s / 1e9 * GIB  # where activations move, PALEO takes a GB for 2^30 bytes
-    inside = [i for i, layer in enumerate(found) if layer.module in split]
-    divided = [found[i].split(n) for i in inside]
-    first, *others = [_at(layer.input_bytes, batch_per_worker) for layer in divided if layer.has_weights]
-    after = _at(found[inside[-1] + 1].input_bytes, batch_per_worker)
-    # Workers are in fours. In PALEO a device's own part of the last gathering comes over the link as well.
-    slowest = max(_gathering(worker, n) for worker in range(n))
-    fetched_s = (first + slowest * sum(others) / n) / (link * platform.ppp_comm)
-    gathered_s = (_gathering(0, n) + 1) * after / n / (link * platform.ppp_comm)
-    # What pipelining saves: PALEO counts the elements of the first input as bytes here.
-    saved_s = (n - 1) * first / _FLOAT_BYTES / link
-    total = 0.0
-    for passing in ("forward", "backward"):
-        turn_s = fetched_s + sum(getattr(layer, passing).seconds(batch_per_worker, platform) for layer in divided)
-        rest = [getattr(layer, passing) for i, layer in enumerate(found) if i not in inside]
-        total += (turn_s - saved_s) * n + saved_s + gathered_s
-        total += sum(cost.seconds(batch_per_worker, platform) for cost in rest)
-    parameters = trace.parameters()
-    shared = sum(t.numel_at(1) for name, t in parameters.items() if name.rpartition(".")[0] not in split)
-    sync_s = tree(_FLOAT_BYTES * shared, n, 0.0, platform.link_bytes_per_s * platform.ppp_comm)
-    return float(total + sync_s + update_s(_FLOAT_BYTES * trace.params, platform))
-
-
-def _gathering(worker: int, num_workers: int) -> float:
-    """Parts that a worker gets from the others, each weighed by how much slower its link is.
-
-    Every part from the other group of four halves the bandwidth once more, for the parts that follow too.
-
-    >>> _gathering(0, 4), _gathering(0, 8), _gathering(7, 8)
-    (3.0, 33.0, 78.0)
-    """
-    slowdown, total = 1.0, 0.0
-    for other in range(num_workers):
-        if other != worker:
-            slowdown *= 2 if other // 4 != worker // 4 else 1
-            total += slowdown
-    return total
-
-
-def _at(amount: np.ndarray, batch: int) -> float:
-    return float(amount[0] + amount[1] * batch)
