@@ -153,7 +153,7 @@ def _device_seeds() -> list[bytes]:
 
 
 def _link(folder: Path) -> None:
-    catalog._read_link.cache_clear()
+    catalog._read_version.cache_clear()
     for found in catalog.links():
         json.dumps(found.model_dump(mode="json"), allow_nan=False)
     catalog.link("x")

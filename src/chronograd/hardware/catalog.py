@@ -44,6 +44,15 @@ DEVICE_FILES = "`chronograd devices NAME --json` shows every field of a device t
 class _Entry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    def to_toml(self) -> str:
+        """The text of a file that reads back to an equal entry."""
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True, exclude_defaults=True))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file whole, making its folder."""
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_aside(Path(path), self.to_toml())
+
 
 class Source(_Entry):
     """Where figures come from.
@@ -96,10 +105,6 @@ class Link(_Entry):
     bandwidth_bytes_per_s: Rate
     burst_bytes: Annotated[float, Field(ge=0, strict=True)] = 0.0
     source: tuple[Source, ...] = ()
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the link file whole, making its folder."""
-        _save(self, Path(path))
 
 
 class Device(_Entry):
@@ -162,14 +167,6 @@ class Device(_Entry):
         """
         return self.peak(precision) / self.bandwidth_bytes_per_s
 
-    def to_toml(self) -> str:
-        """The device file: what `device(path)` reads back to an equal device."""
-        return _to_toml(self)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the device file whole, making its folder."""
-        _save(self, Path(path))
-
 
 class Price(_Entry):
     """What a vendor asked for one hour of one instance.
@@ -214,7 +211,7 @@ def device(name_or_path: str | os.PathLike[str]) -> Device:
     if name in _device_names():
         return _devices()[_device_names()[name]]
     if name in _user_files():
-        return _read_user_device(_user_files()[name])
+        return _read_own(_user_files()[name], Device)
     if name == "local":
         raise InputError(
             "this machine has not been measured, so there is no device 'local'",
@@ -225,7 +222,7 @@ def device(name_or_path: str | os.PathLike[str]) -> Device:
 
 def devices() -> list[Device]:
     """Every device of the catalogue by name, then the user's own. Raises FileFormatError if one of those is broken."""
-    return [*_devices().values(), *(_read_user_device(path) for path in _user_files().values())]
+    return [*_devices().values(), *(_read_own(path, Device) for path in _user_files().values())]
 
 
 def of_driver_name(name: str) -> Device | None:
@@ -317,15 +314,6 @@ def price_of(
     return order[0] if order else None
 
 
-def _to_toml(entry: _Entry) -> str:
-    return tomli_w.dumps(entry.model_dump(mode="json", exclude_none=True, exclude_defaults=True))
-
-
-def _save(entry: _Entry, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_aside(path, _to_toml(entry))
-
-
 def _normal(name: str) -> str:
     """`name` as files write it: lower case, blanks and underscores as hyphens."""
     return re.sub(r"[\s_]+", "-", name.strip().lower())
@@ -375,14 +363,7 @@ def _links() -> dict[str, Link]:
 
 
 def _user_links() -> dict[str, Link]:
-    files = sorted(user_link_path("x").parent.glob("*.toml"))
-    return {_normal(path.stem): _read_link(path, _modified_ns(path)) for path in files}
-
-
-@functools.lru_cache(maxsize=64)
-def _read_link(path: Path, modified_ns: int) -> Link:
-    """A link file as it was then."""
-    return _read(path, Link)
+    return {_normal(path.stem): _read_own(path, Link) for path in sorted(user_link_path("x").parent.glob("*.toml"))}
 
 
 @functools.cache
@@ -426,22 +407,19 @@ def _read_device(path: Traversable) -> Device:
     return found
 
 
-def _read_user_device(path: Path) -> Device:
-    return _read_version(path, _modified_ns(path))
+Entry = TypeVar("Entry", bound=_Entry)
 
 
-def _modified_ns(path: Path) -> int:
-    """When a file was written; 0 for a link to nothing, which is for the reader to refuse."""
-    return path.stat().st_mtime_ns if path.exists() else 0
+def _read_own(path: Path, form: type[Entry]) -> Entry:
+    """A file of the user's own, read again once it has changed; what is a link to nothing is for the reader to refuse."""
+    entry: Entry = _read_version(path, form, path.stat().st_mtime_ns if path.exists() else 0)
+    return entry
 
 
 @functools.lru_cache(maxsize=64)
-def _read_version(path: Path, modified_ns: int) -> Device:
-    """A device file as it was then: a calibration takes 50 ms to read, and is asked for by every prediction."""
-    return _read_device(path)
-
-
-Entry = TypeVar("Entry", bound=_Entry)
+def _read_version(path: Path, form: type[_Entry], modified_ns: int) -> Any:
+    """A file as it was then: a calibration takes 50 ms to read, and is asked for by every prediction."""
+    return _read_device(path) if form is Device else _read(path, form)
 
 
 def _read(path: Traversable, form: type[Entry]) -> Entry:
