@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.count.cache import cached_trace
+from chronograd.count.network import cached_trace
 from chronograd.errors import ChronogradError, InputError
 from chronograd.fit.device import Sample, fit_calibration
 from chronograd.fit.tables import Row, Table, shuffled
