@@ -125,13 +125,13 @@ def _readable(text: str) -> str:
     return "\n".join("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in shown)
 
 
-def near_names(name: str, known: Iterable[str], most: int = 3) -> list[str]:
+def near_names(name: str, known: Iterable[str]) -> list[str]:
     """Names in `known` that look like `name`, best first.
 
     >>> near_names("resnet2", ["resnet20", "vgg16"])
     ['resnet20']
     """
-    return difflib.get_close_matches(name, list(known), n=most, cutoff=0.6)
+    return difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
 
 
 MOST_PROBLEMS, MOST_KNOWN = 20, 40

@@ -41,7 +41,7 @@ def record_section(record: Record) -> Section:
         title=f"{record.title} ({record.kind})",
         takeaway=_takeaway(record),
         table=Table(
-            ("quantity", "value", "± deviation", "middle 80 %", "n", "source"),
+            ("quantity", "value", "± deviation", "80 % interval", "n", "source"),
             [_row(record, name) for name in (*usual, *others)],
             {1, 2, 3, 4},
         ),
@@ -63,5 +63,5 @@ def _takeaway(record: Record) -> str:
         return f"None of the usual quantities is known{f' ({missing})' if missing else ''}."
     parts = [f"{quantity_name(name)} {quantity(record[name].value, record[name].unit)}" for name in known]
     between = interval(record[known[0]])
-    parts[0] += f" (middle 80 % {between})" if between else ""
+    parts[0] += f" (80 % interval {between})" if between else ""
     return f"{record.kind.capitalize()}: {', '.join(parts)}."

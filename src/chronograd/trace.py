@@ -16,11 +16,11 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, Field, GetPydanticSchema, TypeAdapter
@@ -30,6 +30,7 @@ from chronograd.errors import FileFormatError, problems
 from chronograd.files import as_asked, read_bytes, write_aside
 from chronograd.units import FLOPS_PER_MAC
 
+T = TypeVar("T")
 FORMAT = "chronograd-trace"
 VERSION = 2
 # The largest of timm's have 3 MB.
@@ -62,30 +63,12 @@ KINDS = (
 )
 ROLES = ("parameter", "buffer", "gradient", "optimizer_state", "activation", "input")
 DTYPE_BYTES = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "float8_e4m3fnuz": 1,
-    "float8_e5m2fnuz": 1,
-    "float8_e8m0fnu": 1,
-    "complex32": 4,
-    "complex64": 8,
+    **dict.fromkeys(("bool", "int8", "uint8", "qint8", "quint8"), 1),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
+    **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
+    **dict.fromkeys(("float32", "complex32", "int32", "uint32", "qint32"), 4),
+    **dict.fromkeys(("float64", "complex64", "int64", "uint64"), 8),
     "complex128": 16,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "uint16": 2,
-    "uint32": 4,
-    "uint64": 8,
-    "bool": 1,
-    "qint8": 1,
-    "quint8": 1,
-    "qint32": 4,
 }
 
 
@@ -248,6 +231,13 @@ class Trace:
     keras_extra: dict[str, Annotated[int, Field(strict=True)]] = field(default_factory=dict)
     fixed_batch: Size | None = None
     channels_last: bool = False
+
+    def remember(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` returns, computed once for a key; a trace is not changed afterwards."""
+        known: dict[Hashable, T] = self.__dict__.setdefault("_remembered", {})
+        if key not in known:
+            known[key] = make()
+        return known[key]
 
     # -- totals ---------------------------------------------------------------------------------
 

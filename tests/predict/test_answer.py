@@ -28,7 +28,7 @@ def test_a_record_is_said_with_its_step_time_first() -> None:
     (section,) = answer.sections
     step = predict(TRACE, JOB)["step_time_s"]
     assert step.value is not None
-    assert section.takeaway.startswith(f"Predicted: step time {seconds(step.value)} (middle 80 % ")
+    assert section.takeaway.startswith(f"Predicted: step time {seconds(step.value)} (80 % interval ")
     assert section.table is not None
     assert section.table.rows[0][1] == seconds(step.value)
     assert answer.as_data()["quantities"]["step_time_s"]["value"] == step.value

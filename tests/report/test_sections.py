@@ -225,7 +225,7 @@ def test_generic_page_picks_what_applies(everything):
     assert page.title == "resnet20 on digits"
     assert ("global batch", "64") in page.asked
     assert [h.value for h in page.highlights] == ["96.0 %", "80 ms", "800 samples/s"]
-    assert page.highlights[1].detail == "middle 80 % 72 … 88 ms, n = 20, measured on 1×local"
+    assert page.highlights[1].detail == "80 % interval 72 … 88 ms, n = 20, measured on 1×local"
 
 
 def test_generic_page_keeps_jobs_apart_and_the_newest_of_a_kind(measured, step):

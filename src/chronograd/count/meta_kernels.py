@@ -18,7 +18,7 @@ empty_like = torch.empty_like
 
 def _suggested(x: Any) -> Any:
     """A new tensor of this shape, contiguous or channels last, as kernels of norms and pooling write it."""
-    return empty_like(x) if _is_channels_last(x) else torch.empty(x.shape, dtype=x.dtype, device="meta")
+    return empty_like(x) if is_channels_last(x) else torch.empty(x.shape, dtype=x.dtype, device="meta")
 
 
 def _statistics(x: Any, shape: Any) -> Any:
@@ -32,17 +32,17 @@ _HALF = (torch.float16, torch.bfloat16)
 def _convolution(x: Any, weight: Any, *rest: Any) -> Any:
     """On meta the result is always contiguous; on a device it is channels last as soon as one operand is."""
     out = aten.convolution.default(x, weight, *rest)
-    return _laid_out(out) if _is_channels_last(x) or _is_channels_last(weight) else out
+    return _laid_out(out) if is_channels_last(x) or is_channels_last(weight) else out
 
 
 def _convolution_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> Any:
     grads = aten.convolution_backward.default(grad, x, weight, *rest)
-    if _is_channels_last(x) or _is_channels_last(weight):
+    if is_channels_last(x) or is_channels_last(weight):
         return (*(g if g is None else _laid_out(g) for g in grads[:2]), grads[2])
     return grads
 
 
-def _is_channels_last(x: Any) -> bool:
+def is_channels_last(x: Any) -> bool:
     return x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
 
 

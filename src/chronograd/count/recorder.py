@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from chronograd.count import formulas
-from chronograd.count.meta_kernels import KERNELS
+from chronograd.count.meta_kernels import KERNELS, is_channels_last
 from chronograd.errors import TraceError
 from chronograd.trace import ZERO, Affine, Operator, Storage, Tensor, Trace
 
@@ -365,14 +365,10 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(value)
 
 
-def _is_channels_last(t: torch.Tensor) -> bool:
-    return t.dim() == 4 and not t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last)
-
-
 def _layout_of(operands: list[torch.Tensor]) -> dict[str, Any]:
     """Whether a convolution runs with channels last, as it does if one of its operands has them so, and the positions of
     operands, its weight (the last) apart, that are copied into that layout first."""
-    is_last = any(map(_is_channels_last, operands))
+    is_last = any(map(is_channels_last, operands))
     layout = torch.channels_last if is_last else torch.contiguous_format
     copied = [i for i, t in enumerate(operands[:-1]) if t.dim() == 4 and not t.is_contiguous(memory_format=layout)]
     return {"channels_last": is_last, **({"copied": copied} if copied else {})}
@@ -381,7 +377,7 @@ def _layout_of(operands: list[torch.Tensor]) -> dict[str, Any]:
 def _is_strided(ins: list[torch.Tensor], out: torch.Tensor) -> bool:
     """Whether a large input lies in memory in another order than the result, so that it is not read in one sweep."""
     if ins and out.dim() == ins[0].dim():
-        is_last = _is_channels_last(out)
+        is_last = is_channels_last(out)
         return any(
             t.dim() == out.dim()
             and 0 not in t.stride()

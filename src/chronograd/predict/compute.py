@@ -113,7 +113,7 @@ class Work:
         # A product of empty matrices is none.
         depth, width = (np.maximum(at_batch(c[name], batch), 1.0) for name in ("depth", "width"))
         grows = moves.moved[:, 1] * batch if trace.fixed_batch is None else moves.moved[:, 0]
-        families = _families(trace)
+        families = trace.remember("families", lambda: _families(trace))
         is_unfused = c["kind"] == _ATTENTION
         if has_fused_attention:
             is_unfused = is_unfused & ~c["is_plain_attention"]
@@ -191,14 +191,11 @@ class Work:
 
 
 def _families(trace: Trace) -> np.ndarray:
-    """Index into FAMILIES of each operator. Kept with the trace, which is not changed afterwards."""
-    known: np.ndarray | None = trace.__dict__.get("_families")
-    if known is None:
-        c = trace.columns
-        pairs, where = np.unique(np.stack([c["kind"], c["name"]]), axis=1, return_inverse=True)
-        found = [FAMILIES.index(family_of(KINDS[k], trace.operator_names[n])) for k, n in pairs.T]
-        known = trace.__dict__["_families"] = np.asarray(np.array(found)[where.ravel()])
-    return known
+    """Index into FAMILIES of each operator."""
+    c = trace.columns
+    pairs, where = np.unique(np.stack([c["kind"], c["name"]]), axis=1, return_inverse=True)
+    indices = [FAMILIES.index(family_of(KINDS[k], trace.operator_names[n])) for k, n in pairs.T]
+    return np.asarray(np.array(indices)[where.ravel()])
 
 
 def operator_seconds(trace: Trace, batch: float, calibration: Calibration) -> np.ndarray:
@@ -225,7 +222,7 @@ def sigma_log(trace: Trace, times: np.ndarray, calibration: Calibration) -> floa
     """
     c = trace.columns
     is_seen = np.array([name in calibration.classes_seen for name in CLASSES])
-    index = 2 * _families(trace) + np.minimum(c["phase"], 1)
+    index = 2 * trace.remember("families", lambda: _families(trace)) + np.minimum(c["phase"], 1)
     seen = float(times[is_seen[index]].sum()) / max(float(times.sum()), 1e-30)
     return float(np.sqrt(seen * calibration.sigma**2 + (1 - seen) * max(DATASHEET_SIGMA, calibration.sigma) ** 2))
 

@@ -301,7 +301,7 @@ def predict(
         depth: of the modules in the table `layers`; see `roofline`.
         factor: of `carried_factor`: what the network showed on another device.
 
-    Intervals are the middle 80 % of a log-normal whose width is `sigma_log`. Left out: evaluation, saving, start-up,
+    Intervals are the 80 % intervals of a log-normal whose width is `sigma_log`. Left out: evaluation, saving, start-up,
     stragglers and the measuring of the noise scale.
 
     Raises InputError as `setting_of` and `predict_step`, and for a batch of more samples than there are.
@@ -353,7 +353,7 @@ def _corrected(step: Step, factor: float) -> Step:
 
 
 def likely_by(source: str, sigma: float) -> Callable[..., Quantity]:
-    """A maker of quantities whose interval is the middle 80 % of a log-normal."""
+    """A maker of quantities whose interval is the 80 % interval of a log-normal."""
     spread = math.exp(Z80 * sigma)
 
     def likely(value: float, unit: str, source: str = source) -> Quantity:

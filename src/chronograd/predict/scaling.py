@@ -54,11 +54,8 @@ class Communication:
 def buckets(trace: Trace, bucket_bytes: int | None = None) -> list[tuple[int, int]]:
     """(bytes, operator id after which it is complete) of each bucket, in the order gradients become ready.
 
-    Without `bucket_bytes` a first bucket of 1 MiB, then 25 MiB each; kept with the trace, which is not changed afterwards.
+    Without `bucket_bytes` a first bucket of 1 MiB, then 25 MiB each.
     """
-    kept: dict[int | None, list[tuple[int, int]]] = trace.__dict__.setdefault("_buckets", {})
-    if bucket_bytes in kept:
-        return kept[bucket_bytes]
     ready = sorted((s.birth, s.bytes.const) for s in trace.storages if s.role == "gradient")
     found: list[tuple[int, int]] = []
     size, cap = 0, bucket_bytes or FIRST_BUCKET_BYTES
@@ -69,7 +66,6 @@ def buckets(trace: Trace, bucket_bytes: int | None = None) -> list[tuple[int, in
             size, cap = 0, bucket_bytes or BUCKET_BYTES
     if size:
         found.append((size, ready[-1][0]))
-    kept[bucket_bytes] = found
     return found
 
 
@@ -93,7 +89,7 @@ def exchange(
         bucket_bytes: gradients exchanged together; see `buckets`. `sent_share`: of their bytes, where they are compressed.
         rest_s: time between the end of backward and the next, in which a link gets its burst back.
     """
-    parts = buckets(trace, bucket_bytes)
+    parts = trace.remember(("buckets", bucket_bytes), lambda: buckets(trace, bucket_bytes))
     if not parts or np.max(topology.num_ranks) == 1:
         return Communication()
     is_backward = trace.columns["phase"] == PHASES.index("backward")

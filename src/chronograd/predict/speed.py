@@ -133,7 +133,7 @@ class SpeedModel:
 
 
 def time_to_target(steps: Any, steps_per_s: Any, steps_sigma_log: Any, speed_sigma_log: Any = 0.0) -> Array:
-    """Seconds to a target, with the middle 80 %: shape (3, ...), the median, the low and the high bound.
+    """Seconds to a target, with their 80 % interval: shape (3, ...), the median, the low and the high bound.
 
     Both are log-normal and independent. Steps of asynchronous workers are one minibatch each; what staleness adds to them
     has to be in `steps`, as no model here foretells it. For another global batch see `predict.batch_size.steps_factor`.

@@ -19,29 +19,11 @@ from chronograd.trace import CONV_KINDS, DTYPE_BYTES, KINDS, MATRIX_KINDS, Opera
 
 # Autocast's list of operators that are kept in single precision.
 _SINGLE = frozenset(
-    [
-        "_softmax",
-        "_log_softmax",
-        "pow",
-        "exp",
-        "exp_",
-        "log",
-        "log2",
-        "log10",
-        "log1p",
-        "expm1",
-        "rsqrt",
-        "reciprocal",
-        "sum",
-        "prod",
-        "cumsum",
-        "cumprod",
-        "norm",
-        "softplus",
-        "nll_loss_forward",
-        "nll_loss2d_forward",
-        "linalg_vector_norm",
-    ]
+    (
+        *("_softmax", "_log_softmax", "softplus", "nll_loss_forward", "nll_loss2d_forward"),
+        *("pow", "exp", "exp_", "log", "log2", "log10", "log1p", "expm1", "rsqrt", "reciprocal"),
+        *("sum", "prod", "cumsum", "cumprod", "norm", "linalg_vector_norm"),
+    )
 )
 _HALF_BYTES = 2
 # A change of type reads four bytes and writes two, or the other way round.
@@ -70,12 +52,9 @@ class Traffic:
 
 
 def traffic(trace: Trace, precision: str = "fp32", is_compiled: bool = False) -> Traffic:
-    """What a trace's operators move. Kept with the trace, which is not changed afterwards."""
-    known: dict[tuple[bool, bool], Traffic] = trace.__dict__.setdefault("_traffic", {})
-    key = (precision in ("fp16", "bf16"), is_compiled)
-    if key not in known:
-        known[key] = _traffic(trace, *key)
-    return known[key]
+    """What a trace's operators move; computed once."""
+    is_half = precision in ("fp16", "bf16")
+    return trace.remember(("traffic", is_half, is_compiled), lambda: _traffic(trace, is_half, is_compiled))
 
 
 def _traffic(trace: Trace, is_half: bool, is_compiled: bool) -> Traffic:

@@ -66,7 +66,7 @@ APART = 6.5  # points between the bars of series at the same x: the width of the
 SMALLEST_PICTURE = 36.0  # points
 _GAP, _LETTER, _LINE = 7.0, 4.5, 9.5  # points: between pictures; width of a letter and height of a line at 8 pt
 _TITLE_LETTER = _LETTER * 7.5 / 8
-_TOLD, _FOUND = "predicted, middle 80 %", "measured, middle 80 %"
+_TOLD, _FOUND = "predicted, 80 % interval", "measured, 80 % interval"
 _RC: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "chronograd",

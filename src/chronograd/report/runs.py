@@ -97,7 +97,7 @@ def highlight(record: Record, name: str, label: str = "") -> Highlight:
     q = record[name]
     between = interval(q)
     detail = [
-        f"middle 80 % {between}" if between else "",
+        f"80 % interval {between}" if between else "",
         f"n = {q.n}" if q.n is not None else "",
         f"{record.kind} on {device(record)}",
         q.reason if q.value is None else "",
