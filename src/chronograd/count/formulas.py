@@ -78,35 +78,23 @@ def attention_macs(query: Shape, key: Shape, value: Shape) -> int:
     return math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
-# Operator → (kind, its MACs). Names as in native_functions.yaml.
+# Operator → its kind and its MACs. Names as in native_functions.yaml.
 MATRIX: dict[str, tuple[str, Macs]] = {
-    "aten::convolution": ("conv", _convolution),
-    "aten::_convolution": ("conv", _convolution),
-    "aten::convolution_overrideable": ("conv", _convolution),
-    "aten::convolution_backward": ("conv", _convolution_backward),
-    "torchvision::deform_conv2d": ("conv_kxk", _deform_conv),
-    "aten::mm": ("gemm", _matmul(0)),
-    "aten::addmm": ("gemm", _matmul(1)),
-    "aten::addmm_": ("gemm", _matmul(1)),
-    "aten::_addmm_activation": ("gemm", _matmul(1)),
-    "aten::mv": ("gemm", _matmul(0)),
-    "aten::addmv": ("gemm", _matmul(1)),
-    "aten::dot": ("gemm", _matmul(0)),
-    "aten::vdot": ("gemm", _matmul(0)),
-    "aten::linear": ("gemm", _linear),
-    "aten::_int_mm": ("gemm", _matmul(0)),
-    "aten::_scaled_mm": ("gemm", _matmul(0)),
-    "aten::bmm": ("batched_gemm", _matmul(0)),
-    "aten::baddbmm": ("batched_gemm", _matmul(1)),
-    "aten::baddbmm_": ("batched_gemm", _matmul(1)),
-    "aten::addbmm": ("batched_gemm", _matmul(1)),
+    **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), ("conv", _convolution)),
+    "convolution_backward": ("conv", _convolution_backward),
+    **dict.fromkeys(("mm", "mv", "dot", "vdot", "_int_mm", "_scaled_mm"), ("gemm", _matmul(0))),
+    **dict.fromkeys(("addmm", "addmm_", "_addmm_activation", "addmv"), ("gemm", _matmul(1))),
+    "linear": ("gemm", _linear),
+    "bmm": ("batched_gemm", _matmul(0)),
+    **dict.fromkeys(("baddbmm", "baddbmm_", "addbmm"), ("batched_gemm", _matmul(1))),
 }
 
 _TABLES = tomllib.loads((resources.files("chronograd.count") / "operators.toml").read_text(encoding="utf-8"))
 WRITE_ONLY, WITH_DIMS = (frozenset(f"aten::{name}" for name in _TABLES[key]) for key in ("write_only", "with_dims"))
 # Operator → family, kind, and what the family counts by: a formula, or operations per element.
 RULES: dict[str, tuple[str, str, Any]] = {
-    **{name: ("matrix", *rule) for name, rule in MATRIX.items()},
+    "torchvision::deform_conv2d": ("matrix", "conv_kxk", _deform_conv),
+    **{f"aten::{name}": ("matrix", *rule) for name, rule in MATRIX.items()},
     **{
         f"aten::{name}": (family, family, None)
         for family in ("view", "copy", "gather", "pooling")

@@ -296,7 +296,10 @@ def _taken(
     input_shape: tuple[int, ...] | None,
     num_classes: int | None,
 ) -> dict[str, Any]:
-    """Options, and what the function takes of number of classes and input shape. Raises InputError for one it does not take."""
+    """Options, and what the function takes of number of classes and input shape.
+
+    Raises: InputError for an option that it does not take.
+    """
     wanted: dict[str, Any] = {}
     if num_classes is not None:
         wanted |= {"num_classes": num_classes, "vocab": num_classes}

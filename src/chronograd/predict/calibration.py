@@ -7,7 +7,7 @@ data sheet with a wide interval. It is kept in the device's file, under `calibra
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictInt, TypeAdapter
@@ -96,7 +96,7 @@ class Calibration:
     sigma: Amount = 0.45
     is_compiled: StrictBool = False
     has_fused_attention: StrictBool = True
-    mode: Literal["training", "inference"] | None = None
+    mode: Annotated[str, one_of(("training", "inference"))] | None = None
     channels_last: StrictBool | None = None
     threads: Index | None = None
     processes: Index | None = None
