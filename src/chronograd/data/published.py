@@ -79,8 +79,12 @@ class Published:
 
 
 def _published(name: str, table: dict[str, Any]) -> Published:
-    values = {field: tuple(value) if isinstance(value, list) else value for field, value in table.items()}
-    where = {field: values.pop(field) for field in ("torchvision", "folder", "files") if field in values}
+    values: dict[str, Any] = {
+        field: tuple(value) if isinstance(value, list) else value for field, value in table.items()
+    }
+    where: dict[str, Any] = {
+        field: values.pop(field) for field in ("torchvision", "folder", "files") if field in values
+    }
     return Published(DatasetCard(name=name, num_classes=len(values["class_names"]), **values), **where)
 
 
