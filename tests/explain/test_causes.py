@@ -9,6 +9,7 @@ import pytest
 from tests.explain.written import HEALTHY, STEPS, WARMUP, write_run
 
 from chronograd.explain.explanation import Explained, explain
+from chronograd.record import Quantity, Record
 
 # More than HEALTHY by D, which doubles the step of 100 ms.
 D = 0.1
@@ -197,3 +198,22 @@ def test_work_that_grows_with_the_ranks(tmp_path: Path, rank_batch: int, steps: 
     assert [row.world for row in both.compared] == [1, 2]
     assert costs(both.runs[0]) == {}
     assert costs(both.runs[1]) == ({} if cost is None else {"work_scaled": pytest.approx(cost)})
+
+
+def test_a_whole_run_beside_a_record_is_compared_by_their_steps(tmp_path: Path) -> None:
+    """A record has no time of a whole run: 40 steps of 100 ms are not set against one of 50 ms."""
+    record = Record(
+        kind="measured",
+        title="two ranks",
+        job={"training": {"batch": 20}},
+        cluster={"count": 2},
+        quantities={"step_time_s": Quantity(value=0.05, unit="s")},
+    )
+    record.save(tmp_path / "two.json")
+    both = explain([write_run(tmp_path / "one", world=1, work={"rank_batch": 20}), tmp_path / "two.json"])
+    assert [row.seconds for row in both.compared] == [pytest.approx(sum(HEALTHY.values())), 0.05]
+    assert [row.samples for row in both.compared] == [20, 20]
+    assert both.compared[1].speedup == pytest.approx(sum(HEALTHY.values()) / 0.05)
+    assert both.compared[1].throughput == pytest.approx(sum(HEALTHY.values()) / 0.05)
+    (work,) = (finding for finding in both.runs[1].findings if finding.cause == "work_scaled")
+    assert work.verdict == "not found"

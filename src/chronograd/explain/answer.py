@@ -118,7 +118,7 @@ def _compared(explained: Explanation) -> Section:
                 for row in explained.compared
             ],
             {1, 2, 3, 4},
-            ("time: of the run from its first step on, or of a step where steps were sampled",),
+            ("time: of the run from its first step on; of a step where any of the runs is a sample of steps",),
         ),
         data=[{"run": row.name, "ranks": row.world, "seconds": row.seconds} for row in explained.compared],
     )  # fmt: skip
@@ -149,9 +149,7 @@ def _split(runs: Sequence[Explained]) -> Section:
         takeaway=f"A step of {last.run.name} takes {quantity(last.split.step_s.value, 's')}: {shares or 'no part is known'}.",
         lines=lines,
         figure=Figure([Bars(f"time per step, {unit}", "run", bars, _PART_COLORS)]),
-        table=Table(
-            ("run", "part of a step", "time", "share", "middle 80 % of steps"), rows, {2, 3}
-        ).without_empty_columns(),
+        table=Table(("run", "part of a step", "time", "share", "80 % interval"), rows, {2, 3}).without_empty_columns(),
     )
 
 

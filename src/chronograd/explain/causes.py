@@ -8,7 +8,7 @@ compares several runs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -68,45 +68,72 @@ class Finding:
     def is_found(self) -> bool:
         return self.verdict == "found"
 
-    def unknown(self, why: str) -> Finding:
-        """The same, not measured."""
-        return replace(self, verdict="not measured", cost=None, title=why)
+
+@dataclass(frozen=True)
+class Result:
+    """What the test of a cause says of a run.
+
+    Attributes:
+        cost, halves: share of the time that it takes, in the whole run and in either half.
+        title: what it says of the run where it is found, or where `verdict` is given.
+        least: it is found where it costs so much.
+        verdict: where the cost does not decide.
+    """
+
+    evidence: tuple[str, ...] = ()
+    cost: float | None = 0.0
+    halves: tuple[float, ...] = ()
+    title: str = ""
+    least: float = LEAST_COST
+    verdict: Verdict | None = None
 
 
-def no_accelerator(run: Evidence, split: Split) -> Finding:
+@dataclass(frozen=True)
+class Cause:
+    """`test` gives a Result, or why it was not measured. `absent`: what is said of a run without it."""
+
+    test: Callable[[Evidence, Split], Result | str]
+    absent: str
+    experiment: str
+
+    def judge(self, name: str, run: Evidence, split: Split) -> Finding:
+        """Found if it costs enough, in either half of the run, too."""
+        result = self.test(run, split)
+        if isinstance(result, str):
+            return Finding(name, "not measured", result, None, (), self.experiment)
+        cost, least = result.cost, result.least
+        is_found = cost is not None and cost >= least and all(half >= least / 2 for half in result.halves)
+        verdict = result.verdict or ("found" if is_found else "not found")
+        title = result.title if is_found or result.verdict else self.absent
+        cost = None if cost is None else min(1.0, max(0.0, cost))
+        return Finding(name, verdict, title, cost, result.evidence, self.experiment)
+
+
+def _no_accelerator(run: Evidence, split: Split) -> Result:
     """A GPU was asked for, or is there, and the processor did the work."""
     asked = _asked_for_gpu(run)
     ran_on = str(run.first.start.get("device", ""))
-    found = Finding(
-        "no_accelerator", "not found", "the run used what it asked for", 0.0,
-        (f"ran on {ran_on or 'an unknown device'}; " + (asked or "no accelerator was asked for, and none is there"),),
-        "run it where `chronograd doctor` sees the accelerator; if a step takes as long, this was not the cause",
-    )  # fmt: skip
+    used = f"ran on {ran_on or 'an unknown device'}; " + (asked or "no accelerator was asked for, and none is there")
     if not ran_on:
-        return found.unknown("the run did not note its device")
+        return Result((used,), None, title="the run did not note its device", verdict="not measured")
     if not asked or not ran_on.startswith("cpu"):
-        return found
+        return Result((used,))
     computing = split.share("computation_s") or 0.0
-    cost = computing * (1 - 1 / ACCELERATOR_FACTOR)
     evidence = (
         f"{asked}, and all ranks computed on {run.first.start.get('device_name') or 'the processor'}",
         f"computation is {percent(computing, 0)} of a step; an accelerator is at least {ACCELERATOR_FACTOR:g} times as fast",
     )
-    return _judged(replace(found, title="no accelerator was used, though one was asked for", evidence=evidence), cost)
+    cost = computing * (1 - 1 / ACCELERATOR_FACTOR)
+    return Result(evidence, cost, title="no accelerator was used, though one was asked for")
 
 
-def no_sharding(run: Evidence, split: Split) -> Finding:
+def _no_sharding(run: Evidence, split: Split) -> Result | str:
     """Every rank works through the whole data set, or more of it than its share."""
-    found = Finding(
-        "no_sharding", "not found", "the data set is shared out over the ranks", 0.0, (),
-        "give the loader a DistributedSampler (or each rank every world-th sample): if an epoch of a rank keeps its "
-        "number of steps, this was not the cause",
-    )  # fmt: skip
     if run.world == 1:
-        return replace(found, evidence=("one rank has all samples to itself",))
+        return Result(("one rank has all samples to itself",))
     coverage, work = run.coverage, run.first.work
     if coverage is None:
-        return found.unknown("the loop's loader was not seen: what a rank reads in an epoch is not known")
+        return "the loop's loader was not seen: what a rank reads in an epoch is not known"
     samples = work["steps_per_epoch"] * work["rank_batch"]
     sampler = f", by a {work['sampler']}" if "sampler" in work else ""
     evidence = (
@@ -114,26 +141,19 @@ def no_sharding(run: Evidence, split: Split) -> Finding:
         f"{coverage:.2f} times the {work['dataset_samples']:,} samples there are",
     )
     if coverage < PADDING:
-        return replace(found, evidence=evidence)
+        return Result(evidence)
     title = "every worker trains the whole data set" if coverage > 0.9 * run.world else "workers train the same samples"
-    return _judged(replace(found, title=title, evidence=evidence), 1 - 1 / coverage)
+    return Result(evidence, 1 - 1 / coverage, title=title)
 
 
-def slow_link(run: Evidence, split: Split) -> Finding:
+def _slow_link(run: Evidence, split: Split) -> Result | str:
     """What all ranks wait for each other's gradients, over what processes of one machine would."""
-    found = Finding(
-        "slow_link", "not found", "the link between ranks is not what a step waits for", 0.0, (),
-        "`chronograd calibrate links` between these hosts: if it shows the bandwidth of the data sheet, or a network with "
-        "fewer parameters waits as long, the link is not the cause",
-    )  # fmt: skip
     if run.world == 1:
-        return replace(found, evidence=("one rank exchanges nothing",))
+        return Result(("one rank exchanges nothing",))
     if not run.knows_waits:
-        return found.unknown("waiting for gradients was not timed")
-    exposed_K = run.exposed_K
-    usual_s = usual_exchange_s(run)
-    step_s = run.step_time_s
-    cost, shares = _steady(exposed_K - usual_s, step_s)
+        return "waiting for gradients was not timed"
+    exposed_K, usual_s, step_s = run.exposed_K, usual_exchange_s(run), run.step_time_s
+    cost, halves = _steady(exposed_K - usual_s, step_s)
     bytes_, rate = run.first.work.get("gradient_bytes"), ""
     if bytes_:
         _, bus = bandwidths("all_reduce", bytes_, max(float(np.median(exposed_K)), 1e-9), run.world)
@@ -144,129 +164,93 @@ def slow_link(run: Evidence, split: Split) -> Finding:
         f"processes of one machine would wait at most {seconds(usual_s)}"
         + (f" for {si(bytes_, 'B')} of gradients" if bytes_ else ""),
     )
-    title = "the link between ranks is slow for what is sent over it"
-    return _judged(replace(found, evidence=evidence), cost, shares, title=title)
+    return Result(evidence, cost, halves, "the link between ranks is slow for what is sent over it")
 
 
-def slow_worker(run: Evidence, split: Split) -> Finding:
+def _slow_worker(run: Evidence, split: Split) -> Result | str:
     """One rank that all others wait for, step after step."""
-    found = Finding(
-        "slow_worker", "not found", "no rank is slower than the others, step after step", 0.0, (),
-        "give that rank's host another rank's work (exchange the two): if the same number stays slow, it is the work or the "
-        "code of that rank, not the host; if none is slow then, it was the host",
-    )  # fmt: skip
-    if run.world == 1 or len(run.ranks) < 2:
-        alone = replace(found, title="one rank waits for nobody")
-        return alone if run.world == 1 else found.unknown("only one rank wrote its steps")
+    if run.world == 1:
+        return Result(title="one rank waits for nobody", verdict="not found")
+    if len(run.ranks) < 2:
+        return "only one rank wrote its steps"
     if run.kind == "record":
-        return found.unknown("a record does not tell ranks apart")
-    numbers = list(run.ranks)
+        return "a record does not tell ranks apart"
     own_RK = np.stack([_own(rank, run.knows_waits) for rank in run.ranks.values()])
     slowest = int(np.argmax(np.median(own_RK, axis=1)))
     others_K = np.median(np.delete(own_RK, slowest, axis=0), axis=0)
-    behind_K = own_RK[slowest] - others_K
     persistent = float(np.mean(own_RK.argmax(axis=0) == slowest))
-    cost, shares = _steady(behind_K, run.step_time_s, quantile=0.5)
-    part = _slow_part(list(run.ranks.values()), slowest)
+    part, number = _slow_part(list(run.ranks.values()), slowest), list(run.ranks)[slowest]
     evidence = (
-        f"rank {numbers[slowest]} works {seconds(float(np.median(own_RK[slowest])))} on a step, the others "
+        f"rank {number} works {seconds(float(np.median(own_RK[slowest])))} on a step, the others "
         f"{seconds(float(np.median(others_K)))}; it is the slowest in {percent(persistent, 0)} of the steps{part}",
-        "" if run.knows_waits else "waits were not timed: this is from the parts that do not wait",
+        *(() if run.knows_waits else ("waits were not timed: this is from the parts that do not wait",)),
     )
-    title = f"rank {numbers[slowest]} is slow, and the others wait for it"
-    found = replace(found, evidence=tuple(filter(None, evidence)))
     if persistent < PERSISTENT:
-        return replace(found, cost=0.0)
-    return _judged(found, cost, shares, least=LEAST_WORKER_COST, title=title)
+        return Result(evidence)
+    cost, halves = _steady(own_RK[slowest] - others_K, run.step_time_s, quantile=0.5)
+    return Result(evidence, cost, halves, f"rank {number} is slow, and the others wait for it", LEAST_WORKER_COST)
 
 
-def input_bound(run: Evidence, split: Split) -> Finding:
+def _input_bound(run: Evidence, split: Split) -> Result | str:
     """Steps wait for their batch, on every rank."""
-    found = Finding(
-        "input_bound", "not found", "input keeps up", 0.0, (),
-        "train on one batch again and again: if a step takes as long, input is not the cause; else more loader workers, "
-        "prefetching, or data kept in memory",
-    )  # fmt: skip
     inputs_RK = np.stack([rank.input_s for rank in run.ranks.values()])
     if not np.isfinite(inputs_RK).all():
-        return found.unknown("input was not told apart from the rest of a step")
-    least = int(np.argmin(np.median(inputs_RK, axis=1)))  # what one rank has more is that rank's
-    cost, shares = _steady(inputs_RK[least], run.step_time_s, quantile=0.5, is_mean=True)
+        return "input was not told apart from the rest of a step"
+    least_K = inputs_RK[np.argmin(np.median(inputs_RK, axis=1))]  # what one rank has more is that rank's
+    cost, halves = _steady(least_K, run.step_time_s, quantile=0.5, is_mean=True)
     workers = run.first.work.get("workers")
-    told = "" if workers is None else f"; the loader has {workers} worker{'s' * (workers != 1)}"
-    evidence = (
-        f"a step waits {seconds(float(np.mean(inputs_RK[least])))} of {seconds(run.step_time_s)} for its batch{told}",
-    )
-    return _judged(replace(found, evidence=evidence), cost, shares, title="the input does not keep up")
+    loader = "" if workers is None else f"; the loader has {workers} worker{'s' * (workers != 1)}"
+    evidence = f"a step waits {seconds(float(np.mean(least_K)))} of {seconds(run.step_time_s)} for its batch{loader}"
+    return Result((evidence,), cost, halves, "the input does not keep up")
 
 
-def too_many_threads(run: Evidence, split: Split) -> Finding:
+def _too_many_threads(run: Evidence, split: Split) -> Result | str:
     """More threads than cores: they take the processor from each other, and wait by spinning."""
-    found = Finding(
-        "too_many_threads", "not found", "threads do not outnumber cores", 0.0, (),
-        "set cluster.threads (OMP_NUM_THREADS) to cores over ranks: if a step takes as long, threads are not the cause",
-    )  # fmt: skip
     threads, cores = run.first.start.get("threads"), run.first.start.get("cores") or run.cores
     if not threads or not cores:
-        return found.unknown("threads and cores were not noted")
-    device = str(run.first.start.get("device", ""))
-    evidence = [f"{run.ranks_here} rank{'s' * (run.ranks_here > 1)} of {threads} threads on {cores} cores"]
-    if threads * run.ranks_here <= cores or device.startswith("cuda"):
-        return replace(found, evidence=tuple(evidence))
+        return "threads and cores were not noted"
+    evidence = f"{run.ranks_here} rank{'s' * (run.ranks_here > 1)} of {threads} threads on {cores} cores"
+    if threads * run.ranks_here <= cores or str(run.first.start.get("device", "")).startswith("cuda"):
+        return Result((evidence,))
     tried = [rank.what_if_threads for rank in run.ranks.values() if rank.what_if_threads]
     if not tried:
         is_plain = threads * run.ranks_here >= PLAINLY_TOO_MANY * cores
         title = "threads outnumber cores; what that costs was not measured"
-        verdict: Verdict = "found" if is_plain else "not measured"
-        return replace(found, verdict=verdict, cost=None, evidence=tuple(evidence), title=title)
+        return Result((evidence,), None, title=title, verdict="found" if is_plain else "not measured")
     crowded_s, fair_s = (float(np.median([p[name] for p in tried])) for name in ("seconds", "fair_seconds"))
-    evidence.append(
+    trial = (
         f"forward and backward take {seconds(crowded_s)} with {threads} threads and {seconds(fair_s)} with "
         f"{tried[0]['fair_threads']}, tried on every rank at the end of the run"
     )
     computing_s = _computing_s(run, split)
     lost_s = computing_s - min(computing_s, fair_s * computing_s / max(crowded_s, SURELY * computing_s, 1e-9))
-    cost = lost_s / run.step_time_s
-    return _judged(replace(found, evidence=tuple(evidence)), cost, title="each process has too many threads")
+    return Result((evidence, trial), lost_s / run.step_time_s, title="each process has too many threads")
 
 
-def busy_host(run: Evidence, split: Split) -> Finding:
+def _busy_host(run: Evidence, split: Split) -> Result | str:
     """Other processes had the processors, on every rank's host, while this run had no more threads than cores."""
-    found = Finding(
-        "busy_host", "not found", "the run has its processors to itself", 0.0, (),
-        "run it again while nothing else runs (`uptime` shows the load): if a step takes as long, other processes are not the "
-        "cause",
-    )  # fmt: skip
     shares = []
     for rank in run.ranks.values():
         if not {"queued_s", "time"} <= rank.ready.keys() & rank.end.keys():
-            return found.unknown("waiting for a processor was not noted")
+            return "waiting for a processor was not noted"
         seconds_s = max(1e-9, rank.end["time"] - rank.ready["time"])
         shares.append((rank.end["queued_s"] - rank.ready["queued_s"]) / seconds_s)
-    evidence = (f"the least of all ranks waited for a processor in {percent(min(shares), 0)} of the time",)
+    evidence = f"the least of all ranks waited for a processor in {percent(min(shares), 0)} of the time"
     threads, cores = run.first.start.get("threads") or 1, run.first.start.get("cores") or 1
     if threads * run.ranks_here > cores:
-        return replace(found, evidence=(*evidence, "its own threads outnumber the cores"))
-    return _judged(
-        replace(found, evidence=evidence), min(shares), least=LEAST_BUSY_COST, title="other processes use the host"
-    )
+        return Result((evidence, "its own threads outnumber the cores"))
+    return Result((evidence,), min(shares), title="other processes use the host", least=LEAST_BUSY_COST)
 
 
-def small_batch(run: Evidence, split: Split) -> Finding:
+def _small_batch(run: Evidence, split: Split) -> Result | str:
     """What a step costs whatever its batch: launches, the update, an exchange even over a fast link."""
-    found = Finding(
-        "small_batch", "not found", "the batch is large enough", 0.0, (),
-        "double training.batch: if samples per second do not rise, the batch is not the cause (the learning rate may have "
-        "to follow)",
-    )  # fmt: skip
-    tried = [rank.what_if_batch for rank in run.ranks.values() if rank.what_if_batch]
-    batch = "" if run.rank_batch is None else f" of {run.rank_batch:g} samples"
     if run.kind == "profile":
-        return _launch_bound(found, run)
+        return _launch_bound(run)
+    tried = [rank.what_if_batch for rank in run.ranks.values() if rank.what_if_batch]
     if not tried:
-        return found.unknown("a larger batch was not tried")
-    if busy_host(run, split).is_found:
-        return found.unknown("the host was too busy to try a larger batch")
+        return "a larger batch was not tried"
+    if CAUSES["busy_host"].judge("busy_host", run, split).is_found:
+        return "the host was too busy to try a larger batch"
     small_s, large_s = (float(np.median([p[name] for p in tried])) for name in ("seconds", "larger_seconds"))
     times = tried[0]["times"]
     fixed = max(0.0, small_s - (large_s - small_s) / max(1, times - 1)) / max(small_s, 1e-9)
@@ -277,57 +261,89 @@ def small_batch(run: Evidence, split: Split) -> Finding:
     computing_s = _computing_s(run, split)
     computing_s = min(computing_s, small_s) if run.first.what_if_threads else computing_s
     fixed_s = fixed * computing_s + update_s + exchange_s
-    cost = fixed_s * (1 - 1 / max(1, times)) / run.step_time_s
+    batch = "" if run.rank_batch is None else f" of {run.rank_batch:g} samples"
+    exchange = f" and {seconds(exchange_s)} of exchange" if exchange_s else ""
     evidence = (
         f"forward and backward of a rank's batch{batch} take {seconds(small_s)}, of one {times:g} times as large "
         f"{seconds(large_s)}: {percent(fixed, 0)} does not depend on the batch",
-        f"nor do {seconds(update_s)} of update" + (f" and {seconds(exchange_s)} of exchange" if exchange_s else "")
-        + f", of a step of {seconds(run.step_time_s)}",
-    )  # fmt: skip
-    return _judged(
-        replace(found, evidence=evidence), cost, least=LEAST_BATCH_COST, title="the batch of a rank is too small"
+        f"nor do {seconds(update_s)} of update{exchange}, of a step of {seconds(run.step_time_s)}",
     )
+    cost = fixed_s * (1 - 1 / max(1, times)) / run.step_time_s
+    return Result(evidence, cost, title="the batch of a rank is too small", least=LEAST_BATCH_COST)
 
 
-def _launch_bound(found: Finding, run: Evidence) -> Finding:
+def _launch_bound(run: Evidence) -> Result:
     """Of a profile: work is so small that launching it is what takes the time."""
     launch_K = np.mean([rank.launch_s for rank in run.ranks.values()], axis=0)
-    cost, shares = _steady(launch_K, run.step_time_s, quantile=0.5)
-    on = (
-        "no kernel runs"
-        if str(run.first.start.get("device")).startswith("cuda")
-        else "no operator of 20 µs or more runs"
-    )
-    evidence = (f"{on} in {seconds(float(np.median(launch_K)))} of a step of {seconds(run.step_time_s)}",)
+    cost, halves = _steady(launch_K, run.step_time_s, quantile=0.5)
+    is_gpu = str(run.first.start.get("device")).startswith("cuda")
+    idle = "no kernel runs" if is_gpu else "no operator of 20 µs or more runs"
+    evidence = f"{idle} in {seconds(float(np.median(launch_K)))} of a step of {seconds(run.step_time_s)}"
     title = "work is launched in pieces too small: the batch of a rank is too small"
-    return _judged(replace(found, evidence=evidence), cost, shares, least=LEAST_LAUNCH_COST, title=title)
+    return Result((evidence,), cost, halves, title, LEAST_LAUNCH_COST)
 
 
-def start_up(run: Evidence, split: Split) -> Finding:
+def _start_up(run: Evidence, split: Split) -> Result | str:
     """What came before the first step, of the whole run."""
-    found = Finding(
-        "start_up", "not found", "start-up does not matter", 0.0, (),
-        "train twice as many epochs: if the time doubles, start-up is not the cause",
-    )  # fmt: skip
     startup_s, wall_s = split.startup_s.value, run.wall_s
     if startup_s is None or not wall_s:
-        reason = split.startup_s.reason or "the run did not come to its end"
-        return found.unknown(reason)
-    cost = startup_s / (startup_s + wall_s)
-    evidence = (f"{seconds(startup_s)} before the first step, {seconds(wall_s)} from there to the end",)
-    return _judged(replace(found, evidence=evidence), cost, title="start-up takes much of the run")
+        return split.startup_s.reason or "the run did not come to its end"
+    evidence = f"{seconds(startup_s)} before the first step, {seconds(wall_s)} from there to the end"
+    return Result((evidence,), startup_s / (startup_s + wall_s), title="start-up takes much of the run")
 
 
-CAUSES: dict[str, Callable[[Evidence, Split], Finding]] = {
-    "no_accelerator": no_accelerator,
-    "no_sharding": no_sharding,
-    "slow_link": slow_link,
-    "slow_worker": slow_worker,
-    "input_bound": input_bound,
-    "too_many_threads": too_many_threads,
-    "busy_host": busy_host,
-    "small_batch": small_batch,
-    "start_up": start_up,
+CAUSES: dict[str, Cause] = {
+    "no_accelerator": Cause(
+        _no_accelerator,
+        "the run used what it asked for",
+        "run it where `chronograd doctor` sees the accelerator; if a step takes as long, this was not the cause",
+    ),
+    "no_sharding": Cause(
+        _no_sharding,
+        "the data set is shared out over the ranks",
+        "give the loader a DistributedSampler (or each rank every world-th sample): if an epoch of a rank keeps its "
+        "number of steps, this was not the cause",
+    ),
+    "slow_link": Cause(
+        _slow_link,
+        "the link between ranks is not what a step waits for",
+        "`chronograd calibrate links` between these hosts: if it shows the bandwidth of the data sheet, or a network with "
+        "fewer parameters waits as long, the link is not the cause",
+    ),
+    "slow_worker": Cause(
+        _slow_worker,
+        "no rank is slower than the others, step after step",
+        "give that rank's host another rank's work (exchange the two): if the same number stays slow, it is the work or the "
+        "code of that rank, not the host; if none is slow then, it was the host",
+    ),
+    "input_bound": Cause(
+        _input_bound,
+        "input keeps up",
+        "train on one batch again and again: if a step takes as long, input is not the cause; else more loader workers, "
+        "prefetching, or data kept in memory",
+    ),
+    "too_many_threads": Cause(
+        _too_many_threads,
+        "threads do not outnumber cores",
+        "set cluster.threads (OMP_NUM_THREADS) to cores over ranks: if a step takes as long, threads are not the cause",
+    ),
+    "busy_host": Cause(
+        _busy_host,
+        "the run has its processors to itself",
+        "run it again while nothing else runs (`uptime` shows the load): if a step takes as long, other processes are not the "
+        "cause",
+    ),
+    "small_batch": Cause(
+        _small_batch,
+        "the batch is large enough",
+        "double training.batch: if samples per second do not rise, the batch is not the cause (the learning rate may have "
+        "to follow)",
+    ),
+    "start_up": Cause(
+        _start_up,
+        "start-up does not matter",
+        "train twice as many epochs: if the time doubles, start-up is not the cause",
+    ),
 }
 
 
@@ -337,15 +353,6 @@ def usual_exchange_s(run: Evidence) -> float:
     link = catalog.link("loopback")
     alone_s = float(ring(bytes_, run.world, link.latency_s, link.bandwidth_bytes_per_s))
     return USUAL_FACTOR * alone_s + USUAL_S
-
-
-def _judged(
-    found: Finding, cost: float, halves: tuple[float, ...] = (), *, least: float = LEAST_COST, title: str | None = None
-) -> Finding:
-    """Found if it costs enough, in either half of the run, too."""
-    is_found = cost >= least and all(half >= least / 2 for half in halves)
-    named = title if title is not None and is_found else found.title
-    return replace(found, verdict="found" if is_found else "not found", cost=min(1.0, max(0.0, cost)), title=named)
 
 
 def _steady(

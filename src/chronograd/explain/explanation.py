@@ -89,14 +89,14 @@ def explain(paths: Sequence[Path]) -> Explanation:
 def explain_one(run: Evidence) -> Explained:
     """A run by itself."""
     parts = split(run)
-    return Explained(run, parts, _ranked([test(run, parts) for test in CAUSES.values()], parts, run))
+    return Explained(run, parts, _ranked([cause.judge(name, run, parts) for name, cause in CAUSES.items()], parts, run))
 
 
 def _beside(first: Evidence, one: Explained) -> Explained:
     """With what only a run on fewer ranks can tell."""
     if one.run.world == first.world:
         return one
-    found = across.work_scaled(first, one.run, one.split)
+    found = across.work_scaled(first, one.run)
     return replace(one, findings=_ranked([found, *one.findings], one.split, one.run))
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from chronograd.compare.scaling import efficiency
 from chronograd.explain.causes import PADDING, Finding
 from chronograd.explain.evidence import Evidence
-from chronograd.explain.split import Split
 from chronograd.units import percent
 
 
@@ -17,7 +16,7 @@ class Compared:
     """One run beside the one with the fewest ranks.
 
     Attributes:
-        seconds: of the whole run from its first step on, or of a step where the run is a sample of steps.
+        seconds: of the whole run from its first step on; of a step where any of the runs is a sample of steps.
         samples: done in that time by all ranks; None if the batch is not known.
         speedup: of `seconds`. `throughput`: samples per second over those of the first run; None if not known.
     """
@@ -35,13 +34,33 @@ class Compared:
         return efficiency(self.throughput, self.world)
 
 
+@dataclass(frozen=True)
+class _Extent:
+    """Seconds and samples of whole runs, from the first step to the end, or of a step: the same of all that are compared."""
+
+    is_whole: bool
+
+    @classmethod
+    def of(cls, runs: Sequence[Evidence]) -> _Extent:
+        """Whole runs where all are; else steps, as a measurement and a record are samples of those."""
+        return cls(all(run.kind in ("training", "own loop") and run.num_steps and run.wall_s for run in runs))
+
+    def seconds(self, run: Evidence) -> float:
+        return run.wall_s if self.is_whole and run.wall_s else run.step_time_s
+
+    def samples(self, run: Evidence) -> float | None:
+        """None if the batch is not known."""
+        batch = run.batch if run.batch else None if run.rank_batch is None else run.rank_batch * run.world
+        return batch * run.num_steps if self.is_whole and batch and run.num_steps else batch
+
+
 def compare(runs: Sequence[Evidence]) -> list[Compared]:
     """Runs in order of ranks, beside the first. Efficiency is against one rank only where the first has one."""
-    ordered = sorted(runs, key=lambda run: run.world)
-    first_s, first_samples = _time_s(ordered[0]), _samples(ordered[0])
+    ordered, extent = sorted(runs, key=lambda run: run.world), _Extent.of(runs)
+    first_s, first_samples = extent.seconds(ordered[0]), extent.samples(ordered[0])
     rows = []
     for run in ordered:
-        seconds, samples = _time_s(run), _samples(run)
+        seconds, samples = extent.seconds(run), extent.samples(run)
         rate = None
         if samples and first_samples:
             rate = samples / seconds * first_s / first_samples * ordered[0].world
@@ -49,30 +68,33 @@ def compare(runs: Sequence[Evidence]) -> list[Compared]:
     return rows
 
 
-def work_scaled(first: Evidence, run: Evidence, split: Split) -> Finding:
+def work_scaled(first: Evidence, run: Evidence) -> Finding:
     """More ranks did more work, so that the time stays: epochs, or the batch at as many steps, grew with them."""
     experiment = (
         "run both for the same number of samples (steps × global batch): if the time still does not fall, growing work is "
         "not the cause"
     )
-    before, after = _samples(first), _samples(run)
+    extent = _Extent.of((first, run))
+    before, after, first_s, run_s = (
+        extent.samples(first),
+        extent.samples(run),
+        extent.seconds(first),
+        extent.seconds(run),
+    )
     if before is None or after is None:
         return Finding("work_scaled", "not measured", "samples per step were not told", None, (), experiment)
-    shared = run.coverage or 1.0
-    redundant = (
-        shared if run.world > 1 and shared >= PADDING else 1.0
-    )  # samples trained several times are another cause
+    # Samples that ranks share are trained several times: another cause.
+    redundant = run.coverage if run.world > 1 and run.coverage and run.coverage >= PADDING else 1.0
     ratio = after / before / redundant
+    shared = ", not counting those that ranks share" if redundant > 1 else ""
     evidence = (
         f"{run.name} worked through {after:,.0f} samples on {run.world} ranks, {first.name} through {before:,.0f} on "
-        f"{first.world}: {ratio:.2f} times as many" + (", not counting those that ranks share" if redundant > 1 else ""),
-        f"the time went from {_time_s(first):.3g} to {_time_s(run):.3g} s; for the same samples it would be "
-        f"{_time_s(run) / max(ratio, 1e-9):.3g} s",
-    )  # fmt: skip
+        f"{first.world}: {ratio:.2f} times as many{shared}",
+        f"the time went from {first_s:.3g} to {run_s:.3g} s; for the same samples it would be {run_s / max(ratio, 1e-9):.3g} s",
+    )
     if ratio < PADDING:
         return Finding("work_scaled", "not found", "more ranks did the same work", 0.0, evidence[:1], experiment)
-    what = _what_grew(first, run)
-    title = f"the work grew with the ranks: {what}"
+    title = f"the work grew with the ranks: {_what_grew(first, run)}"
     return Finding("work_scaled", "found", title, 1 - 1 / ratio, evidence, experiment)
 
 
@@ -84,20 +106,6 @@ def _what_grew(first: Evidence, run: Evidence) -> str:
     if all(epochs) and epochs[0] != epochs[1]:
         return f"{epochs[1]} epochs in place of {epochs[0]}, {steps}"
     return steps
-
-
-def _time_s(run: Evidence) -> float:
-    if run.kind in ("training", "own loop") and run.wall_s:
-        return run.wall_s
-    return run.step_time_s
-
-
-def _samples(run: Evidence) -> float | None:
-    """Of the whole run, or of a step where the run is a sample of steps."""
-    batch = run.batch if run.batch else None if run.rank_batch is None else run.rank_batch * run.world
-    if batch is None:
-        return None
-    return batch * run.num_steps if run.kind in ("training", "own loop") and run.num_steps and run.wall_s else batch
 
 
 def scaling_text(rows: Sequence[Compared]) -> str:
