@@ -10,6 +10,8 @@ import pytest
 from chronograd import job as jobs
 from chronograd.errors import JobError
 from chronograd.files import parse_yaml
+from chronograd.predict.prediction import setting_of
+from chronograd.train.order import rank_slice
 
 
 def job(count: int = 1, **training: Any) -> jobs.Job:
@@ -69,6 +71,24 @@ class TestNumbers:
         with pytest.raises(JobError, match=r"training\.batch: .*'1:30'"):
             jobs.changed(job(), ["training.batch=1:30"])
         assert jobs.changed(job(), ["training.batch=0100"]).training.batch == 100
+
+
+class TestImagesOfARank:
+    @pytest.mark.parametrize(("batch", "count", "copies"), [(9, 2, 3), (9, 2, 1), (64, 3, 4), (8, 8, 2)])
+    def test_ranks_share_samples_with_all_their_copies(self, batch: int, count: int, copies: int) -> None:
+        """As `rank_slice` shares out a step: nine samples on two ranks are five, in three copies 15 images, not 14."""
+        asked = job(count, batch=batch, augmentation={"copies": copies})
+        shares = [rank_slice(batch, rank, count) for rank in range(count)]
+        assert asked.images_per_rank == copies * max(share.stop - share.start for share in shares)
+
+    def test_data_parallel_splits_images(self) -> None:
+        """27 images on two devices are 14 and 13, as torch.chunk makes them."""
+        asked = jobs.changed(job(2, batch=9, augmentation={"copies": 3}), ["backend=data_parallel"])
+        assert asked.images_per_rank == 14
+
+    def test_a_prediction_is_of_the_rank_with_most_images(self) -> None:
+        asked = jobs.changed(job(2, batch=9, augmentation={"copies": 3}), ["cluster.device=v100"])
+        assert setting_of(asked).batch_per_rank == 15
 
 
 class TestAccumulation:

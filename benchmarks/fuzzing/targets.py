@@ -271,7 +271,10 @@ def _record_seeds() -> list[bytes]:
     record = Record(kind="measured", title="t", job=job, cluster={"device": "v100", "count": 2}, notes=["n"])
     record.put("step_time_s", Quantity(value=0.1, unit="s", low=0.09, high=0.2, n=3, std=0.1, source="clock"))
     record.put("mfu", Quantity.missing("1", "not known"))
-    whole = {**record.model_dump(mode="json"), "tables": {"by_kind": [{"kind": "gemm", "time_s": 0.1}], "mine": [{"name": "a"}]}}
+    whole = {
+        **record.model_dump(mode="json"),
+        "tables": {"by_kind": [{"kind": "gemm", "time_s": 0.1}], "mine": [{"name": "a"}]},
+    }
     whole["curves"] = {
         "loss": {"columns": {"step": [1, 2], "loss": [0.5, None]}, "units": {"step": "count"}, "source": "s"}
     }

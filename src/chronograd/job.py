@@ -291,6 +291,17 @@ class Job(_Model):
     backend: BackendName = "single"
     """How ranks work together."""
 
+    @property
+    def images_per_rank(self) -> int:
+        """Images of a step on the rank that has most: ranks share samples, each with all its copies.
+
+        torch.nn.DataParallel splits the images themselves, and a parameter server's worker has the whole batch.
+        """
+        count = 1 if self.backend == "parameter_server" else self.cluster.count
+        if self.backend == "data_parallel":
+            return -(-self.training.images_per_step // count)
+        return -(-self.training.batch // count) * self.training.augmentation.copies
+
     @model_validator(mode="after")
     def _ranks(self) -> Self:
         if self.backend != "parameter_server" and self.training.batch < self.cluster.count:

@@ -11,7 +11,7 @@ from typing import Any
 from chronograd import job as jobs
 from chronograd.backends import registry
 from chronograd.data import datasets, layouts, published
-from chronograd.doctor.finding import Finding, State
+from chronograd.doctor.finding import Finding, judged
 from chronograd.errors import ChronogradError
 from chronograd.hardware import catalog
 from chronograd.job import Job
@@ -57,10 +57,7 @@ def needs(data: dict[str, Any], gpu_names: Sequence[str]) -> dict[str, Any]:
 def _bytes(job: Job, on_gpu: bool) -> dict[str, Any]:
     from chronograd.data.trace_job import trace_job
 
-    training, count = job.training, job.cluster.count
-    table = footprint_of_job(trace_job(job), job)
-    images = training.images_per_step if job.backend == "parameter_server" else -(-training.images_per_step // count)
-    peak: Memory = table.at(-(-images // training.accumulation))
+    peak: Memory = footprint_of_job(trace_job(job), job).at(-(-job.images_per_rank // job.training.accumulation))
     kept = peak.parameters + peak.buffers
     reserve = reserve_bytes(catalog.device("h100" if on_gpu else "cpu"))
     return {
@@ -92,13 +89,19 @@ def _fits(need: int, rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
     free = [row["free_bytes"] for row in rows if "free_bytes" in row]
     if not free:
         return []
-    seen, numbers = (
-        f"{si(need, 'B')} needed on each GPU, {si(min(free), 'B')} free",
-        {"need_bytes": need, "free_bytes": min(free)},
-    )
+    seen = f"{si(need, 'B')} needed on each GPU, {si(min(free), 'B')} free"
+    numbers = {"need_bytes": need, "free_bytes": min(free)}
     to_do = "make training.batch smaller, or raise training.accumulation; end other processes on the GPU"
-    state: State = "obstacle" if need > min(free) else "warning" if SPARE * need > min(free) else "fine"
-    return [Finding("job", "GPU memory", seen, state, "" if state == "fine" else to_do, numbers)]
+    return [
+        judged(
+            "job",
+            "GPU memory",
+            seen,
+            numbers,
+            (need > min(free), "obstacle", to_do),
+            (SPARE * need > min(free), "warning", to_do),
+        )
+    ]
 
 
 def data_and_weights(job: Job) -> list[Finding]:

@@ -34,12 +34,11 @@ def elsewhere(
 
     Args:
         samples: training samples in an epoch.
-        counts: those above the images of a step are left out. What does not fit into memory has no time, and a reason.
+        counts: those above the samples of a step are left out. What does not fit into memory has no time, and a reason.
     Raises: InputError as `evaluate`, and for a batch of more samples than there are.
     """
-    images = job.training.images_per_step
-    shares = {n: -(-images // n) for n in counts if n <= images}
     fields = ["backend=ddp"] if job.backend == "single" else []
+    shares = {n: changed(job, [f"cluster.count={n}", *fields]).images_per_rank for n in counts if n <= job.training.batch}
     batches = sorted(set(shares.values()))
     table = evaluate(trace, changed(job, ["cluster.count=1", *fields]), devices, list(shares), batches)
     records = []

@@ -149,7 +149,7 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
         calibration,
         topology_of(device, cluster.count, cluster.per_node, cluster.link, cluster.intra_link),
         algorithm_named(algorithm or "ring"),
-        -(-job.training.images_per_step // cluster.count),
+        job.images_per_rank,
         measured_spread if cluster.step_sigma_log is None else cluster.step_sigma_log,
     )
 
