@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from chronograd.answer import Answer, Section, Table
@@ -30,7 +31,7 @@ def doctor(job: Job | None = None, hosts: str = "", out: str = "runs") -> Answer
     data = {
         "can_start": is_ready,
         "seconds": took_s,
-        "findings": [finding.as_data() for finding in findings],
+        "findings": list(map(asdict, findings)),
         "backends": software.backends(),
         "launchers": software.launchers(),
     }
@@ -47,9 +48,7 @@ def sections_of(findings: Sequence[Finding], took_s: float) -> list[Section]:
         if chosen:
             things = f"{len(chosen)} of {len(findings)} things that were looked at."
             table = Table(("", title.lower() if state != "absent" else "not here"), _rows(chosen))
-            sections.append(
-                Section(title, f"{takeaway} {things}".strip(), table=table, data=[f.as_data() for f in chosen])
-            )
+            sections.append(Section(title, f"{takeaway} {things}".strip(), table=table, data=list(map(asdict, chosen))))
             takeaway = ""
     return sections
 

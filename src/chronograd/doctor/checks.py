@@ -10,7 +10,7 @@ from typing import Any
 from chronograd.doctor import cores, devices, software, storage
 from chronograd.doctor import hosts as doctor_hosts
 from chronograd.doctor import job as doctor_job
-from chronograd.doctor.finding import Finding, in_time
+from chronograd.doctor.finding import Finding, late
 from chronograd.doctor.process import Checks
 from chronograd.job import Job
 from chronograd.units import seconds, si
@@ -71,7 +71,7 @@ def _of_torch(
     measured = machine.wait("devices", until)
     if measured is None:
         to_do = machine.why_ended or "see that no other process has the devices"
-        return [*found, in_time("devices", "peaks", REST_S, to_do)], {}
+        return [*found, late("devices", "peaks", REST_S, to_do)], {}
     found += devices.usable(driver, driver_cuda, build, measured, job.cluster.device if job else "local")
     found += devices.peaks(measured, driver, cores.usable_cores())
     found += software.nccl(measured["nccl"])
@@ -80,14 +80,14 @@ def _of_torch(
     need = machine.wait("job", until)
     if need is None:
         to_do = machine.why_ended or "its network may take long to count: chronograd count says more"
-        return [*found, in_time("job", "job", REST_S, to_do)], {}
+        return [*found, late("job", "job", REST_S, to_do)], {}
     return found + doctor_job.findings(job, need, measured), need
 
 
 def _no_torch(build: dict[str, Any] | None, why_ended: str) -> Finding:
     if build is None:
         to_do = why_ended or "its disk is slow, or many processes run: see what takes long with python -X importtime"
-        return in_time("software", "importing PyTorch", BUILD_S, to_do)
+        return late("software", "importing PyTorch", BUILD_S, to_do)
     is_missing = "No module" in build["error"]
     to_do = "pip install 'chronograd[torch]'" if is_missing else "pip install --force-reinstall torch"
     return Finding("software", "PyTorch", f"cannot be imported: {build['error']}", "obstacle", to_do)
@@ -96,7 +96,7 @@ def _no_torch(build: dict[str, Any] | None, why_ended: str) -> Finding:
 def _link(answer: dict[str, Any] | None) -> Finding:
     what, to_do = "two processes here", "see that the loopback interface is up: ip addr show lo"
     if answer is None:
-        return in_time("link", what, REST_S, to_do)
+        return late("link", what, REST_S, to_do)
     if "error" in answer:
         return Finding("link", what, f"cannot all-reduce: {answer['error']}", "warning", to_do)
     rate = si(answer["bandwidth_bytes_per_s"], "B/s")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chronograd.doctor.finding import Finding
+from chronograd.doctor.finding import Finding, judged
 from chronograd.measure import environment
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -109,17 +109,15 @@ def thread_variables(ranks: int, variables: Mapping[str, str]) -> list[Finding]:
         text = variables.get(name)
         if text is None:
             continue
-        of = f"{share} {'core' if share == 1 else 'cores'} per rank"
         count = int(text) if text.isdigit() else None
-        numbers = {"threads": count, "cores_per_rank": share}
-        if count == share:
-            found.append(Finding("cores", name, f"{text}, with {of}", numbers=numbers))
-            continue
         why = "is no number" if count is None else "threads wait for each other" if count > share else "cores stay idle"
+        of = f"{share} {'core' if share == 1 else 'cores'} per rank"
+        seen = f"{text}, with {of}" if count == share else f"{text!r} with {of}: {why}"
         to_do = (
             f"export {name}={share}, or unset it; ranks that chronograd starts are given {share} each whatever it says"
         )
-        found.append(Finding("cores", name, f"{text!r} with {of}: {why}", "warning", to_do, numbers))
+        numbers = {"threads": count, "cores_per_rank": share}
+        found.append(judged("cores", name, seen, numbers, (count != share, "warning", to_do)))
     return found
 
 
@@ -135,23 +133,21 @@ class Load:
         busy, stolen = ((now - then) / _TICKS_PER_S for now, then in zip(self._read(), self._ticks, strict=True))
         others = max(0.0, (busy - (self._used_s() - self._own_s)) / seconds)
         taken, of = stolen / seconds, environment.cores()
-        numbers = {
-            "busy_cores_of_others": round(others, 2),
-            "stolen_cores": round(taken, 2),
-            "seconds": round(seconds, 1),
-        }
-        average = os.getloadavg()[0]
-        seen = f"others keep {others:.1f} of {of} cores busy (load average {average:.1f})"
-        if taken > MOST_TAKEN * of:
-            to_do = (
-                "the host of this virtual machine is overbooked: ask for dedicated cores, or measure at another time"
-            )
-            return Finding(
-                "cores", "load", f"{seen}; {taken:.1f} are taken by other machines", "warning", to_do, numbers
-            )
-        if others > MOST_TAKEN * of:
-            return Finding("cores", "load", seen, "warning", "`top` shows who; wait for it, or end it", numbers)
-        return Finding("cores", "load", seen, numbers=numbers)
+        is_overbooked = taken > MOST_TAKEN * of
+        stealing = f"; {taken:.1f} are taken by other machines" if is_overbooked else ""
+        return judged(
+            "cores",
+            "load",
+            f"others keep {others:.1f} of {of} cores busy (load average {os.getloadavg()[0]:.1f}){stealing}",
+            {
+                "busy_cores_of_others": round(others, 2),
+                "stolen_cores": round(taken, 2),
+                "seconds": round(seconds, 1),
+            },
+            (is_overbooked, "warning",
+             "the host of this virtual machine is overbooked: ask for dedicated cores, or measure at another time"),
+            (others > MOST_TAKEN * of, "warning", "`top` shows who; wait for it, or end it"),
+        )  # fmt: skip
 
     @staticmethod
     def _used_s() -> float:
@@ -175,12 +171,8 @@ def blas(build: Mapping[str, Any]) -> list[Finding]:
     name, numpy = str(build["blas"]), str(build["numpy_blas"])
     seen = f"{name or 'none'} in PyTorch ({build['vectors']}), {numpy or 'none'} in NumPy"
     numbers = {"torch": name, "numpy": numpy, "vectors": str(build["vectors"])}
-    found = []
-    if not name or name == "generic":
-        to_do = "install PyTorch from its own wheels, which have MKL or OpenBLAS"
-        found.append(Finding("cores", "BLAS", seen, "warning", f"products are slow without one: {to_do}", numbers))
-    else:
-        found.append(Finding("cores", "BLAS", seen, numbers=numbers))
+    to_do = "products are slow without one: install PyTorch from its own wheels, which have MKL or OpenBLAS"
+    found = [judged("cores", "BLAS", seen, numbers, (name in ("", "generic"), "warning", to_do))]
     libraries = build["openmp"]
     if len({library.split(".")[0].split("-")[0] for library in libraries}) > 1:
         seen = (
@@ -214,7 +206,6 @@ def open_files() -> Finding:
     """The limit on open files: loaders, Ray and many ranks need hundreds."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     seen = f"{soft:,} open files per process" if soft != resource.RLIM_INFINITY else "open files without a limit"
-    numbers = {"soft": soft, "hard": hard}
-    if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
-        return Finding("memory", "open files", seen, "warning", f"ulimit -n {min(hard, 65536)}", numbers)
-    return Finding("memory", "open files", seen, numbers=numbers)
+    is_low = soft != resource.RLIM_INFINITY and soft < LEAST_FILES
+    to_do = f"ulimit -n {min(hard, 65536)}"
+    return judged("memory", "open files", seen, {"soft": soft, "hard": hard}, (is_low, "warning", to_do))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 State = Literal["obstacle", "warning", "fine", "absent"]
 Number = float | int | str | bool | None
@@ -28,10 +28,17 @@ class Finding:
     to_do: str = ""
     numbers: Mapping[str, Number] = field(default_factory=dict)
 
-    def as_data(self) -> dict[str, Any]:
-        return asdict(self)
+
+# A check: whether it applies, how bad that is, and what to do.
+Rule = tuple[bool, State, str]
 
 
-def in_time(group: str, what: str, seconds: float, to_do: str) -> Finding:
+def judged(group: str, what: str, seen: str, numbers: Mapping[str, Number], *rules: Rule) -> Finding:
+    """What the first rule that applies makes of what was seen; fine where none does."""
+    state, to_do = next(((state, to_do) for applies, state, to_do in rules if applies), ("fine", ""))
+    return Finding(group, what, seen, state, to_do, numbers)
+
+
+def late(group: str, what: str, seconds: float, to_do: str, state: State = "warning") -> Finding:
     """For a check that did not end in time."""
-    return Finding(group, what, f"no answer in {seconds:.0f} s", "warning", to_do)
+    return Finding(group, what, f"no answer in {seconds:.0f} s", state, to_do)

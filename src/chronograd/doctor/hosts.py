@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from chronograd.doctor.finding import Finding
+from chronograd.doctor.finding import Finding, judged, late
 from chronograd.doctor.process import WORKER, Checks
 from chronograd.errors import ChronogradError, InputError
 from chronograd.launch import hosts as launcher
@@ -88,7 +88,7 @@ def _enter(text: str, started: float) -> tuple[list[Host], list[Finding]]:
             entered.append(answer.result(max(0.1, started + ENTER_S - time.monotonic())))
         except TimeoutError:
             to_do = f"see that it is up and named rightly: ping, then ssh {name.removeprefix('ssh:')} true"
-            found.append(Finding("hosts", f"host {name}", f"no answer in {ENTER_S:.0f} s", "obstacle", to_do))
+            found.append(late("hosts", f"host {name}", ENTER_S, to_do, "obstacle"))
         except ChronogradError as error:
             found.append(Finding("hosts", f"host {name}", error.message, "obstacle", error.hint))
     return entered, found
@@ -161,9 +161,8 @@ def _clocks(clocks: Mapping[str, tuple[float, float]]) -> list[Finding]:
         return []
     apart, doubt = max(offsets) - min(offsets), max(doubt for _, doubt in clocks.values())
     seen, numbers = f"{seconds(apart)} apart, ± {seconds(doubt)}", {"apart_s": apart, "doubt_s": doubt}
-    if apart > MOST_CLOCK_S + 2 * doubt:
-        return [Finding("hosts", "clocks", seen, "warning", "let NTP set them: timedatectl set-ntp true", numbers)]
-    return [Finding("hosts", "clocks", seen, numbers=numbers)]
+    to_do = "let NTP set them: timedatectl set-ntp true"
+    return [judged("hosts", "clocks", seen, numbers, (apart > MOST_CLOCK_S + 2 * doubt, "warning", to_do))]
 
 
 def _sees(one: Asked, run_directory: str, started: float) -> Finding:
@@ -186,8 +185,8 @@ def _link(asked: Sequence[Asked]) -> tuple[Finding, float | None]:
     what = f"all-reduce over {len(asked)} hosts"
     for one, answer in zip(asked, answers, strict=True):
         if answer is None or "error" in answer:
-            late = one.checks.why_ended or f"not done after {LINK_S:.0f} s"
-            seen = f"{one.host.name}: {late if answer is None else answer['error']}"
+            ended = one.checks.why_ended or f"not done after {LINK_S:.0f} s"
+            seen = f"{one.host.name}: {ended if answer is None else answer['error']}"
             to_do = f"see that {one.host.interface} leads to the other hosts, and that torch can be imported there"
             return Finding("hosts", what, seen, "obstacle", to_do), None
     slowest = max(answers, key=lambda answer: float(answer["latency_s"]))

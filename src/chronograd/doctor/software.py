@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from chronograd.backends import registry
 from chronograd.backends.horovod import build as horovod_build
-from chronograd.doctor.finding import Finding
+from chronograd.doctor.finding import Finding, judged
 from chronograd.measure import environment
 
 if TYPE_CHECKING:
@@ -119,11 +119,13 @@ def _horovod() -> list[Finding]:
 
 def nccl(in_use: str) -> list[Finding]:
     """The NCCL that PyTorch found in this process against the one that was installed with it."""
-    installed = next((v for n in ("13", "12", "11") if (v := _version(f"nvidia-nccl-cu{n}"))), "")
-    if not in_use or not installed or installed.startswith(in_use):
-        return [Finding("software", "NCCL", in_use, numbers={"nccl": in_use})] if in_use else []
-    seen = f"{in_use} is loaded, and {installed} is installed with PyTorch"
-    return [Finding("software", "NCCL", seen, "warning", "take the other one out of LD_LIBRARY_PATH")]
+    if not in_use:
+        return []
+    installed = next((v for n in ("13", "12", "11") if (v := _version(f"nvidia-nccl-cu{n}"))), in_use)
+    differs = not installed.startswith(in_use)
+    seen = in_use + (f" is loaded, and {installed} is installed with PyTorch" if differs else "")
+    to_do = "take the other one out of LD_LIBRARY_PATH"
+    return [judged("software", "NCCL", seen, {"nccl": in_use}, (differs, "warning", to_do))]
 
 
 # -- backends and launchers ----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chronograd.doctor.cores import free_memory_bytes
-from chronograd.doctor.finding import Finding, in_time
+from chronograd.doctor.finding import Finding, judged, late
 from chronograd.doctor.process import Checks
 from chronograd.train.checkpoint_folder import KEEP
 from chronograd.units import seconds, si
@@ -21,6 +21,13 @@ LEAST_INODES = 1_000
 LEAST_SHARED_BYTES = 2**28  # docker gives 64 MiB
 SLOW_FSYNC_S, SLOW_BYTES_PER_S = 0.05, 50e6
 LEAST_FREE_MEMORY_BYTES = 2 * 10**9
+_REASONS = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some of your quota",
+    errno.EROFS: "mount it for writing",
+    errno.EACCES: "see that you may write there",
+    errno.EPERM: "see that you may write there",
+}
 _PASSING = {
     "tmpfs": "is in memory: it takes RAM and is lost at a restart",
     "overlay": "is a container's own layer: it is lost with the container",
@@ -30,20 +37,23 @@ _PASSING = {
 def run_directory(checks: Checks, path: Path, need_bytes: int | None, started: float) -> list[Finding]:
     """What a process found of a folder, against what a job's checkpoints take (None if that is not known)."""
     until = started + DEADLINE_S
+    what, elsewhere = f"run directory {path}", "name another folder with --out"
     room = checks.wait("room", until)
     if room is None:
-        to_do = "see that its file system answers (`df`), or name another folder with --out"
+        to_do = f"see that its file system answers (`df`), or {elsewhere}"
         if checks.why_ended:
             return [Finding("storage", str(path), checks.why_ended, "obstacle", to_do)]
-        return [_hung(path, to_do)]
-    measured = checks.wait("measured", until)
-    what = f"run directory {path}"
+        return [late("storage", what, DEADLINE_S, to_do, "obstacle")]
     on = f"{room['kind'] or 'unknown'} at {room['mount']}"
+    measured = checks.wait("measured", until)
     if measured is None:
-        return [_hung(path, f"{on} takes no writes: see that its server answers, or name another folder with --out")]
+        to_do = f"{on} takes no writes: see that its server answers, or {elsewhere}"
+        return [late("storage", what, DEADLINE_S, to_do, "obstacle")]
     numbers = {**room, **measured}
     if "error" in measured:
-        return [_refused(what, on, room, measured)]
+        seen = f"cannot be written ({on}, {si(room['free_bytes'], 'B')} free): {measured['error']}"
+        to_do = f"{_REASONS[measured['errno']]}, or {elsewhere}" if measured["errno"] in _REASONS else elsewhere
+        return [Finding("storage", what, seen, "obstacle", to_do, numbers)]
     found = [_room(what, on, room, need_bytes), _speed(measured, need_bytes, numbers)]
     if not measured["has_locks"]:
         to_do = "see that no two processes are given one run directory; mount it with locks (NFS: without nolock)"
@@ -56,52 +66,26 @@ def checkpoint_room_bytes(checkpoint_bytes: int) -> int:
     return (KEEP + 1) * checkpoint_bytes
 
 
-def _hung(path: Path, to_do: str) -> Finding:
-    late = in_time("storage", f"run directory {path}", DEADLINE_S, to_do)
-    return Finding(late.group, late.what, late.seen, "obstacle", late.to_do)
-
-
-def _refused(what: str, on: str, room: dict[str, Any], measured: dict[str, Any]) -> Finding:
-    elsewhere = "name another folder with --out"
-    reasons = {
-        errno.ENOSPC: "free some space",
-        errno.EDQUOT: "free some of your quota",
-        errno.EROFS: "mount it for writing",
-        errno.EACCES: "see that you may write there",
-        errno.EPERM: "see that you may write there",
-    }
-    reason = reasons.get(measured["errno"])
-    to_do = f"{reason}, or {elsewhere}" if reason else elsewhere
-    left = f"{si(room['free_bytes'], 'B')} free"
-    return Finding(
-        "storage",
-        what,
-        f"cannot be written ({on}, {left}): {measured['error']}",
-        "obstacle",
-        to_do,
-        {**room, **measured},
-    )
-
-
 def _room(what: str, on: str, room: dict[str, Any], need_bytes: int | None) -> Finding:
     free, inodes = room["free_bytes"], room["free_inodes"]
     need = checkpoint_room_bytes(need_bytes) if need_bytes is not None else None
     of = "" if need is None else f", {si(need, 'B')} needed for {KEEP} checkpoints and the next"
     seen = f"{on}, {si(free, 'B')} free{of}"
-    numbers = {"free_bytes": free, "free_inodes": inodes, "need_bytes": need, "kind": room["kind"]}
     to_do = "free some space, or name another folder with --out"
-    if free < max(NO_FREE_BYTES, need or 0):
-        return Finding("storage", what, seen, "obstacle", to_do, numbers)
-    if inodes is not None and inodes < LEAST_INODES:
-        return Finding(
-            "storage", what, f"{seen}, {inodes} inodes free", "warning", f"remove small files; {to_do}", numbers
-        )
-    if free < max(LEAST_FREE_BYTES, 2 * (need or 0)):
-        return Finding("storage", what, seen, "warning", to_do, numbers)
-    if room["kind"] in _PASSING:
-        passing = f"name a folder on a disk with --out: this one {_PASSING[room['kind']]}"
-        return Finding("storage", what, seen, "warning", passing, numbers)
-    return Finding("storage", what, seen, numbers=numbers)
+    return judged(
+        "storage",
+        what,
+        seen if inodes is None or inodes >= LEAST_INODES else f"{seen}, {inodes} inodes free",
+        {"free_bytes": free, "free_inodes": inodes, "need_bytes": need, "kind": room["kind"]},
+        (free < max(NO_FREE_BYTES, need or 0), "obstacle", to_do),
+        (inodes is not None and inodes < LEAST_INODES, "warning", f"remove small files; {to_do}"),
+        (free < max(LEAST_FREE_BYTES, 2 * (need or 0)), "warning", to_do),
+        (
+            room["kind"] in _PASSING,
+            "warning",
+            f"name a folder on a disk with --out: this one {_PASSING.get(room['kind'])}",
+        ),
+    )
 
 
 def _speed(measured: dict[str, Any], checkpoint_bytes: int | None, numbers: dict[str, Any]) -> Finding:
@@ -109,10 +93,9 @@ def _speed(measured: dict[str, Any], checkpoint_bytes: int | None, numbers: dict
     seen = f"{si(rate, 'B/s')} written and synced; fsync {seconds(fsync_s)}, rename {seconds(measured['rename_s'])}"
     if checkpoint_bytes:
         seen += f"; a checkpoint of {si(checkpoint_bytes, 'B')} takes {seconds(checkpoint_bytes / rate)}"
-    if fsync_s > SLOW_FSYNC_S or rate < SLOW_BYTES_PER_S:
-        to_do = "write checkpoints less often (training.checkpoint_every), or name a folder on a faster disk with --out"
-        return Finding("storage", "speed", seen, "warning", to_do, numbers)
-    return Finding("storage", "speed", seen, numbers=numbers)
+    to_do = "write checkpoints less often (training.checkpoint_every), or name a folder on a faster disk with --out"
+    is_slow = fsync_s > SLOW_FSYNC_S or rate < SLOW_BYTES_PER_S
+    return judged("storage", "speed", seen, numbers, (is_slow, "warning", to_do))
 
 
 def shared_memory(path: Path = SHARED_MEMORY) -> list[Finding]:
@@ -123,10 +106,8 @@ def shared_memory(path: Path = SHARED_MEMORY) -> list[Finding]:
         return []
     size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
     seen, numbers = f"{path}: {si(free, 'B')} free of {si(size, 'B')}", {"free_bytes": free, "bytes": size}
-    if free < LEAST_SHARED_BYTES:
-        to_do = f"mount -o remount,size=2G {path}; in a container start it with --shm-size=2g or --ipc=host"
-        return [Finding("memory", "shared memory", seen, "warning", to_do, numbers)]
-    return [Finding("memory", "shared memory", seen, numbers=numbers)]
+    to_do = f"mount -o remount,size=2G {path}; in a container start it with --shm-size=2g or --ipc=host"
+    return [judged("memory", "shared memory", seen, numbers, (free < LEAST_SHARED_BYTES, "warning", to_do))]
 
 
 def memory(need_bytes: int | None, ranks: int) -> Finding:
@@ -137,10 +118,12 @@ def memory(need_bytes: int | None, ranks: int) -> Finding:
     need = None if need_bytes is None else need_bytes * ranks
     each = "" if ranks == 1 else f" ({ranks} ranks of {si(need_bytes or 0, 'B')})"
     of = "" if need is None else f", {si(need, 'B')} needed{each}"
-    seen, numbers = f"{si(free, 'B')} of RAM free{of}", {"free_bytes": free, "need_bytes": need}
     to_do = "make training.batch smaller, or raise training.accumulation; end other processes"
-    if need is not None and need > free:
-        return Finding("memory", "memory", seen, "obstacle", to_do, numbers)
-    if free < max(LEAST_FREE_MEMORY_BYTES, 1.25 * (need or 0)):
-        return Finding("memory", "memory", seen, "warning", to_do, numbers)
-    return Finding("memory", "memory", seen, numbers=numbers)
+    return judged(
+        "memory",
+        "memory",
+        f"{si(free, 'B')} of RAM free{of}",
+        {"free_bytes": free, "need_bytes": need},
+        (need is not None and need > free, "obstacle", to_do),
+        (free < max(LEAST_FREE_MEMORY_BYTES, 1.25 * (need or 0)), "warning", to_do),
+    )
