@@ -25,7 +25,7 @@ from chronograd.doctor import hosts as doctor_hosts
 from chronograd.doctor import job as doctor_job
 from chronograd.doctor import software as doctor_software
 from chronograd.doctor.finding import Finding
-from chronograd.doctor.process import Checks
+from chronograd.doctor.process import asked
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
 from chronograd.launch.hosts import Host
@@ -336,7 +336,7 @@ def test_what_nvidia_smi_prints_is_read(tmp_path: Path, monkeypatch: pytest.Monk
 
 def look(path: Path, need_bytes: int | None = None, removed_s: float = 5.0) -> list[Finding]:
     started = time.monotonic()
-    with Checks({"of": "folder", "path": str(path)}) as checks:
+    with asked({"of": "folder", "path": str(path)}) as checks:
         found = storage.run_directory(checks, path, need_bytes, started)
         checks.tell({"end": True})
         checks.wait("removed", time.monotonic() + removed_s)
@@ -470,10 +470,10 @@ def test_another_nccl_than_the_one_installed(tmp_path: Path, monkeypatch: pytest
 
 def test_a_check_that_hangs_or_dies_is_left() -> None:
     started = time.monotonic()
-    with Checks({}, ("sleep", "60")) as checks:
+    with asked({}, ("sleep", "60")) as checks:
         assert checks.wait("said", started + 0.3) is None
         assert checks.why_ended == ""
-    with Checks({}, (sys.executable, "-c", "raise SystemExit('no such thing')")) as checks:
+    with asked({}, (sys.executable, "-c", "raise SystemExit('no such thing')")) as checks:
         assert checks.wait("said", started + 20) is None
         assert checks.why_ended == "no such thing"
     assert time.monotonic() - started < 15
@@ -552,11 +552,11 @@ def test_clocks_that_are_apart() -> None:
 
 
 def test_hosts_with_other_versions() -> None:
-    def asked(name: str, torch: str) -> doctor_hosts.Asked:
+    def host_with(name: str, torch: str) -> doctor_hosts.Asked:
         facts = {"cores": 8, "gpus": [{"name": "Tesla T4"}] * 2, "versions": {"python": "3.12.1", "torch": torch}}
         return doctor_hosts.Asked(Host(name, "10.0.0.1", "eth0", ("ssh", name)), None, facts)  # type: ignore[arg-type]
 
-    found = doctor_hosts._facts([asked("a", "2.14.1"), asked("b", "2.13.0")])
+    found = doctor_hosts._facts([host_with("a", "2.14.1"), host_with("b", "2.13.0")])
     assert "8 cores, 2 × Tesla T4" in found[0].seen
     row = only(found, "warning")
     assert row.what == "torch differs"
@@ -565,7 +565,7 @@ def test_hosts_with_other_versions() -> None:
 
 def test_a_host_on_which_nothing_starts() -> None:
     host = Host("b", "10.0.0.2", "eth0", ("ssh", "b"))
-    with Checks({}, (sys.executable, "-c", "raise SystemExit('env: python: No such file')")) as checks:
+    with asked({}, (sys.executable, "-c", "raise SystemExit('env: python: No such file')")) as checks:
         checks.wait("facts", time.monotonic() + 20)
         row = doctor_hosts._silent(host, checks)
     assert row.seen == "env: python: No such file"

@@ -9,6 +9,7 @@ from typing import Any
 from chronograd.answer import Answer, Section, Table
 from chronograd.calibrate import links, machine
 from chronograd.calibrate.tables import validate as validate_table
+from chronograd.calibrate.workers import Progress
 from chronograd.figure import Figure, Lines, Series
 from chronograd.fit.tables import Table as Throughputs
 from chronograd.hardware import catalog
@@ -24,7 +25,7 @@ def calibrate(
     precisions: Sequence[str] = ("fp32",),
     *,
     out: Path | None = None,
-    progress: machine.Progress = lambda share, text: None,
+    progress: Progress = lambda share, text: None,
 ) -> Answer:
     """Measure this machine, keep it as the device `local` and, of a CPU, its loopback link.
 
@@ -77,7 +78,7 @@ def calibrate_links(
     seconds_each: float = 0.4,
     hosts: str | None = None,
     name: str = links.LOOPBACK,
-    progress: machine.Progress = lambda share, text: None,
+    progress: Progress = lambda share, text: None,
 ) -> Answer:
     """Time collectives between processes, and keep what was fitted to the all-reduces as a link.
 
@@ -105,7 +106,7 @@ def calibrate_links(
         title="Links of this machine" if hosts is None else f"Link {name}",
         sections=[_fits_section(fits, saved), _timed_section(rows)],
         data={
-            "rows": [row.row() for row in rows],
+            "rows": [vars(row) for row in rows],
             "fits": [vars(fit) for fit in fits],
             "link": None if link is None else link.model_dump(mode="json"),
         },
@@ -149,7 +150,7 @@ def _timed_section(rows: Sequence[links.Timed]) -> Section:
         f"over {fastest.world} processes.",
         figure=Figure([Lines("bytes", "seconds", series, log_x=True, log_y=True)]),
         table=Table(
-            ("collective", "processes", "size", "time", "middle 80 %", "n", "algbw", "busbw"),
+            ("collective", "processes", "size", "time", "80 % interval", "n", "algbw", "busbw"),
             [
                 (row.collective, str(row.world), si(row.bytes, "B"), seconds(row.seconds),
                  f"{seconds(row.low)} … {seconds(row.high)}", str(row.n), si(row.algbw, "B/s"), si(row.busbw, "B/s"))
@@ -160,18 +161,9 @@ def _timed_section(rows: Sequence[links.Timed]) -> Section:
     )  # fmt: skip
 
 
-def validate(
-    table: Throughputs,
-    device: Device,
-    *,
-    calibrate: int = 25,
-    seed: int = 0,
-    prior: str = "relatives",
-    limit: int | None = None,
-    progress: machine.Progress = lambda share, text: None,
-) -> Answer:
-    """How well a table of throughputs is predicted from a few of its rows. Arguments and errors as `tables.validate`."""
-    scores = validate_table(table, device, calibrate=calibrate, seed=seed, prior=prior, limit=limit, progress=progress)
+def validate(table: Throughputs, device: Device, **options: Any) -> Answer:
+    """How well a table of throughputs is predicted from a few of its rows. Options and errors as of `tables.validate`."""
+    scores = validate_table(table, device, **options)
     names = ("mape", "median_ape", "p90_ape", "worst", "coverage80")
     header = ("mean error", "median", "90 % are below", "worst", "80 % interval covers")
     families = sorted(scores["families"].items(), key=lambda item: -item[1]["n"])[:MOST_FAMILIES]
@@ -182,7 +174,7 @@ def validate(
             takeaway=f"Predicted times are off by {percent(scores['mape'])} on average and {percent(scores['median_ape'])} in "
             "the median.",
             lines=[
-                f"fitted to {calibrate} rows of seed {seed}, starting from {scores['prior']}; {scores['n']} others predicted"
+                f"fitted to {len(scores['calibrated_on'])} rows of seed {scores['seed']}, starting from {scores['prior']}; {scores['n']} others predicted"
             ],
             table=Table(header, [[percent(scores[name]) for name in names]], set(range(5))),
             caption="Errors are of the predicted time, as shares of the measured one.",

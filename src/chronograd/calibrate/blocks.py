@@ -26,6 +26,37 @@ class Block:
     batch: int
 
 
+def _conv_norm(
+    cin: int, cout: int, kernel: int = 1, stride: int = 1, groups: int = 1, act: type[nn.Module] | None = nn.ReLU
+) -> list[nn.Module]:
+    """A convolution, batch norm and an activation; None for none."""
+    conv = nn.Conv2d(cin, cout, kernel, stride, kernel // 2, groups=groups, bias=False)
+    return [conv, nn.BatchNorm2d(cout), *([act()] if act else [])]
+
+
+class _Skip(nn.Module):
+    """What some layers make of their input, added to it, and an activation."""
+
+    def __init__(self, *layers: nn.Module, act: type[nn.Module] = nn.Identity) -> None:
+        super().__init__()
+        self.layers, self.act = nn.Sequential(*layers), act()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.act(x + self.layers(x))
+        return out
+
+
+class _Beside(nn.Module):
+    """What some layers make of their input, as channels beside it."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, self.layers(x)], 1)
+
+
 class _Attention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -38,30 +69,6 @@ class _Attention(nn.Module):
         q, k, v = self.qkv(x).view(b, t, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
         out: torch.Tensor = self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, t, c))
         return out
-
-
-class _Mlp(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.down(F.gelu(self.up(self.norm(x))))
-        return x + y
-
-
-class _Residual(nn.Module):
-    """Two convolutions with batch norm and an addition, as in a ResNet."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.a, self.b = (nn.Conv2d(channels, channels, 3, padding=1, bias=False) for _ in range(2))
-        self.n, self.m = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.relu(x + self.m(self.b(F.relu(self.n(self.a(x))))))
 
 
 class _Gate(nn.Module):
@@ -88,76 +95,16 @@ class _Scores(nn.Module):
         return (x @ x.transpose(1, 2)).softmax(-1) @ x
 
 
-class _InvertedResidual(nn.Module):
-    """Expansion, depthwise convolution, squeeze and excitation, projection, as in mobile networks."""
-
-    def __init__(self, channels: int, inner: int, kernel: int, has_gate: bool, activation: type[nn.Module]) -> None:
-        super().__init__()
-        steps = [
-            nn.Conv2d(channels, inner, 1, bias=False),
-            nn.BatchNorm2d(inner),
-            activation(),
-            nn.Conv2d(inner, inner, kernel, 1, kernel // 2, groups=inner, bias=False),
-            nn.BatchNorm2d(inner),
-            activation(),
-            *([_Gate(inner)] if has_gate else []),
-            nn.Conv2d(inner, channels, 1, bias=False),
-            nn.BatchNorm2d(channels),
-        ]
-        self.steps = nn.Sequential(*steps)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = x + self.steps(x)
-        return y
-
-
-class _Bottleneck(nn.Module):
-    def __init__(self, channels: int, inner: int) -> None:
-        super().__init__()
-        self.steps = nn.Sequential(
-            nn.Conv2d(channels, inner, 1, bias=False),
-            nn.BatchNorm2d(inner),
-            nn.ReLU(),
-            nn.Conv2d(inner, inner, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(inner),
-            nn.ReLU(),
-            nn.Conv2d(inner, channels, 1, bias=False),
-            nn.BatchNorm2d(channels),
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.relu(x + self.steps(x))
-
-
-class _Wide(nn.Module):
-    """A depthwise 7 × 7 convolution and a perceptron with channels last, as in a ConvNeXt."""
+class _ChannelsLast(nn.Module):
+    """A perceptron over the channels of each pixel."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.mix = nn.Conv2d(channels, channels, 7, padding=3, groups=channels)
-        self.mlp = _Mlp(channels)
+        self.mlp = _mlp(channels)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.mlp(self.mix(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-        return x + y
-
-
-class _Dense(nn.Module):
-    """New channels beside the old ones, as in a DenseNet."""
-
-    def __init__(self, channels: int, growth: int) -> None:
-        super().__init__()
-        self.steps = nn.Sequential(
-            nn.BatchNorm2d(channels),
-            nn.ReLU(),
-            nn.Conv2d(channels, 4 * growth, 1, bias=False),
-            nn.BatchNorm2d(4 * growth),
-            nn.ReLU(),
-            nn.Conv2d(4 * growth, growth, 3, 1, 1, bias=False),
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([x, self.steps(x)], 1)
+        out: torch.Tensor = self.mlp(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return out
 
 
 class _Branches(nn.Module):
@@ -180,29 +127,63 @@ class _Shuffle(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         half = channels // 2
-        self.steps = nn.Sequential(
-            nn.Conv2d(half, half, 1, bias=False),
-            nn.BatchNorm2d(half),
-            nn.ReLU(),
-            nn.Conv2d(half, half, 3, 1, 1, groups=half, bias=False),
-            nn.BatchNorm2d(half),
-            nn.Conv2d(half, half, 1, bias=False),
-            nn.BatchNorm2d(half),
-            nn.ReLU(),
-        )
+        depthwise = _conv_norm(half, half, 3, groups=half, act=None)
+        self.layers = nn.Sequential(*_conv_norm(half, half), *depthwise, *_conv_norm(half, half))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         a, b = x.chunk(2, dim=1)
         n, c, h, w = x.shape
-        return torch.cat([a, self.steps(b)], 1).view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
+        return torch.cat([a, self.layers(b)], 1).view(n, 2, c // 2, h, w).transpose(1, 2).reshape(n, c, h, w)
 
 
-def _stem(channels: int, kernel: int) -> Callable[[], nn.Module]:
-    return lambda: nn.Sequential(_conv(3, channels, kernel, 2)(), nn.MaxPool2d(3, 2, 1))
+def _mlp(width: int) -> nn.Module:
+    return _Skip(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
 
-def _encoder(width: int, heads: int) -> Callable[[], nn.Module]:
-    return lambda: nn.Sequential(nn.LayerNorm(width), _Attention(width, heads), _Mlp(width))
+def _residual(channels: int) -> nn.Module:
+    """As in a ResNet."""
+    return _Skip(*_conv_norm(channels, channels, 3), *_conv_norm(channels, channels, 3, act=None), act=nn.ReLU)
+
+
+def _bottleneck(channels: int) -> nn.Module:
+    inner = channels // 4
+    between = _conv_norm(inner, inner, 3)
+    return _Skip(*_conv_norm(channels, inner), *between, *_conv_norm(inner, channels, act=None), act=nn.ReLU)
+
+
+def _inverted(channels: int, inner: int, kernel: int, has_gate: bool, act: type[nn.Module]) -> nn.Module:
+    """Expansion, depthwise convolution, squeeze and excitation, projection, as in mobile networks."""
+    depthwise = _conv_norm(inner, inner, kernel, groups=inner, act=act)
+    gate = [_Gate(inner)] if has_gate else []
+    return _Skip(*_conv_norm(channels, inner, act=act), *depthwise, *gate, *_conv_norm(inner, channels, act=None))
+
+
+def _wide(channels: int) -> nn.Module:
+    """A depthwise 7 × 7 convolution and a perceptron with channels last, as in a ConvNeXt."""
+    return _Skip(nn.Conv2d(channels, channels, 7, padding=3, groups=channels), _ChannelsLast(channels))
+
+
+def _dense(channels: int, growth: int) -> nn.Module:
+    """New channels beside the old ones, as in a DenseNet."""
+    grown = nn.Conv2d(4 * growth, growth, 3, 1, 1, bias=False)
+    return _Beside(nn.BatchNorm2d(channels), nn.ReLU(), *_conv_norm(channels, 4 * growth), grown)
+
+
+def _encoder(width: int, heads: int) -> nn.Module:
+    return nn.Sequential(nn.LayerNorm(width), _Attention(width, heads), _mlp(width))
+
+
+def _stem(channels: int, kernel: int) -> nn.Module:
+    return nn.Sequential(nn.Sequential(*_conv_norm(3, channels, kernel, 2)), nn.MaxPool2d(3, 2, 1))
+
+
+def _repeat(make: Callable[[], nn.Module], times: int) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(*(make() for _ in range(times)))
+
+
+def _conv(*sizes: int) -> Callable[[], nn.Module]:
+    """Of `_conv_norm`."""
+    return lambda: nn.Sequential(*_conv_norm(*sizes))
 
 
 def stages() -> list[Block]:
@@ -214,74 +195,55 @@ def stages() -> list[Block]:
         (80, 240, 14, 2, 3, False, nn.Hardswish), (80, 480, 14, 8, 3, True, nn.SiLU), (112, 672, 14, 2, 5, True, nn.SiLU),
         (160, 960, 7, 2, 5, True, nn.Hardswish), (192, 1152, 7, 8, 5, True, nn.SiLU), (32, 192, 28, 8, 3, False, nn.ReLU6),
     ):  # fmt: skip
-        make: Callable[[], nn.Module] = partial(_InvertedResidual, c, inner, kernel, has_gate, activation)
+        make = partial(_inverted, c, inner, kernel, has_gate, activation)
         found.append(Block(f"inverted-{c}-{inner}-{size}-{batch}", _repeat(make, 2), (c, size, size), batch))
     for c, size, batch in ((256, 56, 1), (512, 28, 2), (1024, 14, 2), (1024, 14, 8), (2048, 7, 4)):
-        make = partial(_Bottleneck, c, c // 4)
-        found.append(Block(f"bottleneck-{c}-{size}-{batch}", _repeat(make, 2), (c, size, size), batch))
+        found.append(
+            Block(f"bottleneck-{c}-{size}-{batch}", _repeat(partial(_bottleneck, c), 2), (c, size, size), batch)
+        )
     for c, size, batch in ((64, 56, 2), (128, 28, 2), (256, 14, 4), (512, 7, 2)):
-        found.append(Block(f"basic-{c}-{size}-{batch}", _repeat(partial(_Residual, c), 2), (c, size, size), batch))
+        found.append(Block(f"basic-{c}-{size}-{batch}", _repeat(partial(_residual, c), 2), (c, size, size), batch))
     for width, tokens, heads, batch in ((192, 197, 3, 2), (384, 49, 6, 4), (384, 197, 6, 1), (64, 400, 2, 2)):
-        found.append(Block(f"encoder-{width}-{tokens}", _repeat(_encoder(width, heads), 2), (tokens, width), batch))
+        found.append(
+            Block(f"encoder-{width}-{tokens}", _repeat(partial(_encoder, width, heads), 2), (tokens, width), batch)
+        )
     for c, size, batch in ((96, 56, 1), (192, 28, 2), (384, 14, 2)):
-        found.append(Block(f"wide-{c}-{size}", _repeat(partial(_Wide, c), 2), (c, size, size), batch))
+        found.append(Block(f"wide-{c}-{size}", _repeat(partial(_wide, c), 2), (c, size, size), batch))
     for c, size, batch in ((128, 56, 1), (256, 28, 2), (640, 7, 4)):
-        found.append(Block(f"dense-{c}-{size}", partial(_Dense, c, 32), (c, size, size), batch))
+        found.append(Block(f"dense-{c}-{size}", partial(_dense, c, 32), (c, size, size), batch))
     for c, inner, size, batch in ((128, 32, 28, 2), (256, 64, 14, 4), (128, 16, 55, 2)):
-        make = partial(_Branches, c, inner)
-        found.append(Block(f"branches-{c}-{size}", _repeat(make, 2), (c, size, size), batch))
+        found.append(Block(f"branches-{c}-{size}", _repeat(partial(_Branches, c, inner), 2), (c, size, size), batch))
     for c, size, batch in ((116, 28, 2), (232, 14, 4), (464, 7, 2)):
         found.append(Block(f"shuffle-{c}-{size}", _repeat(partial(_Shuffle, c), 2), (c, size, size), batch))
     for channels, kernel, batch in ((64, 7, 1), (32, 3, 4)):
-        found.append(Block(f"stem-{channels}-{kernel}", _stem(channels, kernel), (3, 224, 224), batch))
+        found.append(Block(f"stem-{channels}-{kernel}", partial(_stem, channels, kernel), (3, 224, 224), batch))
     return found
-
-
-def _conv(cin: int, cout: int, kernel: int, stride: int = 1, groups: int = 1) -> Callable[[], nn.Module]:
-    def make() -> nn.Module:
-        return nn.Sequential(
-            nn.Conv2d(cin, cout, kernel, stride, kernel // 2, groups=groups, bias=False),
-            nn.BatchNorm2d(cout),
-            nn.ReLU(),
-        )
-
-    return make
-
-
-def _repeat(make: Callable[[], nn.Module], times: int) -> Callable[[], nn.Module]:
-    return lambda: nn.Sequential(*(make() for _ in range(times)))
 
 
 def blocks() -> list[Block]:
     """Every block, in a fixed order: single layers first, then stages."""
     found = []
     for c, size, batch in ((16, 32, 16), (16, 8, 64), (32, 4, 64), (64, 8, 32), (64, 56, 1), (64, 2, 32)):
-        found.append(Block(f"residual-{c}-{size}", partial(_Residual, c), (c, size, size), batch))
+        found.append(Block(f"residual-{c}-{size}", partial(_residual, c), (c, size, size), batch))
     for cin, cout, size, batch, stride in (
         (1, 16, 8, 64, 1), (3, 32, 64, 4, 2), (64, 128, 28, 2, 2), (128, 128, 14, 8, 1), (256, 256, 14, 2, 1), (512, 512, 7, 2, 1),
     ):  # fmt: skip
         found.append(Block(f"conv3x3-{cin}-{cout}-{size}", _conv(cin, cout, 3, stride), (cin, size, size), batch))
     for cin, cout, size, batch in (
-        (64, 256, 28, 2),
-        (256, 64, 28, 2),
-        (32, 16, 16, 32),
-        (512, 1024, 7, 4),
-        (16, 96, 32, 8),
-        (960, 160, 7, 8),
-    ):
+        (64, 256, 28, 2), (256, 64, 28, 2), (32, 16, 16, 32), (512, 1024, 7, 4), (16, 96, 32, 8), (960, 160, 7, 8),
+    ):  # fmt: skip
         found.append(Block(f"conv1x1-{cin}-{cout}-{size}", _conv(cin, cout, 1), (cin, size, size), batch))
     for cin, cout, size, batch, kernel, stride in ((3, 64, 112, 1, 7, 2), (64, 64, 14, 4, 5, 1), (3, 96, 112, 1, 4, 4)):
         found.append(
             Block(f"conv{kernel}x{kernel}-{cin}-{size}", _conv(cin, cout, kernel, stride), (cin, size, size), batch)
         )
     for c, size, batch, kernel in ((96, 28, 4, 3), (32, 56, 4, 3), (384, 14, 4, 3), (192, 14, 4, 7), (480, 7, 8, 5)):
-        make = _conv(c, c, kernel, groups=c)
-        found.append(Block(f"depthwise{kernel}-{c}-{size}", make, (c, size, size), batch))
+        found.append(Block(f"depthwise{kernel}-{c}-{size}", _conv(c, c, kernel, 1, c), (c, size, size), batch))
     for c, size, groups, batch in ((128, 28, 32, 2), (256, 14, 8, 4)):
-        found.append(Block(f"grouped-{c}-{groups}", _conv(c, c, 3, groups=groups), (c, size, size), batch))
+        found.append(Block(f"grouped-{c}-{groups}", _conv(c, c, 3, 1, groups), (c, size, size), batch))
     for width, tokens, heads, batch in ((192, 64, 3, 4), (384, 196, 6, 1), (64, 16, 4, 32)):
         found.append(Block(f"attention-{width}-{tokens}", partial(_Attention, width, heads), (tokens, width), batch))
-        found.append(Block(f"mlp-{width}-{tokens}", partial(_Mlp, width), (tokens, width), batch))
+        found.append(Block(f"mlp-{width}-{tokens}", partial(_mlp, width), (tokens, width), batch))
     for cin, cout, batch in ((512, 512, 64), (2048, 1000, 8), (64, 10, 64), (9216, 1024, 4)):
         found.append(Block(f"linear-{cin}-{cout}", partial(nn.Linear, cin, cout), (cin,), batch))
     for c, size, batch in ((64, 28, 8), (16, 8, 64), (256, 14, 16)):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import re
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 from scipy.optimize import nnls
 from scipy.special import ndtri
 
-from chronograd.calibrate.workers import Seat, run_workers
+from chronograd.calibrate.workers import Progress, Seat, part_of, run_workers
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Link, Source
@@ -40,7 +40,7 @@ _FIT_ERROR = 0.05
 
 @dataclass(frozen=True)
 class Timed:
-    """One collective of one size: median and middle 80 % of its repeats, on the slowest rank each time.
+    """One collective of one size: median and 80 % interval of its repeats, on the slowest rank each time.
 
     Attributes:
         bytes: on each rank: what is reduced or sent; of all_gather what each ends with, of reduce_scatter what each brings.
@@ -57,9 +57,6 @@ class Timed:
     algbw: float
     busbw: float
 
-    def row(self) -> dict[str, str | int | float]:
-        return asdict(self)
-
 
 def measure_step_sigma_log(world: int = 2, seconds: float = 8.0) -> float:
     """Spread of the same work on ranks that begin together, as the standard deviation of its log.
@@ -67,7 +64,7 @@ def measure_step_sigma_log(world: int = 2, seconds: float = 8.0) -> float:
     From how much longer the slowest rank takes: of n normals the largest has its median at z = Φ⁻¹(½^(1/n)), so
     σ = log(median of the largest / median of all) / z.
     """
-    results = _run(world, ("nothing",), [4 * world], seconds, lambda share, name: None)
+    results = _run(world, ("nothing",), [4 * world], seconds)
     seconds_RN = np.array([result["rows"][0]["seconds"] for result in results])
     excess = float(np.median(seconds_RN.max(axis=0)) / np.median(seconds_RN))
     return max(0.0, math.log(excess) / float(ndtri(0.5 ** (1 / world))))
@@ -90,7 +87,7 @@ def measure_links(
     collectives: Sequence[str] = COLLECTIVES,
     message_bytes: Sequence[int] = MESSAGE_BYTES,
     seconds_each: float = 0.4,
-    progress: Callable[[float, str], None] = lambda share, text: None,
+    progress: Progress = lambda share, text: None,
     seats: Sequence[Seat] = (),
 ) -> list[Timed]:
     """Time collectives between processes of this machine, with one thread each.
@@ -106,37 +103,18 @@ def measure_links(
     for name in collectives:
         if name not in COLLECTIVES:
             raise InputError(f"no collective {name!r}", f"use {', '.join(COLLECTIVES)}")
-    found: list[Timed] = []
+    timed: list[Timed] = []
     for i, world in enumerate(worlds):
-
-        def report(share: float, name: str, i: int = i, world: int = world) -> None:
-            progress((i + share) / len(worlds), f"{world} processes: {name}")
-
-        found += _of_world(world, collectives, message_bytes, seconds_each, report, seats)
-    return found
-
-
-def _of_world(
-    world: int,
-    collectives: Sequence[str],
-    message_bytes: Sequence[int],
-    seconds_each: float,
-    report: Callable[[float, str], None],
-    seats: Sequence[Seat] = (),
-) -> list[Timed]:
-    sizes = [size // (4 * world) * 4 * world for size in message_bytes]
-    results = _run(world, collectives, sizes, seconds_each, report, seats)
-    found = []
-    for rows in zip(*(result["rows"] for result in results), strict=True):
-        slowest = np.max([row["seconds"] for row in rows], axis=0)
-        low, middle, high = (float(v) for v in np.quantile(slowest, [0.1, 0.5, 0.9]))
-        name, size = rows[0]["collective"], rows[0]["bytes"]
-        found.append(
-            Timed(
-                name, world, size, middle, low, high, len(slowest), *map(float, bandwidths(name, size, middle, world))
-            )
-        )
-    return found
+        sizes = [size // (4 * world) * 4 * world for size in message_bytes]
+        report = part_of(progress, i, len(worlds), f"{world} processes: ")
+        results = _run(world, collectives, sizes, seconds_each, report, seats)
+        for rows in zip(*(result["rows"] for result in results), strict=True):
+            name, size = rows[0]["collective"], rows[0]["bytes"]
+            slowest = np.max([row["seconds"] for row in rows], axis=0)
+            low, middle, high = (float(v) for v in np.quantile(slowest, [0.1, 0.5, 0.9]))
+            rates = map(float, bandwidths(name, size, middle, world))
+            timed.append(Timed(name, world, size, middle, low, high, len(slowest), *rates))
+    return timed
 
 
 def _run(
@@ -144,7 +122,7 @@ def _run(
     collectives: Sequence[str],
     sizes: Sequence[int],
     seconds_each: float,
-    report: Callable[[float, str], None],
+    report: Progress = lambda share, name: None,
     seats: Sequence[Seat] = (),
 ) -> list[dict[str, Any]]:
     """What each rank timed."""

@@ -5,7 +5,6 @@ REST is in seconds, before each repeat.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -16,6 +15,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from chronograd.calibrate.workers import read, say
 
 _MIN_REPEATS, _MAX_REPEATS, _MAX_RESTED, _WARMUP = 8, 200, 30, 3
 
@@ -78,8 +79,8 @@ def main(argv: list[str]) -> None:
     device = torch.device("cuda", local_rank) if torch.cuda.device_count() >= ranks_here else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    print("ready", flush=True)
-    sys.stdin.readline()
+    say("ready")
+    read()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     library = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(library, init_method=meeting, rank=rank, world_size=world, timeout=timedelta(minutes=5))
@@ -90,9 +91,9 @@ def main(argv: list[str]) -> None:
             if name in names:
                 found = time_collective(call, seconds, device, rest_s)
                 rows.append({"collective": name, "bytes": size, "seconds": found})
-                print(f"progress {name}", flush=True)
+                say("progress", name)
     dist.destroy_process_group()
-    print("result " + json.dumps({"rows": rows}), flush=True)
+    say("result", {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ same formula as any other. Takes about a minute for each way of running.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,7 @@ import torch
 
 from chronograd.calibrate import links
 from chronograd.calibrate.blocks import Block, blocks
-from chronograd.calibrate.workers import run_workers
+from chronograd.calibrate.workers import Progress, part_of, run_workers
 from chronograd.count.tracing import trace
 from chronograd.fit.device import Sample, fit_calibration
 from chronograd.hardware import catalog
@@ -28,10 +28,8 @@ from chronograd.predict.calibration import CLASSES, Calibration, from_datasheet
 from chronograd.predict.compute import UPDATE_PASSES, Work, update_launches
 from chronograd.trace import PHASES, Trace
 
-Progress = Callable[[float, str], None]
 WORKER = "chronograd.calibrate.worker"
 SECONDS_PER_BLOCK = 0.15
-_BLOCK_TIMES = ("forward_s", "backward_s", "inference_s")
 
 
 @dataclass(frozen=True)
@@ -76,12 +74,9 @@ def calibrate(
     measured = []
     for i, (setup, precision) in enumerate(runs):
         what = f"{setup.processes} × {setup.threads} threads" if place == "cpu" else precision
-
-        def report(share: float, name: str, i: int = i, what: str = what) -> None:
-            progress((i + share) / len(runs), f"{what}: {name}")
-
+        report = part_of(progress, i, len(runs), f"{what}: ")
         arguments = [place, str(setup.threads), precision, str(seconds_per_block)]
-        measured.append(_average(run_workers(WORKER, [arguments] * setup.processes, report, len(traces))))
+        measured.append(_mean(run_workers(WORKER, [arguments] * setup.processes, report, len(traces))))
     device = _describe(place, [m["peaks"] for m in measured], [p for _, p in runs])
     settings = [
         _fit(device, place, setup, precision, result, traces, mode)
@@ -111,8 +106,8 @@ def calibrate_once(progress: Progress = lambda share, text: None) -> Device:
         device = catalog.device("local")
         if device.provenance.get("key") == machine_key():
             return device
-    device = save_local(calibrate(progress=lambda share, text: progress(0.9 * share, text)))
-    calibrate_link(progress=lambda share, text: progress(0.9 + 0.1 * share, text))
+    device = save_local(calibrate(progress=part_of(progress, 0, 1 / 0.9)))
+    calibrate_link(progress=part_of(progress, 9, 10))
     return device
 
 
@@ -138,25 +133,14 @@ def machine_key() -> str:
 # -- what workers measured --------------------------------------------------------------------------
 
 
-def _average(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """One result from those of workers that ran at once: the mean of each time and rate."""
+def _mean(results: Sequence[Any]) -> Any:
+    """One result from those of workers that ran at once: the mean of each time and rate; what is no float is the same in all."""
     first = results[0]
-
-    def mean(read: Callable[[dict[str, Any]], float]) -> float:
-        return float(np.mean([read(r) for r in results]))
-
-    return {
-        "peaks": {k: mean(lambda r, k=k: r["peaks"][k]) for k in first["peaks"]},  # type: ignore[misc]
-        "gather_s": mean(lambda r: r["gather_s"]),
-        "updates": [
-            {**row, "seconds": mean(lambda r, i=i: r["updates"][i]["seconds"])}  # type: ignore[misc]
-            for i, row in enumerate(first["updates"])
-        ],
-        "blocks": [
-            {**row, **{k: mean(lambda r, i=i, k=k: r["blocks"][i][k]) for k in _BLOCK_TIMES}}  # type: ignore[misc]
-            for i, row in enumerate(first["blocks"])
-        ],
-    }
+    if isinstance(first, dict):
+        return {name: _mean([result[name] for result in results]) for name in first}
+    if isinstance(first, list):
+        return [_mean(rows) for rows in zip(*results, strict=True)]
+    return float(np.mean(results)) if isinstance(first, float) else first
 
 
 # -- from times to a device -----------------------------------------------------------------------

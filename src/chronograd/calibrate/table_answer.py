@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from chronograd.answer import Answer, Section, Table
-from chronograd.calibrate.tables import Progress, fit_table, join, prior_of
+from chronograd.calibrate.tables import fit_table, join, prior_of
+from chronograd.calibrate.workers import Progress
 from chronograd.fit import tables
 from chronograd.fit.tables import shuffled
 from chronograd.hardware import catalog

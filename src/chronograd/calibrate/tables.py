@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from chronograd.calibrate.workers import Progress
 from chronograd.count.network import cached_trace
 from chronograd.errors import ChronogradError, InputError
 from chronograd.fit.device import Sample, fit_calibration
@@ -26,7 +27,6 @@ from chronograd.record import Z80
 _PARAMS_TOLERANCE, _PARAMS_ROUNDING_M = 0.01, 0.006
 # Where weights were ported from; not part of the architecture's name.
 _PORTED = frozenset(("tf", "gluon", "legacy", "tv", "ig", "ssl", "swsl"))
-Progress = Callable[[float, str], None]
 
 
 @dataclass(frozen=True)

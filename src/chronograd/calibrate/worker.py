@@ -8,7 +8,6 @@ and waits for a line on its standard input before it begins.
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 
 from chronograd.calibrate.blocks import Block, blocks
+from chronograd.calibrate.workers import read, say
 
 GPU_FACTOR = 16
 # Written between repeats: twice the last cache of most processors.
@@ -162,8 +162,8 @@ def _cold_median(run: Callable[[], Any], device: torch.device, repeats: int = 25
 
 def main(argv: list[str]) -> None:
     place, threads, precision, seconds = argv
-    print("ready", flush=True)
-    sys.stdin.readline()
+    say("ready")
+    read()
     device = torch.device(place)
     torch.set_num_threads(int(threads))
     result: dict[str, Any] = {
@@ -174,8 +174,8 @@ def main(argv: list[str]) -> None:
     }
     for block in blocks():
         result["blocks"].append(time_block(block, device, precision, float(seconds)))
-        print(f"progress {block.name}", flush=True)
-    print("result " + json.dumps(result), flush=True)
+        say("progress", block.name)
+    say("result", result)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from chronograd.calibrate.workers import Worker
 from chronograd.doctor import cores, devices, software, storage
 from chronograd.doctor import hosts as doctor_hosts
 from chronograd.doctor import job as doctor_job
 from chronograd.doctor.finding import Finding, late
-from chronograd.doctor.process import Checks
 from chronograd.job import Job
 from chronograd.units import seconds, si
 
@@ -20,7 +20,7 @@ BUILD_S, REST_S = 30.0, 20.0
 MARK_S = 2.0
 
 
-def check(machine: Checks, folder: Checks, job: Job | None, hosts: str, out: Path, started: float) -> list[Finding]:
+def check(machine: Worker, folder: Worker, job: Job | None, hosts: str, out: Path, started: float) -> list[Finding]:
     """All but what is said when the two processes have ended; see `doctor.examine`."""
     found = _looked_at_here(job, hosts)
     driver, driver_cuda = devices.listed()
@@ -59,7 +59,7 @@ def ranks_here(job: Job | None, hosts: str) -> int:
 
 
 def _of_torch(
-    machine: Checks, build: dict[str, Any] | None, job: Job | None, driver: list[dict[str, str]], driver_cuda: str
+    machine: Worker, build: dict[str, Any] | None, job: Job | None, driver: list[dict[str, str]], driver_cuda: str
 ) -> tuple[list[Finding], dict[str, Any]]:
     """Findings of the process with PyTorch, and the bytes that a job needs, as far as it came in time."""
     if build is None or "error" in build:

@@ -1,6 +1,6 @@
 """What a machine can do before a run: everything that is looked at, in about five seconds.
 
-Whatever could hang or crash runs in processes with a deadline (`doctor_process`); what is not done in time is said so.
+Whatever could hang or crash runs in processes with a deadline (`doctor.process`); what is not done in time is said so.
 PyTorch is imported in one of them while the rest is looked at here. With hosts and with a job it takes longer.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from chronograd.doctor import cores
 from chronograd.doctor.finding import Finding
-from chronograd.doctor.process import Checks
+from chronograd.doctor.process import asked
 
 if TYPE_CHECKING:
     from chronograd.job import Job
@@ -32,7 +32,7 @@ def examine(job: Job | None = None, hosts: str = "", out: str = "runs") -> list[
     Raises: InputError for hosts that cannot be read.
     """
     started, load = time.monotonic(), cores.Load()
-    with Checks(_about(job, hosts)) as machine, Checks({"of": "folder", "path": out}) as folder:
+    with asked(_about(job, hosts)) as machine, asked({"of": "folder", "path": out}) as folder:
         from chronograd.doctor.checks import check  # takes a second, in which PyTorch is imported elsewhere
 
         found = check(machine, folder, job, hosts, Path(out), started)

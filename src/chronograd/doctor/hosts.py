@@ -10,8 +10,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from chronograd.calibrate.workers import Worker
 from chronograd.doctor.finding import Finding, judged, late
-from chronograd.doctor.process import WORKER, Checks
+from chronograd.doctor.process import WORKER
+from chronograd.doctor.process import asked as ask_process
 from chronograd.errors import ChronogradError, InputError
 from chronograd.launch import hosts as launcher
 from chronograd.launch.hosts import Host
@@ -31,7 +33,7 @@ class Asked:
     """A host that could be entered, and what its process says."""
 
     host: Host
-    checks: Checks
+    checks: Worker
     facts: Mapping[str, Any]
 
 
@@ -54,7 +56,7 @@ def check(text: str, mark: str | None, run_directory: str, num_ranks: int | None
         for rank, host in enumerate(entered):
             about = {"of": "host", "rank": rank, "world": len(entered), "mark": mark}
             about |= {"address": host.address, "interface": host.interface}
-            checks = stack.enter_context(Checks(about, host.command(WORKER, {})))
+            checks = stack.enter_context(ask_process(about, host.command(WORKER, {})))
             facts = checks.wait("facts", started + FACTS_S)
             if facts is None:
                 found.append(_silent(host, checks))
@@ -101,7 +103,7 @@ def _ask(name: str, answer: Future[Host]) -> None:
         answer.set_exception(error)
 
 
-def _silent(host: Host, checks: Checks) -> Finding:
+def _silent(host: Host, checks: Worker) -> Finding:
     seen = checks.why_ended or f"{WORKER[0]} does not answer there in {FACTS_S:.0f} s"
     to_do = (
         f"see that {WORKER[0]} has chronograd on that host, at the same path, and that {host.address} is its address"

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from chronograd.calibrate.workers import Worker
 from chronograd.doctor.cores import free_memory_bytes
 from chronograd.doctor.finding import Finding, judged, late
-from chronograd.doctor.process import Checks
 from chronograd.train.checkpoint_folder import KEEP
 from chronograd.units import seconds, si
 
@@ -34,7 +34,7 @@ _PASSING = {
 }
 
 
-def run_directory(checks: Checks, path: Path, need_bytes: int | None, started: float) -> list[Finding]:
+def run_directory(checks: Worker, path: Path, need_bytes: int | None, started: float) -> list[Finding]:
     """What a process found of a folder, against what a job's checkpoints take (None if that is not known)."""
     until = started + DEADLINE_S
     what, elsewhere = f"run directory {path}", "name another folder with --out"

@@ -1,17 +1,17 @@
-"""The process that `doctor` asks (see `doctor_process`): of this machine, of a folder, or as one of several hosts."""
+"""The process that `doctor` asks (see `doctor.process`): of this machine, of a folder, or as one of several hosts."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
+
+from chronograd.calibrate.workers import read, say
 
 # It ends by itself where nobody ends it: on another host, or when who asked was killed.
 LIFETIME_S = 300
@@ -22,20 +22,6 @@ def main() -> None:
     signal.alarm(LIFETIME_S)
     asked = read()
     {"machine": machine, "folder": folder, "host": host}[asked["of"]](asked)
-
-
-def read() -> dict[str, Any]:
-    """The next line. Ends the process when there is none: who asked is gone."""
-    line = sys.stdin.readline()
-    if not line:
-        sys.exit(0)
-    found: dict[str, Any] = json.loads(line)
-    return found
-
-
-def say(stage: str, data: Any) -> None:
-    sys.stdout.write(f"{stage} {json.dumps(data)}\n")
-    sys.stdout.flush()
 
 
 # -- this machine ----------------------------------------------------------------------------------------
