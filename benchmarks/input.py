@@ -38,8 +38,8 @@ from chronograd.data.datasets import Dataset
 from chronograd.errors import RunError
 from chronograd.job import Augmentation
 from chronograd.measure import environment
+from chronograd.measure.result import Timing
 from chronograd.measure.steps import time_steps
-from chronograd.measure.timing import Timing
 from chronograd.train.inputs import ImageInput
 from chronograd.train.order import SampleOrder
 from chronograd.train.rank_context import RankContext

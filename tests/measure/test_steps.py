@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from chronograd.measure.result import Method, achieved_flops, step_quantities
+from chronograd.measure.result import Method, Timing, achieved_flops, step_quantities
 from chronograd.measure.steps import time_steps
-from chronograd.measure.timing import Timing
 
 METHOD = Method("step clock", "part clock")
 

@@ -1,13 +1,56 @@
-"""Peak memory of one process, on CUDA and on the CPU."""
+"""Peak memory of one process, on CUDA and on the CPU. Imports torch only where it is measured."""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from torch.profiler import ProfilerActivity, profile
+import psutil
 
-from chronograd.measure.resident import PeakResident
+if TYPE_CHECKING:
+    import torch
+
+_STATUS = Path("/proc/self/status")
+
+
+class PeakResident:
+    """Peak resident memory after `__init__` less what was resident then; so it also holds what libraries load on first use.
+
+    `source` says how it was read.
+    """
+
+    def __init__(self) -> None:
+        self._start_bytes: int = psutil.Process().memory_info().rss
+        what = "peak resident memory" if _forget_peak() else "peak resident memory of the process's life"
+        self.source = f"{what} less what was resident at the start"
+
+    def peak_bytes(self) -> int:
+        return max(0, _peak_resident_bytes() - self._start_bytes)
+
+
+def _forget_peak() -> bool:
+    """Ask Linux to forget the peak so far. Other systems remember it for the life of the process."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _peak_resident_bytes() -> int:
+    try:
+        found = re.search(r"VmHWM:\s*(\d+) kB", _STATUS.read_text())
+    except OSError:
+        found = None
+    if found:
+        return int(found[1]) * 1024
+    import resource  # not on Windows
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit
 
 
 class PeakMemory:
@@ -20,6 +63,8 @@ class PeakMemory:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         if device.type == "cuda":
+            import torch
+
             torch.cuda.reset_peak_memory_stats(device)
             self.source = "torch.cuda.max_memory_allocated"
             return
@@ -28,6 +73,8 @@ class PeakMemory:
 
     def peak_bytes(self) -> int:
         if self._device.type == "cuda":
+            import torch
+
             return int(torch.cuda.max_memory_allocated(self._device))
         return self._resident.peak_bytes()
 
@@ -39,6 +86,8 @@ def cpu_tensor_peak_bytes(run: Callable[[], object], held: Iterable[torch.Tensor
     storage once. Left out: what is neither in `held` nor allocated by `run`, such as the buckets of a data-parallel
     wrapper; memory that libraries take past the allocator.
     """
+    from torch.profiler import ProfilerActivity, profile
+
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         run()
     events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]

@@ -27,9 +27,6 @@ _GPU_VARIABLES = (
 _has_started = False
 
 
-_has_started = False
-
-
 def at_start() -> dict[str, Any]:
     """`time`: now, seconds since 1970. `process_time`: when this process began. `cores`, `host`, `gpus_given`.
 

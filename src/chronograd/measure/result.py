@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.record import INTERVAL, OWN_PARTS, STEP_PARTS, Quantity
+from chronograd.record import INTERVAL, OWN_PARTS, STEP_PARTS, WARMUP, Quantity
 from chronograd.rundir import RunDir
 
 Line = dict[str, Any]
@@ -16,6 +16,19 @@ NOT_MEASURED = {
     "communication_overlapped_s": "hidden behind backward; only the exposed part is timed, the rest needs a profiler",
     "mfu": "needs the FLOPs of a step and the peak of the device",
 }
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long to time steps: after `warmup` of them `num_steps`, or as many as fit in `seconds`."""
+
+    warmup: int = WARMUP
+    num_steps: int = 30
+    seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.warmup < 1 or self.num_steps < 1 or not self.seconds > 0:
+            raise ValueError(f"at least one step of warm-up and one timed step, and some seconds; got {self}")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@
 Time between two steps is input time; `pause` takes time out of the clock. Parts are optional. On CUDA each
 step ends with one synchronisation, and parts are timed by events, without any.
 
-The first step is also used to look what the loop works with (chronograd.measure.in_use): how many samples its DataLoader
+The first step is also used to look what the loop works with (chronograd.measure.instrumentation): how many samples its DataLoader
 has and whether they are shared out, and the network, whose gradients tell on the CPU how long a rank waits for the others:
 that wait is then no part of backward. Averaging by calls of torch.distributed, or a part marked `communication`, is known
 for what it is, too. At the end a copy of the network runs a few times more, for `chronograd explain` (`what_if=False` leaves
@@ -43,7 +43,7 @@ from chronograd.rundir import RunDir
 if TYPE_CHECKING:
     import torch
 
-    from chronograd.measure.watched import Watched
+    from chronograd.measure.instrumentation import LoopInstrumentation
 
 PathLike = str | os.PathLike[str]
 WAIT_FOR_RANK_0_S = 60.0
@@ -51,63 +51,50 @@ WAIT_FOR_RANK_0_S = 60.0
 PARTS = {name.removesuffix("_s"): name for name in OWN_PARTS} | {"communication": "exchange_wait_s"}
 
 
-def record(
-    path: PathLike | None = None,
-    *,
-    batch: int | None = None,
-    device: torch.device | str = "cpu",
-    job: Job | PathLike | None = None,
-    title: str = "",
-    warmup: int = WARMUP,
-    flops_per_step: float | None = None,
-    what_if: bool = True,
-) -> LoopRecorder:
+class LoopRecorder:
     """A context around a training loop that writes a run directory and its record, even when the loop raises.
 
-    Args:
-        path: the run directory, which must not hold a run yet; by default a new one in `runs`.
-        batch: samples per step over all ranks, for the throughput; the job's by default.
-        device: where the network is.
-        job: the job, or its file, if there is one.
-        warmup: first steps that are written and left out of the quantities.
-        flops_per_step: matrix FLOPs of one step of one rank.
-        what_if: after the loop, time a copy of the network with fewer threads and with a larger batch.
-
     Under torchrun (RANK and WORLD_SIZE are set) every rank records into the same directory, which rank 0
-    makes; give `path`. Raises InputError, RunError when entered.
+    makes; give `path`. `run` is the run directory, once entered. Raises InputError, RunError when entered.
     """
-    read = job if job is None or not isinstance(job, (str, os.PathLike)) else jobs.load(Path(job))
-    if batch is None and read is not None:
-        batch = read.training.batch
-    return LoopRecorder(path, batch, str(device), read, title, warmup, flops_per_step, what_if)
-
-
-class LoopRecorder:
-    """Records the steps of a loop; made by `record`. `run` is the run directory, once entered."""
 
     run: RunDir
 
     def __init__(
         self,
-        path: PathLike | None,
-        batch: int | None,
-        device: str,
-        job: Job | None,
-        title: str,
-        warmup: int,
-        flops_per_step: float | None,
-        what_if: bool,
+        path: PathLike | None = None,
+        *,
+        batch: int | None = None,
+        device: torch.device | str = "cpu",
+        job: Job | PathLike | None = None,
+        title: str = "",
+        warmup: int = WARMUP,
+        flops_per_step: float | None = None,
+        what_if: bool = True,
     ) -> None:
+        """
+        Args:
+            path: the run directory, which must not hold a run yet; by default a new one in `runs`.
+            batch: samples per step over all ranks, for the throughput; the job's by default.
+            device: where the network is.
+            job: the job, or its file, if there is one.
+            warmup: first steps that are written and left out of the quantities.
+            flops_per_step: matrix FLOPs of one step of one rank.
+            what_if: after the loop, time a copy of the network with fewer threads and with a larger batch.
+        """
+        self._job = jobs.load(Path(job)) if isinstance(job, (str, os.PathLike)) else job
+        if batch is None and self._job is not None:
+            batch = self._job.training.batch
         if batch is not None and batch < 1:
             raise InputError(f"batch is {batch}; it is the number of samples per step", "give 1 or more")
-        self._path, self._batch, self._device_name, self._job = path, batch, device, job
-        self._title, self._warmup, self._flops, self._what_if = title, warmup, flops_per_step, what_if
+        self._path, self._batch, self._device_name = path, batch, str(device)
+        self._title, self._warmup, self._flops, self._has_ablations = title, warmup, flops_per_step, what_if
         self._rank, self._world_size = (int(os.environ.get(n, d)) for n, d in (("RANK", "0"), ("WORLD_SIZE", "1")))
         self._num_steps = 0
         self._input_s = self._since = 0.0
         self._parts: dict[str, list[Callable[[], float]]] | None = None
         self._open_part = ""
-        self._watched: Watched | None = None
+        self._loop: LoopInstrumentation | None = None
 
     def __enter__(self) -> Self:
         import torch
@@ -127,9 +114,9 @@ class LoopRecorder:
             **process.at_start(),
         )
         self._memory = PeakMemory(self._device)
-        from chronograd.measure.watched import Watched  # imports torch
+        from chronograd.measure.instrumentation import LoopInstrumentation  # imports torch
 
-        self._watched = Watched(self._device)
+        self._loop = LoopInstrumentation(self._device)
         self._since = self._now()
         return self
 
@@ -139,10 +126,10 @@ class LoopRecorder:
         peak, source = self._memory.peak_bytes(), self._memory.source
         self._lines.write(event="memory", step=self._num_steps, memory_peak_bytes=peak, source=source)
         self._lines.write(event="end", step=self._num_steps, **process.at_end())
-        assert self._watched is not None
-        self._watched.leave()
-        if self._what_if and error is None:
-            self._watched.write_what_if(self._lines.write)
+        assert self._loop is not None
+        self._loop.leave()
+        if self._has_ablations and error is None:
+            self._loop.write_ablations(self._lines.write)
         self._lines.close()
         if self._rank == 0:
             self.run.save_record(self._record("" if error is None else f"{type(error).__name__}: {error}"))
@@ -152,19 +139,19 @@ class LoopRecorder:
         """One training step. A step that raises is not written."""
         if self._parts is not None:
             raise InputError("rec.step() within rec.step()", "end one step before the next begins")
-        assert self._watched is not None
+        assert self._loop is not None
         if self._num_steps == 0:
             self._lines.write(event="ready", step=0, **process.at_first_step())
         start = time.perf_counter()
         input_s = self._input_s + start - self._since
         self._parts = {}
-        self._watched.begin_step()
+        self._loop.begin_step()
         try:
             yield
             end = self._now()
             parts = {PARTS[name]: sum(read() for read in reads) for name, reads in self._parts.items()}
             parts["input_s"] = parts.get("input_s", 0.0) + input_s
-            waited_s = self._watched.waited_s()
+            waited_s = self._loop.waited_s()
             if waited_s is not None:
                 parts.setdefault("exchange_wait_s", waited_s)
         finally:
@@ -174,7 +161,7 @@ class LoopRecorder:
         mode = "warmup" if self._num_steps <= self._warmup else "parts"
         self._lines.write(step=self._num_steps, mode=mode, step_time_s=input_s + end - start, **parts)
         if self._num_steps == 1:
-            self._lines.write(event="work", step=0, **self._watched.look())
+            self._lines.write(event="work", step=0, **self._loop.look())
         self._since = time.perf_counter()
 
     @contextmanager
@@ -282,4 +269,6 @@ def _is_new_run(path: Path) -> bool:
     return made.exists() and time.time() - made.stat().st_mtime < WAIT_FOR_RANK_0_S
 
 
+# What `chronograd.record` makes.
+record = LoopRecorder
 _METHOD = "a loop of the user's own; time between steps is input, pauses are left out"

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from chronograd.job import Communication, Job
-from chronograd.measure.waits import GradientClock
+from chronograd.measure.steps import GradientClock
 from chronograd.train.rank_context import Communicator, RankContext
 from chronograd.train.watchdog import GRADIENTS, WATCHDOG
 

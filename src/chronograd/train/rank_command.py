@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from chronograd.errors import ChronogradError, JobError
 from chronograd.job import Job
-from chronograd.measure.timing import Timing
+from chronograd.measure.result import Timing
 from chronograd.rundir import RunDir
 from chronograd.train import parent
 

@@ -17,10 +17,10 @@ import torch
 from chronograd.data import datasets
 from chronograd.job import Job
 from chronograd.measure import environment, process, result
-from chronograd.measure.in_use import parameter_bytes
+from chronograd.measure.ablations import write_ablations
+from chronograd.measure.instrumentation import parameter_bytes
 from chronograd.measure.memory import PeakMemory, cpu_tensor_peak_bytes
 from chronograd.measure.steps import time_epochs, time_steps
-from chronograd.measure.what_if import write_what_if
 from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir, StepWriter
 from chronograd.train import order
@@ -124,7 +124,7 @@ def _write_what_if(step: TrainingStep, place: RankContext, lines: StepWriter) ->
     place.exchange.wait(place)
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", place.world_size))
     with step.no_sync() or contextlib.nullcontext():
-        write_what_if(step.again, place.device, ranks_here, lines.write)
+        write_ablations(step.again, place.device, ranks_here, lines.write)
 
 
 def _trained_params(step: TrainingStep) -> Quantity:

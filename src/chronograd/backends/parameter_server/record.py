@@ -9,7 +9,7 @@ from typing import Any
 from chronograd.data.datasets import Dataset
 from chronograd.job import Job
 from chronograd.measure import environment, result
-from chronograd.measure.timing import Timing
+from chronograd.measure.result import Timing
 from chronograd.record import STEP_PARTS, Curve, Quantity, Record
 from chronograd.rundir import RunDir
 from chronograd.train.result import WITHOUT_WARMUP, header, settled, training_record

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from chronograd.backends.tensorflow.step import TensorFlowStep
 from chronograd.measure import process
-from chronograd.measure.timing import Timing
+from chronograd.measure.result import Timing
 
 T = TypeVar("T")
 METHOD = (

@@ -18,7 +18,7 @@ from chronograd.backends.tensorflow.timing import METHOD, time_steps
 from chronograd.errors import JobError
 from chronograd.job import Job
 from chronograd.measure import process, result
-from chronograd.measure.resident import PeakResident
+from chronograd.measure.memory import PeakResident
 from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir, StepWriter
 from chronograd.train.checkpoint_folder import Progress

@@ -1,4 +1,4 @@
-"""Two experiments at the end of a run, outside its clock: what would fewer threads do, and a larger batch?
+"""Ablations at the end of a run, outside its clock: the last batch with fewer threads, and a larger batch.
 
 Both run forward and backward of the last batch, without exchange or update, on every rank at once. Threads are tried
 only where ranks have more than there are cores; a batch four times as large only where a step is short.
@@ -23,7 +23,9 @@ ROUNDS, BUDGET_S = 8, 3.0
 LONGEST_S = 0.5
 
 
-def write_what_if(work: Work, device: torch.device, ranks_here: int, write: Callable[..., None], step: int = 0) -> None:
+def write_ablations(
+    work: Work, device: torch.device, ranks_here: int, write: Callable[..., None], step: int = 0
+) -> None:
     """Run what applies, and write an event `what_if_threads` or `what_if_batch` for each. What fails is not written.
 
     `what_if_threads` has `threads, seconds, fair_threads, fair_seconds`; `what_if_batch` has `times, seconds, larger_seconds`,

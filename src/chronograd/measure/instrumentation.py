@@ -1,4 +1,5 @@
-"""What a loop of the user's own is seen to do beside its marked parts: waiting for other ranks, and with which network.
+"""Instrumentation of a loop of the user's own: its network and loader, discovered among the objects of the process, and how
+long it waits for other ranks. Nobody has to hand anything over.
 
 Waiting is known on the CPU where DistributedDataParallel averages gradients, from the last gradient to the end of backward;
 and for calls of torch.distributed that return when they are done.
@@ -7,33 +8,97 @@ and for calls of torch.distributed that return when they are done.
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import dataloader
 
-from chronograd.measure import in_use
-from chronograd.measure.waits import GradientClock
-from chronograd.measure.what_if import write_what_if
+from chronograd.measure.ablations import write_ablations
+from chronograd.measure.steps import GradientClock
 
 _COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast", "reduce", "barrier")  # fmt: skip
 # A copy of a larger network is not made to try things on.
 LARGEST_COPY_BYTES = 2_000_000_000
 
 
-class Watched:
-    """Watches from its making until `leave`."""
+@dataclass(frozen=True)
+class LoopObjects:
+    """`network` without its wrapper; `is_wrapped` by DistributedDataParallel. `loader`: what a rank reads, as data."""
+
+    network: nn.Module | None
+    is_wrapped: bool
+    loader: dict[str, Any]
+
+
+def discover() -> LoopObjects:
+    """Look through all objects of this process, which takes about a tenth of a second; nothing is changed.
+
+    Taken are a DistributedDataParallel, else the one network that has gradients, and the DataLoader that is being read; nothing
+    where there are several, or none.
+    """
+    modules: list[nn.Module] = []
+    readers: list[Any] = []
+    for thing in gc.get_objects():
+        kind = type(thing)
+        if issubclass(kind, nn.Module):
+            modules.append(thing)
+        elif issubclass(kind, dataloader._BaseDataLoaderIter):
+            readers.append(thing)
+    wrapped = [m for m in modules if isinstance(m, DistributedDataParallel)]
+    network = _only(m.module for m in wrapped) if wrapped else _only(_trained_roots(modules))
+    loaders = [facts for facts in map(_facts_of, readers) if facts]
+    return LoopObjects(network, bool(wrapped), loaders[0] if len({str(f) for f in loaders}) == 1 else {})
+
+
+def parameter_bytes(network: nn.Module) -> tuple[int, int]:
+    """Parameters that are trained, and the bytes of their gradients."""
+    trained = [p for p in network.parameters() if p.requires_grad]
+    return sum(p.numel() for p in trained), sum(p.numel() * p.element_size() for p in trained)
+
+
+def _only(found: Any) -> Any:
+    ones = list(found)
+    return ones[0] if len(ones) == 1 else None
+
+
+def _trained_roots(modules: list[nn.Module]) -> list[nn.Module]:
+    """Networks with gradients that are part of no other."""
+    inner = {id(child) for module in modules for child in module.children()}
+    return [m for m in modules if id(m) not in inner and any(p.grad is not None for p in m.parameters())]
+
+
+def _facts_of(reader: Any) -> dict[str, Any]:
+    """Of a DataLoader with batches: samples in its set, of a batch, batches in an epoch of this rank, and its sampler."""
+    try:
+        batches = reader._index_sampler
+        return {
+            "dataset_samples": len(reader._dataset),
+            "rank_batch": int(batches.batch_size),
+            "steps_per_epoch": len(batches),
+            "sampler": type(batches.sampler).__name__,
+            "workers": int(reader._num_workers),
+        }
+    except (AttributeError, TypeError, ValueError):  # a set without length, or a sampler of the user's own
+        return {}
+
+
+class LoopInstrumentation:
+    """Instruments a loop from its making until `leave`."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._in_calls_s = 0.0
         self._in_collective = False
         self._averages = False
-        self._found = in_use.InUse(None, False, {})
+        self._objects = LoopObjects(None, False, {})
         self._gradients: GradientClock | None = None
         self._inputs: tuple[Any, ...] = ()
         self._handles: list[Any] = []
@@ -45,15 +110,15 @@ class Watched:
 
     def look(self) -> dict[str, Any]:
         """After the first step: what the loop works with, for an event of the steps file."""
-        self._found = in_use.find()
-        network = self._found.network
+        self._objects = discover()
+        network = self._objects.network
         if network is None:
-            return self._found.loader
-        params, gradient_bytes = in_use.parameter_bytes(network)
+            return self._objects.loader
+        params, gradient_bytes = parameter_bytes(network)
         self._handles.append(network.register_forward_pre_hook(self._keep_inputs))
-        if self._found.is_wrapped and self._device.type == "cpu":
+        if self._objects.is_wrapped and self._device.type == "cpu":
             self._gradients = GradientClock(network.parameters())
-        return {**self._found.loader, "params": params, "gradient_bytes": gradient_bytes}
+        return {**self._objects.loader, "params": params, "gradient_bytes": gradient_bytes}
 
     def begin_step(self) -> None:
         self._in_calls_s = 0.0
@@ -76,17 +141,17 @@ class Watched:
         for name, call in self._originals.items():
             setattr(dist, name, call)
 
-    def write_what_if(self, write: Callable[..., None]) -> None:
+    def write_ablations(self, write: Callable[..., None]) -> None:
         """Time a copy of the network on its last input. Nothing where it was not found or is large."""
-        network = self._found.network
-        if network is None or not self._inputs or in_use.parameter_bytes(network)[1] > LARGEST_COPY_BYTES:
+        network = self._objects.network
+        if network is None or not self._inputs or parameter_bytes(network)[1] > LARGEST_COPY_BYTES:
             return
         try:
             work = _work_of(copy.deepcopy(network), self._inputs)
         except (RuntimeError, TypeError, ValueError):  # such as a network that cannot be copied
             return
         ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
-        write_what_if(work, self._device, ranks_here, write)
+        write_ablations(work, self._device, ranks_here, write)
 
     def _keep_inputs(self, network: nn.Module, inputs: tuple[Any, ...]) -> None:
         self._inputs = inputs
