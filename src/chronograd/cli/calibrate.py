@@ -12,7 +12,7 @@ from chronograd.cli import common
 @click.group(name="calibrate", invoke_without_command=True)
 @click.option("--precision", "precisions", multiple=True, type=click.Choice(["fp32", "tf32", "bf16", "fp16"]),
               help="What to calibrate; fp32 by default. May be given several times.")  # fmt: skip
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Also save the device file (.toml).")
+@click.option("--out", type=common.FILE, help="Also save the device file (.toml).")
 @common.json_option
 @click.pass_context
 def command(context: click.Context, precisions: tuple[str, ...], out: Path | None, as_json: bool) -> None:

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 # Of whole numbers in a list, so that the product of two has 64 bits.
 MOST = 10**9
 
+PATH = click.Path(path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 hosts_option = click.option(
@@ -38,21 +42,20 @@ def answer_options(function: F) -> F:
     def keep(context: click.Context, _: click.Parameter, path: Path | None) -> None:
         context.meta["save"] = path
 
-    save = click.option(
-        "--save",
-        type=click.Path(dir_okay=False, path_type=Path),
-        expose_value=False,
-        callback=keep,
-        help="Also save the answer (.json), for `chronograd report`.",
-    )
+    text = "Also save the answer (.json), for `chronograd report`."
+    save = click.option("--save", type=FILE, expose_value=False, callback=keep, help=text)
     return json_option(save(function))
 
 
+trace_option = click.option("--trace", "trace_file", type=PATH, help="A saved trace; needs no torch.")
+print_config_option = click.option(
+    "--print-config", is_flag=True, help="Print the resolved job and stop; nothing is started."
+)
+
+
 def job_arguments(function: F) -> F:
-    """JOB [FIELD=VALUE...] --print-config --schema, as every verb on a job takes them."""
-    function = click.option(
-        "--print-config", is_flag=True, help="Print the resolved job and stop; nothing is started."
-    )(function)
+    """JOB [FIELD=VALUE...] --print-config, as every verb on a job takes them."""
+    function = print_config_option(function)
     function = click.argument("overrides", nargs=-1, metavar="[FIELD=VALUE]...")(function)
     return click.argument("job_file", metavar="JOB")(function)
 
@@ -133,11 +136,12 @@ def show(answer: Answer, as_json: bool) -> int:
 
 def show_run(run: RunDir, as_json: bool) -> None:
     """Print the record of a run that has ended."""
-    record = run.record()
-    if as_json:
-        print_json({"run": str(run.path), **record.model_dump(mode="json")})
-    else:
-        print_record(record)
+    print_json(run_data(run)) if as_json else print_record(run.record())
+
+
+def run_data(run: RunDir) -> dict[str, Any]:
+    """The record of a run for programs, with its directory."""
+    return {"run": str(run.path), **run.record().model_dump(mode="json")}
 
 
 def print_json(data: Any) -> None:
@@ -152,6 +156,27 @@ def save_json(path: Path, data: Any) -> None:
         path.write_text(json.dumps(data, allow_nan=False))
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}", "name a file in a folder that exists") from None
+
+
+def write_page(page: Answer, out: Path, with_notebook: bool = False) -> list[Path]:
+    """Write a page, and an executed notebook beside it; returns the files. Raises InputError if the page cannot be written."""
+    from chronograd.errors import InputError
+    from chronograd.record import write_aside
+    from chronograd.report.html import render_html
+
+    text = render_html(page)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_aside(out, text)
+    except OSError as error:
+        hint = "name a file in a folder that you can write"
+        raise InputError(f"cannot write {out}: {error.strerror}", hint) from None
+    if not with_notebook:
+        return [out]
+    from chronograd.report.notebook import write_notebook
+
+    write_notebook(page, out.with_suffix(".ipynb"))
+    return [out, out.with_suffix(".ipynb")]
 
 
 def console(stderr: bool = False) -> Console:

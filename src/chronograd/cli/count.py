@@ -34,7 +34,7 @@ def _shape(_: Any, __: Any, text: str | None) -> tuple[int, ...] | None:
               show_default=True, help="Whose state counts as memory.")  # fmt: skip
 @click.option("--fixed-batch", type=click.IntRange(1), help="Trace at this one batch, for networks that loop over it.")
 @click.option("--show-work", is_flag=True, help="Each layer's formulas with its numbers in them.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Save the trace (.json or .json.gz).")
+@click.option("--out", type=common.FILE, help="Save the trace (.json or .json.gz).")
 @common.answer_options
 def command(network: str, overrides: tuple[str, ...], batch: int | None, out: Path | None, show_work: bool,
             as_json: bool, **settings: Any) -> None:  # fmt: skip

@@ -12,14 +12,13 @@ import click
 from chronograd.cli import common
 
 if TYPE_CHECKING:
-    from chronograd.answer import Answer
     from chronograd.job import Data
 
 
 @click.command("data")
 @click.argument("name")
 @click.argument("fields", nargs=-1, metavar="[FIELD=VALUE]...")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with sample images.")
+@click.option("--out", type=common.FILE, help="Write a page with sample images.")
 @common.json_option
 def command(name: str, fields: tuple[str, ...], out: Path | None, as_json: bool) -> None:
     """Show a data set: source, shape, images per class, mean and deviation, and what was left out.
@@ -38,7 +37,7 @@ def command(name: str, fields: tuple[str, ...], out: Path | None, as_json: bool)
     dataset = data_set(data)
     answer = describe(data, dataset)
     if out is not None:
-        _write_page(out, describe(data, dataset, is_page=True))
+        common.write_page(describe(data, dataset, is_page=True), out)
         answer = replace(answer, data={**answer.data, "page": str(out)})
     common.show(answer, as_json)
     if out is not None and not as_json:
@@ -52,18 +51,3 @@ def _data(name: str, fields: Sequence[str]) -> Data:
     given = {key.removeprefix("data."): value for key, value in common.options(fields).items()}
     job = jobs.from_dict({"network": {"name": "none"}, "data": {**given, "name": name}}, "the data set")
     return job.data
-
-
-def _write_page(out: Path, page: Answer) -> None:
-    from chronograd.errors import InputError
-    from chronograd.record import write_aside
-    from chronograd.report.html import render_html
-
-    text = render_html(page)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_aside(out, text)
-    except OSError as error:
-        raise InputError(
-            f"cannot write {out}: {error.strerror}", "name a file in a folder that you can write"
-        ) from None

@@ -10,7 +10,7 @@ from chronograd.cli import common
 
 
 @click.command(name="explain")
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=common.PATH)
 @common.answer_options
 def command(runs: tuple[Path, ...], as_json: bool) -> None:
     """Why is it not faster? Where each step goes, and the causes of lost time with their evidence.

@@ -32,7 +32,7 @@ def table_options(function: common.F) -> common.F:
         click.option("--layout", type=click.Choice(["nchw", "nhwc"])),
         click.option("--precision", type=click.Choice(["fp32", "tf32", "bf16", "fp16", "amp"]), help="amp is fp16."),
         click.option("--device", "device_name", metavar="DEVICE", help="A device of the catalogue, or a device file."),
-        click.argument("table_file", metavar="TABLE.csv", type=click.Path(path_type=Path)),
+        click.argument("table_file", metavar="TABLE.csv", type=common.PATH),
     ):  # fmt: skip
         function = option(function)
     return function
@@ -64,7 +64,7 @@ def stated_table(
 @table_options
 @click.option("--rows", type=click.IntRange(min=10), help="Fit to so many rows, chosen by the seed; all by default.")
 @click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Save the device file (.toml); a setting "
+@click.option("--out", type=common.FILE, help="Save the device file (.toml); a setting "
               "of the same device that is there already is kept.")  # fmt: skip
 @common.answer_options
 def device_command(prior: str, rows: int | None, seed: int, out: Path | None, as_json: bool, **stated: Any) -> None:
@@ -85,7 +85,7 @@ def device_command(prior: str, rows: int | None, seed: int, out: Path | None, as
     "speed",
     epilog="\b\nchronograd fit speed speeds.csv --batch 40\nchronograd fit speed runs/w1-p1 runs/w2-p1 runs/w2-p2 runs/w4-p2",
 )
-@click.argument("sources", metavar="RUN|CSV...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("sources", metavar="RUN|CSV...", nargs=-1, required=True, type=common.PATH)
 @click.option("--batch", type=click.FloatRange(0, min_open=True), help="Synchronous, with so many samples in a step.")
 @click.option("--at", "pairs", multiple=True, metavar="W,P", help="Workers and servers to forecast; may be repeated.")
 @common.answer_options
@@ -108,7 +108,7 @@ def speed_command(sources: tuple[Path, ...], batch: float | None, pairs: tuple[s
     epilog="\b\nchronograd fit loss runs/mine --to 0.5\nchronograd fit loss history.json --metric accuracy --to 0.92\n"
     "chronograd fit loss log.csv --column val_loss --drops 30,60 --planned 90 --fraction 0.5 --earlier 5",
 )
-@click.argument("source", metavar="RUN|FILE", type=click.Path(path_type=Path))
+@click.argument("source", metavar="RUN|FILE", type=common.PATH)
 @click.option("--metric", type=click.Choice(["loss", "accuracy"]), default="loss", show_default=True)
 @click.option("--column", metavar="NAME", help="Column or tag of the values, if not one of the usual names.")
 @click.option(
@@ -176,7 +176,7 @@ def loss_command(source: Path, metric: Metric, column: str | None, family: str |
     "chronograd fit batch runs/b64 --batches 64,128,256,512\n"
     "chronograd fit batch runs/b16 runs/b64 runs/b256 --metric loss --to 0.5",
 )
-@click.argument("sources", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("sources", metavar="RUN...", nargs=-1, required=True, type=common.PATH)
 @click.option("--metric", type=click.Choice(["loss", "accuracy"]), default="accuracy", show_default=True)
 @click.option(
     "--to", "target", type=float, help="Of the training loss, or the test accuracy; the job's own by default."

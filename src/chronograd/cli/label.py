@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,31 +11,15 @@ from chronograd.cli import common
 
 
 @click.command()
-@click.argument("run_dir", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run_dir", metavar="RUN", type=common.PATH)
 @click.argument("fields", nargs=-1, metavar="[FIELD=VALUE]...")
-@click.option(
-    "--top-classes",
-    "-P",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Classes that an image may be kept for.",
-)
+@click.option("--top-classes", "-P", type=click.IntRange(1), default=1, show_default=True,
+              help="Classes that an image may be kept for.")  # fmt: skip
 @click.option("--per-class", "-K", type=click.IntRange(1), help="Images kept per class; all by default.")
-@click.option("--soft", is_flag=True, help="Keep each image once, with the probabilities of all classes.")
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The file, for data.labels."
-)
+@click.option("--soft", "is_soft", is_flag=True, help="Keep each image once, with the probabilities of all classes.")
+@click.option("--out", type=common.FILE, required=True, help="The file, for data.labels.")
 @common.json_option
-def command(
-    run_dir: Path,
-    fields: tuple[str, ...],
-    top_classes: int,
-    per_class: int | None,
-    soft: bool,
-    out: Path,
-    as_json: bool,
-) -> None:
+def command(run_dir: Path, fields: tuple[str, ...], out: Path, as_json: bool, **chosen: Any) -> None:
     """Label the training images of a data set with the network of a RUN, and keep the best of each class.
 
     FIELDs are those of a job's data and change the RUN's own. A student learns from the file by data.labels.
@@ -47,5 +32,5 @@ def command(
     from chronograd.train.labelling import data_of, label
 
     run = RunDir.open(run_dir)
-    labelled = label(run, data_of(run, fields), out, top_classes=top_classes, per_class=per_class, is_soft=soft)
+    labelled = label(run, data_of(run, fields), out, **chosen)
     common.show(labelled, as_json)

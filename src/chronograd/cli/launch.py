@@ -27,7 +27,7 @@ ACTIONS = ("status", "collect", "resume")
 @click.option("--collect", "action", flag_value="collect", help="Print the record of each RUN, or why it has none.")
 @click.option("--resume", "action", flag_value="resume", help="Submit each RUN again; it goes on from its checkpoint.")
 @click.option("--wait", is_flag=True, help="Wait until all is done, then print the records.")
-@click.option("--out", type=click.Path(path_type=Path), help="Run directory, of a sweep their folder; new in runs/.")
+@click.option("--out", type=common.PATH, help="Run directory, of a sweep their folder; new in runs/.")
 @click.option("--address", help="Of the Ray cluster, such as 10.0.0.5:6379.")
 @click.option("--time", "limit", metavar="HH:MM:SS", help="Time limit of one allocation.")
 @click.option("--partition", help="Partition of the cluster.")
@@ -114,10 +114,9 @@ def _done(runs: Sequence[RunDir], wait: bool, as_json: bool) -> None:
 
 
 def _print_records(runs: Sequence[RunDir], as_json: bool) -> None:
-    records = [(run, run.record()) for run in runs]
     if as_json:
-        common.print_json([{"run": str(run.path), **record.model_dump(mode="json")} for run, record in records])
+        common.print_json([common.run_data(run) for run in runs])
         return
-    for run, record in records:
+    for run in runs:
         click.echo(f"run: {run.path}", err=True)
-        common.print_record(record)
+        common.print_record(run.record())

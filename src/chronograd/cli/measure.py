@@ -92,7 +92,7 @@ def _measure_scaling(
     )
     whole.save_record(record)
     if as_json:
-        common.print_json({"run": str(whole.path), **record.model_dump(mode="json")})
+        common.print_json(common.run_data(whole))
         return
     from chronograd.answer import Answer
     from chronograd.compare.ranks import throughput_section

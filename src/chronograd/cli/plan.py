@@ -67,7 +67,7 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
 @common.job_arguments
 @click.option("--largest-batch", "is_largest", is_flag=True, help="The largest batch per device that fits its memory.")
 @click.option("--on", "places", multiple=True, metavar="DEVICE", help="Device, instead of the job's; may be repeated.")
-@click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="A saved trace; needs no torch.")
+@common.trace_option
 @click.option("--memory", metavar="SIZE", help="With --largest-batch: memory allowed, such as 2GB; all by default.")
 @click.option("--confirm", is_flag=True, help="With --largest-batch on this machine: try batches for real.")
 @click.option("--probes", default=10, show_default=True, help="With --confirm: batches to try, at most.")
@@ -87,7 +87,7 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
 )
 @click.option(
     "--curve",
-    type=click.Path(path_type=Path),
+    type=common.PATH,
     metavar="RUN|FILE",
     help="A run, or a log, of such a job: when it reached the target, or is forecast to.",
 )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     metavar="[COUNTx]DEVICE",
     help="Device, instead of the job's; may be given several times.",
 )
-@click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="A saved trace; needs no torch.")
+@common.trace_option
 @click.option(
     "--algorithm",
     help="All-reduce: ring (usual), tree (PALEO's), halving_doubling, recursive_doubling or butterfly, reduce_to_one or "
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 @click.option("--ppp-comm", default=0.72, help="The same for communication; 0.72 by default.")
 @click.option("--scaling", type=click.Choice(["strong", "weak"]), help="A table over --counts instead of one setting.")
 @click.option("--counts", default="1,2,4,8", show_default=True, help="Numbers of devices for --scaling.")
-@click.option("--timeline", type=click.Path(dir_okay=False, path_type=Path), help="Save the step for Perfetto (.json).")
+@click.option("--timeline", type=common.FILE, help="Save the step for Perfetto (.json).")
 @click.option("--layers", is_flag=True, help="Print each layer's roofline and the three with most time to win.")
 @click.option("--depth", type=click.IntRange(0), help="With --layers: depth of the modules; 0 is every operator.")
 @click.option(
     "--measured-on",
-    type=click.Path(path_type=Path),
+    type=common.PATH,
     metavar="RECORD",
     help="A measured record of the same network on another device; what it showed there is carried over.",
 )
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Save the record (.json).")
+@click.option("--out", type=common.FILE, help="Save the record (.json).")
 @common.answer_options
 def command(job_file: str, overrides: tuple[str, ...], print_config: bool, places: tuple[str, ...],
             trace_file: Path | None, algorithm: str | None, model: str, ppp: float, ppp_comm: float,

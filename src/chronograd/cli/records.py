@@ -15,7 +15,7 @@ from chronograd.cli import common
 @click.option("--job", "job_text", help="Only those whose network, data or backend has this in it.")
 @click.option("--kind", type=click.Choice(["predicted", "measured", "unfinished", "damaged"]), help="Only these.")
 @click.option("--device", help="Only those whose device, or what they ran on, has this in it.")
-@click.option("--timeline", type=click.Path(dir_okay=False, path_type=Path), help="Save RECORD's steps for Perfetto.")
+@click.option("--timeline", type=common.FILE, help="Save RECORD's steps for Perfetto.")
 @click.option("--follow", is_flag=True, help="Show how the run RECORD goes on, wherever it was started, until it ends.")
 @common.json_option
 def command(record: str | None, folder: str, job_text: str | None, kind: str | None, device: str | None,

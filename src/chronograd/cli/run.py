@@ -13,11 +13,11 @@ from chronograd.cli import common
 @click.command()
 @click.argument("job_file", metavar="JOB", required=False)
 @click.argument("overrides", nargs=-1, metavar="[FIELD=VALUE]...")
-@click.option("--print-config", is_flag=True, help="Print the resolved job and stop; nothing is started.")
+@common.print_config_option
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of job files and stop.")
 @click.option(
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=common.FILE,
     default=Path("report.html"),
     show_default=True,
     help="The page.",
@@ -25,7 +25,7 @@ from chronograd.cli import common
 @click.option(
     "--runs",
     "parent",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=common.FOLDER,
     default=Path("runs"),
     show_default=True,
     help="Where run directories are made.",
@@ -49,22 +49,13 @@ def command(job_file: str | None, overrides: tuple[str, ...], print_config: bool
     if print_config:
         click.echo(jobs.to_yaml(job), nl=False)
         return
-    from chronograd.record import write_aside
-    from chronograd.report.html import render_html
     from chronograd.report.loop import page_of
     from chronograd.run import run_loop
 
     begin = time.monotonic()
     loop = run_loop(job, lambda text: click.echo(text, err=as_json), common.progress, parent)
     page = page_of(loop)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_aside(out, render_html(page))
-    written = [out]
-    if notebook:
-        from chronograd.report.notebook import write_notebook
-
-        written.append(out.with_suffix(".ipynb"))
-        write_notebook(page, written[-1])
+    written = common.write_page(page, out, notebook)
     if as_json:
         common.print_json(
             {

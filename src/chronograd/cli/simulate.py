@@ -52,9 +52,7 @@ def _durations(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) ->
 @click.option("--softsync", type=click.IntRange(1), help="n-softsync: an update takes learners/n gradients.")
 @click.option("--no-wait", is_flag=True, help="A learner pulls as soon as its gradient is sent, not applied.")
 @click.option("--seed", default=0, show_default=True, help="Of random durations.")
-@click.option(
-    "--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the first updates: .svg or .png."
-)
+@click.option("--picture", type=common.FILE, help="Draw the first updates: .svg or .png.")
 @common.answer_options
 def staleness(pushes: tuple[str, ...], compute: list[Duration], pull: list[Duration], push: list[Duration],
               serve: str | None, learners: int | None, updates: int, softsync: int | None, no_wait: bool, seed: int,

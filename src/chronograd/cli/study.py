@@ -44,7 +44,7 @@ def list_(as_json: bool) -> None:
 @click.option(
     "--size", default="laptop", show_default=True, help="smoke: seconds; laptop: minutes; paper: as published."
 )
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="A folder; studies/NAME-SIZE by default.")
+@click.option("--out", type=common.FOLDER, help="A folder; studies/NAME-SIZE by default.")
 @click.option("--parallel", type=click.IntRange(1), help="Runs at a time; one per core by default.")
 @click.option("--notebook", is_flag=True, help="Also an executed notebook.")
 @click.option("--report-only", is_flag=True, help="Make the report again from the results in the folder.")
@@ -76,8 +76,6 @@ def run(
     chronograd study run transfer --size laptop --out studies/transfer
     chronograd study run depth-and-device --size paper --truth history50_K80.json history50_V100.json
     """
-    from chronograd.record import write_aside
-    from chronograd.report.html import render_html
     from chronograd.report.markdown import write_markdown
     from chronograd.studies import find
     from chronograd.study.results import Results
@@ -96,13 +94,7 @@ def run(
         results = study.conduct(runner, settings)
         results.save(folder / "results.json")
     page = study.page(results)
-    write_aside(folder / "report.html", render_html(page))
-    written = [folder / "report.html", *write_markdown(page, folder)]
-    if notebook:
-        from chronograd.report.notebook import write_notebook
-
-        written.append(folder / "report.ipynb")
-        write_notebook(page, written[-1])
+    written = [*common.write_page(page, folder / "report.html", notebook), *write_markdown(page, folder)]
     if as_json:
         takeaways = {section.title: section.takeaway for section in page.sections}
         common.print_json({"folder": str(folder), "written": [str(p) for p in written], "takeaways": takeaways})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,7 +21,7 @@ OnPoll = Callable[["RunDir"], None]
 @click.command(name="train")
 @click.argument("job_file", metavar="JOB", required=False)
 @click.argument("overrides", nargs=-1, metavar="[FIELD=VALUE]...")
-@click.option("--print-config", is_flag=True, help="Print the resolved job and stop; nothing is started.")
+@common.print_config_option
 @click.option("--out", type=click.Path(), help="Run directory; a new one in runs/ by default.")
 @click.option("--resume", "resumed", type=click.Path(), help="Go on with the run in this directory. JOB is not needed.")
 @click.option("--initial-weights", type=click.Path(exists=True, dir_okay=False), help="A safetensors file.")
@@ -30,19 +30,8 @@ OnPoll = Callable[["RunDir"], None]
 @click.option("--seeds", type=click.IntRange(2), help="Train once per seed; the record has mean and deviation.")
 @click.option("--tensorboard", is_flag=True, help="Also write TensorBoard events, as the run goes on.")
 @common.json_option
-def command(
-    job_file: str | None,
-    overrides: tuple[str, ...],
-    print_config: bool,
-    out: str | None,
-    resumed: str | None,
-    initial_weights: str | None,
-    launcher: str | None,
-    hosts: str | None,
-    seeds: int | None,
-    tensorboard: bool,
-    as_json: bool,
-) -> None:
+def command(job_file: str | None, overrides: tuple[str, ...], print_config: bool, resumed: str | None, hosts: str | None,
+            tensorboard: bool, as_json: bool, **options: Any) -> None:  # fmt: skip
     """Train a job to its epochs or target accuracy; resumes.
 
     Writes a run directory with a checkpoint per epoch. After an interruption, even by kill -9, --resume ends
@@ -53,56 +42,39 @@ def command(
     chronograd train examples/digits.yaml training.epochs=20 --out runs/mine
     chronograd train --resume runs/mine
     """
-    job = _job_to_train(job_file, overrides, print_config, resumed)
-    if resumed is not None and (out is not None or initial_weights is not None or seeds is not None):
+    if job_file is None and resumed is None:
+        raise click.UsageError("Name a JOB, or a run to --resume.")
+    job = None if job_file is None else common.read_job(job_file, overrides, print_config)
+    if resumed is not None and any(options[name] is not None for name in ("out", "initial_weights", "seeds")):
         raise click.UsageError("--resume goes on with what was begun: leave --out, --initial-weights and --seeds out.")
     if tensorboard:
         importlib.import_module("chronograd.watch.tensorboard")  # an extra: better missed now than after training
     tensorboard = tensorboard or (resumed is not None and common.has_events(resumed))
+    launcher = common.launcher(options.pop("launcher"), hosts)
     with _shown(tensorboard) as on_poll:
-        run = _train(job, out, resumed, initial_weights, common.launcher(launcher, hosts), seeds, on_poll)
+        run = _train(job, resumed, launcher=launcher, on_poll=on_poll, **options)
     if tensorboard:
         common.write_events(run)
     common.show_run(run, as_json)
 
 
-def _job_to_train(
-    job_file: str | None, overrides: Sequence[str], print_config: bool, resumed: str | None
-) -> Job | None:
-    """The job of the command line; None where a run is resumed that has its own."""
-    if job_file is not None:
-        return common.read_job(job_file, overrides, print_config)
-    if resumed is None:
-        raise click.UsageError("Name a JOB, or a run to --resume.")
-    return None
-
-
-def _train(
-    job: Job | None,
-    out: str | None,
-    resumed: str | None,
-    initial_weights: str | None,
-    launcher: str | None,
-    seeds: int | None,
-    on_poll: OnPoll,
-) -> RunDir:
+def _train(job: Job | None, resumed: str | None, seeds: int | None, out: str | None, initial_weights: str | None,
+           **how: Any) -> RunDir:  # fmt: skip
+    """`how`: the launcher, and who is told how it goes."""
     from chronograd.launch import jobs, repeats
     from chronograd.rundir import RunDir
 
     if resumed is not None:
         run = RunDir.open(resumed)
         if repeats.seeds_of(run) is not None:
-            return repeats.resume_over_seeds(run, launcher=launcher, on_poll=on_poll)
-    elif seeds is not None:
-        assert job is not None
-        return repeats.train_over_seeds(
-            job, seeds, out=out, initial_weights=initial_weights, launcher=launcher, on_poll=on_poll
-        )
+            return repeats.resume_over_seeds(run, **how)
     else:
         assert job is not None
-        run = jobs.create(job, out, initial_weights=initial_weights, launcher=launcher)
+        if seeds is not None:
+            return repeats.train_over_seeds(job, seeds, out=out, initial_weights=initial_weights, **how)
+        run = jobs.create(job, out, initial_weights=initial_weights, launcher=how["launcher"])
     click.echo(f"run: {run.path}", err=True)
-    return jobs.resume(run, job, launcher=launcher, on_poll=on_poll)
+    return jobs.resume(run, job, **how)
 
 
 @contextmanager
