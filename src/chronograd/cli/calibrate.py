@@ -30,14 +30,18 @@ def command(context: click.Context, precisions: tuple[str, ...], out: Path | Non
 
 
 @command.command(name="links")
-@click.option("--world", "worlds", help="Numbers of processes, such as 2,4; 2 by default, with --hosts one on each.")
+@click.option(
+    "--world",
+    "worlds",
+    callback=common.counts,
+    help="Numbers of processes, such as 2,4; 2 by default, with --hosts one on each.",
+)
 @click.option("--collective", "collectives", multiple=True, help="Which to time; all by default. Several times.")
-@click.option("--seconds", default=0.4, show_default=True, type=click.FloatRange(0, min_open=True),
-              help="Time for one collective of one size.")  # fmt: skip
+@click.option("--seconds", default=0.4, type=common.ABOVE_0, help="Time for one collective of one size.")
 @common.hosts_option
 @click.option("--name", help="With --hosts: what the link is called, such as ethernet-here.")
 @common.json_option
-def links_command(worlds: str | None, collectives: tuple[str, ...], seconds: float, hosts: str | None,
+def links_command(worlds: list[int] | None, collectives: tuple[str, ...], seconds: float, hosts: str | None,
                   name: str | None, as_json: bool) -> None:  # fmt: skip
     """Time collectives between processes of this machine, or of several, and fit the link that predict uses.
 
@@ -58,7 +62,7 @@ def links_command(worlds: str | None, collectives: tuple[str, ...], seconds: flo
         raise click.UsageError("--hosts has one process on each host; leave --world out")
     with common.progress("timing collectives") as report:
         timed = answer.calibrate_links(
-            common.whole_numbers("--world", worlds or "2"),
+            worlds or (2,),
             collectives or links.COLLECTIVES,
             seconds_each=seconds,
             hosts=hosts,

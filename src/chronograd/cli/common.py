@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 # Of whole numbers in a list, so that the product of two has 64 bits.
 MOST = 10**9
 
+# Kinds of values that options take.
 PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
+ABOVE_0 = click.FloatRange(0, min_open=True)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -94,6 +96,11 @@ def options(pairs: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+def counts(_: click.Context, option: click.Parameter, text: str | None) -> list[int] | None:
+    """A callback of options that take whole numbers, such as `--world 1,2,4`."""
+    return None if text is None else whole_numbers(option.opts[0], text)
+
+
 def whole_numbers(option: str, text: str) -> list[int]:
     """The numbers of an option such as `--world 1,2,4`. Raises UsageError unless each is from 1 to MOST."""
     try:
@@ -102,14 +109,9 @@ def whole_numbers(option: str, text: str) -> list[int]:
         numbers = [0]
     if min(numbers) < 1:
         raise click.UsageError(f"cannot read {option} {text!r}; write whole numbers such as 1,2,4")
-    check_size(option, numbers)
-    return numbers
-
-
-def check_size(option: str, numbers: Sequence[int]) -> None:
-    """Raise UsageError for a number above MOST."""
     if max(numbers) > MOST:
         raise click.UsageError(f"{option} has {max(numbers)}; write whole numbers of at most {MOST:,}")
+    return numbers
 
 
 def numbers(option: str, text: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""`chronograd compare A B`: two records side by side, or a gate on what changed."""
+"""`chronograd compare A B`: two records side by side, or a regression gate on what changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chronograd.cli.common import answer_options, show
 def command(context: click.Context, a: str, b: str, conditions: tuple[str, ...], strict: bool, as_json: bool) -> None:
     """Lay two records side by side: run directories or record files, predicted or measured.
 
-    With --fail-if it is a gate: A is the baseline, and each may be several runs, as a folder of them or with commas between.
+    With --fail-if it is a regression gate: A is the baseline. Each may be several runs, as a folder or with commas between.
     A condition fails only if the 95 % interval of the change lies beyond its limit. NAME > LIMIT and NAME < LIMIT take
     per cent of the baseline or a difference: 'step_time > 20 ms', 'throughput < -5%', 'test_accuracy < -1 point'.
 

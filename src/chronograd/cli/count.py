@@ -28,10 +28,10 @@ def _shape(_: Any, __: Any, text: str | None) -> tuple[int, ...] | None:
 @click.option("--batch", type=click.IntRange(1), help="Samples in one step; 1, or the job's batch.")
 @click.option("--input", "input_shape", callback=_shape, metavar="C,H,W", help="Shape of one sample.")
 @click.option("--classes", type=click.IntRange(1), help="Size of the head.")
-@click.option("--mode", type=click.Choice(["training", "inference"]), default="training", show_default=True)
-@click.option("--loss", type=click.Choice(["cross_entropy", "sum"]), default="cross_entropy", show_default=True)
+@click.option("--mode", type=click.Choice(["training", "inference"]), default="training")
+@click.option("--loss", type=click.Choice(["cross_entropy", "sum"]), default="cross_entropy")
 @click.option("--optimizer", type=click.Choice(["sgd", "sgd-momentum", "adamw"]), default="sgd-momentum",
-              show_default=True, help="Whose state counts as memory.")  # fmt: skip
+              help="Whose state counts as memory.")  # fmt: skip
 @click.option("--fixed-batch", type=click.IntRange(1), help="Trace at this one batch, for networks that loop over it.")
 @click.option("--show-work", is_flag=True, help="Each layer's formulas with its numbers in them.")
 @click.option("--out", type=common.FILE, help="Save the trace (.json or .json.gz).")

@@ -10,14 +10,12 @@ from chronograd.cli import common
 @click.command(name="doctor")
 @click.argument("job_file", metavar="[JOB]", required=False)
 @click.argument("overrides", nargs=-1, metavar="[FIELD=VALUE]...")
-@click.option(
-    "--hosts", default="", metavar="HOST,HOST", help="Hosts that are to work together: names for ssh, or netns:NAME."
-)
-@click.option("--out", default="runs", show_default=True, help="The run directory, or the folder of run directories.")
+@click.option("--hosts", default="", show_default=False, metavar="HOST,HOST",
+              help="Hosts that are to work together: names for ssh, or netns:NAME.")  # fmt: skip
+@click.option("--out", default="runs", help="The run directory, or the folder of run directories.")
 @common.answer_options
-@click.pass_context
 def command(
-    context: click.Context, job_file: str | None, overrides: tuple[str, ...], hosts: str, out: str, as_json: bool
+    context: click.Context, job_file: str | None, overrides: tuple[str, ...], as_json: bool, **where: str
 ) -> None:
     """Look at devices, cores, memory, storage, versions, backends and links, and measure what can be in seconds.
 
@@ -31,4 +29,4 @@ def command(
     from chronograd.doctor.answer import doctor
 
     job = common.read_job(job_file, overrides) if job_file else None
-    context.exit(common.show(doctor(job, hosts, out), as_json))
+    context.exit(common.show(doctor(job, **where), as_json))

@@ -24,36 +24,26 @@ def command() -> None:
 def table_options(function: common.F) -> common.F:
     """TABLE and what it was measured on; what timm's file names and columns say need not be stated."""
     for option in (
-        click.option("--prior", type=click.Choice(["relatives", "datasheet"]), default="relatives", show_default=True,
+        click.option("--prior", type=click.Choice(["relatives", "datasheet"]), default="relatives",
                      help="What to assume before: what the nearest calibrated relative taught, or round numbers."),
-        click.option("--torch", "torch_version", metavar="VERSION", help="PyTorch's version; fused attention since 2."),
+        click.option("--torch", metavar="VERSION", help="PyTorch's version; fused attention since 2."),
         click.option("--compiled/--eager", "is_compiled", default=None, help="Whether networks were compiled."),
         click.option("--phase", type=click.Choice(["inference", "training"])),
         click.option("--layout", type=click.Choice(["nchw", "nhwc"])),
         click.option("--precision", type=click.Choice(["fp32", "tf32", "bf16", "fp16", "amp"]), help="amp is fp16."),
-        click.option("--device", "device_name", metavar="DEVICE", help="A device of the catalogue, or a device file."),
+        click.option("--device", metavar="DEVICE", help="A device of the catalogue, or a device file."),
         click.argument("table_file", metavar="TABLE.csv", type=common.PATH),
     ):  # fmt: skip
         function = option(function)
     return function
 
 
-def stated_table(
-    table_file: Path, device_name: str | None, precision: str | None, layout: str | None, phase: str | None,
-    is_compiled: bool | None, torch_version: str | None,
-) -> tuple[Table, Device]:  # fmt: skip
+def stated_table(table_file: Path, precision: str | None, **stated: Any) -> tuple[Table, Device]:
     """The table with what is stated in place of what was inferred, and its device."""
     from chronograd.fit.tables import read_table
     from chronograd.hardware import catalog
 
-    table = read_table(table_file).stated(
-        device=device_name,
-        precision={"amp": "fp16"}.get(precision or "", precision),
-        layout=layout,
-        phase=phase,
-        is_compiled=is_compiled,
-        torch=torch_version,
-    )
+    table = read_table(table_file).stated(precision="fp16" if precision == "amp" else precision, **stated)
     if table.device is None:
         raise click.UsageError(f"{table_file.name} does not say which device it was measured on; give --device")
     return table, catalog.device(table.device)
@@ -63,7 +53,7 @@ def stated_table(
                  epilog="\b\nchronograd fit device throughputs.csv --device rtx3090 --precision amp --layout nhwc --phase inference --out mine.toml")  # fmt: skip
 @table_options
 @click.option("--rows", type=click.IntRange(min=10), help="Fit to so many rows, chosen by the seed; all by default.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=int, default=0)
 @click.option("--out", type=common.FILE, help="Save the device file (.toml); a setting "
               "of the same device that is there already is kept.")  # fmt: skip
 @common.answer_options
@@ -86,7 +76,7 @@ def device_command(prior: str, rows: int | None, seed: int, out: Path | None, as
     epilog="\b\nchronograd fit speed speeds.csv --batch 40\nchronograd fit speed runs/w1-p1 runs/w2-p1 runs/w2-p2 runs/w4-p2",
 )
 @click.argument("sources", metavar="RUN|CSV...", nargs=-1, required=True, type=common.PATH)
-@click.option("--batch", type=click.FloatRange(0, min_open=True), help="Synchronous, with so many samples in a step.")
+@click.option("--batch", type=common.ABOVE_0, help="Synchronous, with so many samples in a step.")
 @click.option("--at", "pairs", multiple=True, metavar="W,P", help="Workers and servers to forecast; may be repeated.")
 @common.answer_options
 def speed_command(sources: tuple[Path, ...], batch: float | None, pairs: tuple[str, ...], as_json: bool) -> None:
@@ -109,7 +99,7 @@ def speed_command(sources: tuple[Path, ...], batch: float | None, pairs: tuple[s
     "chronograd fit loss log.csv --column val_loss --drops 30,60 --planned 90 --fraction 0.5 --earlier 5",
 )
 @click.argument("source", metavar="RUN|FILE", type=common.PATH)
-@click.option("--metric", type=click.Choice(["loss", "accuracy"]), default="loss", show_default=True)
+@click.option("--metric", type=click.Choice(["loss", "accuracy"]), default="loss")
 @click.option("--column", metavar="NAME", help="Column or tag of the values, if not one of the usual names.")
 @click.option(
     "--family",
@@ -128,19 +118,13 @@ def speed_command(sources: tuple[Path, ...], batch: float | None, pairs: tuple[s
     help="Of the learning rate: annealed is cosine, one cycle, linear. A run knows its own.",
 )
 @click.option("--drops", metavar="K,K,...", help="Where the learning rate falls at once, seen or still to come.")
-@click.option(
-    "--planned",
-    type=click.FloatRange(0, min_open=True),
-    help="Where training is to end; with --fraction, where the file does.",
-)
+@click.option("--planned", type=common.ABOVE_0, help="Where training is to end; with --fraction, where the file does.")
 @click.option(
     "--earlier", "num_earlier", default=0, type=click.IntRange(0, 1000), help="Also forecasts made on the way."
 )
 @click.option("--follow", is_flag=True, help="Fit a run again whenever it has new points, until it ends.")
 @click.option("--to", "target", type=float, help="When will this loss, or accuracy, be reached?")
-@click.option(
-    "--at", "ats", multiple=True, type=click.FloatRange(0, min_open=True), help="Forecast at a step; may be repeated."
-)
+@click.option("--at", "ats", multiple=True, type=common.ABOVE_0, help="Forecast at a step; may be repeated.")
 @common.answer_options
 def loss_command(source: Path, metric: Metric, column: str | None, family: str | None, fraction: float, schedule: Kind | None,
                  drops: str | None, planned: float | None, num_earlier: int, follow: bool, target: float | None,
@@ -177,16 +161,19 @@ def loss_command(source: Path, metric: Metric, column: str | None, family: str |
     "chronograd fit batch runs/b16 runs/b64 runs/b256 --metric loss --to 0.5",
 )
 @click.argument("sources", metavar="RUN...", nargs=-1, required=True, type=common.PATH)
-@click.option("--metric", type=click.Choice(["loss", "accuracy"]), default="accuracy", show_default=True)
+@click.option("--metric", type=click.Choice(["loss", "accuracy"]), default="accuracy")
 @click.option(
     "--to", "target", type=float, help="Of the training loss, or the test accuracy; the job's own by default."
 )
 @click.option(
-    "--batches", metavar="B,B,...", help="Batches of the table; powers of two around the critical by default."
+    "--batches",
+    callback=common.counts,
+    metavar="B,B,...",
+    help="Batches of the table; powers of two around the critical by default.",
 )
 @common.answer_options
 def batch_command(
-    sources: tuple[Path, ...], metric: Metric, target: float | None, batches: str | None, as_json: bool
+    sources: tuple[Path, ...], metric: Metric, target: float | None, batches: list[int] | None, as_json: bool
 ) -> None:
     """Fit steps to a target by batch, S_min (1 + B_noise / B), and say what larger batches cost.
 
@@ -196,5 +183,4 @@ def batch_command(
     """
     from chronograd.fit.answer import batch
 
-    asked = common.whole_numbers("--batches", batches) if batches is not None else None
-    common.show(batch(sources, metric, target, asked), as_json)
+    common.show(batch(sources, metric, target, batches), as_json)

@@ -13,7 +13,7 @@ from chronograd.cli import common
 @click.command()
 @click.argument("run_dir", metavar="RUN", type=common.PATH)
 @click.argument("fields", nargs=-1, metavar="[FIELD=VALUE]...")
-@click.option("--top-classes", "-P", type=click.IntRange(1), default=1, show_default=True,
+@click.option("--top-classes", "-P", type=click.IntRange(1), default=1,
               help="Classes that an image may be kept for.")  # fmt: skip
 @click.option("--per-class", "-K", type=click.IntRange(1), help="Images kept per class; all by default.")
 @click.option("--soft", "is_soft", is_flag=True, help="Keep each image once, with the probabilities of all classes.")

@@ -20,7 +20,7 @@ VERBS = {
     "measure": "Time a job's steps for real, on one process or many.",
     "train": "Train a job to its epochs or target accuracy; resumes.",
     "launch": "Train a job on a cluster; look at it, collect it, go on with it.",
-    "compare": "Two records side by side; a gate for CI.",
+    "compare": "Two records side by side; a regression gate for CI.",
     "explain": "Why is it not faster? Where each step goes, and what it loses time to.",
     "report": "One self-contained page, or a notebook, from runs.",
     "plan": "The largest batch that fits a device; which devices, how many, at what price.",
@@ -66,7 +66,7 @@ class _Verbs(click.Group):
             formatter.write_dl(list(VERBS.items()))
 
 
-@click.group(cls=_Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(package_name="chronograd")
 def command() -> None:
     """A performance lab for deep learning.

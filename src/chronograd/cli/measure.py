@@ -15,21 +15,25 @@ if TYPE_CHECKING:
 
 @click.command(name="measure")
 @common.job_arguments
-@click.option("--steps", "num_steps", default=30, show_default=True, type=click.IntRange(1), help="Steps to time.")
-@click.option("--warmup", default=5, show_default=True, type=click.IntRange(1), help="Steps before the clock starts.")
-@click.option("--seconds", default=60.0, show_default=True, type=click.FloatRange(0, min_open=True), help="At most.")
-@click.option("--world", "worlds", help="Numbers of ranks, such as 1,2,4: one run each, and a table.")
-@click.option("--scaling", default="strong", show_default=True,
+@click.option("--steps", "num_steps", default=30, type=click.IntRange(1), help="Steps to time.")
+@click.option("--warmup", default=5, type=click.IntRange(1), help="Steps before the clock starts.")
+@click.option("--seconds", default=60.0, type=common.ABOVE_0, help="At most.")
+@click.option(
+    "--world", "worlds", callback=common.counts, help="Numbers of ranks, such as 1,2,4: one run each, and a table."
+)
+@click.option("--scaling", default="strong",
               help="With --world: strong (the batch stays), weak (the batch of a rank stays), or strong,weak.")  # fmt: skip
 @click.option("--epochs", "with_epochs", is_flag=True,
               help="Also time whole epochs: the second after one of warm-up, and one without loading data.")  # fmt: skip
-@click.option("--batches", help="With --epochs: batch sizes, such as 32,128,512, until memory is full.")
+@click.option(
+    "--batches", callback=common.counts, help="With --epochs: batch sizes, such as 32,128,512, until memory is full."
+)
 @click.option("--out", type=click.Path(), help="Run directory; a new one in runs/ by default.")
 @click.option("--launcher", help="How ranks are started: local, torchrun, horovodrun; the backend's own by default.")
 @common.hosts_option
 @common.json_option
-def command(job_file: str, overrides: tuple[str, ...], print_config: bool, worlds: str | None, scaling: str,
-            with_epochs: bool, batches: str | None, out: str | None, hosts: str | None, as_json: bool, **timing: Any) -> None:  # fmt: skip
+def command(job_file: str, overrides: tuple[str, ...], print_config: bool, worlds: list[int] | None, scaling: str,
+            with_epochs: bool, batches: list[int] | None, out: str | None, hosts: str | None, as_json: bool, **timing: Any) -> None:  # fmt: skip
     """Time a job's steps for real, on one process or many.
 
     Steps are timed after a warm-up, in their parts: input, transfer, forward, backward, exposed
@@ -53,12 +57,12 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, world
             raise click.UsageError(
                 "--world starts each run by its backend's own launcher; leave --launcher and --hosts out"
             )
-        _measure_scaling(job, common.whole_numbers("--world", worlds), scaling.split(","), out, as_json, timing)
+        _measure_scaling(job, worlds, scaling.split(","), out, as_json, timing)
         return
     if batches is not None:
         from chronograd.launch.batches import measure_batches
 
-        common.show(measure_batches(job, common.whole_numbers("--batches", batches), out, **timing), as_json)
+        common.show(measure_batches(job, batches, out, **timing), as_json)
         return
     from chronograd.launch import jobs
 

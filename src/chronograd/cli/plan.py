@@ -40,14 +40,6 @@ def parse_seconds(text: str) -> float:
     return float(time[1]) * _SECONDS[time[2]]
 
 
-def _numbers(_: click.Context, option: click.Parameter, text: str) -> list[int]:
-    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
-        raise click.BadParameter(f"cannot read {text!r}; write numbers above 0, like 1,2,4", param=option)
-    numbers = [int(part) for part in text.split(",")]
-    common.check_size(f"--{option.name}", numbers)
-    return numbers
-
-
 def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
     """Low, middle, high. One number is taken as exact."""
     if text is None:
@@ -70,18 +62,17 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
 @common.trace_option
 @click.option("--memory", metavar="SIZE", help="With --largest-batch: memory allowed, such as 2GB; all by default.")
 @click.option("--confirm", is_flag=True, help="With --largest-batch on this machine: try batches for real.")
-@click.option("--probes", default=10, show_default=True, help="With --confirm: batches to try, at most.")
-@click.option("--counts", default="1,2,4,8", show_default=True, callback=_numbers, help="Numbers of devices.")
-@click.option("--batches", default="16,32,64,128", show_default=True, callback=_numbers, help="Batches per device.")
+@click.option("--probes", default=10, help="With --confirm: batches to try, at most.")
+@click.option("--counts", default="1,2,4,8", callback=common.counts, help="Numbers of devices.")
+@click.option("--batches", default="16,32,64,128", callback=common.counts, help="Batches per device.")
 @click.option("--algorithm", "algorithms", multiple=True, default=("ring",), help="All-reduce; may be repeated.")
-@click.option("--most", default=20, show_default=True, help="Settings to print.")
+@click.option("--most", default=20, help="Settings to print.")
 @click.option("--target-accuracy", type=click.FloatRange(0, 1, min_open=True), help="To be reached, such as 0.92.")
-@click.option("--budget", type=click.FloatRange(0, min_open=True), metavar="USD", help="Dollars, at most.")
+@click.option("--budget", type=common.ABOVE_0, metavar="USD", help="Dollars, at most.")
 @click.option("--deadline", metavar="TIME", help="Wall time, at most, such as 6h or 2d.")
 @click.option(
     "--confidence",
     default=0.8,
-    show_default=True,
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     help="Of keeping budget and deadline.",
 )
@@ -91,13 +82,12 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
     metavar="RUN|FILE",
     help="A run, or a log, of such a job: when it reached the target, or is forecast to.",
 )
-@click.option("--epochs-to-target", type=click.FloatRange(0, min_open=True), help="At the job's batch, if known.")
+@click.option("--epochs-to-target", type=common.ABOVE_0, help="At the job's batch, if known.")
 @click.option("--noise-scale", metavar="N", help="Gradient noise scale in samples, or LOW:HIGH; a run knows its own.")
-@click.option("--prices", type=click.Choice(["on-demand", "spot", "both"]), default="both", show_default=True)
+@click.option("--prices", type=click.Choice(["on-demand", "spot", "both"]), default="both")
 @click.option(
     "--interruptions",
     default=0.05,
-    show_default=True,
     type=click.FloatRange(0, 100),
     help="Of a spot node per hour; each costs ten minutes.",
 )
@@ -110,7 +100,7 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
     """Find the largest batch that fits, the setting that reaches a goal, or list settings by the price of a sample.
 
     With --target-accuracy, --budget or --deadline: hours and dollars to the target of every setting that no other beats in both,
-    with their middle 80 %, how likely each keeps the goal, which to take, why, and what would change that.
+    with their 80 % interval, how likely each keeps the goal, which to take, why, and what would change that.
 
     Without torch, give a trace saved by `chronograd count JOB --out FILE`.
     """

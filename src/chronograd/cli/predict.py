@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     default="operators",
     help="What predicts: a calibrated time of every operator, or PALEO (Qi et al. 2017).",
 )
-@click.option("--ppp", default=0.62, help="PALEO's percent of peak for computation, as a fraction; 0.62 by default.")
-@click.option("--ppp-comm", default=0.72, help="The same for communication; 0.72 by default.")
+@click.option("--ppp", default=0.62, help="PALEO's percent of peak for computation, as a fraction.")
+@click.option("--ppp-comm", default=0.72, help="The same for communication.")
 @click.option("--scaling", type=click.Choice(["strong", "weak"]), help="A table over --counts instead of one setting.")
-@click.option("--counts", default="1,2,4,8", show_default=True, help="Numbers of devices for --scaling.")
+@click.option("--counts", default="1,2,4,8", callback=common.counts, help="Numbers of devices for --scaling.")
 @click.option("--timeline", type=common.FILE, help="Save the step for Perfetto (.json).")
 @click.option("--layers", is_flag=True, help="Print each layer's roofline and the three with most time to win.")
 @click.option("--depth", type=click.IntRange(0), help="With --layers: depth of the modules; 0 is every operator.")
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 @common.answer_options
 def command(job_file: str, overrides: tuple[str, ...], print_config: bool, places: tuple[str, ...],
             trace_file: Path | None, algorithm: str | None, model: str, ppp: float, ppp_comm: float,
-            scaling: Scaling | None, counts: str, timeline: Path | None, layers: bool, depth: int | None,
+            scaling: Scaling | None, counts: list[int], timeline: Path | None, layers: bool, depth: int | None,
             measured_on: Path | None, out: Path | None, as_json: bool) -> None:  # fmt: skip
     """Predict step time by part, memory, throughput, utilisation and cost, each with an interval.
 
@@ -79,7 +79,6 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, place
         raise click.UsageError("--layers needs times of operators; leave --model paleo out")
     if is_paleo and measured_on is not None:
         raise click.UsageError("--measured-on corrects times of operators; leave --model paleo out")
-    worlds = common.whole_numbers("--counts", counts) if scaling else []
     trace = trace_job(jobs[0], trace_file)
     samples = card(jobs[0].data).train_size
     options: dict[str, Any] = {
@@ -87,7 +86,7 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, place
         "ppp": (ppp, ppp_comm) if is_paleo else None,
     }
     if scaling is not None:
-        common.show(predict_scaling(trace, jobs, worlds, scaling, samples, **options), as_json)
+        common.show(predict_scaling(trace, jobs, counts, scaling, samples, **options), as_json)
         return
     if timeline is not None:
         common.save_json(timeline, timeline_of_step(trace, setting_of(jobs[0], algorithm)))

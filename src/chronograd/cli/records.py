@@ -11,7 +11,7 @@ from chronograd.cli import common
 
 @click.command(name="records")
 @click.argument("record", metavar="[RECORD]", required=False)
-@click.option("--in", "folder", default="runs", show_default=True, type=click.Path(), help="Where to look.")
+@click.option("--in", "folder", default="runs", type=click.Path(), help="Where to look.")
 @click.option("--job", "job_text", help="Only those whose network, data or backend has this in it.")
 @click.option("--kind", type=click.Choice(["predicted", "measured", "unfinished", "damaged"]), help="Only these.")
 @click.option("--device", help="Only those whose device, or what they ran on, has this in it.")

@@ -11,14 +11,14 @@ from chronograd.cli import common
 
 @click.command("report")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option("--out", type=common.FILE, default=Path("report.html"), show_default=True,
+@click.option("--out", type=common.FILE, default=Path("report.html"),
               help="Where to write the page.")  # fmt: skip
 @click.option("--notebook", "with_notebook", is_flag=True, help="Also write an executed notebook beside the page.")
 @common.json_option
 def command(runs: tuple[str, ...], out: Path, with_notebook: bool, as_json: bool) -> None:
     """Write a page about RUNs: run directories, record files or folders of them, predicted and measured.
 
-    Answers that another verb saved with --save, such as a plan, a forecast or a gate, stand before them.
+    Answers that another verb saved with --save, such as a plan, a forecast or a regression gate, stand before them.
 
     TensorBoard events of RUNs that were cut off before all were written are made whole.
     """

@@ -15,24 +15,9 @@ from chronograd.cli import common
 @click.argument("overrides", nargs=-1, metavar="[FIELD=VALUE]...")
 @common.print_config_option
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of job files and stop.")
-@click.option(
-    "--out",
-    type=common.FILE,
-    default=Path("report.html"),
-    show_default=True,
-    help="The page.",
-)
-@click.option(
-    "--runs",
-    "parent",
-    type=common.FOLDER,
-    default=Path("runs"),
-    show_default=True,
-    help="Where run directories are made.",
-)
-@click.option(
-    "--notebook/--no-notebook", default=True, show_default=True, help="Also an executed notebook beside the page."
-)
+@click.option("--out", type=common.FILE, default=Path("report.html"), help="The page.")
+@click.option("--runs", "parent", type=common.FOLDER, default=Path("runs"), help="Where run directories are made.")
+@click.option("--notebook/--no-notebook", default=True, help="Also an executed notebook beside the page.")
 @common.json_option
 def command(job_file: str | None, overrides: tuple[str, ...], print_config: bool, schema: bool, out: Path,
             parent: Path, notebook: bool, as_json: bool) -> None:  # fmt: skip

@@ -48,10 +48,10 @@ def _durations(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) ->
 @click.option("--push", multiple=True, callback=_durations, metavar="S", help="Of all learners, or one for each.")
 @click.option("--serve", metavar="S", help="Of the server, which takes one gradient at a time.  [default: 0]")
 @click.option("--learners", type=click.IntRange(1, 100_000), help="So many alike, with a single --compute.")
-@click.option("--updates", default=100, show_default=True, help="Updates to simulate.")
+@click.option("--updates", default=100, help="Updates to simulate.")
 @click.option("--softsync", type=click.IntRange(1), help="n-softsync: an update takes learners/n gradients.")
 @click.option("--no-wait", is_flag=True, help="A learner pulls as soon as its gradient is sent, not applied.")
-@click.option("--seed", default=0, show_default=True, help="Of random durations.")
+@click.option("--seed", default=0, help="Of random durations.")
 @click.option("--picture", type=common.FILE, help="Draw the first updates: .svg or .png.")
 @common.answer_options
 def staleness(pushes: tuple[str, ...], compute: list[Duration], pull: list[Duration], push: list[Duration],
@@ -104,9 +104,9 @@ def staleness(pushes: tuple[str, ...], compute: list[Duration], pull: list[Durat
     "--coefficients", metavar="A,A,...", help="Five: synchronous; four: asynchronous.  [default: ResNet-50 of Optimus]"
 )
 @click.option("--batch", type=float, help="Global batch of a synchronous step.")
-@click.option("--servers", default=1, show_default=True, type=click.IntRange(1), help="Parameter servers.")
-@click.option("--workers", default="1:20", show_default=True, metavar="FROM:TO", help="Numbers of workers, or 1,2,4.")
-@click.option("--steps", type=click.FloatRange(0, min_open=True), help="Until a target: prints how long they take.")
+@click.option("--servers", default=1, type=click.IntRange(1), help="Parameter servers.")
+@click.option("--workers", default="1:20", metavar="FROM:TO", help="Numbers of workers, or 1,2,4.")
+@click.option("--steps", type=common.ABOVE_0, help="Until a target: prints how long they take.")
 @click.option("--all-reduce", is_flag=True, help="Beside it: the same work and link without servers.")
 @common.answer_options
 def speed(coefficients: str | None, batch: float | None, servers: int, workers: str, steps: float | None,

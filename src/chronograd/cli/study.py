@@ -41,9 +41,7 @@ def list_(as_json: bool) -> None:
 @command.command()
 @click.argument("name")
 @click.argument("files", nargs=-1, metavar="", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--size", default="laptop", show_default=True, help="smoke: seconds; laptop: minutes; paper: as published."
-)
+@click.option("--size", default="laptop", help="smoke: seconds; laptop: minutes; paper: as published.")
 @click.option("--out", type=common.FOLDER, help="A folder; studies/NAME-SIZE by default.")
 @click.option("--parallel", type=click.IntRange(1), help="Runs at a time; one per core by default.")
 @click.option("--notebook", is_flag=True, help="Also an executed notebook.")
@@ -56,17 +54,8 @@ def list_(as_json: bool) -> None:
     help="Logs of runs to score predictions on, where the study makes such.",
 )
 @common.json_option
-def run(
-    name: str,
-    files: tuple[Path, ...],
-    size: str,
-    out: Path | None,
-    parallel: int | None,
-    notebook: bool,
-    report_only: bool,
-    truth: tuple[Path, ...],
-    as_json: bool,
-) -> None:
+def run(name: str, files: tuple[Path, ...], size: str, out: Path | None, parallel: int | None, notebook: bool,
+        report_only: bool, truth: tuple[Path, ...], as_json: bool) -> None:  # fmt: skip
     """Run a study, or go on with it, and write its report.
 
     The folder gets runs/, results.json, report.html, and README.md with its figures. A finished run is not run again.

@@ -14,9 +14,9 @@ from chronograd.cli.fit import stated_table, table_options
     epilog="\b\nchronograd validate throughputs.csv --device rtx3090 --precision amp --calibrate 25 --seed 0"
 )
 @table_options
-@click.option("--calibrate", type=click.IntRange(min=0), default=25, show_default=True,
+@click.option("--calibrate", type=click.IntRange(min=0), default=25,
               help="Rows to fit to, at least ten; 0 for none: the prior alone.")  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True, help="Chooses these rows, and nothing else does.")
+@click.option("--seed", type=int, default=0, help="Chooses these rows, and nothing else does.")
 @click.option("--rows", "limit", type=click.IntRange(min=1), help="Predict so many others, chosen by the seed; all by "
               "default.")  # fmt: skip
 @common.answer_options
