@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from chronograd.answer import Answer, Section, Table
+from chronograd.figure import Role, Series
 from chronograd.record import QUANTITIES, Record
 from chronograd.units import quantity
-from chronograd.words import interval, named, quantity_name
+from chronograd.words import interval, named, quantity_name, scaled
 
 # What a reader asks for first; the first that is known is said with its interval.
 FIRST = (
@@ -65,3 +67,14 @@ def _takeaway(record: Record) -> str:
     between = interval(record[known[0]])
     parts[0] += f" (80 % interval {between})" if between else ""
     return f"{record.kind.capitalize()}: {', '.join(parts)}."
+
+
+def series_of(
+    by_count: Mapping[int, Record], name: str, label: str, role: Role, length: float, color: str = ""
+) -> Series:
+    """A quantity of records against their number of devices, in units of `length`, with its 80 % interval as a band."""
+    quantities = [by_count[n][name] for n in sorted(by_count)]
+    middle, low, high = (scaled((getattr(q, bound) for q in quantities), length) for bound in ("value", "low", "high"))
+    if all(bound is None for bound in low):
+        low, high = [], []
+    return Series(label, role, [float(n) for n in sorted(by_count)], middle, low, high, color)

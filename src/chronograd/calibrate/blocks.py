@@ -181,9 +181,8 @@ def _repeat(make: Callable[[], nn.Module], times: int) -> Callable[[], nn.Module
     return lambda: nn.Sequential(*(make() for _ in range(times)))
 
 
-def _conv(*sizes: int) -> Callable[[], nn.Module]:
-    """Of `_conv_norm`."""
-    return lambda: nn.Sequential(*_conv_norm(*sizes))
+def _conv(cin: int, cout: int, kernel: int, stride: int = 1, groups: int = 1) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(*_conv_norm(cin, cout, kernel, stride, groups))
 
 
 def stages() -> list[Block]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,6 +16,8 @@ import torch
 import torch.distributed as dist
 
 from chronograd.calibrate.workers import read, say
+from chronograd.measure.steps import clock
+from chronograd.train.parent import exit_with_parent
 
 _MIN_REPEATS, _MAX_REPEATS, _MAX_RESTED, _WARMUP = 8, 200, 30, 3
 
@@ -43,31 +44,20 @@ def calls(message: torch.Tensor, world: int) -> dict[str, Callable[[], Any]]:
 def time_collective(call: Callable[[], Any], seconds: float, device: torch.device, rest_s: float = 0.0) -> list[float]:
     """Seconds of each repeat on this rank, from a barrier on; all ranks run equally many."""
 
+    now = clock(device)
+
     def once() -> float:
         time.sleep(rest_s)
         dist.barrier()
-        start = _now(device)
+        start = now()
         call()
-        return _now(device) - start
+        return now() - start
 
     first = [once() for _ in range(_WARMUP)]
     wanted = torch.tensor(seconds / max(min(first), 1e-6), device=device)
     dist.broadcast(wanted, src=0)
     most = _MAX_RESTED if rest_s else _MAX_REPEATS
     return [once() for _ in range(int(min(max(float(wanted), _MIN_REPEATS), most)))]
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
-
-
-def _end_with_parent() -> None:
-    """On another machine nobody else would end this process: its standard input ends with the one that started it."""
-    while os.read(0, 4096):
-        pass
-    os._exit(1)
 
 
 def main(argv: list[str]) -> None:
@@ -81,7 +71,7 @@ def main(argv: list[str]) -> None:
         torch.cuda.set_device(device)
     say("ready")
     read()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    exit_with_parent()
     library = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(library, init_method=meeting, rank=rank, world_size=world, timeout=timedelta(minutes=5))
     rows = []

@@ -19,6 +19,8 @@ import torch
 
 from chronograd.calibrate.blocks import Block, blocks
 from chronograd.calibrate.workers import read, say
+from chronograd.measure.steps import clock
+from chronograd.train.parent import exit_with_parent
 
 GPU_FACTOR = 16
 # Written between repeats: twice the last cache of most processors.
@@ -27,12 +29,6 @@ SCRATCH_BYTES = 2**26
 _WARM_UP, _MIN_REPEATS, _MAX_REPEATS = 2, 5, 200
 # Below it a block is only run, once after one that warms up: the fit then works, on times that say little.
 LEAST_SECONDS = 0.01
-
-
-def _clock(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 def _arithmetic(device: torch.device, precision: str) -> AbstractContextManager[Any]:
@@ -57,17 +53,17 @@ def time_block(block: Block, device: torch.device, precision: str, seconds: floa
     forward: list[float] = []
     backward: list[float] = []
     warm_up, least = _repeats(seconds)
-    end = time.perf_counter() + seconds
+    now, end = clock(device), time.perf_counter() + seconds
     while len(forward) < least or (time.perf_counter() < end and len(forward) < _MAX_REPEATS):
         for p in (x, *model.parameters()):
             p.grad = None
         scratch.add_(1)
-        t0 = _clock(device)
+        t0 = now()
         with _arithmetic(device, precision):
             loss = model(x).sum()
-        t1 = _clock(device)
+        t1 = now()
         loss.backward()
-        backward.append(_clock(device) - t1)
+        backward.append(now() - t1)
         forward.append(t1 - t0)
         del loss
     return {
@@ -90,24 +86,24 @@ def _time_inference(model: torch.nn.Module, x: torch.Tensor, precision: str, sec
     scratch = torch.zeros(SCRATCH_BYTES // 4, device=x.device)
     model.eval()
     found: list[float] = []
-    end = time.perf_counter() + seconds / 2
+    now, end = clock(x.device), time.perf_counter() + seconds / 2
     with torch.inference_mode(), _arithmetic(x.device, precision):
         while len(found) < least or (time.perf_counter() < end and len(found) < _MAX_REPEATS):
             scratch.add_(1)
-            t0 = _clock(x.device)
+            t0 = now()
             model(x)
-            found.append(_clock(x.device) - t0)
+            found.append(now() - t0)
     return statistics.median(found[warm_up:])
 
 
 def _best(run: Callable[[], Any], device: torch.device, seconds: float = 1.0) -> float:
     """Least seconds of one run, over about a second."""
     run()
-    best, end = float("inf"), time.perf_counter() + seconds
+    now, best, end = clock(device), float("inf"), time.perf_counter() + seconds
     while time.perf_counter() < end:
-        t0 = _clock(device)
+        t0 = now()
         run()
-        best = min(best, _clock(device) - t0)
+        best = min(best, now() - t0)
     return best
 
 
@@ -151,12 +147,12 @@ def time_gather(device: torch.device) -> float:
 def _cold_median(run: Callable[[], Any], device: torch.device, repeats: int = 25) -> float:
     """Median seconds of a call that finds its data outside of the caches."""
     scratch = torch.zeros(SCRATCH_BYTES // 4, device=device)
-    seconds = []
+    now, seconds = clock(device), []
     for _ in range(repeats):
         scratch.add_(1)
-        t0 = _clock(device)
+        t0 = now()
         run()
-        seconds.append(_clock(device) - t0)
+        seconds.append(now() - t0)
     return statistics.median(seconds[2:])
 
 
@@ -164,6 +160,7 @@ def main(argv: list[str]) -> None:
     place, threads, precision, seconds = argv
     say("ready")
     read()
+    exit_with_parent()
     device = torch.device(place)
     torch.set_num_threads(int(threads))
     result: dict[str, Any] = {

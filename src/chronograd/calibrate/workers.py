@@ -19,6 +19,7 @@ from subprocess import Popen  # by its name, as tests put a quicker one in its p
 from typing import IO, Any, Protocol, Self
 
 from chronograd.errors import RunError, require
+from chronograd.train.parent import PARENT_VARIABLE
 
 # Called with the share done, 0 to 1, and what is being done.
 Progress = Callable[[float, str], None]
@@ -148,9 +149,9 @@ def run_workers(
         workers = []
         for number, words in enumerate(arguments):
             command: Sequence[str] = (sys.executable, "-m", module, *words)
-            environment: Mapping[str, str] = {}
+            environment = {PARENT_VARIABLE: "1"}
             if seats:
-                environment = seats[number].environment
+                environment |= seats[number].environment
                 command = seats[number].command(command, environment)
             workers.append(stack.enter_context(Worker(command, {**os.environ, **environment}, lines)))
         while len(results) < len(workers):

@@ -28,9 +28,9 @@ def accuracy_of_prediction_section(predicted: dict[int, Record], measured: dict[
         title="How good the prediction was",
         intro="Every quantity that was both predicted and measured.",
         figure=Figure([Ranges("predicted / measured", "quantity", ranges)]) if ranges else None,
-        caption="Light bar: the predicted middle 80 %, with a tick at the prediction. Point: what was measured, at 1.",
+        caption="Light bar: the predicted 80 % interval, with a tick at the prediction. Point: what was measured, at 1.",
         table=Table(
-            ("quantity", "processes", "predicted", "middle 80 %", "measured", "n", "error", "inside"),
+            ("quantity", "processes", "predicted", "80 % interval", "measured", "n", "error", "inside"),
             [_row(n, d) for n, d in pairs],
             {1, 2, 3, 4, 5, 6},
         ).without_empty_columns(),

@@ -1,4 +1,4 @@
-"""What `compare` says: two records side by side, or a gate on what changed between runs."""
+"""What `compare` says: two records side by side, or a regression gate on what changed between runs."""
 
 from __future__ import annotations
 

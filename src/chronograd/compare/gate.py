@@ -1,4 +1,4 @@
-"""A gate on two sets of runs: whether a figure changed by more than it may, beyond what runs differ by anyway.
+"""The regression gate on two sets of runs: whether a figure changed by more than it may, beyond what runs differ by anyway.
 
     step_time > 5%          fail if a step takes over 5 % longer than in the baseline
     throughput < -5%        fail if throughput fell by over 5 %
@@ -31,7 +31,6 @@ from chronograd.record import QUANTITIES, Z80, Quantity, Record
 from chronograd.units import quantity
 
 CONFIDENCE = 0.95
-# The middle 80 % of a normal distribution is as wide as this many standard deviations.
 # A step's spread stands for that of what is computed from it.
 SPREAD_OF = {"throughput_samples_per_s": "step_time_s", "achieved_flops_per_s": "step_time_s"}
 BETTER_HIGH = {"throughput_samples_per_s", "achieved_flops_per_s", "mfu", "ppp", "test_accuracy"}

@@ -5,7 +5,7 @@ Rows are those of `chronograd.record.Point`: measured and predicted ones of one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from chronograd.answer import Section, Table
@@ -23,46 +23,62 @@ EFFICIENCY = "efficiency: throughput over n times that of one rank; growth: step
 _COLORS = ("accent", "vermilion", "green", "purple", "orange", "grey")
 
 
-def table_of(rows: Sequence[Row], with_communication: bool = True) -> Table:
-    """Every row: step, throughput, time and cost of the training, speed-up, efficiency, and communication."""
-    columns = ["ranks", "", "effective batch", "per rank", "step", "throughput", "training", "cost", "speed-up",
-               "efficiency", "growth", "computation", "communication by difference", "exposed", "bandwidth used"]  # fmt: skip
-    kept = len(columns) if with_communication else columns.index("computation")
-    columns, body = columns[:kept], [_cells(row)[:kept] for row in rows]
-    reasons = {row["reason"] for row in rows if row["kind"] == "missing"}
-    notes = [
-        EFFICIENCY,
-        *([UTILISATION] if with_communication else []),
-        *(f"missing: {reason}" for reason in sorted(reasons)),
-    ]
-    return Table(columns, body, set(range(2, len(columns))) | {0}, notes).without_empty_columns()
-
-
-def _cells(row: Row) -> list[str]:
-    cost, speed_up = row["cost_usd"], row["speed_up"]
-    return [
-        str(row["world"]),
-        row["kind"],
-        f"{row['batch']:,}",
-        f"{row['per_rank']:,}",
-        _seconds(row["step_time_s"]),
-        "" if row["throughput_samples_per_s"] is None else quantity(row["throughput_samples_per_s"], "sample/s"),
-        _seconds(row["training_time_s"]),
-        "" if cost is None else dollars(cost),
-        "" if speed_up is None else f"{speed_up:.2f} ×",
-        "" if row["efficiency"] is None else percent(row["efficiency"], 0),
-        "" if row["iteration_growth"] is None else f"{row['iteration_growth']:.2f} ×",
-        _seconds(row["compute_s"]),
-        "" if row["world"] == 1 else _seconds(row["communication_by_difference_s"]),
-        "" if row["world"] == 1 else _seconds(row["communication_exposed_s"]),
-        "" if row["bandwidth_utilisation"] is None else percent(row["bandwidth_utilisation"], 0),
-    ]
-
-
 def _seconds(value: float | None) -> str:
     if value is None:
         return ""
     return seconds(value) if value >= 0 else f"−{seconds(-value)}"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else percent(value, 0)
+
+
+def _times(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f} ×"
+
+
+# What a table may say of a row: heading and cell. Columns of text are on the left.
+_CELLS: dict[str, tuple[str, Callable[[Row], str]]] = {
+    "series": ("", lambda row: row.get("series", "")),
+    "scaling": ("scaling", lambda row: row["scaling"]),
+    "ranks": ("ranks", lambda row: str(row["world"])),
+    "kind": ("", lambda row: row["kind"]),
+    "batch": ("effective batch", lambda row: f"{row['batch']:,}"),
+    "per rank": ("per rank", lambda row: f"{row['per_rank']:,}"),
+    "step": ("step", lambda row: _seconds(row["step_time_s"])),
+    "rate": ("throughput", lambda row: quantity(row["throughput_samples_per_s"], "sample/s").strip("–")),
+    "training": ("training", lambda row: _seconds(row["training_time_s"])),
+    "cost": ("cost", lambda row: "" if row["cost_usd"] is None else dollars(row["cost_usd"])),
+    "speed-up": ("speed-up", lambda row: _times(row["speed_up"])),
+    "efficiency": ("efficiency", lambda row: _share(row["efficiency"])),
+    "growth": ("growth", lambda row: _times(row["iteration_growth"])),
+    "computation": ("computation", lambda row: _seconds(row["compute_s"])),
+    "difference": ("communication by difference", lambda row: _exchange(row, "communication_by_difference_s")),
+    "exposed": ("exposed", lambda row: _exchange(row, "communication_exposed_s")),
+    "interval": ("80 % interval", lambda row: " … ".join(filter(None, map(_seconds, (row["exposed_low_s"], row["exposed_high_s"]))))),
+    "bandwidth": ("bandwidth used", lambda row: _share(row["bandwidth_utilisation"])),
+}  # fmt: skip
+_TEXT = ("series", "scaling", "kind")
+_STEP = ("ranks", "kind", "batch", "per rank", "step", "rate", "training", "cost", "speed-up", "efficiency", "growth")
+_SPLIT = ("computation", "difference", "exposed")
+
+
+def _exchange(row: Row, name: str) -> str:
+    return "" if row["world"] == 1 else _seconds(row[name])
+
+
+def _table(rows: Sequence[Row], names: Sequence[str], notes: Sequence[str]) -> Table:
+    body = [[_CELLS[name][1](row) for name in names] for row in rows]
+    right = {i for i, name in enumerate(names) if name not in _TEXT}
+    return Table([_CELLS[name][0] for name in names], body, right, notes).without_empty_columns()
+
+
+def table_of(rows: Sequence[Row], with_communication: bool = True) -> Table:
+    """Every row: step, throughput, time and cost of the training, speed-up, efficiency, and communication."""
+    missing = [f"missing: {reason}" for reason in sorted({row["reason"] for row in rows if row["kind"] == "missing"})]
+    if not with_communication:
+        return _table(rows, _STEP, [EFFICIENCY, *missing])
+    return _table(rows, (*_STEP, *_SPLIT, "bandwidth"), [EFFICIENCY, UTILISATION, *missing])
 
 
 def throughput_section(title: str, rows: Sequence[Row], intro: str = "", with_communication: bool = False) -> Section:
@@ -82,7 +98,7 @@ def throughput_section(title: str, rows: Sequence[Row], intro: str = "", with_co
         _throughput_takeaway(known),
         intro,
         figure=Figure(panels) if known else None,
-        caption="Lines: predicted, with the middle 80 %. Points: measured, with the middle 80 % of steps. Dashed: ideal.",
+        caption="Lines: predicted, with the 80 % interval. Points: measured, with that of steps. Dashed: ideal.",
         table=table_of(rows, with_communication),
     )
 
@@ -113,32 +129,12 @@ def communication_section(title: str, rows: Sequence[Row], intro: str = "") -> S
         "ways: by the difference from it, and as exposed time, measured by steps with and without exchange.",
         figure=Figure([Bars(f"time per step, {unit}", "ranks", bars, colors)]) if bars else None,
         caption="Solid bars are measured, light ones predicted; at their ends the whole step.",
-        table=_communication_table(many),
+        table=_table(
+            many,
+            ("series", "scaling", "ranks", "per rank", "kind", "step", *_SPLIT, "interval", "bandwidth"),
+            [UTILISATION],
+        ),
     )
-
-
-def _communication_table(rows: Sequence[Row]) -> Table:
-    columns = ("", "scaling", "ranks", "per rank", "", "step", "computation", "communication by difference", "exposed",
-               "middle 80 %", "bandwidth used")  # fmt: skip
-    body = [
-        [
-            row.get("series", ""),
-            row["scaling"],
-            str(row["world"]),
-            f"{row['per_rank']:,}",
-            row["kind"],
-            _seconds(row["step_time_s"]),
-            _seconds(row["compute_s"]),
-            _seconds(row["communication_by_difference_s"]),
-            _seconds(row["communication_exposed_s"]),
-            ""
-            if row["exposed_low_s"] is None
-            else f"{_seconds(row['exposed_low_s'])} … {_seconds(row['exposed_high_s'])}",
-            "" if row["bandwidth_utilisation"] is None else percent(row["bandwidth_utilisation"], 0),
-        ]
-        for row in rows
-    ]
-    return Table(columns, body, set(range(5, 11)) | {2, 3}, [UTILISATION]).without_empty_columns()
 
 
 def _groups(rows: Sequence[Row]) -> list[tuple[Role, str]]:

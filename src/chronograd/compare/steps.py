@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from chronograd.answer import Section, Table
 from chronograd.compare.scaling import speed_up
 from chronograd.figure import PART_COLORS, Bar, Bars, Figure, Lines, Role, Series
+from chronograd.quantities import series_of
 from chronograd.record import STEP_PARTS, Quantity, Record
 from chronograd.units import percent, quantity, seconds
 from chronograd.words import (
@@ -16,7 +17,6 @@ from chronograd.words import (
     off,
     processes,
     reasons,
-    scaled,
     signed_percent,
     time_unit,
 )
@@ -34,7 +34,7 @@ def parts_section(predicted: ByCount, measured: ByCount) -> Section:
     bars = [_bar(label, role, record, length) for label, role, record in records if _total(record)]
     totals = ("step_time_s", *STEP_PARTS)
     table = Table(
-        ("processes", "part", "predicted", "middle 80 %", "measured", "middle 80 %", "n", "error"),
+        ("processes", "part", "predicted", "80 % interval", "measured", "80 % interval", "n", "error"),
         [
             row
             for n in counts
@@ -50,7 +50,7 @@ def parts_section(predicted: ByCount, measured: ByCount) -> Section:
         intro="A step runs from reading a batch to updated weights; communication hidden behind backward is not "
         "part of its length.",
         figure=Figure([Bars(f"time per step, {unit}", "run", bars, PART_COLORS)]) if bars else None,
-        caption="Solid bars are measured, light ones predicted. The whisker is the middle 80 % of the whole step.",
+        caption="Solid bars are measured, light ones predicted. The whisker is the 80 % interval of the whole step.",
         table=table,
         takeaway=_parts_takeaway(predicted, measured),
     )
@@ -69,7 +69,7 @@ def scaling_section(predicted: ByCount, measured: ByCount) -> Section:
         title="More processes",
         intro=_batch_words(both),
         figure=Figure(panels),
-        caption="Line and band: predicted, middle 80 %. Points and bars: measured mean, middle 80 %. Dashed: as many "
+        caption="Line and band: predicted, 80 % interval. Points and bars: measured mean, 80 % interval. Dashed: as many "
         "times the throughput as there are processes.",
         table=_scaling_table(predicted, measured, counts),
         takeaway=_scaling_takeaway(predicted, measured),
@@ -192,26 +192,13 @@ def _against_count(
     name: str, label: str, length: float, predicted: ByCount, measured: ByCount, counts: list[int]
 ) -> Lines:
     groups: list[tuple[Role, ByCount]] = [("predicted", predicted), ("measured", measured)]
-    series = [_series(role, name, length, group) for role, group in groups if group]
+    series = [series_of(group, name, role, role, length) for role, group in groups if group]
     base = measured.get(1) or predicted.get(1)
     if name == "throughput_samples_per_s" and base is not None and base[name].value:
         ideal = [n * base.value(name) for n in counts]
         series.append(Series("ideal", "reference", [float(n) for n in counts], ideal))
     is_log = max(counts, default=1) > 8
     return Lines("processes", label, series, log_x=is_log, log_y=is_log, from_zero=not is_log, x_ticks=counts)
-
-
-def _series(role: Role, name: str, length: float, group: ByCount) -> Series:
-    quantities = [group[n][name] for n in sorted(group)]
-    has_band = any(q.low is not None for q in quantities)
-    return Series(
-        role,
-        role,
-        [float(n) for n in sorted(group)],
-        scaled((q.value for q in quantities), length),
-        scaled((q.low for q in quantities), length) if has_band else (),
-        scaled((q.high for q in quantities), length) if has_band else (),
-    )
 
 
 def speedup(group: ByCount, n: int) -> float | None:

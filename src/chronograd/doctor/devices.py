@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
@@ -28,25 +26,13 @@ _FIELDS = "name,driver_version,memory.total,memory.used,utilization.gpu,power.li
 
 def listed() -> tuple[list[dict[str, str]], str]:
     """GPUs of nvidia-smi, hidden ones too, and the newest CUDA that the driver can run; empty where there is no driver."""
-    text = _smi(f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits")
+    text = environment.nvidia_smi(f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits", timeout_s=DRIVER_TIMEOUT_S)
     if text is None:
         return [], ""
     names = _FIELDS.split(",")
     rows = [dict(zip(names, map(str.strip, line.split(",")), strict=False)) for line in text.splitlines() if line]
-    newest = re.search(r"CUDA[\w ]*Version\s*:\s*([\d.]+)", _smi() or "")
+    newest = re.search(r"CUDA[\w ]*Version\s*:\s*([\d.]+)", environment.nvidia_smi(timeout_s=DRIVER_TIMEOUT_S) or "")
     return rows, newest[1] if newest else ""
-
-
-def _smi(*options: str) -> str | None:
-    if shutil.which("nvidia-smi") is None:
-        return None
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", *options], capture_output=True, text=True, timeout=DRIVER_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def usable(

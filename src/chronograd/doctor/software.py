@@ -15,6 +15,7 @@ from chronograd.backends import registry
 from chronograd.backends.horovod import build as horovod_build
 from chronograd.doctor.finding import Finding, judged
 from chronograd.measure import environment
+from chronograd.measure.environment import version_of
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -39,7 +40,7 @@ def libraries() -> list[str]:
     except importlib.metadata.PackageNotFoundError:  # on the path, not installed
         ours = []
     names = {found[0] for line in ours if (found := re.match(r"[\w.-]+", line))} | set(environment.LIBRARIES)
-    return sorted(name for name in names if name != PACKAGE and _version(name))
+    return sorted(name for name in names if name != PACKAGE and version_of(name))
 
 
 def conflicts(names: Sequence[str]) -> tuple[list[Conflict], int]:
@@ -76,7 +77,7 @@ def conflicts(names: Sequence[str]) -> tuple[list[Conflict], int]:
 
 
 def _broken(owner: str, owner_version: str, requirement: Requirement) -> Iterable[Conflict]:
-    installed = _version(requirement.name)
+    installed = version_of(requirement.name)
     if not installed or not requirement.specifier.contains(installed, prereleases=True):
         yield Conflict(owner, owner_version, f"{requirement.name}{requirement.specifier}", installed)
 
@@ -107,13 +108,13 @@ def _finding(conflict: Conflict) -> Finding:
 
 def _horovod() -> list[Finding]:
     """A Horovod that was built, and not for the PyTorch that is here."""
-    if not _version("torch") or horovod_build.is_built():
+    if not version_of("torch") or horovod_build.is_built():
         return []
     cache = horovod_build.python().parents[2]
     others = sorted({path.name.rpartition("-")[0] for path in cache.glob("py*-torch*") if path.is_dir()})
     if not others:
         return []
-    seen = f"built for {', '.join(others)}; here is Python {platform.python_version()} with torch {_version('torch')}"
+    seen = f"built for {', '.join(others)}; here is Python {platform.python_version()} with torch {version_of('torch')}"
     return [Finding("software", "Horovod", seen, "warning", f"build it again: {horovod_build.COMMAND}")]
 
 
@@ -121,7 +122,7 @@ def nccl(in_use: str) -> list[Finding]:
     """The NCCL that PyTorch found in this process against the one that was installed with it."""
     if not in_use:
         return []
-    installed = next((v for n in ("13", "12", "11") if (v := _version(f"nvidia-nccl-cu{n}"))), in_use)
+    installed = next((v for n in ("13", "12", "11") if (v := version_of(f"nvidia-nccl-cu{n}"))), in_use)
     differs = not installed.startswith(in_use)
     seen = in_use + (f" is loaded, and {installed} is installed with PyTorch" if differs else "")
     to_do = "take the other one out of LD_LIBRARY_PATH"
@@ -167,10 +168,3 @@ def as_findings(what: str, rows: Sequence[dict[str, Any]]) -> list[Finding]:
             seen, _, to_do = row["reason"].partition("; ")
             found.append(Finding("software", f"{what.removesuffix('s')} {row['name']}", seen, "absent", to_do))
     return found
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""

@@ -27,7 +27,7 @@ LARGEST_ALLOWANCE_S, READING_S, WARMUP_S = 10.0, 2.0, 2.0
 
 @dataclass(frozen=True)
 class Split:
-    """Seconds of a step by part, with the middle 80 % of steps; unknown parts say why. `startup_s` is of the whole run."""
+    """Seconds of a step by part, with an 80 % interval over steps; unknown parts say why. `startup_s` is of the whole run."""
 
     step_s: Quantity
     computation_s: Quantity

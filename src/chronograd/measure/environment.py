@@ -48,13 +48,16 @@ def environment() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in LIBRARIES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    installed = {name: version_of(name) for name in LIBRARIES}
+    return {"python": platform.python_version(), **{name: version for name, version in installed.items() if version}}
+
+
+def version_of(name: str) -> str:
+    """Of an installed distribution; empty if it is not there."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def cores() -> int:
@@ -87,7 +90,7 @@ def gpus() -> list[dict[str, Any]]:
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return []
     fields = "name,driver_version,memory.total,power.limit"
-    text = _output(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"])
+    text = nvidia_smi(f"--query-gpu={fields}", "--format=csv,noheader,nounits")
     found = []
     for line in (text or "").splitlines():
         name, driver, memory_mib, power_w = (part.strip() for part in line.rsplit(",", 3))
@@ -102,6 +105,11 @@ def gpus() -> list[dict[str, Any]]:
     return found
 
 
+def nvidia_smi(*options: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str | None:
+    """What the driver's program prints; None where there is none, and where it fails or hangs."""
+    return _output(["nvidia-smi", *options], timeout_s)
+
+
 def _git() -> dict[str, Any]:
     commit = _output(["git", "rev-parse", "HEAD"])
     if not commit:
@@ -109,12 +117,12 @@ def _git() -> dict[str, Any]:
     return {"git_commit": commit.strip(), "git_is_dirty": bool(_output(["git", "status", "--porcelain"]))}
 
 
-def _output(command: list[str]) -> str | None:
+def _output(command: list[str], timeout_s: float = COMMAND_TIMEOUT_S) -> str | None:
     """What a command prints; None if it is not there, fails or hangs."""
     if shutil.which(command[0]) is None:
         return None
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None

@@ -57,7 +57,7 @@ def time_steps(
     Args:
         agree: returns rank 0's number on every rank, so that all run equally many steps.
     """
-    now = _clock(step.device)
+    now = clock(step.device)
     start = now()
     for index in range(timing.warmup):
         _run(step, index, now)
@@ -88,7 +88,7 @@ def time_epochs(step: Step, num_steps: int, write: Callable[..., None]) -> None:
     In the third the batch that is there is used again and again: its parts are forward, backward and update alone.
     Writes one line with `event` "epoch_timing", `epoch_time_s` and `epoch_compute_time_s`.
     """
-    now = _clock(step.device)
+    now = clock(step.device)
 
     def epoch(first: int, left_out: tuple[str, ...] = ()) -> float:
         start = now()
@@ -184,7 +184,7 @@ def _plain_step_times_s(step: Step, first: int, count: int) -> list[float]:
     return [a.elapsed_time(b) / 1000 for a, b in itertools.pairwise(ends)]
 
 
-def _clock(device: torch.device) -> Callable[[], float]:
+def clock(device: torch.device) -> Callable[[], float]:
     """Seconds; on CUDA after everything that was launched has finished."""
     if device.type != "cuda":
         return time.perf_counter

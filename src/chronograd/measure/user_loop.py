@@ -30,20 +30,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
+
+import torch
 
 from chronograd import job as jobs
 from chronograd.errors import InputError, NotFoundError, RunError
 from chronograd.job import Job
 from chronograd.measure import environment, process, result
+from chronograd.measure.instrumentation import LoopInstrumentation
 from chronograd.measure.memory import PeakMemory
+from chronograd.measure.steps import clock
 from chronograd.record import OWN_PARTS, WARMUP, Cluster, Provenance, Record
 from chronograd.rundir import RunDir
-
-if TYPE_CHECKING:
-    import torch
-
-    from chronograd.measure.instrumentation import LoopInstrumentation
 
 PathLike = str | os.PathLike[str]
 WAIT_FOR_RANK_0_S = 60.0
@@ -59,6 +58,7 @@ class LoopRecorder:
     """
 
     run: RunDir
+    _loop: LoopInstrumentation
 
     def __init__(
         self,
@@ -94,12 +94,10 @@ class LoopRecorder:
         self._input_s = self._since = 0.0
         self._parts: dict[str, list[Callable[[], float]]] | None = None
         self._open_part = ""
-        self._loop: LoopInstrumentation | None = None
 
     def __enter__(self) -> Self:
-        import torch
-
         self._device = torch.device(self._device_name)
+        self._now = clock(self._device)
         self.run = self._make_or_join()
         self._lines = self.run.step_writer(self._rank)
         is_cuda = self._device.type == "cuda"
@@ -114,8 +112,6 @@ class LoopRecorder:
             **process.at_start(),
         )
         self._memory = PeakMemory(self._device)
-        from chronograd.measure.instrumentation import LoopInstrumentation  # imports torch
-
         self._loop = LoopInstrumentation(self._device)
         self._since = self._now()
         return self
@@ -126,7 +122,6 @@ class LoopRecorder:
         peak, source = self._memory.peak_bytes(), self._memory.source
         self._lines.write(event="memory", step=self._num_steps, memory_peak_bytes=peak, source=source)
         self._lines.write(event="end", step=self._num_steps, **process.at_end())
-        assert self._loop is not None
         self._loop.leave()
         if self._has_ablations and error is None:
             self._loop.write_ablations(self._lines.write)
@@ -139,7 +134,6 @@ class LoopRecorder:
         """One training step. A step that raises is not written."""
         if self._parts is not None:
             raise InputError("rec.step() within rec.step()", "end one step before the next begins")
-        assert self._loop is not None
         if self._num_steps == 0:
             self._lines.write(event="ready", step=0, **process.at_first_step())
         start = time.perf_counter()
@@ -191,13 +185,6 @@ class LoopRecorder:
 
     # -- helpers -----------------------------------------------------------------------------------------
 
-    def _now(self) -> float:
-        if self._device.type == "cuda":
-            import torch
-
-            torch.cuda.synchronize(self._device)
-        return time.perf_counter()
-
     def _stopwatch(self) -> Callable[[], Callable[[], float]]:
         """Starts; stopping it returns what reads the seconds, on CUDA only after a synchronisation."""
         if self._device.type != "cuda":
@@ -208,8 +195,6 @@ class LoopRecorder:
                 return lambda: seconds
 
             return stop_host
-        import torch
-
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
 

@@ -223,7 +223,7 @@ def _goal_section(network: str, choices: PlanResult, data: Mapping[str, Any]) ->
         ],
         figure=_front_figure(rows, chosen) if rows else None,
         table=Table(
-            ("device", "count", "batch each", "prices", "steps", "time", "middle 80 %", "cost", "middle 80 %", "keeps it"),
+            ("device", "count", "batch each", "prices", "steps", "time", "80 % interval", "cost", "80 % interval", "keeps it"),
             [
                 (r["device"], str(r["count"]), str(r["batch_per_device"]), r["prices"], f"{r['steps']:,.0f}",
                  seconds(3600 * r["hours"]), _limits(r["hours_interval"], seconds, 3600), dollars(r["dollars"]),

@@ -38,7 +38,7 @@ def effort_of(
 
     Args:
         samples: training samples in an epoch. target: accuracy to be reached, instead of the job's.
-        epochs: until the target, at the job's batch. noise: gradient noise scale, with its middle 80 %.
+        epochs: until the target, at the job's batch. noise: gradient noise scale, with its 80 % interval.
     Raises: InputError where samples are not known, and for a curve without a target.
     """
     if not samples:

@@ -8,16 +8,17 @@ import numpy as np
 
 from chronograd import job as jobs
 from chronograd.answer import Section, Table
-from chronograd.figure import SERIES_COLORS, Figure, Lines, Series
+from chronograd.figure import SERIES_COLORS, Figure, Lines
 from chronograd.hardware import catalog
 from chronograd.job import Job, changed, resolved, steps_per_epoch
 from chronograd.plan.settings import evaluate
 from chronograd.predict.memory import reserve_bytes
 from chronograd.predict.prediction import likely_by, put_run
+from chronograd.quantities import series_of
 from chronograd.record import Cluster, Provenance, Quantity, Record
 from chronograd.trace import Trace
 from chronograd.units import dollars, quantity, seconds, si
-from chronograd.words import device, interval, reasons, scaled, time_unit
+from chronograd.words import count, device, interval, reasons, time_unit
 
 ByDevice = dict[str, dict[int, Record]]
 # Three generations and an old one, from one device to what two nodes hold.
@@ -38,7 +39,9 @@ def elsewhere(
     Raises: InputError as `evaluate`, and for a batch of more samples than there are.
     """
     fields = ["backend=ddp"] if job.backend == "single" else []
-    shares = {n: changed(job, [f"cluster.count={n}", *fields]).images_per_rank for n in counts if n <= job.training.batch}
+    shares = {
+        n: changed(job, [f"cluster.count={n}", *fields]).images_per_rank for n in counts if n <= job.training.batch
+    }
     batches = sorted(set(shares.values()))
     table = evaluate(trace, changed(job, ["cluster.count=1", *fields]), devices, list(shares), batches)
     records = []
@@ -85,7 +88,7 @@ def plan_section(records: Sequence[Record]) -> Section:
         title="What it would take elsewhere",
         intro="The same training run, to the same number of steps, on devices that were not at hand.",
         figure=Figure(panels) if panels else None,
-        caption="Lines and bands: predicted, middle 80 %. Both axes are logarithmic.",
+        caption="Lines and bands: predicted, 80 % interval. Both axes are logarithmic.",
         table=_table(grouped),
         takeaway=_takeaway(records),
         data=[_data_row(r) for devices in grouped.values() for _, r in sorted(devices.items())],
@@ -100,22 +103,10 @@ def _by_device(records: Sequence[Record]) -> ByDevice:
 
 
 def _panel(grouped: ByDevice, name: str, label: str, length: float) -> Lines:
-    series = []
-    for i, (device_name, by_count) in enumerate(grouped.items()):
-        counts = sorted(by_count)
-        quantities = [by_count[n][name] for n in counts]
-        has_band = any(q.low is not None for q in quantities)
-        series.append(
-            Series(
-                device_name,
-                "predicted",
-                [float(n) for n in counts],
-                scaled((q.value for q in quantities), length),
-                scaled((q.low for q in quantities), length) if has_band else (),
-                scaled((q.high for q in quantities), length) if has_band else (),
-                SERIES_COLORS[i % len(SERIES_COLORS)],
-            )
-        )
+    series = [
+        series_of(by_count, name, device_name, "predicted", length, SERIES_COLORS[i % len(SERIES_COLORS)])
+        for i, (device_name, by_count) in enumerate(grouped.items())
+    ]
     ticks = sorted({float(n) for by_count in grouped.values() for n in by_count})
     return Lines("devices", label, series, log_x=True, log_y=True, x_ticks=ticks)
 
@@ -140,9 +131,9 @@ def _data_row(record: Record) -> dict[str, str]:
     return {
         "cluster": device(record),
         "training time": quantity(time.value, time.unit),
-        "time, middle 80 %": interval(time),
+        "time, 80 % interval": interval(time),
         "cost": quantity(cost.value, cost.unit),
-        "cost, middle 80 %": interval(cost),
+        "cost, 80 % interval": interval(cost),
         "price per hour": quantity(record["cost_usd_per_hour"].value, "usd"),
         "peak memory of a rank": quantity(record["memory_peak_bytes"].value, "B"),
     }

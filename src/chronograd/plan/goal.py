@@ -41,7 +41,7 @@ class SamplesToTarget:
         samples: training samples until the target at batch `reference_batch`.
         sigma_log: standard deviation of log(samples).
         reached: probability that the target is reached at all.
-        noise_scale: of the gradient, in samples, with the middle 80 %.
+        noise_scale: of the gradient, in samples, with an 80 % interval.
         source: where the number comes from.
     """
 
@@ -116,7 +116,7 @@ class PlanResult:
     chosen: int | None
 
     def interval(self, name: str, row: int) -> tuple[float, float]:
-        """The middle 80 % of `hours` or `dollars`."""
+        """The 80 % interval of `hours` or `dollars`."""
         spread = math.exp(Z80 * float(self.columns["sigma_log"][row]))
         return float(self.columns[name][row]) / spread, float(self.columns[name][row]) * spread
 
