@@ -14,8 +14,7 @@ from chronograd.cli.common import answer_options, show
               help="Exit status 1 if B changed like this against A, such as 'step_time > 5%'. May be given again.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Also exit with 1 where a condition is too noisy to tell.")
 @answer_options
-@click.pass_context
-def command(context: click.Context, a: str, b: str, conditions: tuple[str, ...], strict: bool, as_json: bool) -> None:
+def command(a: str, b: str, conditions: tuple[str, ...], strict: bool, as_json: bool) -> int:
     """Lay two records side by side: run directories or record files, predicted or measured.
 
     With --fail-if it is a regression gate: A is the baseline. Each may be several runs, as a folder or with commas between.
@@ -37,4 +36,4 @@ def command(context: click.Context, a: str, b: str, conditions: tuple[str, ...],
     else:
         hint = "name one of them, or judge all with --fail-if"
         compared = answer.compare(*(listing.load(listing.one_run(side, hint=hint)) for side in (a, b)))
-    context.exit(show(compared, as_json))
+    return show(compared, as_json)

@@ -14,9 +14,7 @@ from chronograd.cli import common
               help="Hosts that are to work together: names for ssh, or netns:NAME.")  # fmt: skip
 @click.option("--out", default="runs", help="The run directory, or the folder of run directories.")
 @common.answer_options
-def command(
-    context: click.Context, job_file: str | None, overrides: tuple[str, ...], as_json: bool, **where: str
-) -> None:
+def command(job_file: str | None, overrides: tuple[str, ...], as_json: bool, **where: str) -> int:
     """Look at devices, cores, memory, storage, versions, backends and links, and measure what can be in seconds.
 
     With a JOB, all of it for that job. The exit status is 1 if a run cannot start.
@@ -29,4 +27,4 @@ def command(
     from chronograd.doctor.answer import doctor
 
     job = common.read_job(job_file, overrides) if job_file else None
-    context.exit(common.show(doctor(job, **where), as_json))
+    return common.show(doctor(job, **where), as_json)

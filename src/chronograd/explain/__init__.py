@@ -1,1 +1,1 @@
-"""Why a run is not faster, and what a machine can do before one: causes, evidence, doctor."""
+"""Why a run is not faster: evidence, the split of its steps, and causes."""
