@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def command(job_file: str | None, overrides: tuple[str, ...], print_config: bool
     if print_config:
         click.echo(jobs.to_yaml(job), nl=False)
         return
+    importlib.import_module("chronograd.report.html")  # an extra: better missed now than after training
     from chronograd.report.loop import page_of
     from chronograd.run import run_loop
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,6 +66,7 @@ def run(name: str, files: tuple[Path, ...], size: str, out: Path | None, paralle
     chronograd study run transfer --size laptop --out studies/transfer
     chronograd study run depth-and-device --size paper --truth history50_K80.json history50_V100.json
     """
+    importlib.import_module("chronograd.report.html")  # an extra: better missed now than after the runs
     from chronograd.report.markdown import write_markdown
     from chronograd.studies import find
     from chronograd.study.results import Results

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,7 @@ def machine(asked: dict[str, Any]) -> None:
         from chronograd.launch.local import loopback_only
 
         os.environ.update(loopback_only())
-        try:
-            say("link", probe.pair())
-        except Exception as error:
-            say("link", {"error": _words(error)})
+        _say_link(probe.pair)
     read()
     found = probe.devices(asked["precision"], asked["threads"], asked["on_cpu"])
     say("devices", found)
@@ -107,10 +105,7 @@ def host(asked: dict[str, Any]) -> None:
             say("link", {"error": _words(error)})
             return
         meeting = read()["meeting"]  # all have reached all: nobody needs the listener any more
-    try:
-        say("link", probe.all_reduce(asked["rank"], asked["world"], meeting))
-    except Exception as error:
-        say("link", {"error": _words(error)})
+    _say_link(lambda: probe.all_reduce(asked["rank"], asked["world"], meeting))
 
 
 def _connect(address: list[Any]) -> dict[str, Any]:
@@ -124,6 +119,13 @@ def _connect(address: list[Any]) -> dict[str, Any]:
     except OSError as error:
         return {"error": error.strerror or str(error)}
     return {"seconds": min(found)}
+
+
+def _say_link(measure: Callable[[], dict[str, float]]) -> None:
+    try:
+        say("link", measure())
+    except Exception as error:
+        say("link", {"error": _words(error)})
 
 
 def _words(error: Exception) -> str:

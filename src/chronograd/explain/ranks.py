@@ -34,33 +34,28 @@ class Compared:
         return efficiency(self.throughput, self.world)
 
 
-@dataclass(frozen=True)
-class _Extent:
-    """Seconds and samples of whole runs, from the first step to the end, or of a step: the same of all that are compared."""
+def _are_whole(runs: Sequence[Evidence]) -> bool:
+    """Whether whole runs are compared, from the first step to the end; else steps, of which a record is a sample."""
+    return all(run.kind in ("training", "own loop") and run.num_steps and run.wall_s for run in runs)
 
-    is_whole: bool
 
-    @classmethod
-    def of(cls, runs: Sequence[Evidence]) -> _Extent:
-        """Whole runs where all are; else steps, as a measurement and a record are samples of those."""
-        return cls(all(run.kind in ("training", "own loop") and run.num_steps and run.wall_s for run in runs))
+def _time_s(run: Evidence, is_whole: bool) -> float:
+    return run.wall_s if is_whole and run.wall_s else run.step_time_s
 
-    def seconds(self, run: Evidence) -> float:
-        return run.wall_s if self.is_whole and run.wall_s else run.step_time_s
 
-    def samples(self, run: Evidence) -> float | None:
-        """None if the batch is not known."""
-        batch = run.batch if run.batch else None if run.rank_batch is None else run.rank_batch * run.world
-        return batch * run.num_steps if self.is_whole and batch and run.num_steps else batch
+def _samples(run: Evidence, is_whole: bool) -> float | None:
+    """Over all ranks; None if the batch is not known."""
+    batch = run.batch if run.batch else None if run.rank_batch is None else run.rank_batch * run.world
+    return batch * run.num_steps if is_whole and batch and run.num_steps else batch
 
 
 def compare(runs: Sequence[Evidence]) -> list[Compared]:
     """Runs in order of ranks, beside the first. Efficiency is against one rank only where the first has one."""
-    ordered, extent = sorted(runs, key=lambda run: run.world), _Extent.of(runs)
-    first_s, first_samples = extent.seconds(ordered[0]), extent.samples(ordered[0])
+    ordered, is_whole = sorted(runs, key=lambda run: run.world), _are_whole(runs)
+    first_s, first_samples = _time_s(ordered[0], is_whole), _samples(ordered[0], is_whole)
     rows = []
     for run in ordered:
-        seconds, samples = extent.seconds(run), extent.samples(run)
+        seconds, samples = _time_s(run, is_whole), _samples(run, is_whole)
         rate = None
         if samples and first_samples:
             rate = samples / seconds * first_s / first_samples * ordered[0].world
@@ -74,13 +69,9 @@ def work_scaled(first: Evidence, run: Evidence) -> Finding:
         "run both for the same number of samples (steps × global batch): if the time still does not fall, growing work is "
         "not the cause"
     )
-    extent = _Extent.of((first, run))
-    before, after, first_s, run_s = (
-        extent.samples(first),
-        extent.samples(run),
-        extent.seconds(first),
-        extent.seconds(run),
-    )
+    is_whole = _are_whole((first, run))
+    first_s, run_s = _time_s(first, is_whole), _time_s(run, is_whole)
+    before, after = _samples(first, is_whole), _samples(run, is_whole)
     if before is None or after is None:
         return Finding("work_scaled", "not measured", "samples per step were not told", None, (), experiment)
     # Samples that ranks share are trained several times: another cause.

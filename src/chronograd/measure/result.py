@@ -139,7 +139,9 @@ def _part_quantities(ranks: Mapping[int, Sequence[Line]], source: str) -> dict[s
         without = name in ("forward_s", "backward_s") and bool(paired)
         samples = [other[name] for _, other in paired] if without else [line[name] for line in alone if name in line]
         told = source + ("; in steps that exchange nothing" if without else "")
-        found[name] = Quantity.of_samples(samples, "s", told) if samples else _unmarked()
+        found[name] = (
+            Quantity.of_samples(samples, "s", told) if samples else Quantity.missing("s", "this part was not marked")
+        )
     if not paired and len(ranks) > 1 and all("exchange_wait_s" in line for line in alone):
         found |= _waits(ranks, alone, source)
     elif paired:
@@ -175,10 +177,6 @@ def _exposed(differences: Sequence[float]) -> Quantity:
         "median difference, floored at 0; waiting for a slower rank included"
     )
     return Quantity(value=middle, unit="s", low=low, high=high, n=len(differences), source=source)
-
-
-def _unmarked() -> Quantity:
-    return Quantity.missing("s", "this part was not marked")
 
 
 def _compute_s(line: Line) -> float:
