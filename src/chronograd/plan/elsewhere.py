@@ -18,7 +18,7 @@ from chronograd.quantities import series_of
 from chronograd.record import Cluster, Provenance, Quantity, Record
 from chronograd.trace import Trace
 from chronograd.units import dollars, quantity, seconds, si
-from chronograd.words import count, device, interval, reasons, time_unit
+from chronograd.words import device, interval, reasons, time_unit
 
 ByDevice = dict[str, dict[int, Record]]
 # Three generations and an old one, from one device to what two nodes hold.
