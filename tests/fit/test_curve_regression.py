@@ -103,7 +103,7 @@ class TestLeftOut:
             left_out(runs, np.ones((6, 1)), [])
 
     def test_intervals_hold_what_they_say(self) -> None:
-        """Networks scatter around a law by 10 %: of 400 new ones, about 80 % lie within the middle 80 %."""
+        """Networks scatter around a law by 10 %: of 400 new ones, about 80 % lie within the 80 % interval."""
         random, hits, total = np.random.default_rng(1), 0, 400
         runs = runs_of([10, 14, 20, 28, 40, 56], ("a",))
         for _ in range(total):

@@ -117,6 +117,16 @@ class TestIntervals:
         assert widths[0] < 1e-3
         assert widths == sorted(widths)
 
+    @pytest.mark.parametrize("family", list(FAMILIES))
+    def test_what_is_expected_lies_inside_even_of_five_points(self, family: str) -> None:
+        """The last third of five points is one, whose residual is all the scatter that is known there."""
+        for seed in range(10):
+            losses = inverse(0.5, 0.5, 0.1, STEPS[:5]) + np.random.default_rng(seed).normal(0, 0.05, 5)
+            model = fit_loss(STEPS[:5], losses, family)
+            for step in (4, 5, 10):
+                low, high = model.interval(step)
+                assert low <= model.at(step) <= high
+
     def test_forecasts_widen_with_the_horizon(self) -> None:
         losses = inverse(0.3, 0.5, 0.2) + np.random.default_rng(0).normal(0, 0.02, 30)
         model = fit_loss(STEPS, losses)
@@ -124,7 +134,7 @@ class TestIntervals:
         assert far > near
 
     def test_cover_what_they_say(self) -> None:
-        """Middle 80 % of the loss at twice the fitted steps, over 40 noisy curves of the right family."""
+        """80 % interval of the loss at twice the fitted steps, over 40 noisy curves of the right family."""
         inside = 0
         for seed in range(40):
             rng = np.random.default_rng(seed)

@@ -15,10 +15,10 @@ from chronograd.errors import FileFormatError, InputError, NotFoundError, RunErr
 from chronograd.job import Job, from_dict
 from chronograd.rundir import RunDir
 from chronograd.studies import find, studies
-from chronograd.study.arms import accuracy_table, mean_curve
+from chronograd.study.arms import Arm, accuracy_table, mean_curve, split_seed
 from chronograd.study.results import Results
 from chronograd.study.rows import Spread, is_apart, spread
-from chronograd.study.runner import StudyRunner, over_seeds, split_seed
+from chronograd.study.runner import StudyRunner
 from chronograd.study.study import SIZES, settings_of
 
 
@@ -65,8 +65,8 @@ def test_an_error_names_its_experiment_and_ends_the_others(tmp_path: Path) -> No
 
 
 def test_seeds_and_spreads() -> None:
-    assert list(over_seeds({"a": make_job()}, 2)) == ["a/seed-0", "a/seed-1"]
-    assert [job.training.seed for job in over_seeds({"a": make_job()}, 2).values()] == [0, 1]
+    jobs = Arm("a", make_job(), seeds=range(2)).jobs()
+    assert {name: job.training.seed for name, job in jobs.items()} == {"a/seed-0": 0, "a/seed-1": 1}
     assert split_seed("x/y/seed-12") == ("x/y", 12)
     rows = [{"arm": "a", "accuracy": v} for v in (0.5, 0.6, 0.7)] + [{"arm": "b", "accuracy": 0.9}]
     a, b = spread(rows, arm="a"), spread(rows, arm="b")

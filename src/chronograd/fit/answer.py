@@ -67,9 +67,9 @@ def speed(sources: Sequence[Path], batch: float | None = None, pairs: Sequence[t
         takeaway=first,
         lines=others,
         figure=Figure([_speed_panel(fitted, points)]),
-        caption="Points: measured. Lines and bands: the fitted model, middle 80 %.",
+        caption="Points: measured. Lines and bands: the fitted model, 80 % interval.",
         table=Table(
-            ("coefficient", "seconds", "middle 80 %"),
+            ("coefficient", "seconds", "80 % interval"),
             [[f"a{i}", f"{a:.4g}", f"{low:.4g} … {high:.4g}"] for i, (a, (low, high)) in enumerate(coefficients)],
             {1},
         ),
@@ -195,9 +195,9 @@ def _steps_section(data: dict[str, Any]) -> Section:
             f"{data['min_samples']:,.0f}."
         ],
         figure=Figure([Lines("global batch", "steps to the target", [model, points], log_x=True, log_y=True)]),
-        caption="Line and band: the fitted model, middle 80 %. Points: runs. Both axes are logarithmic.",
+        caption="Line and band: the fitted model, 80 % interval. Points: runs. Both axes are logarithmic.",
         table=Table(
-            ("batch", "steps", "middle 80 %", "epochs", "efficiency"),
+            ("batch", "steps", "80 % interval", "epochs", "efficiency"),
             [
                 [f"{r['batch']:,}", f"{r['steps']:,.0f}", f"{r['low']:,.0f} … {r['high']:,.0f}", f"{r['epochs']:.3g}",
                  percent(r["efficiency"], 0)]

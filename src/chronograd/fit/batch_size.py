@@ -162,7 +162,7 @@ class FittedBatches:
     errors: Array
 
     def steps_interval(self, batch: Any) -> tuple[Array, Array]:
-        """Bounds of the middle 80 % of steps to the target."""
+        """Bounds of the 80 % interval of steps to the target."""
         drawn = self.draws[:, :1] + self.draws[:, 1:] / np.atleast_1d(np.asarray(batch, dtype=float))
         return self._bounds(drawn)
 

@@ -34,7 +34,7 @@ SHARES = (INTERVAL[0], 0.5, INTERVAL[1])
 
 @dataclass(frozen=True)
 class Convergence:
-    """When, with the middle 80 %, and from what: `curve`, or `published` runs.
+    """When, with the 80 % interval, and from what: `curve`, or `published` runs.
 
     `step` lies in the past where the curve has converged already, and `low` and `high` with it.
     """

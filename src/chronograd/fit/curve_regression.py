@@ -91,7 +91,7 @@ class Regression:
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """What is expected of a run, each (num_values,), with the middle 80 %."""
+    """What is expected of a run, each (num_values,), with the 80 % interval."""
 
     values: Array
     low: Array
@@ -324,7 +324,7 @@ def label_test(runs: Sequence[Run], y: Sequence[float], label: str, seed: int = 
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:
-    """Of log y against log x, with the middle 80 %. Raises InputError with fewer than 3 points or all x alike.
+    """Of log y against log x, with the 80 % interval. Raises InputError with fewer than 3 points or all x alike.
 
     >>> slope([1, 2, 4], [1, 4, 16])
     (2.0, 2.0, 2.0)

@@ -198,7 +198,7 @@ def fit_calibration(
         are_networks: each sample is a whole network. Otherwise each is a part of one, and a network several of them.
         prior_sd: how far from the prior rates may lie, in log units; by default as far as from round numbers.
 
-    Its `sigma` is such that the middle 80 % of a log-normal holds what 80 % of samples left out in turn show; with n
+    Its `sigma` is such that the 80 % interval of a log-normal holds what 80 % of samples left out in turn show; with n
     of them the error of rank ⌈0.8 (n + 1)⌉, at least MIN_SIGMA.
 
     Raises: InputError if there are fewer than ten samples or a time is not positive.

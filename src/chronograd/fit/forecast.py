@@ -24,7 +24,7 @@ from chronograd.fit.loss import MIN_POINTS, LossModel, best_of, family_errors, f
 from chronograd.fit.published_curves import Published, published, weighted_quantiles
 from chronograd.record import Z80
 
-# Of log(level) beyond what published runs differ by: so that the middle 80 % held four of five levels of teams left out.
+# Of log(level) beyond what published runs differ by: so that the 80 % interval held four of five levels of teams left out.
 LEVEL_SIGMA = 0.25
 NO_WORSE = 2.0  # times the error of the best family on held-out points: as likely as that
 NUM_STEPS = 400  # tried between now and the planned end
@@ -33,7 +33,7 @@ MOST_HELD_OUT = 100  # points after the fitted ones that a forecast is held agai
 
 @dataclass(frozen=True)
 class At:
-    """The value expected at a step, with the middle 80 %; `seen` is what it was, where the curve goes so far."""
+    """The value expected at a step, with the 80 % interval; `seen` is what it was, where the curve goes so far."""
 
     step: float
     value: float
@@ -44,7 +44,7 @@ class At:
 
 @dataclass(frozen=True)
 class Reached:
-    """When a value will be reached, with the middle 80 %; None: never, or beyond what can be told. `seen`: when it was."""
+    """When a value will be reached, with the 80 % interval; None: never, or beyond what can be told. `seen`: when it was."""
 
     value: float
     step: float | None

@@ -38,7 +38,7 @@ def training_section(train_record: Record, forecast: Forecast | None = None) -> 
         caption.append("Dots: training loss of each step" + (f", every {every}th drawn." if every > 1 else "."))
     if forecast is not None:
         of = "epoch means" if forecast.curve.unit == "epoch" else "steps"
-        caption.append(f"Line and band: forecast of {of} ({forecast.model.family}) and its middle 80 %.")
+        caption.append(f"Line and band: forecast of {of} ({forecast.model.family}) and its 80 % interval.")
     target = train_record.job.training.target_accuracy
     epochs = train_record.curves.get("training")
     if epochs is not None and any(v is not None for v in epochs.columns.get("test_accuracy", [])):
@@ -51,7 +51,7 @@ def training_section(train_record: Record, forecast: Forecast | None = None) -> 
         figure=Figure(panels) if panels else None,
         caption=" ".join(caption),
         table=Table(
-            ("quantity", "value", "middle 80 %", "n", "source"),
+            ("quantity", "value", "80 % interval", "n", "source"),
             rows,
             {1, 2, 3},
             reasons([("training", train_record)], [n for n in _SHOWN if n in train_record.quantities]),

@@ -69,7 +69,7 @@ class LossModel:
         return float(self.curve([step])[0])
 
     def interval(self, step: float) -> tuple[float, float]:
-        """Bounds of the middle 80 % of what may be observed at a step.
+        """The 80 % interval of what may be observed at a step; the loss expected there is never outside.
 
         Covers the scatter of the fitted points, what it does to the coefficients, and, beyond the fitted points, how
         far forecasts from the earlier ones to the later ones were off, growing with the logarithm of the horizon.
@@ -95,7 +95,8 @@ class LossModel:
         third = np.minimum(2, np.searchsorted(self.thirds, steps))
         seen = curves * np.exp(self.drift[:, None] * beyond) + self.noise[:, third]
         low, high = np.quantile(np.maximum(seen, 0), INTERVAL, axis=0) * self.largest_loss
-        return low, high
+        expected = self.curve(steps)  # a third with one point has one residual, and so no scatter around the curve
+        return np.minimum(low, expected), np.maximum(high, expected)
 
 
 def fit_loss(

@@ -103,7 +103,7 @@ def loss(forecast: Forecast) -> Answer:
         takeaway=first,
         lines=[*others, *converged, f"{model.family}: {named}"],
         figure=Figure([_panel(forecast)]),
-        caption="Points: the curve. Line and band: forecast, middle 80 %.",
+        caption="Points: the curve. Line and band: forecast, 80 % interval.",
         table=Table(
             ("curve", "error of held-out points", ""),
             [

@@ -73,7 +73,7 @@ class NoiseLog:
         return ends, squares, traces
 
     def quantity(self) -> Quantity:
-        """B_noise in samples: over the whole run, with the middle 80 % of draws of its blocks; or why there is none."""
+        """B_noise in samples: over the whole run, with the 80 % interval of draws of its blocks; or why there is none."""
         num = len(self.steps)
         if num < LEAST_BLOCKS * LEAST_IN_BLOCK:
             needed = LEAST_BLOCKS * LEAST_IN_BLOCK

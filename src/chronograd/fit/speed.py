@@ -98,7 +98,7 @@ class FittedSpeed:
     left_out: Array
 
     def interval(self, workers: Any, servers: Any) -> tuple[Array, Array]:
-        """Bounds of the middle 80 % of steps per second."""
+        """Bounds of the 80 % interval of steps per second."""
         needed_s = np.tensordot(self.draws, terms(self.model.mode, workers, servers, self.model.batch), axes=1)
         done = np.asarray(workers, dtype=float) if self.model.mode == "asynchronous" else 1.0
         with np.errstate(divide="ignore"):

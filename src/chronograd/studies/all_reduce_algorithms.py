@@ -14,8 +14,7 @@ from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import distinct, matching, mean
 from chronograd.study.runner import StudyRunner
 from chronograd.study.scaling import Sweep, run_sweeps, scaling_job
-from chronograd.study.study import Study
-from chronograd.study.tables import study_page, table
+from chronograd.study.study import Study, table
 from chronograd.units import percent, seconds
 
 CHOICES = {
@@ -70,7 +69,7 @@ def page(results: Results) -> Answer:
         highlights += [Highlight(f"best of {backend}", best, "measured here")] if best else []
         sections += [section, _predicted_section(backend, rows, results.settings)]
     sections.append(communication_section("Computation and communication here", here))
-    return study_page(STUDY, results, sections, highlights)
+    return STUDY.answer(results, sections, highlights)
 
 
 def _measured_section(backend: str, rows: list[Row]) -> tuple[Section, str]:

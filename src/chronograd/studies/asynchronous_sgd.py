@@ -15,8 +15,7 @@ from chronograd.study.arms import Arm, accuracy_panel, curves_of, job_of, points
 from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import Spread, distinct, points_apart, spread
 from chronograd.study.runner import StudyRunner
-from chronograd.study.study import Study
-from chronograd.study.tables import listed, study_page
+from chronograd.study.study import Study, listed
 
 SINGLE, SYNCHRONOUS = "single", "synchronous"
 ASYNCHRONOUS, AWARE = "asynchronous", "staleness-aware"
@@ -82,7 +81,7 @@ def page(results: Results) -> Answer:
     worst = spread(rows, method=ASYNCHRONOUS, ranks=most, rate=rate)
     detail = f"rate {rate:g}; {_single(rows, rate).percent()} with `single`"
     highlight = Highlight(f"accuracy with {most} learners", worst.percent(), detail)
-    return study_page(STUDY, results, sections, [highlight])
+    return STUDY.answer(results, sections, [highlight])
 
 
 def _rates(rows: Sequence[Row]) -> list[float]:

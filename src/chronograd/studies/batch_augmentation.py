@@ -18,8 +18,7 @@ from chronograd.study.arms import Arm, Curves, curves_of, job_of, mean_curve, of
 from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import Spread, matching, points_apart, spread
 from chronograd.study.runner import StudyRunner
-from chronograd.study.study import Study
-from chronograd.study.tables import listed, study_page, table
+from chronograd.study.study import Study, listed, table
 
 # Points of accuracy that ResNet-44 gains on CIFAR-10 from M = 1 to M of 12 to 40: from memory of the paper, whose own
 # figures by M are not at hand.
@@ -123,7 +122,7 @@ def page(results: Results) -> Answer:
     first, last = (by_copies(results.settings)[i] for i in (0, -1))
     errors = f"{_error(_of(results, first)):.1f} % → {_error(_of(results, last)):.1f} %"
     highlight = Highlight(f"test error, {first} → {last}", errors, f"after {results.settings['epochs']} epochs")
-    return study_page(STUDY, results, sections, [highlight])
+    return STUDY.answer(results, sections, [highlight])
 
 
 def _of(results: Results, arm: str, key: str = "accuracy") -> Spread:

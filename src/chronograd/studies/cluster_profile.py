@@ -33,8 +33,7 @@ from chronograd.study.arms import job_of
 from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import distinct, matching, plural
 from chronograd.study.runner import StudyRunner, outcome
-from chronograd.study.study import Study
-from chronograd.study.tables import listed, study_page, table
+from chronograd.study.study import Study, listed, table
 from chronograd.units import dollars, percent, seconds, si
 
 # Wall time on 1, 2, 3 CPU nodes, in seconds, and how far user time was above real time.
@@ -157,7 +156,7 @@ def page(results: Results) -> Answer:
             f"{fastest}; all nodes share {results.rows['machine'][0]['cores']} cores",
         ),
     ]
-    return study_page(STUDY, results, sections, highlights)
+    return STUDY.answer(results, sections, highlights)
 
 
 def _nodes(count: int) -> str:
@@ -266,7 +265,7 @@ def _predicted_section(results: Results) -> Section:
         "link": lambda row: row["link"] if row["nodes"] > 1 else "–", "step": lambda row: seconds(row["step_time_s"]),
         "waiting for gradients": lambda row: percent(row["communication_exposed_s"] / row["step_time_s"]),
         "training": lambda row: seconds(row["training_time_s"]),
-        "middle 80 %": lambda row: f"{seconds(row['low_s'])} … {seconds(row['high_s'])}",
+        "80 % interval": lambda row: f"{seconds(row['low_s'])} … {seconds(row['high_s'])}",
         "images per second": lambda row: f"{row['gain']:.2f} ×",
     }  # fmt: skip
     return Section(

@@ -17,8 +17,7 @@ from chronograd.study.arms import Arm, accuracy_table, curves_of, job_of, mean_c
 from chronograd.study.results import Results, Settings
 from chronograd.study.rows import Spread, distinct, matching, points_apart, spread
 from chronograd.study.runner import StudyRunner
-from chronograd.study.study import Study
-from chronograd.study.tables import listed, study_page
+from chronograd.study.study import Study, listed
 
 # Test error in percent without and with cutout, over crop and flip, CIFAR-10, mean of 5 runs: the paper's table.
 PUBLISHED = {"ResNet-18": (4.72, 3.99), "WRN-28-10": (3.87, 3.08), "Shake-Shake 26 2x96d": (2.86, 2.56)}
@@ -101,7 +100,7 @@ def page(results: Results) -> Answer:
         _overfitting_section(results, networks),
         _published_section(results, networks),
     ]
-    return study_page(STUDY, results, sections, [highlight])
+    return STUDY.answer(results, sections, [highlight])
 
 
 def _of(results: Results, network: str, arm: str) -> Spread:

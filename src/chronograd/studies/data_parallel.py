@@ -17,8 +17,7 @@ from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import distinct, matching
 from chronograd.study.runner import StudyRunner
 from chronograd.study.scaling import Sweep, run_sweeps, scaling_job
-from chronograd.study.study import Study
-from chronograd.study.tables import listed, study_page
+from chronograd.study.study import Study, listed
 from chronograd.units import percent, seconds
 
 COLORS = ("accent", "vermilion", "green", "purple")
@@ -58,7 +57,7 @@ def page(results: Results) -> Answer:
         best = max(known, key=lambda row: row["speed_up"])
         detail = f"{best['world']} × {best['place']}, batch {best['batch_per_gpu']} each, {best['kind']}"
         highlights.append(Highlight("best speed-up of DataParallel", f"{best['speed_up']:.2f} ×", detail))
-    return study_page(STUDY, results, sections, highlights)
+    return STUDY.answer(results, sections, highlights)
 
 
 def _groups(rows: Sequence[Row]) -> list[tuple[str, str, Role]]:

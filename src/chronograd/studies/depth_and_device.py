@@ -6,47 +6,36 @@ Published runs: ResNets of five depths on CIFAR-10, each on K80, P100 and V100; 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from chronograd.answer import Answer
+from chronograd.answer import Answer, Highlight, Section
 from chronograd.data.trace_job import trace_job
 from chronograd.errors import InputError
-from chronograd.fit.curve_regression import MIN_NETWORKS, Run, epochs_to, label_test, slope
+from chronograd.figure import Figure, Lines, Series
+from chronograd.fit.curve_regression import EPOCH_BY_EPOCH, Run, epochs_to
 from chronograd.fit.curves import FAMILIES
 from chronograd.fit.published_runs import MEASURED_VARIABLE
 from chronograd.job import Job
-from chronograd.study.arms import job_of
-from chronograd.study.depth_page import AT_BOUND, OWN, PUBLISHED, TRUTH, make_page
-from chronograd.study.depth_runs import (
-    CIFAR,
-    IMAGENET,
-    OPTIMUS,
-    Logs,
-    ahead,
-    best,
-    coefficient_rows,
-    curve_columns,
-    curve_rows,
-    published_folder,
-    read_logs,
-    repeat_rows,
-    target_rows,
-    truth_epoch_rows,
-    truth_rows,
-)
+from chronograd.study import depth_runs as runs_of
+from chronograd.study.arms import Arm, job_of, train_arms
+from chronograd.study.depth_runs import AT_BOUND, CIFAR, FEATURES, IMAGENET, OPTIMUS, Logs
 from chronograd.study.results import Results, Row, Settings
-from chronograd.study.rows import matching
-from chronograd.study.runner import StudyRunner, curve, over_seeds, split_seed
-from chronograd.study.study import Study
+from chronograd.study.rows import distinct, grouped, matching, mean, shown
+from chronograd.study.runner import StudyRunner, curve
+from chronograd.study.study import Study, listed, table
+from chronograd.units import percent
 
 Rows = dict[str, list[Row]]
 Curves = dict[str, dict[str, list[float | None]]]
+PUBLISHED, OWN, TRUTH = "published", "own", "truth"
 OWN_FEATURES: dict[str, tuple[str, ...]] = {"none": (), "depth": ("depth",), "params, MACs": ("params", "macs")}
 BESIDE = "depth"  # the regression that the exercise asks for
+FULL = "family, params, MACs"
+OF_LARGEST, FACTOR = "error of\nlargest loss", "off by\na factor of"
 
 
 def job(settings: Settings, network: str) -> Job:
@@ -57,175 +46,399 @@ def job(settings: Settings, network: str) -> Job:
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
     """Raises InputError if published runs are wanted and not there."""
-    folder, files = _published(settings, runner.truth)
-    found: Rows = {}
+    folder, accuracies = _published(settings, runner.truth), settings["accuracy_targets"]
+    rows: Rows = {}
     curves: Curves = {}
     notes: list[str] = []
     if settings["networks"]:
         own = _own(runner, settings)
         known, held = own.of([settings["target"]], False), own.of([settings["target"]])
-        _add(found, _analysed(known, notes))
-        _score(found, curves, known, held)
+        _add(rows, runs_of.analysed(known, notes))
+        _score(rows, curves, known, held)
     if folder is not None:
-        published = read_logs(PUBLISHED, sorted(folder.glob("history*.json")), settings["accuracy_targets"])
-        _add(found, _analysed(published, notes))
-        slopes = _slopes(published, [row for row in found["coefficients"] if row["set"] == PUBLISHED])
-        _add(found, {"devices": _devices(published, notes), "slopes": slopes})
-        form, features = _chosen(found["chosen"], PUBLISHED)
+        published = runs_of.read_logs(PUBLISHED, sorted(folder.glob("history*.json")), accuracies)
+        analysed = runs_of.analysed(published, notes)
+        slopes = runs_of.slope_rows(published, analysed["coefficients"])
+        _add(rows, {**analysed, "devices": runs_of.device_rows(published, notes), "slopes": slopes})
+        form, features = (analysed["chosen"][0][key] for key in ("form", "features"))
         for network in published.networks:
             kept, held = published.of([network], False), published.of([network])
-            curves |= dict(curve_columns(kept, held, form, features, BESIDE))
-        for depth in settings["ahead"]:
-            _predict_ahead(found, curves, published, depth)
-        if files:
-            truth = read_logs(TRUTH, files, settings["accuracy_targets"])
-            _score(found, curves, published.of(truth.networks, False), truth)
+            curves |= dict(runs_of.curve_columns(kept, held, form, features, BESIDE))
+        for depth in settings["ahead"]:  # what is to be expected of a network of which there is no run
+            ahead = runs_of.ahead(depth, published)
+            device = ahead.runs[0].labels["device"]
+            _add(rows, {"ahead": matching(runs_of.truth_epoch_rows(published, ahead), run=device)})
+            curves |= dict(runs_of.curve_columns(published, ahead, form, features, BESIDE))
+        if runner.truth:
+            truth = runs_of.read_logs(TRUTH, runner.truth, accuracies)
+            _score(rows, curves, published.of(truth.networks, False), truth)
     elif settings["published"]:
         notes.append(f"the published runs are not at hand: {MEASURED_VARIABLE} names no folder with them")
-    return runner.results(settings, rows=found, curves=curves, notes=notes)
+    return runner.results(settings, rows=rows, curves=curves, notes=notes)
 
 
-def _published(settings: Settings, truth: Sequence[Path]) -> tuple[Path | None, Sequence[Path]]:
-    """Where they are, where they are wanted; and the logs that are scored by them, all read once before anything runs."""
-    folder = published_folder() if settings["published"] or truth else None
+def _published(settings: Settings, truth: Sequence[Path]) -> Path | None:
+    """Where they are, where they are wanted; what is scored by them is read once before anything runs."""
+    folder = runs_of.published_folder() if settings["published"] or truth else None
     if folder is None and (truth or not settings["networks"]):
         raise InputError(
             f"the published runs are not at hand: {MEASURED_VARIABLE} names no folder with them",
             "name the folder of measured runs there, or leave --truth out and run --size laptop",
         )
     if truth:
-        read_logs(TRUTH, truth, settings["accuracy_targets"])
-    return folder, truth
+        runs_of.read_logs(TRUTH, truth, settings["accuracy_targets"])
+    return folder
 
 
 def _own(runner: StudyRunner, settings: Settings) -> Logs:
     """Own runs, seeds in place of devices: trained networks and the one left to predict."""
     runner.threads = 1
-    jobs = {network: job(settings, network) for network in (*settings["networks"], settings["target"])}
-    traces = {network: trace_job(own) for network, own in jobs.items()}
+    arms = [
+        Arm(network, job(settings, network), seeds=range(settings["seeds"]))
+        for network in (*settings["networks"], settings["target"])
+    ]
+    traces = {arm.name: trace_job(arm.job) for arm in arms}
     runs, epochs = [], []
-    for name, run in runner.train(over_seeds(jobs, settings["seeds"])).items():
-        network, seed = split_seed(name)
-        losses = np.array(curve(run.record())["train_loss"], dtype=float)
-        trace = traces[network]
-        numbers = {"depth": _depth(network), "params": float(trace.params), "macs": float(trace.macs())}
-        runs.append(Run(network, numbers, {"family": CIFAR, "seed": str(seed)}, losses))
+    for one in train_arms(runner, arms):
+        losses = np.array(curve(one.run.record())["train_loss"], dtype=float)
+        trace, depth = traces[one.arm.name], one.arm.name.removeprefix("resnet").removesuffix("-cifar")
+        numbers = {"depth": float(depth), "params": float(trace.params), "macs": float(trace.macs())}
+        runs.append(Run(one.arm.name, numbers, {"family": CIFAR, "seed": str(one.seed)}, losses))
         epochs.append([epochs_to(losses, target) or np.nan for target in settings["loss_targets"]])
     targets = tuple(f"loss {target:g}" for target in settings["loss_targets"])
     return Logs(OWN, tuple(runs), OWN_FEATURES, targets, np.array(epochs, dtype=float))
 
 
-def _depth(network: str) -> float:
-    """
-    >>> _depth("resnet50-cifar")
-    50.0
-    """
-    return float(network.removeprefix("resnet").removesuffix("-cifar"))
-
-
-def _analysed(logs: Logs, notes: list[str]) -> dict[str, list[Row]]:
-    """Coefficients, errors of networks left out, and the prediction that has the least: no other rule chooses it."""
-    if len(logs.networks) <= MIN_NETWORKS:
-        notes.append(f"{logs.name}: {len(logs.networks)} networks are too few for intervals of one left out")
-    curves = curve_rows(logs)
-    targets = target_rows(logs) if len(logs.networks) > MIN_NETWORKS else []
-    form, features = best(curves, "mape", "form", "features")
-    chosen: Row = {"set": logs.name, "form": form, "features": features}
-    chosen["target_features"] = best(targets, "error", "features")[0] if targets else features
-    return {
-        "coefficients": coefficient_rows(logs, tuple(dict.fromkeys((OPTIMUS, _best_formula(curves))))),
-        "curves": [*curves, *repeat_rows(logs)],
-        "targets": targets,
-        "chosen": [chosen],
-        "networks": _networks(logs),
-    }
-
-
-def _best_formula(curves: Sequence[Row]) -> str:
-    """Of the forms that have coefficients, the one that predicts networks left out best."""
-    return best([row for row in curves if row["form"] in FAMILIES], "mape", "form")[0]
-
-
-def _networks(logs: Logs) -> list[Row]:
-    rows = []
-    for run, epochs in zip(logs.runs, logs.epochs, strict=True):
-        reached = [None if np.isnan(epoch) else int(epoch) for epoch in epochs]
-        ends = [float(run.losses[0]), float(run.losses[-1])]
-        known = {"set": logs.name, "network": run.network, **run.numbers, **run.labels, "losses": ends}
-        rows.append({**known, "epochs": dict(zip(logs.targets, reached, strict=True))})
-    return rows
-
-
-def _devices(logs: Logs, notes: list[str]) -> list[Row]:
-    """Whether the device changes the epochs to each target, networks as blocks."""
-    rows: list[Row] = []
-    for j, target in enumerate(logs.targets):
-        epochs = logs.epochs[:, j]
-        try:
-            tested = label_test(logs.runs, epochs.tolist(), "device")
-        except InputError as error:
-            notes.append(f"{target}: no test of the device, {error}")
-            continue
-        mean = float(np.exp(np.mean(np.log(epochs))))
-        rows.append({"target": target, "mean_epochs": mean, **vars(tested)})
-    return rows
-
-
-def _slopes(logs: Logs, coefficients: Sequence[Row]) -> list[Row]:
-    """d log y / d log depth of epochs and coefficients over the networks, with and without those of another family."""
-    ys = {target: logs.epochs[:, j] for j, target in enumerate(logs.targets)}
-    for form in dict.fromkeys(row["form"] for row in coefficients):
-        values = np.array([row["coefficients"] for row in coefficients if row["form"] == form])
-        ys |= {f"{form}, {name}": values[:, i] for i, name in enumerate(FAMILIES[form].names)}
-    rows: list[Row] = []
-    for name, y in ys.items():
-        if not (y > AT_BOUND).all():  # NaN, where a run did not reach a target, is not
-            continue
-        for over, families in (("all", (CIFAR, IMAGENET)), (CIFAR, (CIFAR,))):
-            own = [[i for i, run in enumerate(logs.runs) if run.network == network] for network in logs.networks]
-            own = [at for at in own if logs.runs[at[0]].labels["family"] in families]
-            depths = [logs.runs[at[0]].numbers["depth"] for at in own]
-            value, low, high = slope(depths, [float(np.exp(np.log(y[at]).mean())) for at in own])
-            rows.append({"target": name, "over": over, "slope": value, "low": low, "high": high})
-    return rows
-
-
-def _score(found: Rows, curves: Curves, known: Logs, held: Logs) -> None:
+def _score(rows: Rows, curves: Curves, known: Logs, held: Logs) -> None:
     """Real runs of networks that the known ones do not have, against what these predict, each way."""
-    rows = curve_rows(known)
-    form, features = best(rows, "mape", "form", "features")
-    targets = target_rows(known) if len(known.networks) > MIN_NETWORKS else []
-    target_features = best(targets, "error", "features")[0] if targets else features
-    forms = tuple(dict.fromkeys((form, _best_formula(rows), OPTIMUS)))
-    _add(found, {"scored": truth_rows(known, held, forms), "scored_epochs": truth_epoch_rows(known, held)})
+    errors, _, chosen = runs_of.choice(known)
+    form, features = chosen["form"], chosen["features"]
+    forms = tuple(dict.fromkeys((form, runs_of.best_formula(errors), OPTIMUS)))
+    scored = runs_of.truth_rows(known, held, forms)
+    _add(rows, {"scored": scored, "scored_epochs": runs_of.truth_epoch_rows(known, held)})
     if held.name == TRUTH:
-        chosen = {"set": TRUTH, "form": form, "features": features, "target_features": target_features}
-        _add(found, {"chosen": [chosen]})
-    curves |= dict(curve_columns(known, held, form, features, BESIDE))
+        _add(rows, {"chosen": [{**chosen, "set": TRUTH}]})
+    curves |= dict(runs_of.curve_columns(known, held, form, features, BESIDE))
 
 
-def _predict_ahead(found: Rows, curves: Curves, known: Logs, depth: int) -> None:
-    """What is to be expected of a network of which there is no run."""
-    form, features = _chosen(found["chosen"], PUBLISHED)
-    network = ahead("ahead", depth, known)
-    network = replace(network, name=f"ahead, {network.networks[0]}")
-    (run, *_) = network.runs
-    _add(found, {"ahead": matching(truth_epoch_rows(known, network), run=run.labels["device"])})
-    curves |= dict(curve_columns(known, network, form, features, BESIDE))
+def _add(rows: Rows, more: Rows) -> None:
+    for name, own in more.items():
+        rows.setdefault(name, []).extend(own)
 
 
-def _add(found: Rows, more: Rows) -> None:
-    for name, rows in more.items():
-        found.setdefault(name, []).extend(rows)
-
-
-def _chosen(rows: Sequence[Row], of: str) -> tuple[str, str]:
-    (row, *_) = matching(rows, set=of)
-    return row["form"], row["features"]
+# -- the page ------------------------------------------------------------------------------------------
 
 
 def page(results: Results) -> Answer:
-    return make_page(STUDY, results)
+    rows = results.rows
+    sections = []
+    if matching(rows.get("scored", []), set=TRUTH):
+        sections += [_scored_section(results, TRUTH, "Scored on further runs"), *_scored_epochs(results, TRUTH)]
+    if matching(rows["networks"], set=PUBLISHED):
+        sections += [_runs_section(rows, PUBLISHED, "The published runs"), _device_section(rows["devices"])]
+        left = matching(rows["targets"], set=PUBLISHED)
+        if left and matching(rows["networks"], set=PUBLISHED, family=IMAGENET):
+            sections.append(_confound_section(rows))
+        sections.append(_validation_section(results))
+        if left:
+            sections.append(_targets_section(left, _chosen(rows, PUBLISHED)["target_features"]))
+        sections += [_ahead_section(results, network) for network in distinct(rows.get("ahead", []), "network")]
+    if matching(rows["networks"], set=OWN):
+        sections += [_runs_section(rows, OWN, "Our own runs"), _scored_section(results, OWN, "A depth left to predict")]
+        sections += _scored_epochs(results, OWN)
+    return STUDY.answer(results, sections, _highlights(rows))
+
+
+def _chosen(rows: Mapping[str, list[Row]], of_set: str) -> Row:
+    return matching(rows["chosen"], set=of_set)[0]
+
+
+def _share(value: float | None) -> str:
+    """
+    >>> _share(0.00123), _share(0.123), _share(12.3), _share(None)
+    ('0.12 %', '12.3 %', '1,230 %', '–')
+    """
+    if value is None or value < 1:
+        return shown(value, lambda share: percent(share, 2 if share < 0.01 else 1))
+    return f"{100 * float(f'{value:.3g}'):,.0f} %"
+
+
+def _errors(rows: Sequence[Row], of: str = "") -> str:
+    return f"{_share(mean(rows, 'mape'))} ({_share(mean(rows, 'error_of_largest'))}{of})"
+
+
+def _marked(name: str, ours: str) -> str:
+    return f"{name} ←" if name == ours else name
+
+
+def _runs_section(rows: Mapping[str, list[Row]], of_set: str, title: str) -> Section:
+    """Per network: features, epochs to the targets in each of its runs, and the coefficients of Optimus' form."""
+    own, fits = matching(rows["networks"], set=of_set), matching(rows["coefficients"], set=of_set)
+    networks = grouped(sorted(own, key=lambda row: row["depth"]), "network")
+    targets, forms = list(own[0]["epochs"]), list(dict.fromkeys((OPTIMUS, *distinct(fits, "form"))))
+    columns: dict[str, Any] = {
+        "network": str, "params, M": lambda n: f"{networks[n][0]['params'] / 1e6:.3g}",
+        "MACs, M": lambda n: f"{networks[n][0]['macs'] / 1e6:.3g}",
+    }  # fmt: skip
+    for target in targets:
+        columns[f"epochs to\n{target}"] = lambda n, target=target: ", ".join(
+            str(run["epochs"][target] or "–") for run in networks[n]
+        )
+    for form in forms:
+        by_network = grouped(matching(fits, form=form), "network")
+        columns[f"{form}:\n{', '.join(FAMILIES[form].names)}"] = lambda n, by_network=by_network: "\n".join(
+            f"{value:.3g}" if value > AT_BOUND else "0"
+            for value in np.mean([row["coefficients"] for row in by_network[n]], axis=0)
+        )
+        columns[f"{form}:\nerror"] = lambda n, by_network=by_network: _share(mean(by_network[n], "error_of_largest"))
+    optimus = [row["coefficients"] for row in matching(fits, form=OPTIMUS)]
+    at_bound = [sum(row[i] < AT_BOUND for row in optimus) for i in (1, 2)]
+    is_lone = min(at_bound) == len(optimus)
+    error, better = (mean(fits, "error_of_largest", form=form) for form in (OPTIMUS, forms[-1]))
+    labels = ", ".join(dict.fromkeys(str(row.get("device") or f"seed {row['seed']}") for row in own))
+    article = {"exponential": "an exponential", "power": "a power law"}.get(forms[-1], "another")
+    return Section(
+        title,
+        f"The curves are closer to {article} than to 1/(b0·k + b1) + b2: off by {_share(better)} of the largest loss "
+        f"against {_share(error)}. Of the latter, b1 is at its bound of 0 in {at_bound[0]} and b2 in {at_bound[1]} of "
+        f"{len(optimus)} runs{', so that only b0 is left to regress' if is_lone else ''}. {_fewest(own, targets[-1])}",
+        intro=f"Epochs are given for {labels}; coefficients are means over these runs, of `fit loss` with the weights of Optimus, "
+        "and errors the mean of |fit − loss| over the largest loss.",
+        table=table(networks, columns),
+    )
+
+
+def _fewest(rows: Sequence[Row], target: str) -> str:
+    """Which network needs the fewest epochs, and whether it is the deepest."""
+    networks = grouped(rows, "network")
+    epochs = {network: mean([row["epochs"] for row in own], target) for network, own in networks.items()}
+    reached = {network: value for network, value in epochs.items() if value is not None}
+    if not reached:
+        return f"None reached {target}."
+    first = min(reached, key=lambda network: reached[network])
+    which = "the deepest" if networks[first][0]["depth"] == max(row["depth"] for row in rows) else "not the deepest"
+    return f"Fewest epochs to {target} needs {first}, {which} ({reached[first]:.1f})."
+
+
+def _device_section(rows: Sequence[Row]) -> Section:
+    title = "Does the device matter?"
+    if not rows:
+        return Section(title, "It could not be tested: see what fell short.")
+    least, worst = min(row["p_value"] for row in rows), max(row["spread"] for row in rows)
+    is_none = least * len(rows) > 0.05
+    verdict = "No difference between devices is seen" if is_none else "Epochs differ by device"
+    return Section(
+        title,
+        f"{verdict}: the least p of {len(rows)} targets is {least:.2f} and device means differ by at most {percent(worst)}. "
+        f"Differences of more than {percent(max(row['high'] for row in rows), 0)} can be ruled out, smaller ones cannot.",
+        intro="Log epochs to a training accuracy, depths as blocks: an exact test over all "
+        f"{rows[0]['num_permutations']:,} permutations of the devices within depths, and Student's t on the residuals of the "
+        "two-way table. A whole epoch is the resolution: rounding alone is a noise of 0.29 epochs.",
+        table=table(rows, {
+            "target": "target", "mean epochs": ("mean_epochs", "{:.1f}".format), "p": ("p_value", "{:.2f}".format),
+            "largest device mean\nover the least, less 1": ("spread", percent),
+            "95 % interval": lambda row: f"{percent(row['low'])} to {percent(row['high'])}",
+            "noise, epochs": lambda row: f"{row['noise'] * row['mean_epochs']:.2f}",
+            "one epoch is": lambda row: percent(1 / row["mean_epochs"]),
+            "variance explained\n(omega squared)": ("share", percent),
+        }),
+    )  # fmt: skip
+
+
+def _confound_section(rows: Mapping[str, list[Row]]) -> Section:
+    """Slopes over depth with and without the other family, and what each regression says of it."""
+    params = {row["network"]: row["params"] for row in matching(rows["networks"], set=PUBLISHED)}
+    outsider = next((row["network"] for row in rows["networks"] if row.get("family") == IMAGENET), "")
+    left = matching(rows["targets"], set=PUBLISHED)
+    body, slopes_of_target = [], ""
+    for y, slopes in grouped(rows["slopes"], "target").items():
+        cells = [f"{row['slope']:+.2f} ({row['low']:+.2f} to {row['high']:+.2f})" for row in slopes]
+        of_target = matching(left, network=outsider, target=y)
+        by = [mean(of_target, "seen"), *(mean(of_target, "epochs", features=name) for name in FEATURES)]
+        body.append([y, *cells, *(shown(value, "{:.1f}".format) for value in by)])
+        if of_target:
+            slopes_of_target = f"{y}: {cells[0]} with {outsider}, {cells[1]} without"
+    by_depth, by_all = (_share(mean(left, "error", network=outsider, features=name)) for name in ("depth", FULL))
+    full = matching(left, features=FULL)
+    leverage = mean(full, "leverage", network=outsider) or 0.0
+    others = max(row["leverage"] for row in full if row["network"] != outsider)
+    return Section(
+        "The confound at depth 18",
+        f"d log epochs / d log depth, {slopes_of_target}. Predicted from the {CIFAR} networks, epochs of {outsider} are off by "
+        f"{by_depth} by depth and by {by_all} by {FULL}, the latter partly by luck.",
+        intro=f"The network of depth 18 is not the shallowest of one kind: it is {outsider}, an ImageNet-style network with "
+        f"{params[outsider] / min(params.values()):.0f} times the params of the smallest; the others are {CIFAR}. So depth and "
+        "family cannot be told apart. Slopes are d log y / d log depth, of epochs and of the coefficients above 0, with the "
+        f"80 % interval; at the right is what the others say of {outsider}. Luck, as params and MACs go together within {CIFAR}: "
+        f"what each of them does is not known from those, and the leverage is {leverage:.0f}, where that of other networks left "
+        f"out is at most {others:.1f}.",
+        table=listed(
+            ["y", "slope,\nall networks", f"slope,\n{CIFAR} only", "real\nepochs", *(f"by\n{n}" for n in FEATURES)],
+            body,
+        ),
+    )
+
+
+def _validation_section(results: Results) -> Section:
+    """Curves of networks left out: errors by form and features, and the curves themselves."""
+    rows, chosen = matching(results.rows["curves"], set=PUBLISHED), _chosen(results.rows, PUBLISHED)
+    outside = {row["network"] for row in results.rows["networks"] if row.get("family") == IMAGENET}
+    body = []
+    for (form, features), own in grouped(rows, "form", "features").items():
+        of_family = [row for row in own if row["network"] not in outside]
+        whole, inside = ([_share(mean(of, key)) for key in ("mape", "error_of_largest")] for of in (own, of_family))
+        name = _marked(features, chosen["features"]) if form == chosen["form"] else features
+        body.append([form, name, *whole, f"{mean(own, 'factor'):,.3g}", *inside])
+    within = f"{CIFAR} only:\npercentage error"
+    columns = ["form", "features", "percentage error", OF_LARGEST, FACTOR, within, OF_LARGEST]
+    ours = matching(rows, form=chosen["form"], features=chosen["features"])
+    plain = matching(rows, form=OPTIMUS, features="depth and device")
+    again = matching(rows, features="its other runs")
+    return Section(
+        "The curve of a depth never trained",
+        f"Our prediction is {_curve_of(chosen)}: it has the least percentage error of networks left out, "
+        f"{_errors(ours, ' of the largest loss')}, where the runs of the very network on other devices are off by "
+        f"{_share(mean(again, 'mape'))}. The coefficients of Optimus' form on depth and device: {_errors(plain)}.",
+        intro="Every network in turn is left out, its runs on all devices together, and predicted from the others. Percentage "
+        "errors are means of |predicted / loss − 1| over all epochs, which losses near 0 make explode; the factor is exp of the "
+        f"mean |log(predicted / loss)|. `{EPOCH_BY_EPOCH}` has no formula: the log loss of each epoch is regressed by itself. "
+        "The device is a category.",
+        figure=Figure(_panels(results, PUBLISHED)),
+        caption="Real runs as points, our prediction with its 80 % interval, and that by depth alone dashed.",
+        table=listed(columns, body, 2),
+    )
+
+
+def _curve_of(chosen: Row) -> str:
+    by = "of the mean network" if chosen["features"] == "none" else f"on {chosen['features']}"
+    return f"“{chosen['form']} {by}”"
+
+
+def _panels(results: Results, of_set: str) -> list[Lines]:
+    """One per network: its runs as points, our prediction with its band, that by depth dashed."""
+    panels = []
+    for name, columns in results.curves.items():
+        if not name.startswith(f"{of_set}: "):
+            continue
+        x = [float(epoch or 0) for epoch in columns["epoch"]]
+        series = [Series("our prediction", "predicted", x, columns["predicted"], columns["low"], columns["high"])]
+        series.append(Series("by depth", "reference", x, columns["depth"]))
+        runs = [key for key in columns if key not in ("epoch", "predicted", "low", "high", "depth")]
+        series += [Series(run, "measured", x, columns[run]) for run in runs]
+        label = f"epoch, {name.partition(': ')[2]}"
+        panels.append(Lines(label, "training loss", series, log_x=x[-1] > 50, log_y=True))
+    return panels
+
+
+def _targets_section(rows: Sequence[Row], ours_by: str) -> Section:
+    targets = distinct(rows, "target")
+    columns: dict[str, Any] = {"features": lambda own: _marked(own[0]["features"], ours_by)}
+    columns |= {t: lambda own, target=t: _share(mean(own, "error", target=target)) for t in targets}
+    columns["mean"] = lambda own: _share(mean(own, "error"))
+    columns["within its own\n80 % interval"] = lambda own: _inside(own, "low_alone", "high_alone")
+    ours = matching(rows, features=ours_by)
+    return Section(
+        "Epochs to an accuracy of a network left out",
+        f"Our prediction, the one with the least error, is by {ours_by}: off by {_share(mean(ours, 'error'))} on average"
+        f"{_beside(rows, ours)}. {_inside(ours)} lie within the 80 % interval of all regressions together.",
+        intro="Log epochs are regressed themselves; errors are means of |predicted / real − 1| over networks left out and their "
+        "runs. The intervals given with predictions hold all regressions in equal parts: which of them goes on where no network "
+        "has been is not known.",
+        table=table(grouped(rows, "features").values(), columns),
+    )
+
+
+def _beside(rows: Sequence[Row], ours: Sequence[Row]) -> str:
+    """What it would be by depth alone, where that is not our prediction."""
+    is_depth = ours[0]["features"] == "depth"
+    return "" if is_depth else f", by depth alone {_share(mean(rows, 'error', features='depth'))}"
+
+
+def _inside(rows: Sequence[Row], low: str = "low", high: str = "high") -> str:
+    inside = [row[low] <= row["seen"] <= row[high] for row in rows if row["seen"] is not None]
+    return f"{sum(inside)} of {len(inside)}"
+
+
+def _ahead_section(results: Results, network: str) -> Section:
+    """A network of which no run is at hand."""
+    ours_by = _chosen(results.rows, PUBLISHED)["target_features"]
+    body, expected, apart = [], [], 1.0
+    for target, own in grouped(matching(results.rows["ahead"], network=network), "target").items():
+        at = {row["features"]: row for row in own}
+        ours, epochs = at[ours_by], [at[name]["epochs"] for name in FEATURES]
+        interval = f"{ours['low']:.1f} to {ours['high']:.1f}"
+        expected.append(f"{target} after {ours['epochs']:.0f} epochs ({interval})")
+        apart = max(apart, max(epochs) / min(epochs))
+        body.append([target, *(f"{count:.1f}" for count in epochs), interval])
+    return Section(
+        f"What is to be expected of {network}",
+        f"Our prediction: {'; '.join(expected)}. The regressions differ by up to a factor of {apart:.2f}.",
+        intro=f"No run of {network} is here, and only one network of its family: its params lie beyond all others, and its "
+        "bottleneck blocks are of a kind that no regression has seen. The interval holds all regressions in equal parts.",
+        figure=Figure(_panels(results, f"ahead, {network}")),
+        caption="Our prediction with its 80 % interval, and that by depth alone dashed.",
+        table=listed(["target", *(_marked(name, ours_by) for name in FEATURES), "80 % interval"], body),
+    )
+
+
+def _scored_section(results: Results, of_set: str, title: str) -> Section:
+    rows, chosen = matching(results.rows["scored"], set=of_set), _chosen(results.rows, of_set)
+    form, by_form = chosen["form"], sorted(grouped(rows, "form", "features").items(), key=lambda item: item[0][0])
+    groups = [own for _, of_form in by_form for own in grouped(of_form, "network").values()]
+    ours, depth = (matching(rows, form=form, features=features) for features in (chosen["features"], "depth"))
+    runs = ", ".join(dict.fromkeys(f"{row['network']} ({row['run']})" for row in rows))
+    return Section(
+        title,
+        f"Our prediction, {_curve_of(chosen)}, is off by {_errors(ours, ' of the largest loss')}; by depth alone "
+        f"{_errors(depth)}. {_share(mean(ours, 'inside'))} of the epochs lie within the 80 % interval.",
+        intro=f"Runs that no prediction has seen: {runs}. Our prediction is the one with the least error of networks left out, "
+        "before these runs are read.",
+        figure=Figure(_panels(results, of_set)),
+        caption="Real runs as points, our prediction with its 80 % interval, and that by depth alone dashed.",
+        table=table(groups, {
+            "network": lambda own: own[0]["network"], "form": lambda own: own[0]["form"],
+            "features": lambda own: _marked(own[0]["features"], chosen["features"] if own[0]["form"] == form else ""),
+            "percentage error": lambda own: _share(mean(own, "mape")),
+            OF_LARGEST: lambda own: _share(mean(own, "error_of_largest")),
+            FACTOR: lambda own: f"{mean(own, 'factor'):,.3g}",
+            "epochs within\nthe 80 % interval": lambda own: _share(mean(own, "inside")),
+        }, text=3),
+    )  # fmt: skip
+
+
+def _scored_epochs(results: Results, of_set: str) -> list[Section]:
+    """None, if there is no target that all known runs reached."""
+    rows = matching(results.rows["scored_epochs"], set=of_set)
+    if not rows:
+        return []
+    ours_by = _chosen(results.rows, of_set)["target_features"]
+    groups = grouped(rows, "network", "target", "features")
+    ours = matching(rows, features=ours_by)
+    columns: dict[str, Any] = {
+        "network": lambda own: own[0]["network"], "target": lambda own: own[0]["target"],
+        "features": lambda own: _marked(own[0]["features"], ours_by),
+        "predicted epochs": lambda own: "{epochs:.1f} ({low:.1f} to {high:.1f})".format(**own[0]),
+        "real epochs": lambda own: ", ".join(shown(row["seen"], "{:.0f}".format) for row in own),
+        "error": lambda own: _share(mean(own, "error")),
+    }  # fmt: skip
+    takeaway = (
+        f"Our prediction, by {ours_by}, is off by {_share(mean(ours, 'error'))} on average{_beside(rows, ours)}; "
+        f"{_inside(ours)} lie within the 80 % interval."
+    )
+    title = "Its epochs to a target" if of_set == OWN else "Their epochs to a target"
+    in_order = [groups[key] for key in sorted(groups, key=lambda key: key[:2])]
+    return [Section(title, takeaway, table=table(in_order, columns, text=3))]
+
+
+def _highlights(rows: Mapping[str, list[Row]]) -> list[Highlight]:
+    highlights = []
+    for of_set, name in ((TRUTH, "scored_epochs"), (PUBLISHED, "targets"), (OWN, "scored_epochs")):
+        own = matching(rows.get(name, []), set=of_set)
+        if own:
+            ours = matching(own, features=_chosen(rows, of_set)["target_features"])
+            error, detail = _share(mean(ours, "error")), f"{of_set} runs{_beside(own, ours)}"
+            highlights.append(Highlight("error of the epochs of a network never trained", error, detail))
+    return highlights
 
 
 _ACCURACIES = [0.9, 0.95, 0.99]

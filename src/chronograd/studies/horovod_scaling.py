@@ -15,8 +15,7 @@ from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import distinct, matching, mean
 from chronograd.study.runner import StudyRunner
 from chronograd.study.scaling import Sweep, last, measured, run_sweeps, scaling_job
-from chronograd.study.study import Study
-from chronograd.study.tables import study_page, table
+from chronograd.study.study import Study, table
 from chronograd.units import percent, seconds
 
 # Scaling efficiency at 128 GPUs (32 servers of 4 Pascal GPUs, RoCE 25 Gbit/s): Horovod's README and docs/benchmarks.rst.
@@ -83,7 +82,7 @@ def page(results: Results) -> Answer:
     if results.rows["switches"]:
         sections.append(_switch_section(results.rows["switches"]))
     sections += _predicted_sections(results)
-    return study_page(STUDY, results, sections, highlights)
+    return STUDY.answer(results, sections, highlights)
 
 
 def _switch_section(rows: list[Row]) -> Section:
@@ -94,7 +93,7 @@ def _switch_section(rows: list[Row]) -> Section:
     spread = max(row["high"] / row["low"] - 1 for row in rows if row["low"])
     return Section(
         "Fusion and compression",
-        f"Against a fusion buffer of 64 MiB the step of two ranks takes: {', '.join(changes)}; the middle 80 % of steps of one "
+        f"Against a fusion buffer of 64 MiB the step of two ranks takes: {', '.join(changes)}; the ends of the 80 % interval of steps of one "
         f"run lie up to {percent(spread, 0)} apart, so smaller differences say nothing.",
         table=table(means, {
             "setting": str, "step, mean of rounds": lambda name: seconds(means[name]),

@@ -23,12 +23,11 @@ from chronograd.fit.published_curves import published
 from chronograd.fit.published_runs import PublishedCurve, cifar_resnets, dawnbench, measured_folder
 from chronograd.fit.schedule import Schedule
 from chronograd.job import Job
-from chronograd.study.arms import job_of
+from chronograd.study.arms import Arm, job_of, split_seed, train_arms
 from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import distinct, matching
-from chronograd.study.runner import StudyRunner, over_seeds, split_seed
-from chronograd.study.study import Study
-from chronograd.study.tables import listed, study_page
+from chronograd.study.runner import StudyRunner
+from chronograd.study.study import Study, listed
 
 FRACTIONS = (0.25, 0.5, 0.75)
 OURS, UNTOLD, OPTIMUS, BEST = "with the schedule", "with the end only", "Optimus", "best family"
@@ -39,25 +38,21 @@ NUM_SHOWN = 60  # points of a plotted forecast
 
 def experiments(settings: Settings) -> dict[str, Job]:
     """Every network under every schedule with every augmentation, such as `small-cnn, cosine, crop and flip`."""
-    found = {}
-    for network in settings["networks"]:
-        for (name, schedule), (how, augmentation) in itertools.product(
-            settings["schedules"].items(), settings["augmentations"].items()
-        ):
-            training = {"recipe": "sgd-momentum", "augmentation": augmentation, "schedule": name, **schedule}
-            found[f"{network}, {name}, {how}"] = job_of(
-                settings, network, parts={"cluster": {"device": "cpu"}}, **training
-            )
-    return found
+    parts, jobs = {"cluster": {"device": "cpu"}}, {}
+    varied = settings["networks"], settings["schedules"].items(), settings["augmentations"].items()
+    for network, (name, schedule), (how, augmentation) in itertools.product(*varied):
+        training = {"recipe": "sgd-momentum", "augmentation": augmentation, "schedule": name, **schedule}
+        jobs[f"{network}, {name}, {how}"] = job_of(settings, network, parts=parts, **training)
+    return jobs
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
-    runs = runner.train(over_seeds(experiments(settings), settings["seeds"]))
+    seeds = range(settings["seeds"])
     metrics: tuple[Metric, ...] = ("loss", "accuracy")
     curves = [
-        PublishedCurve(replace(read_curve(run.path, metric), name=f"{name}, {metric}"), _own(name), name)
-        for name, run in runs.items()
-        for metric in metrics
+        PublishedCurve(replace(read_curve(one.run.path, m), name=f"{one.name}, {m}"), _own(one.name), one.name)
+        for one in train_arms(runner, [Arm(name, job, seeds=seeds) for name, job in experiments(settings).items()])
+        for m in metrics
     ]
     notes = []
     measured = measured_folder()
@@ -101,34 +96,30 @@ def forecasts(one: PublishedCurve) -> Iterator[tuple[str, Row]]:
         early = curve.first(int((curve.steps <= fraction * true).sum()))
         if len(early.steps) < MIN_POINTS:
             continue
-        now, said = float(early.steps[-1]), {"source": one.source, "curve": curve.name, "fraction": fraction}
+        now, known_of = float(early.steps[-1]), {"source": one.source, "curve": curve.name, "fraction": fraction}
         ours = forecast_convergence(early, known)
         plain = fit_loss(early.steps, early.values, draws=0)
         best = fit_loss(early.steps, early.values, best_family(early.steps, early.values), draws=0)
         first = float(early.values[0])
-        found: dict[str, float | None] = {
+        steps: dict[str, float | None] = {
             OURS: ours.step,
             UNTOLD: forecast_convergence(untold.first(len(early.steps)), known).step,
             BEST: best.steps_to(_near(best.coefficients, first)),
             OPTIMUS: plain.steps_to(_near(plain.coefficients, first)),
             LAST: now,
         }
-        bounds = {OURS: (ours.low, ours.high)}
-        for method, step in found.items():
-            low, high = bounds.get(method, (None, None))
-            yield "convergence", said | _row(method, step, now, true, planned, low, high)
+        for method, step in steps.items():
+            is_covered = {"is_covered": ours.low <= true <= ours.high} if method == OURS else {}
+            yield "convergence", known_of | _row(method, step, now, true, planned) | is_covered
         if met <= now:
             continue
-        share = len(early.steps) / len(curve.steps)
-        aimed = 1 - target if curve.metric == "accuracy" else target
-        reached = {
-            OURS: forecast(curve, share + 1e-9, target=aimed, known=known, draws=0).reached,
-            UNTOLD: forecast(untold, share + 1e-9, target=aimed, known=known, draws=0).reached,
-        }
-        steps = {method: None if told is None else told.step for method, told in reached.items()}
-        steps |= {BEST: best.steps_to(target), OPTIMUS: plain.steps_to(target), LAST: now}
+        share, aimed = len(early.steps) / len(curve.steps), 1 - target if curve.metric == "accuracy" else target
+        for method, of in ((OURS, curve), (UNTOLD, untold)):
+            reached = forecast(of, share + 1e-9, target=aimed, known=known, draws=0).reached
+            steps[method] = None if reached is None else reached.step
+        steps |= {BEST: best.steps_to(target), OPTIMUS: plain.steps_to(target)}
         for method, step in steps.items():
-            yield "target", said | _row(method, step, now, met, planned)
+            yield "target", known_of | _row(method, step, now, met, planned)
 
 
 def _near(coefficients: dict[str, float], first: float) -> float:
@@ -137,13 +128,11 @@ def _near(coefficients: dict[str, float], first: float) -> float:
     return level + CONVERGED * max(first - level, 0.0)
 
 
-def _row(method: str, step: float | None, now: float, true: float, planned: float,
-         low: float | None = None, high: float | None = None) -> Row:  # fmt: skip
+def _row(method: str, step: float | None, now: float, true: float, planned: float) -> Row:
     """`error` is of the remaining epochs, over what really remained."""
     said = min(max(planned if step is None else step, now), max(planned, now))
     epochs = {name: round(value, 4) for name, value in (("now", now), ("said", said), ("true", true))}
-    row = {"method": method, **epochs, "error": round(abs(said - true) / (true - now), 5)}
-    return row if low is None or high is None else row | {"is_covered": low <= true <= high}
+    return {"method": method, **epochs, "error": round(abs(said - true) / (true - now), 5)}
 
 
 def _shown(curve: LearningCurve) -> dict[str, list[float | None]]:
@@ -189,13 +178,13 @@ def page(results: Results) -> Answer:
         _example_section(results),
         _interval_section(rows),
     ]
-    return study_page(STUDY, results, sections, [highlight])
+    return STUDY.answer(results, sections, [highlight])
 
 
 def _errors(rows: Sequence[Row], fraction: float, method: str, source: str | None = None) -> np.ndarray:
     """Of one source, or of all."""
-    asked = matching(rows, fraction=fraction, method=method, **({} if source is None else {"source": source}))
-    return np.array([row["error"] for row in asked])
+    asked = matching(rows, fraction=fraction, method=method)
+    return np.array([row["error"] for row in asked if source in (None, row["source"])])
 
 
 def _table_section(rows: Sequence[Row], title: str, intro: str) -> Section:
@@ -239,7 +228,7 @@ def _example_section(results: Results) -> Section:
         said.append(float(np.mean(inside)))
     return Section(
         "Forecasts half-way",
-        f"{100 * np.mean(said):.0f} % of what followed lies in the middle 80 % of the forecasts, over {len(said)} curves."
+        f"{100 * np.mean(said):.0f} % of what followed lies in the 80 % interval of the forecasts, over {len(said)} curves."
         if said
         else "No run of this size has points enough before it is half-way.",
         intro="Test errors, of one seed each. Beyond the next drop of the rate, and where it is annealed, levels fall as they "
@@ -255,8 +244,8 @@ def _interval_section(rows: Sequence[Row]) -> Section:
         covered = [row["is_covered"] for row in asked if source in (None, row["source"])]
         body.append([source or "all", str(len(covered)), f"{100 * np.mean(covered):.0f} %"])
     return Section(
-        "Middle 80 %",
-        f"The middle 80 % of our forecasts held the epoch of convergence {100 * np.mean([row['is_covered'] for row in asked]):.0f} times in a hundred.",
+        "80 % interval",
+        f"The 80 % interval of our forecasts held the epoch of convergence {100 * np.mean([row['is_covered'] for row in asked]):.0f} times in a hundred.",
         table=listed(["curves", "forecasts", "inside"], body),
     )
 

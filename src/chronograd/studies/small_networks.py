@@ -25,8 +25,7 @@ from chronograd.study.arms import Arm, accuracy_table, job_of, points, train_arm
 from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import Spread, distinct, matching, mean, points_apart, seeds, signed, spread
 from chronograd.study.runner import StudyRunner
-from chronograd.study.study import Study
-from chronograd.study.tables import listed, study_page
+from chronograd.study.study import Study, listed
 from chronograd.study.weights import PRETRAINING, source_weights
 from chronograd.units import seconds
 
@@ -276,7 +275,7 @@ def page(results: Results) -> Answer:
         Highlight("head on ImageNet features, all right", good.percent(), seeds(good.n)),
         Highlight("the worst setting", worst.percent(), f"chance is {100 * found.chance:.0f} %"),
     ]
-    return study_page(STUDY, results, sections, highlights)
+    return STUDY.answer(results, sections, highlights)
 
 
 def _chance_mark(found: Found) -> Mark:

@@ -34,8 +34,7 @@ from chronograd.study.parameter_servers import (
 from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import matching, plural, upper
 from chronograd.study.runner import StudyRunner
-from chronograd.study.study import Study
-from chronograd.study.tables import study_page, table
+from chronograd.study.study import Study, table
 
 EXERCISE = ((1.0, 2.0, 3.0, 4.0), (2.5, 5.0))
 FIXED, EXPONENTIAL = "fixed", "exponential"
@@ -156,7 +155,7 @@ def page(results: Results) -> Answer:
         run = max(results.rows["runs"], key=lambda row: row["learners"])
         told = f"{run['run']}; simulated {run['mean_with_gap']:.2f}"
         highlights.append(Highlight("mean staleness counted", f"{run['mean']:.2f}", told))
-    return study_page(STUDY, results, sections, highlights)
+    return STUDY.answer(results, sections, highlights)
 
 
 def _exercise_section(results: Results) -> Section:

@@ -17,8 +17,7 @@ from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import distinct, matching
 from chronograd.study.runner import StudyRunner
 from chronograd.study.scaling import Sweep, last, run_sweeps, scaling_job
-from chronograd.study.study import Study
-from chronograd.study.tables import study_page, table
+from chronograd.study.study import Study, table
 from chronograd.units import dollars, percent, seconds
 
 SCALINGS: tuple[Scaling, Scaling] = ("strong", "weak")
@@ -64,7 +63,7 @@ def page(results: Results) -> Answer:
         if row is not None and row["efficiency"] is not None and row["world"] > 1:
             detail = f"{row['world']} learners here, effective batch {row['batch']:,}"
             highlights.append(Highlight(f"{name} scaling efficiency", percent(row["efficiency"], 0), detail))
-    return study_page(STUDY, results, sections, highlights)
+    return STUDY.answer(results, sections, highlights)
 
 
 def _device_section(rows: list[Row], device: str) -> Section:

@@ -28,8 +28,7 @@ from chronograd.study.arms import Arm, Trained, points, train_arms
 from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import Spread, is_apart, matching, points_apart, seeds, spread, upper
 from chronograd.study.runner import StudyRunner
-from chronograd.study.study import Study
-from chronograd.study.tables import listed, study_page, table
+from chronograd.study.study import Study, listed, table
 from chronograd.train.methods import teacher
 from chronograd.train.methods.teacher import Selection
 
@@ -294,7 +293,7 @@ def page(results: Results) -> Answer:
         Highlight(label, accuracy.percent(), f"{network}, {seeds(accuracy.n)}")
         for label, accuracy in (("student, fine-tuned", student), ("trained on D alone", alone))
     ]
-    return study_page(STUDY, results, sections, highlights)
+    return STUDY.answer(results, sections, highlights)
 
 
 def _of(results: Results, arm: str, stage: str = "", key: str = "accuracy") -> Spread:

@@ -18,8 +18,7 @@ from chronograd.study.arms import job_of
 from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import distinct, matching, plural
 from chronograd.study.runner import StudyRunner, curve
-from chronograd.study.study import Study
-from chronograd.study.tables import listed, study_page, table
+from chronograd.study.study import Study, listed, table
 from chronograd.study.time_forecasts import (
     ALL_REDUCE,
     ASYNCHRONOUS,
@@ -99,7 +98,7 @@ def page(results: Results) -> Answer:
     if rows["points"]:
         sections += [_speed_section(rows), _time_section(results), _forecast_section(results)]
     sections.append(_device_section(results))
-    return study_page(STUDY, results, sections, _highlights(rows))
+    return STUDY.answer(results, sections, _highlights(rows))
 
 
 def _band(label: str, rows: Sequence[Row], scale: float = 1.0, keys: Sequence[str] = ("time_s", "low", "high"),
@@ -183,7 +182,7 @@ def _speed_section(rows: Mapping[str, list[Row]]) -> Section:
         intro="w/f = a0 + a1·w/p + a2·w + a3·p, found by least squares with no coefficient below 0. Workers and servers share "
         "the cores of one machine, so a2, which a cluster has not, is what they take from each other.",
         figure=Figure([Lines("workers", "steps/s", series, from_zero=True)]),
-        caption=f"Coefficients in ms, with the middle 80 %: {told}.",
+        caption=f"Coefficients in ms, with the 80 % interval: {told}.",
         table=table(points, {
             "workers": "workers", "servers": "servers", "steps/s": lambda row: f"{row['steps_per_s']:.1f}",
             "fitted": lambda row: f"{row['fitted']:.1f}", "error": lambda row: _percents(row["error"]),

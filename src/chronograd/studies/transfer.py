@@ -19,8 +19,7 @@ from chronograd.study.arms import Arm, accuracy_table, curves_of, job_of, mean_c
 from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import Spread, distinct, matching, points_apart, seeds, signed, spread, upper
 from chronograd.study.runner import StudyRunner
-from chronograd.study.study import Study
-from chronograd.study.tables import study_page, table
+from chronograd.study.study import Study, table
 from chronograd.study.weights import PRETRAINING, source_weights
 from chronograd.units import seconds
 
@@ -279,7 +278,7 @@ def page(results: Results) -> Answer:
         Highlight("best", first.accuracy.percent(), f"{case.name}, {first.arm}, {seeds(first.accuracy.n)}"),
         Highlight("an epoch on kept features", f"{case.faster_epoch:,.0f} × as fast", epochs),
     ]
-    return study_page(STUDY, results, sections, highlights)
+    return STUDY.answer(results, sections, highlights)
 
 
 def _rows(results: Results, case: Case) -> list[Row]:

@@ -19,8 +19,7 @@ from chronograd.study.arms import Arm, Trained, job_of, points, train_arms
 from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import Spread, is_apart, matching, points_apart, spread
 from chronograd.study.runner import StudyRunner
-from chronograd.study.study import Study
-from chronograd.study.tables import listed, study_page, table
+from chronograd.study.study import Study, listed, table
 from chronograd.train.methods.teacher import softmax_of_run
 from chronograd.train.order import class_shares
 
@@ -138,7 +137,7 @@ def page(results: Results) -> Answer:
     worst = max(results.settings["noise"])
     after = _of(results, AFTER, noise_name(worst))
     highlight = Highlight(f"after transfer, {100 * worst:g} % noise", after.percent(), f"seeds: {after.n}")
-    return study_page(STUDY, results, sections, [highlight])
+    return STUDY.answer(results, sections, [highlight])
 
 
 def _of(results: Results, stage: str, arm: str = "") -> Spread:

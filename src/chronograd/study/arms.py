@@ -13,9 +13,9 @@ from chronograd.figure import Lines, Mark, Series
 from chronograd.job import Job, changed, from_dict
 from chronograd.rundir import RunDir
 from chronograd.study.results import Row, Settings
-from chronograd.study.rows import Spread, matching, spread
-from chronograd.study.runner import StudyRunner, curve, outcome, split_seed
-from chronograd.study.tables import listed
+from chronograd.study.rows import Spread, grouped, spread
+from chronograd.study.runner import StudyRunner, curve, outcome
+from chronograd.study.study import listed
 
 Curves = Mapping[str, Mapping[str, Sequence[float | None]]]
 _DATA = {"name": "data", "samples": "samples", "test_samples": "test_samples", "image_size": "image_size"}
@@ -30,6 +30,10 @@ class Arm:
     job: Job
     known: Row = field(default_factory=dict)
     seeds: Sequence[int] = (0,)
+
+    def jobs(self) -> dict[str, Job]:
+        """By name, `NAME/seed-S`."""
+        return {f"{self.name}/seed-{seed}": changed(self.job, [f"training.seed={seed}"]) for seed in self.seeds}
 
 
 @dataclass(frozen=True)
@@ -69,10 +73,20 @@ def job_of(
 
 
 def train_arms(runner: StudyRunner, arms: Sequence[Arm]) -> list[Trained]:
-    """Run every arm from each of its seeds, as `NAME/seed-S`."""
+    """Run every arm from each of its seeds."""
     asked = [(arm, seed) for arm in arms for seed in arm.seeds]
-    jobs = {f"{arm.name}/seed-{seed}": changed(arm.job, [f"training.seed={seed}"]) for arm, seed in asked}
-    return [Trained(arm, seed, run) for (arm, seed), run in zip(asked, runner.train(jobs).values(), strict=True)]
+    runs = runner.train({name: job for arm in arms for name, job in arm.jobs().items()})
+    return [Trained(arm, seed, run) for (arm, seed), run in zip(asked, runs.values(), strict=True)]
+
+
+def split_seed(name: str) -> tuple[str, int]:
+    """The arm and the seed of the name of a run.
+
+    >>> split_seed("cutout/seed-2")
+    ('cutout', 2)
+    """
+    arm, _, seed = name.rpartition("/seed-")
+    return arm, int(seed)
 
 
 def curves_of(trained: Sequence[Trained]) -> dict[str, dict[str, list[float | None]]]:
@@ -92,11 +106,12 @@ def accuracy_table(
     Args:
         keys: heading → column of `rows` that tells arms apart. `more`: heading → column, and how its mean is printed.
     """
-    body, more = [], more or {}
-    for arm in dict.fromkeys(tuple(row[key] for key in keys.values()) for row in rows):
-        own = matching(rows, **dict(zip(keys.values(), arm, strict=True)))
-        means = [form(spread(own, key).mean) for key, form in more.values()]
-        body.append([*map(str, arm), *spread(own).cells(), *means])
+    more = more or {}
+    body = [
+        [*(str(own[0][key]) for key in keys.values()), *spread(own).cells(),
+         *(form(spread(own, key).mean) for key, form in more.values())]
+        for own in grouped(rows, *keys.values()).values()
+    ]  # fmt: skip
     return listed([*keys, "test accuracy", "seeds", *more], body, len(keys))
 
 

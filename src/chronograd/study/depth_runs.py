@@ -7,11 +7,10 @@ depths of the form 6n + 2 the CIFAR ones of He et al. 2015. Source: github.com/a
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +20,25 @@ from chronograd.errors import InputError
 from chronograd.fit.curve_regression import (
     EPOCH_BY_EPOCH,
     FORMS,
+    MIN_NETWORKS,
     SMOOTHED,
     Predicted,
     Run,
     curve,
     describe,
     epochs_to,
+    label_test,
     left_out,
     predict,
     regress,
     score,
+    slope,
 )
-from chronograd.fit.curves import Array
+from chronograd.fit.curves import FAMILIES, Array
 from chronograd.fit.learning_curves import read_curve
-from chronograd.fit.published_runs import CIFAR_RESNETS, MEASURED_VARIABLE
+from chronograd.fit.published_runs import CIFAR_RESNETS, measured_folder
 from chronograd.study.results import Row
+from chronograd.study.rows import grouped, mean
 
 TORCHVISION_DEPTHS = (18, 34, 50, 101, 152)
 CIFAR, IMAGENET = "6n+2", "ImageNet-style"
@@ -47,9 +50,9 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "family, params, MACs": ("family", "params", "macs"),
 }
 OPTIMUS = "inverse"
+AT_BOUND = 1e-9  # a coefficient below is 0 but for where the fit stopped
 _NAME = re.compile(r"history(?P<depth>\d+)_(?P<device>[A-Za-z0-9-]+)\.json")
 _TOLERANCE = 1e-9  # a share of correct answers is a quotient of whole numbers
-_DIGITS = 6
 NUM_SHOWN = 40  # epochs of a curve that are kept for a figure: of more, smaller points are drawn
 
 
@@ -71,28 +74,33 @@ class Logs:
 
     def of(self, networks: Sequence[str], wanted: bool = True) -> Logs:
         """Those of some networks, or the others."""
-        kept = [i for i, run in enumerate(self.runs) if (run.network in networks) == wanted]
-        runs = tuple(self.runs[i] for i in kept)
-        return Logs(self.name, runs, self.features, self.targets, self.epochs[kept])
+        at = [i for i, run in enumerate(self.runs) if (run.network in networks) == wanted]
+        return replace(self, runs=tuple(self.runs[i] for i in at), epochs=self.epochs[at])
 
     @property
     def networks(self) -> list[str]:
         """By depth."""
         return list(dict.fromkeys(run.network for run in sorted(self.runs, key=lambda run: run.numbers["depth"])))
 
+    @property
+    def reached(self) -> list[int]:
+        """Which targets every run reached: only of those are epochs predicted."""
+        return np.flatnonzero(~np.isnan(self.epochs).any(axis=0)).tolist()
+
 
 def published_folder() -> Path | None:
     """Where the published runs are; None if they are not at hand."""
-    measured = os.environ.get(MEASURED_VARIABLE)
-    folder = Path(measured).expanduser() / CIFAR_RESNETS if measured else None
+    measured = measured_folder()
+    folder = measured / CIFAR_RESNETS if measured else None
     return folder if folder is not None and any(folder.glob("history*.json")) else None
 
 
-def ahead(name: str, depth: int, known: Logs) -> Logs:
+def ahead(depth: int, known: Logs) -> Logs:
     """A network of which there is no run, on each device of the known ones."""
     devices = dict.fromkeys(run.labels["device"] for run in known.runs)
     runs = tuple(_run(depth, device, np.zeros(0)) for device in devices)
-    return Logs(name, runs, known.features, known.targets, np.full((len(runs), len(known.targets)), np.nan))
+    epochs = np.full((len(runs), len(known.targets)), np.nan)
+    return replace(known, name=f"ahead, {runs[0].network}", runs=runs, epochs=epochs)
 
 
 def read_logs(name: str, files: Sequence[Path], accuracies: Sequence[float]) -> Logs:
@@ -102,11 +110,10 @@ def read_logs(name: str, files: Sequence[Path], accuracies: Sequence[float]) -> 
     """
     runs, epochs = [], []
     for path in files:
-        told = _NAME.fullmatch(path.name)
-        if told is None:
+        named = _NAME.fullmatch(path.name)
+        if named is None:
             raise InputError(f"{path.name} does not tell depth and device", "name it history50_K80.json, for one")
-        depth = int(told["depth"])
-        runs.append(_run(depth, told["device"], read_curve(path).values))
+        runs.append(_run(int(named["depth"]), named["device"], read_curve(path).values))
         errors = read_curve(path, "accuracy").values
         epochs.append([epochs_to(errors, 1 - accuracy + _TOLERANCE) or np.nan for accuracy in accuracies])
     names = tuple(f"accuracy {100 * accuracy:g} %" for accuracy in accuracies)
@@ -137,13 +144,58 @@ def _network(depth: int) -> tuple[str, str, float, float]:
     return reference, family, float(trace.params), float(trace.macs())
 
 
+# -- networks left out ---------------------------------------------------------------------------------
+
+
+def analysed(logs: Logs, notes: list[str]) -> dict[str, list[Row]]:
+    """Coefficients, errors of networks left out, and the prediction that has the least."""
+    if len(logs.networks) <= MIN_NETWORKS:
+        notes.append(f"{logs.name}: {len(logs.networks)} networks are too few for intervals of one left out")
+    curves, targets, chosen = choice(logs)
+    forms = tuple(dict.fromkeys((OPTIMUS, best_formula(curves))))
+    return {
+        "coefficients": coefficient_rows(logs, forms), "curves": [*curves, *repeat_rows(logs)], "targets": targets,
+        "chosen": [chosen], "networks": _network_rows(logs),
+    }  # fmt: skip
+
+
+def choice(logs: Logs) -> tuple[list[Row], list[Row], Row]:
+    """How far off curves and epochs of networks left out are, and what has the least error: no other rule chooses it."""
+    curves = curve_rows(logs)
+    targets = target_rows(logs) if len(logs.networks) > MIN_NETWORKS else []
+    form, features = best(curves, "mape", "form", "features")
+    epochs_by = best(targets, "error", "features")[0] if targets else features
+    return curves, targets, {"set": logs.name, "form": form, "features": features, "target_features": epochs_by}
+
+
+def best(rows: Sequence[Row], error: str, *keys: str) -> tuple[str, ...]:
+    """What has the least mean error over the networks left out: values of the keys, such as form and features."""
+    means = {tuple(own[0][key] for key in keys): mean(own, error) for own in grouped(rows, *keys).values()}
+    return min((one for one in means if means[one] is not None), key=lambda one: means[one] or 0.0)
+
+
+def best_formula(curves: Sequence[Row]) -> str:
+    """Of the forms that have coefficients, the one that predicts networks left out best."""
+    return best([row for row in curves if row["form"] in FAMILIES], "mape", "form")[0]
+
+
+def _network_rows(logs: Logs) -> list[Row]:
+    rows = []
+    for run, epochs in zip(logs.runs, logs.epochs, strict=True):
+        reached = [None if np.isnan(epoch) else int(epoch) for epoch in epochs]
+        ends = [float(run.losses[0]), float(run.losses[-1])]
+        known = {"set": logs.name, "network": run.network, **run.numbers, **run.labels, "losses": ends}
+        rows.append({**known, "epochs": dict(zip(logs.targets, reached, strict=True))})
+    return rows
+
+
 def coefficient_rows(logs: Logs, forms: Sequence[str]) -> list[Row]:
     """The fitted coefficients of each run, and how far the fitted curve is off."""
     rows = []
     for form in forms:
         for run, own in zip(logs.runs, _described(logs, form), strict=True):
-            fitted = score(curve(form, own, len(run.losses)), run.losses)
-            rows.append({**_told(logs, run), "form": form, "coefficients": _plain(own), **_scored(fitted)})
+            fitted = vars(score(curve(form, own, len(run.losses)), run.losses))
+            rows.append({**_named(logs, run), "form": form, "coefficients": _plain(own), **_rounded(fitted)})
     return rows
 
 
@@ -152,70 +204,63 @@ def curve_rows(logs: Logs) -> list[Row]:
     rows = []
     truth = describe(EPOCH_BY_EPOCH, logs.runs)
     for form in FORMS:
-        described = _described(logs, form)
         for features, names in logs.features.items():
-            told, _ = left_out(logs.runs, described, names, _expand(form, truth.shape[1]))
-            rows += _by_network(logs, told, truth, {"form": form, "features": features})
+            predicted, _ = left_out(logs.runs, _described(logs, form), names, _expand(form, truth.shape[1]))
+            rows += _by_network(logs, predicted, truth, {"form": form, "features": features})
     return rows
 
 
 def repeat_rows(logs: Logs) -> list[Row]:
     """The same, of the geometric mean of a network's other runs: no regression can be expected to be better."""
     truth = describe(EPOCH_BY_EPOCH, logs.runs)
-    told = []
+    predicted = []
     for i, run in enumerate(logs.runs):
         others = [j for j, other in enumerate(logs.runs) if other.network == run.network and j != i]
         if not others:
             return []
-        told.append(np.exp(np.log(truth[others]).mean(axis=0)))
-    return _by_network(logs, np.array(told), truth, {"form": "", "features": "its other runs"})
+        predicted.append(np.exp(np.log(truth[others]).mean(axis=0)))
+    return _by_network(logs, np.array(predicted), truth, {"form": "", "features": "its other runs"})
 
 
-def _by_network(logs: Logs, told: Array, truth: Array, said: Row) -> list[Row]:
+def _by_network(logs: Logs, predicted: Array, truth: Array, known: Row) -> list[Row]:
     rows = []
     for network in logs.networks:
-        found = [score(told[i], truth[i]) for i, run in enumerate(logs.runs) if run.network == network]
-        means = {key: float(np.mean([getattr(one, key) for one in found])) for key in vars(found[0])}
-        rows.append({"set": logs.name, **said, "network": network, **_rounded(means)})
+        scores = [vars(score(predicted[i], truth[i])) for i, run in enumerate(logs.runs) if run.network == network]
+        means = {key: mean(scores, key) for key in scores[0]}
+        rows.append({"set": logs.name, **known, "network": network, **_rounded(means)})
     return rows
 
 
 def target_rows(logs: Logs) -> list[Row]:
-    """Epochs to each target for each network left out, by features, with the interval of `prediction`."""
-    rows = []
-    for network in logs.networks:
-        kept, held = logs.of([network], False), logs.of([network])
-        for features in logs.features:
-            rows += _epoch_rows(kept, held, features)
-    return rows
+    """Epochs to each target for each network left out, by features, with their intervals."""
+    return [
+        row
+        for network in logs.networks
+        for features in logs.features
+        for row in _epoch_rows(logs.of([network], False), logs.of([network]), features)
+    ]
 
 
-def _epoch_rows(kept: Logs, held: Logs, features: str) -> list[Row]:
+def _epoch_rows(known: Logs, held: Logs, features: str) -> list[Row]:
     rows = []
-    at = reached_by_all(kept)
-    model = regress(kept.runs, kept.epochs[:, at], kept.features[features])
+    model = regress(known.runs, known.epochs[:, known.reached], known.features[features])
     for run, seen in zip(held.runs, held.epochs, strict=True):
-        told, alone = (epochs_prediction(kept, run, features, is_alone) for is_alone in (False, True))
-        for i, j in enumerate(at):
-            bounds = {key: float(getattr(told, key)[i]) for key in ("low", "high")}
-            bounds |= {f"{key}_alone": float(getattr(alone, key)[i]) for key in ("low", "high")}
-            epochs, real = float(told.values[i]), None if np.isnan(seen[j]) else float(seen[j])
-            off = None if real is None else abs(epochs / real - 1)
-            told_of = {"epochs": epochs, **bounds, "error": off, "leverage": model.leverage(run)}
-            rows.append(
-                {**_told(held, run), "features": features, "target": kept.targets[j], "seen": real} | _rounded(told_of)
-            )
+        among, alone = (epochs_prediction(known, run, features, is_alone) for is_alone in (False, True))
+        for i, j in enumerate(known.reached):
+            epochs, real = float(among.values[i]), None if np.isnan(seen[j]) else float(seen[j])
+            numbers = {
+                "epochs": epochs, "low": among.low[i], "high": among.high[i], "low_alone": alone.low[i],
+                "high_alone": alone.high[i], "error": None if real is None else abs(epochs / real - 1),
+                "leverage": model.leverage(run),
+            }  # fmt: skip
+            own = {"features": features, "target": known.targets[j], "seen": real}
+            rows.append(_named(held, run) | own | _rounded(numbers))
     return rows
-
-
-def reached_by_all(logs: Logs) -> list[int]:
-    """Which targets every run reached: only of those are epochs predicted."""
-    return [j for j in range(len(logs.targets)) if not np.isnan(logs.epochs[:, j]).any()]
 
 
 def epochs_prediction(logs: Logs, run: Run, features: str, is_alone: bool = False) -> Predicted:
     """Epochs to the targets that all runs reached, with the interval of all regressions, or of this one alone."""
-    epochs = logs.epochs[:, reached_by_all(logs)]
+    epochs = logs.epochs[:, logs.reached]
     rivals = [] if is_alone else _rivals(logs, features)
     return predict(logs.runs, epochs, logs.features[features], run, epochs, rivals=rivals)
 
@@ -239,17 +284,11 @@ def _rivals(logs: Logs, features: str) -> list[tuple[str, ...]]:
     return [names for other, names in logs.features.items() if other != features]
 
 
-def _expand(form: str, num_epochs: int) -> Any:
-    return lambda described: curve(form, described, num_epochs)
+def _expand(form: str, num_epochs: int) -> Callable[[Array], Array]:
+    return partial(curve, form, num_epochs=num_epochs)
 
 
-def best(rows: Sequence[Row], error: str, *keys: str) -> tuple[str, ...]:
-    """What has the least mean error over the networks left out: values of the keys, such as form and features."""
-    found: dict[tuple[str, ...], list[float]] = {}
-    for row in rows:
-        if row[error] is not None:
-            found.setdefault(tuple(row[key] for key in keys), []).append(row[error])
-    return min(found, key=lambda one: float(np.mean(found[one])))
+# -- networks that were held back, or never trained ----------------------------------------------------
 
 
 def truth_rows(known: Logs, truth: Logs, forms: Sequence[str]) -> list[Row]:
@@ -258,12 +297,12 @@ def truth_rows(known: Logs, truth: Logs, forms: Sequence[str]) -> list[Row]:
     for run in truth.runs:
         for features in known.features:
             for form in forms:
-                told = curve_prediction(known, run, form, features)
-                length = min(len(told.values), len(run.losses))
+                predicted = curve_prediction(known, run, form, features)
+                length = min(len(predicted.values), len(run.losses))
                 real = run.losses[:length]
-                inside = float(np.mean((told.low[:length] <= real) & (real <= told.high[:length])))
-                found = _scored(score(told.values[:length], real)) | _rounded({"inside": inside})
-                rows.append({**_told(truth, run), "form": form, "features": features, **found})
+                inside = float(np.mean((predicted.low[:length] <= real) & (real <= predicted.high[:length])))
+                scores = {**vars(score(predicted.values[:length], real)), "inside": inside}
+                rows.append({**_named(truth, run), "form": form, "features": features, **_rounded(scores)})
     return rows
 
 
@@ -278,32 +317,69 @@ def curve_columns(known: Logs, truth: Logs, form: str, features: str, beside: st
     """
     for network in truth.networks:
         runs = truth.of([network]).runs
-        told = curve_prediction(known, runs[0], form, features)
-        length = min(len(told.values), *(len(run.losses) or len(told.values) for run in runs))
-        is_long = length > NUM_SHOWN
-        shown = np.unique(np.geomspace(1, length, NUM_SHOWN).astype(int)) if is_long else np.arange(1, length + 1)
-        columns = {"predicted": told.values, "low": told.low, "high": told.high}
+        ours = curve_prediction(known, runs[0], form, features)
+        length = min(len(ours.values), *(len(run.losses) or len(ours.values) for run in runs))
+        epochs = np.unique(np.geomspace(1, length, NUM_SHOWN).astype(int))
+        if length <= NUM_SHOWN:
+            epochs = np.arange(1, length + 1)
+        columns = {"predicted": ours.values, "low": ours.low, "high": ours.high}
         columns[beside] = curve_prediction(known, runs[0], form, beside).values
         columns |= {_replicate(run): run.losses for run in runs if len(run.losses)}
-        kept = {name: _plain(values[shown - 1]) for name, values in columns.items()}
-        yield f"{truth.name}: {network}", {"epoch": shown.tolist(), **kept}
+        drawn = {name: _plain(values[epochs - 1]) for name, values in columns.items()}
+        yield f"{truth.name}: {network}", {"epoch": epochs.tolist(), **drawn}
+
+
+# -- tests of what the published runs are said to show ------------------------------------------------
+
+
+def device_rows(logs: Logs, notes: list[str]) -> list[Row]:
+    """Whether the device changes the epochs to each target, networks as blocks."""
+    rows: list[Row] = []
+    for j, target in enumerate(logs.targets):
+        epochs = logs.epochs[:, j]
+        try:
+            tested = label_test(logs.runs, epochs.tolist(), "device")
+        except InputError as error:
+            notes.append(f"{target}: no test of the device, {error}")
+            continue
+        rows.append({"target": target, "mean_epochs": float(np.exp(np.mean(np.log(epochs)))), **vars(tested)})
+    return rows
+
+
+def slope_rows(logs: Logs, coefficients: Sequence[Row]) -> list[Row]:
+    """d log y / d log depth of epochs and coefficients over the networks, with and without those of another family."""
+    ys = {target: logs.epochs[:, j] for j, target in enumerate(logs.targets)}
+    for form, fits in grouped(coefficients, "form").items():
+        ys |= {f"{form}, {name}": np.array([row["coefficients"][i] for row in fits])
+               for i, name in enumerate(FAMILIES[form].names)}  # fmt: skip
+    rows: list[Row] = []
+    for name, y in ys.items():
+        if not (y > AT_BOUND).all():  # NaN, where a run did not reach a target, is not
+            continue
+        for over, families in (("all", (CIFAR, IMAGENET)), (CIFAR, (CIFAR,))):
+            own = [[i for i, run in enumerate(logs.runs) if run.network == network] for network in logs.networks]
+            own = [at for at in own if logs.runs[at[0]].labels["family"] in families]
+            depths = [logs.runs[at[0]].numbers["depth"] for at in own]
+            value, low, high = slope(depths, [float(np.exp(np.log(y[at]).mean())) for at in own])
+            rows.append({"target": name, "over": over, "slope": value, "low": low, "high": high})
+    return rows
 
 
 def _replicate(run: Run) -> str:
     return run.labels.get("device") or f"seed {run.labels['seed']}"
 
 
-def _told(logs: Logs, run: Run) -> Row:
+def _named(logs: Logs, run: Run) -> Row:
     return {"set": logs.name, "network": run.network, "depth": int(run.numbers["depth"]), "run": _replicate(run)}
 
 
-def _scored(found: Any) -> Row:
-    return _rounded(vars(found))
+def _digits(value: float) -> float:
+    return float(f"{value:.6g}")
 
 
 def _rounded(values: Mapping[str, float | None]) -> Row:
-    return {key: None if value is None else float(f"{value:.{_DIGITS}g}") for key, value in values.items()}
+    return {key: None if value is None else _digits(value) for key, value in values.items()}
 
 
 def _plain(values: Array) -> list[float]:
-    return [float(f"{value:.{_DIGITS}g}") for value in values]
+    return [_digits(value) for value in values]

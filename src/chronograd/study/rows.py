@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,15 @@ def matching(rows: Sequence[Row], **wanted: Any) -> list[Row]:
 def distinct(rows: Sequence[Row], key: str, **wanted: Any) -> list[Any]:
     """Values of a column of the rows that have the wanted values, in the order in which they first come."""
     return list(dict.fromkeys(row[key] for row in matching(rows, **wanted)))
+
+
+def grouped(rows: Sequence[Row], *keys: str) -> dict[Any, list[Row]]:
+    """Rows by their value in a column, or by their values in several, in the order in which these first come."""
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        values = tuple(row[key] for key in keys)
+        groups.setdefault(values if len(keys) > 1 else values[0], []).append(row)
+    return groups
 
 
 def mean(rows: Sequence[Row], key: str, **wanted: Any) -> float | None:
@@ -88,6 +97,11 @@ def points_apart(a: Spread, b: Spread) -> str:
     verdict = "more than the seeds differ" if is_apart(a, b) else "no more than the seeds differ"
     verdict = "from one seed" if a.std is None or b.std is None else verdict
     return f"{sign}{abs(points):.1f} points, {verdict}"
+
+
+def shown(value: float | None, form: Callable[[float], str], otherwise: str = "–") -> str:
+    """A value as it is printed, or what stands for one that is not known."""
+    return otherwise if value is None else form(value)
 
 
 def signed(points: float) -> str:

@@ -95,25 +95,6 @@ class StudyRunner:
         return Results(self.study, self.size, dict(settings), environment=kept | how, **found)
 
 
-def over_seeds(experiments: Mapping[str, Job], seeds: int) -> dict[str, Job]:
-    """Every experiment once per seed: `NAME/seed-S` for S from 0."""
-    return {
-        f"{name}/seed-{seed}": changed(job, [f"training.seed={seed}"])
-        for name, job in experiments.items()
-        for seed in range(seeds)
-    }
-
-
-def split_seed(name: str) -> tuple[str, int]:
-    """The experiment and the seed of a name that `over_seeds` made.
-
-    >>> split_seed("cutout/seed-2")
-    ('cutout', 2)
-    """
-    experiment, _, seed = name.rpartition("/seed-")
-    return experiment, int(seed)
-
-
 def outcome(run: RunDir) -> Row:
     """What came out of a run, as one row: accuracies are fractions, times seconds."""
     record = run.record()

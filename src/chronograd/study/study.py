@@ -6,15 +6,19 @@ without running anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from chronograd.answer import Answer
+from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.errors import NotFoundError
 from chronograd.study.results import Results, Settings
+from chronograd.study.rows import plural
 from chronograd.study.runner import StudyRunner
 
 SIZES = ("smoke", "laptop", "paper")
+# Of a table, what a cell is made of: a field of the item, a field and how it is printed, or a function of the item.
+Column = str | tuple[str, Callable[[Any], str]] | Callable[[Any], str]
 
 
 @dataclass(frozen=True)
@@ -37,9 +41,51 @@ class Study:
     page: Callable[[Results], Answer]
     truth: str = ""
 
+    def answer(self, results: Results, sections: Sequence[Section], highlights: Sequence[Highlight] = ()) -> Answer:
+        """A page: the study's question, the setting of the results, and the sections."""
+        asked = [("hypothesis", self.hypothesis), ("size", results.size)]
+        asked += [(key.replace("_", " "), _shown(value)) for key, value in results.settings.items()]
+        environment = results.environment
+        versions = ", ".join(f"{name} {version}" for name, version in environment.get("versions", {}).items())
+        footer = (
+            f"{results.created[:10]}; {environment.get('processor', 'unknown processor')}; "
+            f"{environment.get('runs_at_a_time', 1)} runs at a time with {environment.get('threads_per_run', 1)} threads each; "
+            f"{versions}"
+        )
+        if results.notes:
+            count = "One note." if len(results.notes) == 1 else f"{plural(len(results.notes), 'note')}."
+            sections = [*sections, Section("What fell short", count, table=table(results.notes, {"note": str}))]
+        title = self.name.replace("-", " ").capitalize()
+        return Answer(title, self.question, asked, highlights, sections, footer=footer)
+
 
 def settings_of(study: Study, size: str) -> Settings:
     """Raises NotFoundError for a size that the study does not have."""
     if size not in study.sizes:
         raise NotFoundError(f"size of study {study.name}", size, study.sizes)
     return study.sizes[size]
+
+
+def table(items: Iterable[Any], columns: Mapping[str, Column], text: int = 1, notes: Sequence[str] = ()) -> Table:
+    """One row per item; the first `text` columns hold text, the others numbers."""
+    return listed(list(columns), [[_cell(item, of) for of in columns.values()] for item in items], text, notes)
+
+
+def _cell(item: Any, of: Column) -> str:
+    if callable(of):
+        return of(item)
+    field, form = (of, str) if isinstance(of, str) else of
+    return form(item[field])
+
+
+def listed(columns: Sequence[str], rows: Sequence[Sequence[str]], text: int = 1, notes: Sequence[str] = ()) -> Table:
+    """Finished rows; the first `text` columns hold text, the others numbers."""
+    return Table(columns, rows, set(range(text, len(columns))), notes)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k} {_shown(v)}" for k, v in value.items())
+    return str(value)
