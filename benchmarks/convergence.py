@@ -19,7 +19,7 @@ from chronograd.fit.convergence import converged_at, from_curve, median_of_three
 from chronograd.fit.learning_curves import LearningCurve
 from chronograd.fit.loss import MIN_POINTS
 from chronograd.fit.published_curves import Published
-from chronograd.fit.published_runs import PublishedCurve, cifar_resnets, dawnbench
+from chronograd.study.published_runs import PublishedCurve, cifar_resnets, dawnbench
 
 FRACTIONS = (0.25, 0.5, 0.75)  # of the way to convergence
 POINTS_PER_PHASE = 32

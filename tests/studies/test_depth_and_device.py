@@ -12,7 +12,6 @@ from click.testing import CliRunner
 
 from chronograd.cli.study import command
 from chronograd.errors import InputError
-from chronograd.fit.published_runs import CIFAR_RESNETS
 from chronograd.report.html import render_html
 from chronograd.studies.depth_and_device import STUDY
 from chronograd.study.depth_runs import (
@@ -25,6 +24,7 @@ from chronograd.study.depth_runs import (
     read_logs,
     target_rows,
 )
+from chronograd.study.published_runs import CIFAR_RESNETS
 from chronograd.study.results import Results
 from chronograd.study.runner import StudyRunner
 

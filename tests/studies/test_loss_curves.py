@@ -10,11 +10,11 @@ import pytest
 from chronograd.fit.convergence import converged_at, forecast_convergence
 from chronograd.fit.learning_curves import LearningCurve
 from chronograd.fit.published_curves import published
-from chronograd.fit.published_runs import PublishedCurve, cifar_resnets, dawnbench, measured_folder
 from chronograd.fit.schedule import Schedule
 from chronograd.report.html import render_html
 from chronograd.studies import loss_curves
 from chronograd.studies.loss_curves import BEST, FRACTIONS, METHODS, OPTIMUS, OURS, OWN, STUDY, experiments, forecasts
+from chronograd.study.published_runs import PublishedCurve, cifar_resnets, dawnbench, measured_folder
 from chronograd.study.results import Results
 from chronograd.study.runner import StudyRunner
 

@@ -22,6 +22,7 @@ from scipy.optimize import nnls
 from chronograd import job as jobs
 from chronograd import listing
 from chronograd.errors import InputError
+from chronograd.fit.curves import crossing
 from chronograd.fit.learning_curves import Metric
 from chronograd.fit.speed import redrawn
 from chronograd.predict.batch_size import BatchModel
@@ -122,15 +123,10 @@ def _reached(steps: Array, values: Array, target: float, run: RunDir) -> float |
     """Where values that fall reach the target, on the line between two of them; None if they do not."""
     known = np.isfinite(values)
     steps, values = steps[known], values[known]
-    below = np.flatnonzero(values <= target)
-    if not len(below):
-        return None
-    i = int(below[0])
-    if i == 0:
+    if len(values) and values[0] <= target:
         raise InputError(f"{run.path} reached the target within its first epoch, and nothing says when",
                          "choose a target that takes longer, or train with fewer data.samples")  # fmt: skip
-    share = (values[i - 1] - target) / (values[i - 1] - values[i])
-    return float(steps[i - 1] + share * (steps[i] - steps[i - 1]))
+    return crossing(steps, values, target)
 
 
 def fewest_steps(runs: Iterable[BatchRun]) -> dict[int, tuple[float, float]]:

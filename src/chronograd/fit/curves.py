@@ -106,6 +106,20 @@ def reach(family: str, value: float, p: Array) -> float | None:
     return k if math.isfinite(k) else None
 
 
+def crossing(x: Array, values: Array, target: float) -> float | None:
+    """Where values that fall come down to a target, on the line between two of them; None if they do not.
+
+    >>> crossing(np.array([1.0, 2.0]), np.array([3.0, 1.0]), 1.5)
+    1.75
+    """
+    below = np.flatnonzero(values <= target)
+    if not len(below) or below[0] == 0:
+        return float(x[0]) if len(below) else None
+    last, first = int(below[0]), int(below[0]) - 1
+    share = (values[first] - target) / (values[first] - values[last])
+    return float(x[first] + share * (x[last] - x[first]))
+
+
 def replace_outliers(values: Array) -> Array:
     """Values in which an outlier is the average of its two neighbours.
 

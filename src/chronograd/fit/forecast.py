@@ -54,37 +54,112 @@ class Reached:
 
 
 @dataclass(frozen=True, eq=False)
-class Forecast:
+class Course:
+    """A curve's family until `ahead`, and published runs from there on.
+
+    Attributes:
+        kept: the points that were fitted, their steps counted from `started`: the drop of the learning rate before them, or 0.
+        errors: by family, of its forecast of the last quarter of the fitted points, over the largest value.
+        until: the last step that was fitted.
+        ahead: the step after which the rate falls on, and published runs rather than the curve are asked; None if it does not.
+    """
+
+    curve: LearningCurve
+    kept: LearningCurve
+    model: LossModel
+    errors: dict[str, float]
+    started: float
+    until: float
+    ahead: float | None
+    known: Published
+
+    def expected(self, step: float) -> At:
+        if self.ahead is None or step <= self.ahead:
+            value, low, high = self.model.at(step - self.started), *self.model.interval(step - self.started)
+        else:
+            value, low, high = self._as_published(step)
+        low, high = sorted((self._shown(low), self._shown(high)))
+        seen = self.curve.values[self.curve.steps == step]
+        return At(step, self._shown(value), low, high, self._shown(float(seen[0])) if len(seen) else None)
+
+    def _as_published(self, step: float) -> tuple[float, float, float]:
+        level = self._level()
+        ratios, weights = levels_ahead(self.curve.schedule, self.until, self._fallen(), np.array([step]), self.known)
+        low, middle, high = weighted_quantiles(level * ratios[:, 0], weights, SHARES)
+        spread = float(np.exp(Z80 * LEVEL_SIGMA))
+        return middle, low / spread, high * spread
+
+    def reaches(self, target: float) -> Reached:
+        """Of the expected curve; one that was reached before the end of the fitted points is told by `seen`."""
+        value = self._shown(target)
+        is_there = np.flatnonzero(self.curve.values <= value)
+        seen = float(self.curve.steps[is_there[0]]) if len(is_there) else None
+        found = [self._steps_to(value), *self.model.steps_to_interval(value)]
+        step, low, high = (None if k is None else k + self.started for k in found)
+        low, high = (
+            low if low is None or step is None else min(low, step),
+            high if step is None or high is None else max(high, step),
+        )
+        if self.ahead is not None and (step is None or step > self.ahead):
+            step, low, high = self._reached_as_published(value)
+            zero = self.started + zero_reaches(value, self.kept.steps, self.kept.values)
+            if self.curve.metric == "loss" and self.until < zero < (step or self._end()):
+                step, low = zero, min(low or zero, zero)
+        return Reached(target, step, low, high, seen)
+
+    def _steps_to(self, value: float) -> float | None:
+        """As the family has it; of a loss that may as well fall to 0, by the line to it where that is sooner."""
+        own, kept = self.model.steps_to(value), self.kept
+        is_likely = zero_error(kept.steps, kept.values) <= NO_WORSE * min(self.errors.values(), default=0.0)
+        if self.curve.metric != "loss" or not is_likely:
+            return own
+        zero = zero_reaches(value, kept.steps, kept.values)
+        return own if zero <= 0 or zero >= (own or np.inf) else zero
+
+    def _reached_as_published(self, value: float) -> list[float | None]:
+        """When runs of such a schedule had fallen as far as it is from here to the value; None where they never did."""
+        steps = np.linspace(self.until, self._end(), NUM_STEPS)[1:]
+        ratios, weights = levels_ahead(self.curve.schedule, self.until, self._fallen(), steps, self.known)
+        is_there = self._level() * ratios <= value
+        firsts = np.where(is_there.any(1), steps[is_there.argmax(1)], np.inf)
+        low, middle, high = weighted_quantiles(firsts, weights, SHARES)
+        return [k if np.isfinite(k) else None for k in (middle, low, high)]
+
+    def _end(self) -> float:
+        return self.curve.schedule.planned or 2 * self.until
+
+    def _level(self) -> float:
+        """Now, without noise: the curve's family where it was fitted."""
+        return self.model.at(self.until - self.started)
+
+    def _fallen(self) -> float:
+        return self._level() / max(float(self.curve.values[0]), TINY)
+
+    def _shown(self, value: float) -> float:
+        return 1 - value if self.curve.metric == "accuracy" else value
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast(Course):
     """What the points of a curve up to `until` say of the rest.
 
     Values are of the curve's metric: accuracies again, where it is one.
 
     Attributes:
-        started: the drop of the learning rate since which points were fitted; 0 if there was none.
-        errors: by family, of its forecast of the last quarter of the fitted points, over the largest value.
-        ahead: the step after which the rate falls on, and published runs rather than the curve are asked; None if it does not.
         earlier: steps, and when convergence was forecast from the points up to each.
-        course: the expected value at any step.
     """
 
-    curve: LearningCurve
-    model: LossModel
-    until: float
-    started: float
-    ahead: float | None
-    errors: dict[str, float]
     at: tuple[At, ...]
     reached: Reached | None
     converged: Convergence
     earlier: tuple[tuple[float, Convergence], ...]
-    course: Course
 
     @cached_property
     def held_out(self) -> tuple[At, ...]:
         """The points that are known and were not fitted, each with what was forecast for it."""
         later = self.curve.steps[self.curve.steps > self.until]
         chosen = np.unique(np.linspace(0, len(later) - 1, min(len(later), MOST_HELD_OUT)).astype(int))
-        return tuple(self.course.at(float(later[i])) for i in chosen)
+        return tuple(self.expected(float(later[i])) for i in chosen)
 
     @property
     def error(self) -> float | None:
@@ -155,92 +230,14 @@ def forecast(
     course = Course(curve, kept, model, errors, started, until, curve.schedule.next_fall(until), known)
     ends = [curve.steps[-1], *([curve.schedule.planned] if curve.schedule.planned else [])]
     counts = np.unique(np.linspace(0, count, num_earlier + 2)[1:-1].astype(int))
+    steps = sorted({float(step) for step in (*at, *ends) if step > started})
+    earlier = [
+        (float(curve.steps[n - 1]), forecast_convergence(curve.first(n), known)) for n in counts if n >= MIN_POINTS
+    ]
     return Forecast(
-        curve, model, until, started, course.ahead, errors,
-        tuple(course.at(step) for step in sorted({float(step) for step in (*at, *ends) if step > started})),
-        None if target is None else course.reached(target),
-        forecast_convergence(early, known),
-        tuple(
-            (float(curve.steps[n - 1]), forecast_convergence(curve.first(n), known)) for n in counts if n >= MIN_POINTS
-        ),
-        course,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class Course:
-    """A curve's family until `ahead`, and published runs from there on."""
-
-    curve: LearningCurve
-    kept: LearningCurve
-    model: LossModel
-    errors: dict[str, float]
-    started: float
-    until: float
-    ahead: float | None
-    known: Published
-
-    def at(self, step: float) -> At:
-        if self.ahead is None or step <= self.ahead:
-            value, low, high = self.model.at(step - self.started), *self.model.interval(step - self.started)
-        else:
-            value, low, high = self._as_published(step)
-        low, high = sorted((self._shown(low), self._shown(high)))
-        seen = self.curve.values[self.curve.steps == step]
-        return At(step, self._shown(value), low, high, self._shown(float(seen[0])) if len(seen) else None)
-
-    def _as_published(self, step: float) -> tuple[float, float, float]:
-        level = self._level()
-        ratios, weights = levels_ahead(self.curve.schedule, self.until, self._fallen(), np.array([step]), self.known)
-        low, middle, high = weighted_quantiles(level * ratios[:, 0], weights, SHARES)
-        spread = float(np.exp(Z80 * LEVEL_SIGMA))
-        return middle, low / spread, high * spread
-
-    def reached(self, target: float) -> Reached:
-        """Of the expected curve; one that was reached before the end of the fitted points is told by `seen`."""
-        value = self._shown(target)
-        is_there = np.flatnonzero(self.curve.values <= value)
-        seen = float(self.curve.steps[is_there[0]]) if len(is_there) else None
-        found = [self._steps_to(value), *self.model.steps_to_interval(value)]
-        step, low, high = (None if k is None else k + self.started for k in found)
-        low, high = (
-            low if low is None or step is None else min(low, step),
-            high if step is None or high is None else max(high, step),
-        )
-        if self.ahead is not None and (step is None or step > self.ahead):
-            step, low, high = self._reached_as_published(value)
-            zero = self.started + zero_reaches(value, self.kept.steps, self.kept.values)
-            if self.curve.metric == "loss" and self.until < zero < (step or self._end()):
-                step, low = zero, min(low or zero, zero)
-        return Reached(target, step, low, high, seen)
-
-    def _steps_to(self, value: float) -> float | None:
-        """As the family has it; of a loss that may as well fall to 0, by the line to it where that is sooner."""
-        own, kept = self.model.steps_to(value), self.kept
-        is_likely = zero_error(kept.steps, kept.values) <= NO_WORSE * min(self.errors.values(), default=0.0)
-        if self.curve.metric != "loss" or not is_likely:
-            return own
-        zero = zero_reaches(value, kept.steps, kept.values)
-        return own if zero <= 0 or zero >= (own or np.inf) else zero
-
-    def _reached_as_published(self, value: float) -> list[float | None]:
-        """When runs of such a schedule had fallen as far as it is from here to the value; None where they never did."""
-        steps = np.linspace(self.until, self._end(), NUM_STEPS)[1:]
-        ratios, weights = levels_ahead(self.curve.schedule, self.until, self._fallen(), steps, self.known)
-        is_there = self._level() * ratios <= value
-        firsts = np.where(is_there.any(1), steps[is_there.argmax(1)], np.inf)
-        low, middle, high = weighted_quantiles(firsts, weights, SHARES)
-        return [k if np.isfinite(k) else None for k in (middle, low, high)]
-
-    def _end(self) -> float:
-        return self.curve.schedule.planned or 2 * self.until
-
-    def _level(self) -> float:
-        """Now, without noise: the curve's family where it was fitted."""
-        return self.model.at(self.until - self.started)
-
-    def _fallen(self) -> float:
-        return self._level() / max(float(self.curve.values[0]), TINY)
-
-    def _shown(self, value: float) -> float:
-        return 1 - value if self.curve.metric == "accuracy" else value
+        **vars(course),
+        at=tuple(map(course.expected, steps)),
+        reached=None if target is None else course.reaches(target),
+        converged=forecast_convergence(early, known),
+        earlier=tuple(earlier),
+    )

@@ -122,7 +122,7 @@ def _panel(forecast: Forecast) -> Lines:
     seen = (1 - curve.values if curve.metric == "accuracy" else curve.values).tolist()
     end = max(forecast.at[-1].step if forecast.at else forecast.until, curve.schedule.planned or 0.0)
     places = np.linspace(forecast.until, end, NUM_DRAWN) if end > forecast.until else [forecast.until]
-    ahead = [forecast.course.at(float(step)) for step in places]
+    ahead = [forecast.expected(float(step)) for step in places]
     x, y, low, high = ([getattr(one, name) for one in ahead] for name in ("step", "value", "low", "high"))
     marks = [Mark("x", forecast.until, "forecast from here")]
     if forecast.reached is not None:

@@ -59,14 +59,11 @@ class Schedule:
         steps, marks = self._scale()
         return float(np.interp(progress, marks, steps))
 
-    def drops_after(self, step: float) -> tuple[float, ...]:
-        return tuple(drop for drop in self.drops if drop > step)
-
     def next_fall(self, step: float) -> float | None:
         """Where a rate falls next that trains on from a step: at the next drop; at once where it falls, or may fall, until a
         planned end that is still to come. None where it falls no more."""
         if self.kind == "multi_step":
-            return next(iter(self.drops_after(step)), None)
+            return next((drop for drop in self.drops if drop > step), None)
         return step if self.kind != "constant" and self.planned is not None and self.planned > step else None
 
     def _scale(self) -> tuple[Array, Array]:

@@ -107,23 +107,20 @@ def read_table(path: str | Path) -> Table:
     if not lines:
         raise FileFormatError(f"{path} has no rows", "give a CSV with a header and a row for each network")
     said = _TIMM_NAME.search(path.name)
-    phase = _PHASES[said["phase"]] if said else None
-    found = _find_columns(list(lines[0]), said["phase"] if said else "", path)
-    rows, skipped = [], 0
-    for number, line in enumerate(lines, 2):
-        row = _row(line, found, path, number)
-        rows.append(row) if row else None
-        skipped += row is None
+    named: dict[str, Any] = said.groupdict() if said else {}
+    columns = _find_columns(list(lines[0]), named.get("phase") or "", path)
+    rows = [_row(line, columns, path, number) for number, line in enumerate(lines, 2)]
+    precision = named.get("precision")
     return Table(
         str(path),
-        tuple(rows),
-        phase,
-        {"amp": "fp16"}.get(said["precision"], said["precision"]) if said else None,
-        said["layout"] if said else None,
-        said["device"] if said else None,
-        _version(said["torch"]) if said else None,
-        bool(said and said["compiled"]),
-        skipped,
+        tuple(row for row in rows if row),
+        phase=_PHASES.get(named.get("phase") or ""),
+        precision="fp16" if precision == "amp" else precision,
+        layout=named.get("layout"),
+        device=named.get("device"),
+        torch=_version(named["torch"]) if named.get("torch") else None,
+        is_compiled=bool(named.get("compiled")),
+        skipped=rows.count(None),
     )
 
 

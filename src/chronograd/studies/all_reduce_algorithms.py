@@ -11,7 +11,7 @@ from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.compare.ranks import communication_section, table_of
 from chronograd.figure import Bar, Bars, Figure
 from chronograd.study.results import Results, Row, Settings
-from chronograd.study.rows import distinct, matching, mean
+from chronograd.study.rows import distinct, grouped, matching, mean
 from chronograd.study.runner import StudyRunner
 from chronograd.study.scaling import Sweep, run_sweeps, scaling_job
 from chronograd.study.study import Study, table
@@ -81,18 +81,15 @@ def _measured_section(backend: str, rows: list[Row]) -> tuple[Section, str]:
     if not known:
         return Section(title, f"None of its choices runs here.{lacks}"), ""
     world = min(row["world"] for row in known)
-    steps: dict[str, list[float]] = {}
-    for row in matching(known, world=world):
-        steps.setdefault(row["choice"], []).append(row["step_time_s"])
+    choices = grouped(matching(known, world=world), "choice")
+    steps = {choice: [row["step_time_s"] for row in own] for choice, own in choices.items()}
     means = {choice: sum(values) / len(values) for choice, values in steps.items()}
     best = min(means, key=lambda choice: means[choice])
     spread = max(max(values) / min(values) - 1 for values in steps.values())
-    bars = [
-        Bar(
-            choice, "measured", {"step": 1000 * means[choice]}, 1000 * min(own), 1000 * max(own), seconds(means[choice])
-        )
-        for choice, own in steps.items()
-    ]
+    bars = []
+    for choice, own in steps.items():
+        mean_ms, least, most = (1000 * value for value in (means[choice], min(own), max(own)))
+        bars.append(Bar(choice, "measured", {"step": mean_ms}, least, most, seconds(means[choice])))
     all_rows = table_of(rows)
     named = [[row["choice"], *cells] for row, cells in zip(rows, all_rows.rows, strict=True)]
     return Section(
@@ -144,8 +141,7 @@ def _predicted_section(backend: str, all_rows: list[Row], settings: Settings) ->
         f"With {world} × {settings['device']}, {where}, {ranked}. AUTO is predicted as the ring that it chooses.",
         table=table(rows, {
             "choice": "choice", "predicted as": lambda row: ALGORITHMS[row["choice"]], "ranks": "world",
-            "step": lambda row: seconds(row["step_time_s"]),
-            "exposed communication": lambda row: seconds(row["communication_exposed_s"]),
+            "step": ("step_time_s", seconds), "exposed communication": ("communication_exposed_s", seconds),
             "efficiency": lambda row: percent(row["efficiency"], 0),
         }, text=2),
     )  # fmt: skip

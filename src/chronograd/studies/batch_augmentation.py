@@ -173,14 +173,11 @@ def _updates_section(results: Results) -> Section:
     def of(key: str, form: str) -> Any:
         return lambda name: format(_of(results, name, key).mean, form)
 
-    rate = {
-        name: _of(results, name, "images").mean / _of(results, name, "seconds").mean for name in arms(results.settings)
-    }
     columns: dict[str, Any] = {
         "arm": str, "test error": lambda name: _error_text(_of(results, name)),
         "seeds": lambda name: str(_of(results, name).n), "updates": of("updates", ",.0f"),
         "images": of("images", ",.0f"), "training loss": of("train_loss", ".3f"), "seconds": of("seconds", ",.1f"),
-        "images/s": lambda name: f"{rate[name]:,.0f}",
+        "images/s": lambda name: f"{_of(results, name, 'images').mean / _of(results, name, 'seconds').mean:,.0f}",
     }  # fmt: skip
     return Section(
         "At equal updates",
@@ -250,8 +247,7 @@ def seconds_takeaway(at_s: float, copies: str, a: Spread, b: Spread) -> str:
 
 def _target_section(results: Results) -> Section:
     names, settings = by_copies(results.settings), results.settings
-    rows = results.rows["runs"]
-    body = []
+    rows, body = results.rows["runs"], []
     for name in [*names, longer_name(settings)]:
         own = matching(rows, arm=name)
         reached = sum(row["seconds_to_target"] is not None for row in own)
@@ -262,8 +258,11 @@ def _target_section(results: Results) -> Section:
     looks = settings["epochs"] // settings["evaluate_every"]
     copies, panels = sorted(settings["copies"]), []
     for key in ("epochs", "seconds"):
-        means, low, high = _against_copies(rows, names, key)
-        series = Series("mean of the seeds", "measured", copies, means, low, high, is_joined=True)
+        values = [[row[f"{key}_to_target"] for row in matching(rows, arm=name)] for name in names]
+        # None where not all seeds reached the target.
+        spreads = [None if None in own else Spread.of(own) for own in values]
+        y, low, high = ([None if s is None else getattr(s, side) for s in spreads] for side in ("mean", "low", "high"))
+        series = Series("mean of the seeds", "measured", copies, y, low, high, is_joined=True)
         panels.append(Lines("copies M", f"{key} to the target", [series], log_x=True, x_ticks=copies))
     return Section(
         f"To {100 * settings['target']:g} %",
@@ -280,13 +279,6 @@ def _mean_text(values: list[float | None], digits: int) -> str:
         return "–"
     over = Spread.of(known)
     return f"{over.mean:,.{digits}f}" + ("" if over.std is None else f" ± {over.std:,.{digits}f}")
-
-
-def _against_copies(rows: list[Row], names: list[str], key: str) -> tuple[list[float | None], ...]:
-    """Means over the seeds with ± one standard deviation; None where not all seeds reached the target."""
-    values = [[row[f"{key}_to_target"] for row in matching(rows, arm=name)] for name in names]
-    spreads = [None if None in own else Spread.of(own) for own in values]
-    return tuple([None if s is None else getattr(s, side) for s in spreads] for side in ("mean", "low", "high"))
 
 
 def target_takeaway(rows: list[Row], names: list[str], longer: str, cap: int) -> str:

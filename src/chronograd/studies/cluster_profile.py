@@ -20,7 +20,7 @@ from typing import Any
 from chronograd.answer import Answer, Highlight, Section
 from chronograd.data import datasets
 from chronograd.data.trace_job import trace_job
-from chronograd.figure import Bar, Bars, Figure, Lines, Series
+from chronograd.figure import Bar, Bars, Figure, Lines, Role, Series
 from chronograd.hardware import catalog
 from chronograd.job import Job, changed, scaled
 from chronograd.launch import jobs, slurm
@@ -31,7 +31,7 @@ from chronograd.predict.prediction import predict
 from chronograd.rundir import RunDir, is_run_dir
 from chronograd.study.arms import job_of
 from chronograd.study.results import Results, Row, Settings
-from chronograd.study.rows import distinct, matching, plural
+from chronograd.study.rows import distinct, grouped, matching, plural
 from chronograd.study.runner import StudyRunner, outcome
 from chronograd.study.study import Study, listed, table
 from chronograd.units import dollars, percent, seconds, si
@@ -174,8 +174,7 @@ def _time_section(results: Results) -> Section:
     rows, price = results.rows["runs"], results.settings["price_usd_per_hour"]
     outside = [1 - row["seconds"] / row["real_s"] for row in rows]
     series = []
-    for network, color in zip(distinct(rows, "network"), COLORS, strict=False):
-        own = matching(rows, network=network)
+    for (network, own), color in zip(grouped(rows, "network").items(), COLORS, strict=False):
         nodes = [float(row["nodes"]) for row in own]
         series.append(Series(network, "measured", nodes, [row["real_s"] for row in own], color=color, is_joined=True))
         ideal = [own[0]["real_s"] * own[0]["nodes"] / n for n in nodes]
@@ -189,11 +188,10 @@ def _time_section(results: Results) -> Section:
         "evaluation and checkpoints.",
         figure=Figure([Lines("nodes", "real time, s", series, from_zero=True, x_ticks=ticks)]),
         table=table(rows, {
-            "network": "network", "nodes": "nodes", "epochs": lambda row: f"{row['epochs']:.0f}",
-            "updates": lambda row: f"{row['updates']:.0f}", "real": lambda row: seconds(row["real_s"]),
-            "user": lambda row: seconds(row["user_s"]), "system": lambda row: seconds(row["system_s"]),
-            "in steps": lambda row: seconds(row["seconds"]), "images": lambda row: si(row["images_per_s"], "/s"),
-            "accuracy": lambda row: percent(row["accuracy"]),
+            "network": "network", "nodes": "nodes", "epochs": ("epochs", "{:.0f}".format),
+            "updates": ("updates", "{:.0f}".format), "real": ("real_s", seconds), "user": ("user_s", seconds),
+            "system": ("system_s", seconds), "in steps": ("seconds", seconds),
+            "images": lambda row: si(row["images_per_s"], "/s"), "accuracy": ("accuracy", percent),
             "cost": lambda row: dollars(row["nodes"] * row["real_s"] / 3600 * price),
         }),
     )  # fmt: skip
@@ -237,40 +235,37 @@ def _user_section(results: Results) -> Section:
         "threads that wait by spinning count as work, too.",
         figure=Figure([panel]),
         table=table(rows, {
-            "run": "run", "user / real": lambda row: f"{row['user']:.2f}", "system / real": lambda row: f"{row['system']:.2f}",
+            "run": "run", "user / real": ("user", "{:.2f}".format), "system / real": ("system", "{:.2f}".format),
             "of one rank": lambda row: f"{row['user'] / row['nodes']:.2f}", "threads of a rank": lambda row: str(threads),
         }),
     )  # fmt: skip
 
 
 def _predicted_section(results: Results) -> Section:
-    rows, here = results.rows["predicted"], results.rows["runs"]
+    rows, here = results.rows["predicted"], grouped(results.rows["runs"], "network")
     body, series = [], []
 
-    def gains(own: Sequence[Row]) -> list[float]:
-        return [row["images_per_s"] / own[0]["images_per_s"] for row in own]
+    def gains(own: Sequence[Row], label: str, role: Role, color: str) -> list[Row]:
+        rates = [row["images_per_s"] / own[0]["images_per_s"] for row in own]
+        series.append(Series(label, role, [float(row["nodes"]) for row in own], rates, color=color))
+        return [{**row, "gain": gain} for row, gain in zip(own, rates, strict=True)]
 
-    for network, color in zip(distinct(rows, "network"), COLORS, strict=False):
-        for i, link in enumerate(distinct(rows, "link")):
-            own = matching(rows, network=network, link=link)
-            body += [{**row, "gain": gain} for row, gain in zip(own, gains(own), strict=True)][i > 0 :]
-            nodes = [float(row["nodes"]) for row in own]
-            series.append(Series(f"{network}, {link}", "predicted", nodes, gains(own), color=color))
-        own = matching(here, network=network)
-        nodes = [float(row["nodes"]) for row in own]
-        series.append(Series(f"{network}, here", "measured", nodes, gains(own), color=color))
+    for (network, of_network), color in zip(grouped(rows, "network").items(), COLORS, strict=False):
+        for i, (link, own) in enumerate(grouped(of_network, "link").items()):
+            body += gains(own, f"{network}, {link}", "predicted", color)[i > 0 :]
+        gains(here[network], f"{network}, here", "measured", color)
     ticks = [float(n) for n in results.settings["nodes"]]
-    columns = {
+    columns: dict[str, Any] = {
         "network": lambda row: f"{row['network']} (predicted)", "nodes": lambda row: str(row["nodes"]),
-        "link": lambda row: row["link"] if row["nodes"] > 1 else "–", "step": lambda row: seconds(row["step_time_s"]),
+        "link": lambda row: row["link"] if row["nodes"] > 1 else "–", "step": ("step_time_s", seconds),
         "waiting for gradients": lambda row: percent(row["communication_exposed_s"] / row["step_time_s"]),
-        "training": lambda row: seconds(row["training_time_s"]),
+        "training": ("training_time_s", seconds),
         "80 % interval": lambda row: f"{seconds(row['low_s'])} … {seconds(row['high_s'])}",
-        "images per second": lambda row: f"{row['gain']:.2f} ×",
+        "images per second": ("gain", "{:.2f} ×".format),
     }  # fmt: skip
     return Section(
         "Where would a real cluster differ?",
-        predicted_takeaway(rows, here, max(results.settings["nodes"])),
+        predicted_takeaway(rows, results.rows["runs"], max(results.settings["nodes"])),
         intro=f"Predicted, not measured: every node is {catalog.device(results.settings['device']).title} (from its data "
         "sheet), and links are those named. Start-up, evaluation and checkpoints are left out.",
         figure=Figure(

@@ -11,16 +11,17 @@ from typing import Any
 
 from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.compare.ranks import UTILISATION
-from chronograd.figure import Figure, Lines, Role, Series
+from chronograd.figure import Figure, Lines, Series
 from chronograd.measure import environment
 from chronograd.study.results import Results, Row, Settings
-from chronograd.study.rows import distinct, matching
+from chronograd.study.rows import grouped, matching, shown
 from chronograd.study.runner import StudyRunner
 from chronograd.study.scaling import Sweep, run_sweeps, scaling_job
 from chronograd.study.study import Study, listed
 from chronograd.units import percent, seconds
 
 COLORS = ("accent", "vermilion", "green", "purple")
+GROUP = ("backend", "place", "kind")  # of which a table has rows by batch, and a figure one line
 
 
 def sweeps(settings: Settings, has_gpus: bool) -> list[Sweep]:
@@ -60,22 +61,15 @@ def page(results: Results) -> Answer:
     return STUDY.answer(results, sections, highlights)
 
 
-def _groups(rows: Sequence[Row]) -> list[tuple[str, str, Role]]:
-    return list(dict.fromkeys((row["backend"], row["place"], row["kind"]) for row in rows))
-
-
 def _table(rows: Sequence[Row], columns: dict[str, Callable[[Row], str]], notes: Sequence[str] = ()) -> Table:
     """One row per backend, place and batch; the columns once per number of ranks."""
     worlds = sorted({row["world"] for row in rows})
     body = []
-    for backend, place, kind in _groups(rows):
-        own = matching(rows, backend=backend, place=place, kind=kind)
-        for batch in sorted(distinct(own, "batch_per_gpu")):
-            line = [backend, place, kind, f"{batch:,}"]
-            for world in worlds:
-                at = matching(own, batch_per_gpu=batch, world=world)
-                line += [cell(at[0]) if at else "" for cell in columns.values()]
-            body.append(line)
+    for labels, own in grouped(rows, *GROUP).items():
+        for batch, of_batch in sorted(grouped(own, "batch_per_gpu").items()):
+            at = {row["world"]: row for row in reversed(of_batch)}
+            cells = [cell(at[world]) if world in at else "" for world in worlds for cell in columns.values()]
+            body.append([*labels, f"{batch:,}", *cells])
     heads = [f"{name}, {world}" for world in worlds for name in columns]
     return listed(("backend", "where", "", "batch of a rank", *heads), body, 3, notes).without_empty_columns()
 
@@ -92,8 +86,7 @@ def _time_section(rows: Sequence[Row], samples: int) -> Section:
             f"({worst['speed_up']:.2f} ×): its copies cost the same whatever the batch, so large batches hide them."
         )
     series = []
-    for (backend, place, kind), color in zip(_groups(rows), COLORS * len(rows), strict=False):
-        own = matching(rows, backend=backend, place=place, kind=kind)
+    for ((backend, place, kind), own), color in zip(grouped(rows, *GROUP).items(), COLORS * len(rows), strict=False):
         largest = max(row["batch_per_gpu"] for row in own)
         shown = sorted(matching(own, batch_per_gpu=largest), key=lambda row: row["world"])
         xs, ys = ([row[key] for row in shown] for key in ("world", "speed_up"))
@@ -118,7 +111,7 @@ def _split_section(rows: Sequence[Row], samples: int) -> Section:
     """Table 2."""
 
     def of_epoch(row: Row, key: str) -> str:
-        return "" if row[key] is None else seconds(samples / row["batch"] * row[key])
+        return shown(row[key], lambda value: seconds(samples / row["batch"] * value), "")
 
     title = "Computation and communication"
     several = [row for row in rows if row["world"] > 1 and row["communication_exposed_s"] is not None]
@@ -155,10 +148,9 @@ def _bandwidth_section(rows: Sequence[Row]) -> Section:
             f"Between {least} and {most} of the link's bandwidth; "
             "above 100 % part of the exchange is hidden behind backward, so that less time is exposed than it takes."
         )
-    columns: dict[str, Callable[[Row], str]] = {
-        "utilisation": lambda row: "" if row[key] is None else percent(row[key], 0)
-    }
-    table = _table([row for row in rows if row["world"] > 1], columns, [UTILISATION])
+    several = [row for row in rows if row["world"] > 1]
+    columns = {"utilisation": lambda row: shown(row[key], lambda share: percent(share, 0), "")}
+    table = _table(several, columns, [UTILISATION])
     return Section("Bandwidth utilisation", takeaway, table=table)
 
 

@@ -18,11 +18,11 @@ from chronograd.errors import InputError
 from chronograd.figure import Figure, Lines, Series
 from chronograd.fit.curve_regression import EPOCH_BY_EPOCH, Run, epochs_to
 from chronograd.fit.curves import FAMILIES
-from chronograd.fit.published_runs import MEASURED_VARIABLE
 from chronograd.job import Job
 from chronograd.study import depth_runs as runs_of
 from chronograd.study.arms import Arm, job_of, train_arms
 from chronograd.study.depth_runs import AT_BOUND, CIFAR, FEATURES, IMAGENET, OPTIMUS, Logs
+from chronograd.study.published_runs import MEASURED_VARIABLE
 from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import distinct, grouped, matching, mean, shown
 from chronograd.study.runner import StudyRunner, curve

@@ -12,7 +12,7 @@ from chronograd.answer import Answer, Highlight, Section
 from chronograd.compare.ranks import communication_section, throughput_section
 from chronograd.job import Job
 from chronograd.study.results import Results, Row, Settings
-from chronograd.study.rows import distinct, matching, mean
+from chronograd.study.rows import grouped, matching, mean, shown
 from chronograd.study.runner import StudyRunner
 from chronograd.study.scaling import Sweep, last, measured, run_sweeps, scaling_job
 from chronograd.study.study import Study, table
@@ -86,9 +86,9 @@ def page(results: Results) -> Answer:
 
 
 def _switch_section(rows: list[Row]) -> Section:
-    means = {name: mean(rows, "step_time_s", switch=name) or 0.0 for name in distinct(rows, "switch")}
-    steps = {name: [row["step_time_s"] for row in matching(rows, switch=name)] for name in means}
-    exposed = {name: mean(rows, "exposed_s", switch=name) for name in means}
+    own = grouped(rows, "switch")
+    means = {name: mean(of, "step_time_s") or 0.0 for name, of in own.items()}
+    steps = {name: [row["step_time_s"] for row in of] for name, of in own.items()}
     changes = [f"{name} {100 * (step / means[BASE] - 1):+.0f} %" for name, step in means.items() if name != BASE]
     spread = max(row["high"] / row["low"] - 1 for row in rows if row["low"])
     return Section(
@@ -98,14 +98,10 @@ def _switch_section(rows: list[Row]) -> Section:
         table=table(means, {
             "setting": str, "step, mean of rounds": lambda name: seconds(means[name]),
             "rounds from … to": lambda name: f"{seconds(min(steps[name]))} … {seconds(max(steps[name]))}",
-            "exposed": lambda name: _seconds(exposed[name]),
+            "exposed": lambda name: shown(mean(own[name], "exposed_s"), seconds, ""),
             "rounds": lambda name: str(len(steps[name])),
         }),
     )  # fmt: skip
-
-
-def _seconds(value: float | None) -> str:
-    return "" if value is None else seconds(value)
 
 
 def _predicted_sections(results: Results) -> list[Section]:

@@ -20,10 +20,10 @@ from chronograd.fit.forecast import forecast
 from chronograd.fit.learning_curves import LearningCurve, Metric, read_curve
 from chronograd.fit.loss import MIN_POINTS, best_family, fit_loss
 from chronograd.fit.published_curves import published
-from chronograd.fit.published_runs import PublishedCurve, cifar_resnets, dawnbench, measured_folder
 from chronograd.fit.schedule import Schedule
 from chronograd.job import Job
 from chronograd.study.arms import Arm, job_of, split_seed, train_arms
+from chronograd.study.published_runs import PublishedCurve, cifar_resnets, dawnbench, measured_folder
 from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import distinct, matching
 from chronograd.study.runner import StudyRunner

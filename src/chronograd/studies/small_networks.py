@@ -23,7 +23,7 @@ from chronograd.job import Job
 from chronograd.rundir import RunDir
 from chronograd.study.arms import Arm, accuracy_table, job_of, points, train_arms
 from chronograd.study.results import Results, Row, Settings
-from chronograd.study.rows import Spread, distinct, matching, mean, points_apart, seeds, signed, spread
+from chronograd.study.rows import Spread, distinct, grouped, matching, mean, points_apart, seeds, signed, spread
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study, listed
 from chronograd.study.weights import PRETRAINING, source_weights
@@ -172,21 +172,21 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
         (run,) = runner.train({PRETRAINING: pretraining_job(settings)}).values()
         weights = str(run.path)
     trained = train_arms(runner, first)
-    heads = [one for one in trained if one.arm.known["stage"] == HEAD]
-    tuned = [arm(one.arm.known["network"], TUNED, str(one.run.path), [one.seed]) for one in heads]
+    heads = {(one.arm.known["network"], one.seed): one for one in trained if one.arm.known["stage"] == HEAD}
+    tuned = [arm(network, TUNED, str(head.run.path), [seed]) for (network, seed), head in heads.items()]
     tried = [
         Arm(setting.name, cause_job(settings, setting, weights), asdict(setting), range(diagnosis["seeds"]))
         for setting in causes(settings)
     ]
-    later = train_arms(runner, [*tried, *tuned])
-    num_diagnosed = len(later) - len(tuned)
-    runs = [one.row(restored=None) for one in trained]
-    for one, head in zip(later[num_diagnosed:], heads, strict=True):
-        runs.append(one.row(restored=None if one.seed else accuracy_with_stored(one.run, str(head.run.path))))
-    rows = []
-    for one in later[:num_diagnosed]:
-        has_two = one.arm.known["norm"] == "batch" and one.arm.known["is_pretrained"]
-        rows.append(one.row(mismatched=accuracy_with_stored(one.run, weights) if has_two else None))
+    runs, rows = [one.row(restored=None) for one in trained], []
+    for one in train_arms(runner, [*tried, *tuned]):
+        known = one.arm.known
+        if "stage" in known:
+            head = heads[known["network"], one.seed]
+            runs.append(one.row(restored=None if one.seed else accuracy_with_stored(one.run, str(head.run.path))))
+        else:
+            has_two = known["norm"] == "batch" and known["is_pretrained"]
+            rows.append(one.row(mismatched=accuracy_with_stored(one.run, weights) if has_two else None))
     card = datasets.card(first[0].job.data)
     sizes = {"train_images": card.train_size, "test_images": card.test_size, "classes": card.num_classes}
     return runner.results(settings, rows={"runs": runs, "causes": rows, "data": [sizes]})
@@ -228,6 +228,10 @@ class Found:
     def of(cls, results: Results) -> Found:
         (data,) = results.rows["data"]
         return cls(results.rows["causes"], 1 / data["classes"], data["test_images"])
+
+    @property
+    def mark(self) -> Mark:
+        return Mark("y", 100 * self.chance, "chance")
 
     def settings(self) -> list[Setting]:
         return list(dict.fromkeys(map(Setting.of, self.rows)))
@@ -278,32 +282,25 @@ def page(results: Results) -> Answer:
     return STUDY.answer(results, sections, highlights)
 
 
-def _chance_mark(found: Found) -> Mark:
-    return Mark("y", 100 * found.chance, "chance")
-
-
 def _networks_section(results: Results, found: Found) -> Section:
     rows, networks = results.rows["runs"], distinct(results.rows["runs"], "network")
     series = []
     for stage in STAGES:
-        names = distinct(rows, "network", stage=stage)
-        if names:
-            spreads = [spread(rows, network=name, stage=stage) for name in names]
-            series.append(
-                points(stage, [float(networks.index(n)) for n in names], spreads, COLORS[stage], is_joined=False)
-            )
+        by_network = grouped(matching(rows, stage=stage), "network")
+        if by_network:
+            xs = [float(networks.index(name)) for name in by_network]
+            series.append(points(stage, xs, list(map(spread, by_network.values())), COLORS[stage], is_joined=False))
     ticks = [float(i) for i in range(len(networks))]
-    mark = [_chance_mark(found)]
-    panel = Lines("", "test accuracy, %", series, mark, from_zero=True, x_ticks=ticks, x_names=networks)
+    panel = Lines("", "test accuracy, %", series, [found.mark], from_zero=True, x_ticks=ticks, x_names=networks)
     (data,) = results.rows["data"]
-    by_network = [row for network in networks for row in matching(rows, network=network)]
+    in_order = [row for own in grouped(rows, "network").values() for row in own]
     more = {"trained parameters": ("trained_params", "{:,.0f}".format), "training time": ("seconds", seconds)}
     return Section(
         "The networks",
         f"{_above_chance(rows, found)} {_unfreezing(rows)}".strip(),
         intro=f"{data['train_images']:,} training and {data['test_images']:,} test images. {_untrained(results)}".strip(),
         figure=Figure([panel]),
-        table=accuracy_table(by_network, {"network": "network", "stage": "stage"}, more),
+        table=accuracy_table(in_order, {"network": "network", "stage": "stage"}, more),
     )
 
 
@@ -317,9 +314,8 @@ def _untrained(results: Results) -> str:
 def _above_chance(rows: Sequence[Row], found: Found) -> str:
     """Which networks end above chance, at their last stage."""
     above, below = list[str](), list[str]()
-    for network in distinct(rows, "network"):
-        last = distinct(rows, "stage", network=network)[-1]
-        accuracy = spread(rows, network=network, stage=last)
+    for network, own in grouped(rows, "network").items():
+        accuracy = spread(own, stage=own[-1]["stage"])
         (below if found.is_chance(accuracy) else above).append(f"{network} ({100 * accuracy.mean:.1f} %)")
     said = f"Above chance end {', '.join(above)}" if above else "No network ends above chance"
     return f"{said}; at chance {', '.join(below)}." if below else f"{said}; none is at chance."
@@ -344,10 +340,10 @@ def _one_wrong_section(results: Results, found: Found) -> Section:
     good = right(results.settings)
     base = found.accuracy(good)
     tried = {", ".join(s.wrongs(good)): found.accuracy(s) for s in one_wrong(results.settings)}
-    bars = [
-        Bar(label, "measured", {"": 100 * a.mean}, *_ends(a), note=f"{100 * a.mean:.1f}")
-        for label, a in {"nothing": base, **tried}.items()
-    ]
+    bars = []
+    for label, a in {"nothing": base, **tried}.items():
+        ends = (None, None) if a.std is None else (100 * a.low, 100 * a.high)  # of its whiskers
+        bars.append(Bar(label, "measured", {"": 100 * a.mean}, *ends, note=f"{100 * a.mean:.1f}"))
     body = [["nothing", *base.cells(), ""]]
     body += [[n, *a.cells(), signed(100 * (a.mean - base.mean))] for n, a in tried.items()]
     at_chance = [name for name, a in tried.items() if found.is_chance(a)]
@@ -364,11 +360,6 @@ def _one_wrong_section(results: Results, found: Found) -> Section:
         figure=Figure([Bars("test accuracy, %", "wrong", bars, {"": "teal"})]),
         table=listed(["wrong", "test accuracy", "seeds", "points"], body),
     )
-
-
-def _ends(a: Spread) -> tuple[float | None, float | None]:
-    """Of a bar's whiskers; none for one seed."""
-    return (None, None) if a.std is None else (100 * a.low, 100 * a.high)
 
 
 def _resolution_section(results: Results, found: Found) -> Section:
@@ -388,8 +379,7 @@ def _resolution_section(results: Results, found: Found) -> Section:
             f"{lost:.1f} points: {'more' if lost > costs[-1] else 'less'} than the wrong input does on large ones"
         )
     ticks = [float(s) for s in sizes]
-    mark = [_chance_mark(found)]
-    panel = Lines("side of the images", "test accuracy, %", series, mark, from_zero=True, x_ticks=ticks)
+    panel = Lines("side of the images", "test accuracy, %", series, [found.mark], from_zero=True, x_ticks=ticks)
     body = [[RANGES[n], *(a.percent() for a in spreads)] for n, spreads in by_range.items()]
     return Section(
         "Input range and resolution",

@@ -32,9 +32,10 @@ from chronograd.study.parameter_servers import (
     timeline,
 )
 from chronograd.study.results import Results, Row, Settings
-from chronograd.study.rows import matching, plural, upper
+from chronograd.study.rows import grouped, matching, plural, upper
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study, table
+from chronograd.units import percent
 
 EXERCISE = ((1.0, 2.0, 3.0, 4.0), (2.5, 5.0))
 FIXED, EXPONENTIAL = "fixed", "exponential"
@@ -147,7 +148,7 @@ def _updates(columns: Mapping[str, Sequence[float | None]]) -> Updates:
 
 def page(results: Results) -> Answer:
     sections = [_exercise_section(results), _alike_section(results), _softsync_section(results), _slow_section(results)]
-    alike = _mean_staleness(results, EXPONENTIAL)
+    alike = _means(_shares(results, EXPONENTIAL))
     most = max(alike)
     highlights = [Highlight(f"mean staleness of {most} learners, simulated", f"{alike[most]:.2f}", "exponential times")]
     if results.rows.get("runs"):
@@ -178,57 +179,49 @@ def _exercise_section(results: Results) -> Section:
     )
 
 
-def _mean_staleness(results: Results, times: str) -> dict[int, float]:
-    """By number of learners."""
-    means: dict[int, float] = {}
-    for row in matching(results.rows["alike"], times=times):
-        means[row["learners"]] = means.get(row["learners"], 0.0) + row["staleness"] * row["share"]
-    return means
+def _shares(results: Results, times: str) -> dict[int, dict[int, float]]:
+    """By number of simulated learners alike, the share of each staleness."""
+    by_learners = grouped(matching(results.rows["alike"], times=times), "learners")
+    return {n: {row["staleness"]: row["share"] for row in own} for n, own in by_learners.items()}
+
+
+def _means(shares: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
+    return {n: sum(staleness * share for staleness, share in own.items()) for n, own in shares.items()}
 
 
 def _alike_section(results: Results) -> Section:
-    fixed, random = (_mean_staleness(results, times) for times in (FIXED, EXPONENTIAL))
+    by_fixed, by_random = (_shares(results, times) for times in (FIXED, EXPONENTIAL))
+    fixed, random = _means(by_fixed), _means(by_random)
     most = max(fixed)
-    own = {times: _shares(results, times, most) for times in (FIXED, EXPONENTIAL)}
     shown = range(4 * most)
-    percents = [100 * own[EXPONENTIAL].get(s, 0.0) for s in shown]
+    percents = [100 * by_random[most].get(s, 0.0) for s in shown]
     shares = [
         Series(EXPONENTIAL, "predicted", list(shown), percents, color="teal"),
         Series("geometric", "reference", list(shown), [100 / most * (1 - 1 / most) ** s for s in shown]),
     ]
     means = [
-        Series(f"{times} times", "predicted", list(found), list(found.values()), color=color, is_scatter=True)
-        for times, found, color in ((FIXED, fixed, "accent"), (EXPONENTIAL, random, "teal"))
+        Series(f"{times} times", "predicted", list(of), list(of.values()), color=color, is_scatter=True)
+        for times, of, color in ((FIXED, fixed, "accent"), (EXPONENTIAL, random, "teal"))
     ]
     means.append(Series("learners − 1", "reference", list(fixed), [n - 1 for n in fixed]))
-    stalest = {times: {n: max(_shares(results, times, n)) for n in fixed} for times in (FIXED, EXPONENTIAL)}
     columns: dict[str, Any] = {
         "learners": str, "mean, fixed": lambda n: f"{fixed[n]:.3f}", "mean, exponential": lambda n: f"{random[n]:.3f}",
-        "most, fixed": lambda n: str(stalest[FIXED][n]), "most, exponential": lambda n: str(stalest[EXPONENTIAL][n]),
+        "most, fixed": lambda n: str(max(by_fixed[n])), "most, exponential": lambda n: str(max(by_random[n])),
     }  # fmt: skip
-    worst = max(abs(found[n] / (n - 1) - 1) for found in (fixed, random) for n in found if n > 1)
-    stuck = 100 * own[FIXED].get(most - 1, 0.0)
+    worst = max(abs(of[n] / (n - 1) - 1) for of in (fixed, random) for n in of if n > 1)
+    stuck = 100 * by_fixed[most].get(most - 1, 0.0)
     return Section(
         "How staleness grows with learners",
         f"The mean is learners − 1 within {100 * worst:.2f} %, whatever the times are. Of {most} learners {stuck:.1f} % of "
-        f"gradients have {most - 1} exactly if their times are fixed; if they are exponential {100 * own[EXPONENTIAL][0]:.1f} % "
-        f"have 0, and the stalest {stalest[EXPONENTIAL][most]}.",
+        f"gradients have {most - 1} exactly if their times are fixed; if they are exponential {100 * by_random[most][0]:.1f} % "
+        f"have 0, and the stalest {max(by_random[most])}.",
         intro="Simulated: learners alike, who compute for a second in the mean; pull and push take no time. Between two "
         "gradients of one learner each of the others makes one in the mean. With exponential times the next update is any "
         "learner's alike, so staleness is geometric.",
-        figure=Figure(
-            [
-                Lines("learners", "mean staleness, updates", means, x_ticks=list(fixed)),
-                Lines(f"staleness with {most} learners, updates", "share of updates, %", shares),
-            ]
-        ),
+        figure=Figure([Lines("learners", "mean staleness, updates", means, x_ticks=list(fixed)),
+                       Lines(f"staleness with {most} learners, updates", "share of updates, %", shares)]),
         table=table(fixed, columns, text=0),
     )  # fmt: skip
-
-
-def _shares(results: Results, times: str, learners: int) -> dict[int, float]:
-    """The share of each staleness, of simulated learners alike."""
-    return {row["staleness"]: row["share"] for row in matching(results.rows["alike"], times=times, learners=learners)}
 
 
 def _softsync_section(results: Results) -> Section:
@@ -239,7 +232,7 @@ def _softsync_section(results: Results) -> Section:
         Series("n", "reference", ns, ns),
     ]
     columns: dict[str, Any] = {
-        "n": "n", "gradients per update": "gradients_per_update", "mean staleness": lambda row: f"{row['mean']:.3f}",
+        "n": "n", "gradients per update": "gradients_per_update", "mean staleness": ("mean", "{:.3f}".format),
         "n (1 − 1 / learners)": lambda row: f"{(learners - 1) / row['gradients_per_update']:.3f}", "most": "most",
     }  # fmt: skip
     told = ", ".join(f"{row['mean']:.2f} for n = {row['n']}" for row in rows)
@@ -262,11 +255,11 @@ def _slow_section(results: Results) -> Section:
     ]
     series.append(Series("all: learners − 1", "reference", factors, [learners - 1] * len(rows)))
     columns: dict[str, Any] = {
-        "times as slow": lambda row: f"{row['factor']:g}", "the slow one": lambda row: f"{row['slow']:.2f}",
+        "times as slow": ("factor", "{:g}".format), "the slow one": ("slow", "{:.2f}".format),
         "factor × (learners − 1)": lambda row: f"{row['factor'] * (learners - 1):g}",
-        "each other": lambda row: f"{row['others']:.2f}", "all": lambda row: f"{row['mean']:.2f}",
-        "updates/s": lambda row: f"{row['updates_per_s']:.2f}",
-        "gradients of the slow one": lambda row: f"{100 * row['slow_share']:.1f} %",
+        "each other": ("others", "{:.2f}".format), "all": ("mean", "{:.2f}".format),
+        "updates/s": ("updates_per_s", "{:.2f}".format),
+        "gradients of the slow one": ("slow_share", percent),
     }  # fmt: skip
     last = rows[-1]
     return Section(
@@ -286,33 +279,28 @@ def _counted_section(results: Results) -> Section:
     shown = next(row["run"] for row in rows if row["learners"] == most)
     series = []
     roles: dict[str, Role] = {AT_ONCE: "reference", WITH_GAP: "predicted", COUNTED: "measured"}
+    stalest = {}
     for how, role in roles.items():
-        own = [r for r in results.rows["counts"] if (r["run"], r["how"]) == (shown, how) and r["share"] >= 0.001]
-        shares = [100 * r["share"] for r in own]
-        series.append(Series(how, role, [r["staleness"] for r in own], shares, is_joined=role == "measured"))
+        counts = matching(results.rows["counts"], run=shown, how=how)
+        stalest[how] = max(row["staleness"] for row in counts)
+        x, y = zip(*((row["staleness"], 100 * row["share"]) for row in counts if row["share"] >= 0.001), strict=True)
+        series.append(Series(how, role, list(x), list(y), is_joined=role == "measured"))
     several = [row for row in rows if row["learners"] > 1]
     columns: dict[str, Any] = {"run": "run"}
     keys = ("mean", "replayed", "mean_at_once", "mean_with_gap", "distance_at_once", "distance_with_gap")
     heads = (COUNTED, "replayed", AT_ONCE, WITH_GAP, "distance, at once", "distance, with the gap")
-    columns |= {head: lambda row, key=key: f"{row[key]:.2f}" for head, key in zip(heads, keys, strict=True)}
+    columns |= {head: (key, "{:.2f}".format) for head, key in zip(heads, keys, strict=True)}
     columns["gap, share of pull and push"] = lambda row: (
         "–" if row["gap_s"] is None else f"{1e3 * row['gap_s']:.1f} ms, {100 * row['outside']:.0f} %"
     )
     fitted, others = several[0], several[1:]
     share = 100 * results.settings["paused"]
-    slow = (
-        f" A slow learner is stopped for {share:.0f} % of the time."
-        if any("slow" in row["run"] for row in rows)
-        else ""
-    )
+    is_slow = any("slow" in row["run"] for row in rows)
+    slow = f" A slow learner is stopped for {share:.0f} % of the time." if is_slow else ""
     off = [100 * abs(row["mean_with_gap"] / row["mean"] - 1) for row in others]
     over = np.mean([100 * (row["mean_at_once"] / row["mean"] - 1) for row in several])
     told = f", and the other runs are {np.median(off):.0f} % off in the median, {max(off):.0f} % at most" if off else ""
     apart = [float(np.mean([row[f"distance_{how}"] for row in several])) for how in ("at_once", "with_gap")]
-    stalest = {
-        how: max(r["staleness"] for r in results.rows["counts"] if (r["run"], r["how"]) == (shown, how))
-        for how in roles
-    }
     return Section(
         "Simulated, and counted on parameter servers",
         f"A simulated learner that reads at once, as it has pushed, is {over:.0f} % too stale, with learners − 1 updates: really "
@@ -343,12 +331,10 @@ def _stall_told(row: Row, stalest: Mapping[str, int]) -> str:
 def _rate_section(results: Results) -> Section:
     rows = results.rows["runs"]
     one = next((row for row in rows if row["learners"] == 1), None)
-    columns: dict[str, Any] = {"run": "run"}
-    columns |= {
-        f"{part.removesuffix('_s')}, ms": lambda row, part=part: f"{1e3 * row[part]:.1f}" for part in (*PARTS, "idle_s")
-    }
-    columns |= {
-        "updates/s": lambda row: f"{row['updates_per_s']:.1f}", "simulated": lambda row: f"{row['updates_per_s_at_once']:.1f}",
+    ms = {f"{part.removesuffix('_s')}, ms": (part, lambda s: f"{1e3 * s:.1f}") for part in (*PARTS, "idle_s")}
+    columns: dict[str, Any] = {
+        "run": "run", **ms, "updates/s": ("updates_per_s", "{:.1f}".format),
+        "simulated": ("updates_per_s_at_once", "{:.1f}".format),
         "one learner's × learners": lambda row: f"{one['updates_per_s'] * row['learners']:.1f}" if one else "–",
     }  # fmt: skip
     excess = [100 * (row["updates_per_s_at_once"] / row["updates_per_s"] - 1) for row in rows]

@@ -14,7 +14,7 @@ from chronograd.compare.scaling import Scaling
 from chronograd.figure import Figure, Lines, Series
 from chronograd.job import Job
 from chronograd.study.results import Results, Row, Settings
-from chronograd.study.rows import distinct, matching
+from chronograd.study.rows import distinct, matching, shown
 from chronograd.study.runner import StudyRunner
 from chronograd.study.scaling import Sweep, last, run_sweeps, scaling_job
 from chronograd.study.study import Study, table
@@ -98,8 +98,8 @@ def _cost_section(rows: list[Row], devices: list[str]) -> Section:
         "their lost efficiency.",
         figure=Figure([Lines("training time, minutes", "cost, usd", series, log_x=True, log_y=True)]),
         table=table([{**row, "label": label} for label, own in groups.items() for row in own], {
-            "device and scaling": "label", "learners": "world", "training time": lambda row: seconds(row["training_time_s"]),
-            "cost": lambda row: dollars(row["cost_usd"]),
+            "device and scaling": "label", "learners": "world", "training time": ("training_time_s", seconds),
+            "cost": ("cost_usd", dollars),
         }),
     )  # fmt: skip
 
@@ -121,17 +121,16 @@ def _answer_section(rows: list[Row]) -> Section:
         "large, which the learning rate must follow.",
         table=table([row for row in largest if row is not None and row["efficiency"] is not None], {
             "where": "series", "": "kind", "scaling": "scaling", "learners": "world",
-            "effective batch": lambda row: f"{row['batch']:,}", "per learner": lambda row: f"{row['per_rank']:,}",
+            "effective batch": ("batch", "{:,}".format), "per learner": ("per_rank", "{:,}".format),
             "efficiency": lambda row: percent(row["efficiency"], 0),
             "lost to ideal": lambda row: percent(1 - row["efficiency"], 0), "exposed communication": _exposed,
-            "growth of an iteration": lambda row: f"{row['iteration_growth']:.2f} ×",
+            "growth of an iteration": ("iteration_growth", "{:.2f} ×".format),
         }, text=3),
     )  # fmt: skip
 
 
 def _exposed(row: Row) -> str:
-    exposed = row["communication_exposed_s"]
-    return "" if exposed is None else percent(exposed / row["step_time_s"], 0)
+    return shown(row["communication_exposed_s"], lambda exposed: percent(exposed / row["step_time_s"], 0), "")
 
 
 _PAPER = {

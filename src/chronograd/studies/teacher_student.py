@@ -82,8 +82,8 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     labelled, recipe, noisy = settings["labelled"], settings["supervised"], _noisy(settings)
     # The teacher has a seed of its own, so that no student starts from its initial weights.
     supervised = [
-        _arm(TEACHER, "", job(settings, settings["teacher"], labelled, recipe), [settings["seeds"]]),
-        _arm(ALONE, "", job(settings, settings["student"], labelled, recipe), range(settings["seeds"])),
+        Arm.of(job(settings, settings["teacher"], labelled, recipe), [settings["seeds"]], arm=TEACHER, stage=""),
+        Arm.of(job(settings, settings["student"], labelled, recipe), range(settings["seeds"]), arm=ALONE, stage=""),
     ]
     trained = train_arms(runner, [*supervised, *_pretraining(settings, noisy)])
     judge = Judge(trained[0].run, settings)
@@ -99,10 +99,6 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     }
     rows["pictures"], pictures = judge.pictures()
     return runner.results(settings, rows=rows, pictures=pictures)
-
-
-def _arm(name: str, stage: str, job: Job, own_seeds: Sequence[int]) -> Arm:
-    return Arm("/".join(filter(None, (name, stage))), job, {"arm": name, "stage": stage}, own_seeds)
 
 
 def job(
@@ -132,7 +128,7 @@ def _pretraining(settings: Settings, sets: Mapping[str, Taught]) -> list[Arm]:
         training = {**recipe, "epochs": epochs_for(updates, taught.known["labels"], recipe["batch"])}
         num_seeds = settings["seeds"] if name == own(settings) else settings["seeds_of_others"]
         student = job(settings, settings["student"], taught.data, training)
-        arms.append(_arm(name, PRETRAINED, student, range(num_seeds)))
+        arms.append(Arm.of(student, range(num_seeds), arm=name, stage=PRETRAINED))
     return arms
 
 
@@ -147,7 +143,7 @@ def _tuning(settings: Settings, trained: Sequence[Trained], echo: Mapping[str, A
         labels = {name: settings["labelled"], **({ECHO: echo} if name == own(settings) and one.seed == 0 else {})}
         for tuned, data in labels.items():
             student = job(settings, settings["student"], data, settings["fine_tuning"], str(one.run.path))
-            arms.append(_arm(tuned, TUNED, student, [one.seed]))
+            arms.append(Arm.of(student, [one.seed], arm=tuned, stage=TUNED))
     return arms
 
 
@@ -309,15 +305,14 @@ def _steps_section(results: Results) -> Section:
     student, judging = settings["student"], settings["teacher"]
     alone, judge = _of(results, ALONE), _of(results, TEACHER)
     pretrained, tuned = (_of(results, own(settings), stage) for stage in (PRETRAINED, TUNED))
-    steps = {
-        f"{student} on D alone": (alone, f"{PUBLISHED_ALONE}"),
-        f"teacher, {judging}, on D alone": (judge, "–"),
-        f"student, {student}, pretrained": (pretrained, "–"),
-        f"student, {student}, fine-tuned": (tuned, f"{PUBLISHED_STUDENT} and {PUBLISHED_HASHTAGS}"),
-    }
-    places = list(range(len(steps)))
-    series = points("test accuracy", places, [accuracy for accuracy, _ in steps.values()], is_joined=False)
-    names = [ALONE, TEACHER, PRETRAINED, TUNED]
+    steps = [
+        (ALONE, f"{student} on D alone", alone, f"{PUBLISHED_ALONE}"),
+        (TEACHER, f"teacher, {judging}, on D alone", judge, "–"),
+        (PRETRAINED, f"student, {student}, pretrained", pretrained, "–"),
+        (TUNED, f"student, {student}, fine-tuned", tuned, f"{PUBLISHED_STUDENT} and {PUBLISHED_HASHTAGS}"),
+    ]
+    places, names = list(range(len(steps))), [step[0] for step in steps]
+    series = points("test accuracy", places, [step[2] for step in steps], is_joined=False)
     published = f"{PUBLISHED_STUDENT - PUBLISHED_ALONE:+.1f}"
     if tuned.mean <= alone.mean:
         agrees = f"It does not gain; published is a gain ({published})"
@@ -334,7 +329,7 @@ def _steps_section(results: Results) -> Section:
         figure=Figure([Lines("", "test accuracy, %", [series], x_ticks=places, x_names=names)]),
         table=listed(
             ["network", "test accuracy", "seeds", "published (ResNet-50), %"],
-            [[name, *accuracy.cells(), published] for name, (accuracy, published) in steps.items()],
+            [[name, *accuracy.cells(), published] for _, name, accuracy, published in steps],
         ),
     )
 
@@ -456,20 +451,18 @@ def _composition_section(results: Results) -> Section:
         said += f"Where P > 1, yes: {' and '.join(dict.fromkeys(counted))} images are kept for two or more."
     else:
         said += "Where P > 1 it could, yet none has."
-    shown = []
-    for row in results.rows["pictures"]:
-        lines = [f"{name} {score:.2f}" for name, score in row["two"]] + (
-            [f"is: {row['truth']}"] if row["truth"] else []
-        )
+    shown, sets = [], results.rows["pictures"]
+    for row in sets:
+        truth = [f"is: {row['truth']}"] if row["truth"] else []
+        lines = [*(f"{name} {score:.2f}" for name, score in row["two"]), *truth]
         shown.append(Picture("\n".join(lines), results.pictures[row["name"]]))
-    sets = results.rows["pictures"]
     return Section(
         "What is kept",
         said,
         intro=f"The pictures are kept for two classes ({sets[0]['set']}): scores, and what they are." if shown else "",
         figure=Figure([Pictures([PictureRow("", shown)])]) if shown else None,
         table=table(rows, {
-            "set": "set", "labels": lambda row: f"{row['labels']:,}", "images": lambda row: f"{row['images']:,}",
+            "set": "set", "labels": ("labels", "{:,}".format), "images": ("images", "{:,}".format),
             "of two or more classes": lambda row: f"{row['several']:,} ({_share(row['several'] / row['images'])})",
             "smallest class": lambda row: f"{min(row['per_class']):,}",
             "largest class": lambda row: f"{max(row['per_class']):,}",
@@ -551,19 +544,13 @@ def _weak_section(results: Results) -> Section:
 def _distillation_section(results: Results) -> Section:
     rows, classes = results.rows["networks"], set_name(results.settings["K_of_P_tried"], 1)
     weak = [row["set"] for row in results.rows["sets"] if "noise" in row]
-    names = {
-        ALONE: ALONE,
-        classes: "teacher's classes",
-        SOFT: "teacher's probabilities",
-        **dict(zip(weak, weak, strict=True)),
-    }
+    names = {ALONE: ALONE, classes: "teacher's classes", SOFT: "teacher's probabilities"} | {n: n for n in weak}
     body, same, repeated = [], {}, {}
     for arm, name in names.items():
         stage = "" if arm == ALONE else PRETRAINED
-        same[arm] = _of(results, arm, stage, "agreement")
+        accuracy, same[arm] = _of(results, arm, stage), _of(results, arm, stage, "agreement")
         mistakes = [row["repeated_mistakes"] for row in matching(rows, arm=arm, stage=stage)]
         repeated[arm] = None if None in mistakes else float(np.mean(mistakes))
-        accuracy = _of(results, arm, stage)
         body.append([name, accuracy.percent(), same[arm].percent(), _share(repeated[arm]), str(accuracy.n)])
     said = (
         f"Students agree with the teacher on {_share(same[classes].mean)} (classes) and {_share(same[SOFT].mean)} "
@@ -571,22 +558,17 @@ def _distillation_section(results: Results) -> Section:
     )
     student, alone = repeated[classes], repeated[ALONE]
     if student is not None and alone is not None:
-        said += f" They repeat {_share(student)} of the teacher's mistakes (classes), it repeats {_share(alone)}: "
-        said += (
-            "they learn the teacher, mistakes included." if student > alone else "this does not show a distillation."
-        )
-    taught = {row["set"] for row in results.rows["sets"] if "several" in row}
-    groups = {
-        "taught by the teacher": [row for row in matching(rows, stage=PRETRAINED) if row["arm"] in taught],
-        "then fine-tuned": [row for row in matching(rows, stage=TUNED) if row["arm"] in taught],
-        "taught by weak labels": [row for row in matching(rows, stage=PRETRAINED) if row["arm"] in weak],
-        ALONE: matching(rows, arm=ALONE),
-    }
-    series = [
-        Series(label, "measured", [100 * r["accuracy"] for r in group], [100 * r["agreement"] for r in group])
-        for label, group in groups.items()
-        if group
-    ]
+        shows = "they learn the teacher, mistakes included" if student > alone else "this does not show a distillation"
+        said += f" They repeat {_share(student)} of the teacher's mistakes (classes), "
+        said += f"it repeats {_share(alone)}: {shows}."
+    taught = [row["set"] for row in results.rows["sets"] if "several" in row]
+    groups = {"taught by the teacher": (taught, PRETRAINED), "then fine-tuned": (taught, TUNED),
+              "taught by weak labels": (weak, PRETRAINED), ALONE: ([ALONE], "")}  # fmt: skip
+    series = []
+    for label, (arms, stage) in groups.items():
+        own = [row for row in matching(rows, stage=stage) if row["arm"] in arms]
+        xs, ys = ([100 * row[key] for row in own] for key in ("accuracy", "agreement"))
+        series += [Series(label, "measured", xs, ys)] if own else []
     columns = ["taught by", "test accuracy", "agrees with the teacher", "repeats its mistakes", "seeds"]
     return Section(
         "Why it is a distillation",

@@ -16,7 +16,7 @@ from chronograd.job import Job, changed
 from chronograd.predict.speed import SpeedModel
 from chronograd.study.arms import job_of
 from chronograd.study.results import Results, Row, Settings
-from chronograd.study.rows import distinct, matching, plural
+from chronograd.study.rows import distinct, grouped, matching, plural, shown
 from chronograd.study.runner import StudyRunner, curve
 from chronograd.study.study import Study, listed, table
 from chronograd.study.time_forecasts import (
@@ -115,15 +115,18 @@ def _told(row: Row) -> str:
     return f"{seconds(row['time_s'])} ({seconds(row['low'])} … {seconds(row['high'])})"
 
 
+def _with(series: str) -> str:
+    return f"{'by' if series == ALL_REDUCE else 'on'} {series}"
+
+
 def _exact(exact: float | None) -> str:
-    return "more are always faster" if exact is None else f"{exact:.2f}"
+    return shown(exact, "{:.2f}".format, "more are always faster")
 
 
 def _optimus_section(rows: Mapping[str, list[Row]]) -> Section:
     panels, body, said = [], [], []
-    for batch in distinct(rows["optimus_best"], "batch"):
-        own = matching(rows["optimus"], batch=batch)
-        series = [_band(name, matching(own, series=name), 86400) for name in distinct(own, "series")]
+    for batch, own in grouped(rows["optimus"], "batch").items():
+        series = [_band(name, of_name, 86400) for name, of_name in grouped(own, "series").items()]
         panels.append(Lines(f"workers, batch {batch}", "time to the target, days", series, log_y=True))
         for best in matching(rows["optimus_best"], batch=batch):
             times = {row["workers"]: row for row in matching(own, series=best["series"])}
@@ -164,8 +167,8 @@ def _optimus_speeds(rows: Mapping[str, list[Row]]) -> Section:
 
 def _speed_section(rows: Mapping[str, list[Row]]) -> Section:
     points, series = rows["points"], []
-    for servers in sorted({row["servers"] for row in points}):
-        name, own = series_of(servers), sorted(matching(points, servers=servers), key=lambda row: row["workers"])
+    for servers, own in grouped(sorted(points, key=lambda row: (row["servers"], row["workers"])), "servers").items():
+        name = series_of(servers)
         series.append(_band(name, matching(rows["here"], series=name), 1.0, ("steps_per_s", "f_low", "f_high")))
         w, f = ([row[key] for row in own] for key in ("workers", "steps_per_s"))
         series.append(Series(f"{name}, measured", "measured", w, f, color=COLORS[name]))
@@ -184,15 +187,14 @@ def _speed_section(rows: Mapping[str, list[Row]]) -> Section:
         figure=Figure([Lines("workers", "steps/s", series, from_zero=True)]),
         caption=f"Coefficients in ms, with the 80 % interval: {told}.",
         table=table(points, {
-            "workers": "workers", "servers": "servers", "steps/s": lambda row: f"{row['steps_per_s']:.1f}",
-            "fitted": lambda row: f"{row['fitted']:.1f}", "error": lambda row: _percents(row["error"]),
-            "by all others": lambda row: _percents(row["left_out"]),
+            "workers": "workers", "servers": "servers", "steps/s": ("steps_per_s", "{:.1f}".format),
+            "fitted": ("fitted", "{:.1f}".format), "error": ("error", _percents), "by all others": ("left_out", _percents),
         }, text=0),
     )  # fmt: skip
 
 
 def _percents(error: float | None) -> str:
-    return "" if error is None else f"{100 * error:+.0f} %"
+    return shown(error, lambda share: f"{100 * share:+.0f} %", "")
 
 
 def _time_section(results: Results) -> Section:
@@ -209,26 +211,31 @@ def _time_section(results: Results) -> Section:
             label = f"{'ranks' if name == ALL_REDUCE else 'workers'}, {name}"
             panels.append(Lines(label, "time to accuracy, s", both, from_zero=True, x_ticks=range(1, most + 1)))
             first = _fastest(_alike(own))
-            best.append(f"{first['workers']} {'by' if name == ALL_REDUCE else 'on'} {name} ({first['time_s']:.1f} s)")
-    ratios = {r["run"]: r["time_s"] / _known(rows, r)["time_s"] for r in trained if r["method"] != SINGLE}
+            best.append(f"{first['workers']} {_with(name)} ({first['time_s']:.1f} s)")
     compared = [(_known(rows, row), row["time_s"]) for row in trained if row["method"] != SINGLE]
+    ratios = [time_s / at["time_s"] for at, time_s in compared]
     inside = sum(at["low"] <= time_s <= at["high"] for at, time_s in compared)
     never = [row["run"] for row in rows["runs"] if row["time_s"] is None]
     return Section(
         "Time to accuracy here",
         f"Measured best are {', '.join(best)}.{_stale_told(trained)} {inside} of {len(ratios)} runs lie in the band of what was "
-        f"predicted as if staleness cost nothing; they took {min(ratios.values()):.2f} to {max(ratios.values()):.2f} times as long.{_foretold(rows, trained, alone)}"
+        f"predicted as if staleness cost nothing; they took {min(ratios):.2f} to {max(ratios):.2f} times as long.{_foretold(rows, trained, alone)}"
         + (f" Not reached by {', '.join(never)}." if never else ""),
         intro=f"Predicted: the steps of single ({alone:.1f} epochs) over the fitted steps per second; the band holds seeds and "
         "the fit. The all-reduce has the terms of the servers' fit: no run of its own went into it. The last column has the epochs "
         "that the run took. Between two epochs the accuracy is taken to lie on a line.",
         figure=Figure(panels),
         caption=_shared_told(rows),
-        table=listed(
-            ["run", "staleness", "steps/s", "epochs", "of seed 0", "time, s", "predicted, s", "with its own epochs, s"],
-            [_time_row(rows, row, alone) for row in rows["runs"]],
-        ),
-    )
+        table=table(rows["runs"], {
+            "run": "run", "staleness": lambda run: shown(run["staleness"], "{:.2f}".format, ""),
+            "steps/s": ("steps_per_s", "{:.1f}".format),
+            "epochs": lambda run: shown(run["epochs"], "{:.1f}".format),
+            "of seed 0": lambda run: _of_seed_0(rows["runs"], run, "{:.2f} ×"),
+            "time, s": lambda run: shown(run["time_s"], "{:.1f}".format),
+            "predicted, s": lambda run: _foreseen(rows, run, "{time_s:.1f} ({low:.1f} … {high:.1f})"),
+            "with its own epochs, s": lambda run: _foreseen(rows, run, "{own_s:.1f}", alone),
+        }),
+    )  # fmt: skip
 
 
 def _alike(trained: Sequence[Row]) -> list[Row]:
@@ -251,22 +258,18 @@ def _known(rows: Mapping[str, list[Row]], run: Row) -> Row:
     return matching(rows["here"], series=series_of(run["servers"]), workers=run["workers"])[0]
 
 
-def _time_row(rows: Mapping[str, list[Row]], run: Row, alone: float) -> list[str]:
-    row = [run["run"], "" if run["staleness"] is None else f"{run['staleness']:.2f}", f"{run['steps_per_s']:.1f}"]
-    if run["time_s"] is None:
-        return [*row, *["–"] * 5]
-    row += [f"{run['epochs']:.1f}", _of_seed_0(rows["runs"], run, "{:.2f} ×"), f"{run['time_s']:.1f}"]
-    if run["method"] == SINGLE:
-        return [*row, "–", "–"]
+def _foreseen(rows: Mapping[str, list[Row]], run: Row, form: str, alone: float = 1.0) -> str:
+    """What was predicted of a run of several ranks that reached the target. `own_s`: with its epochs for those of `alone`."""
+    if run["method"] == SINGLE or run["time_s"] is None:
+        return "–"
     at = _known(rows, run)
-    told = f"{at['time_s']:.1f} ({at['low']:.1f} … {at['high']:.1f})"
-    return [*row, told, f"{at['time_s'] * run['epochs'] / alone:.1f}"]
+    return form.format(**at, own_s=at["time_s"] * run["epochs"] / alone)
 
 
 def _of_seed_0(runs: Sequence[Row], run: Row, form: str) -> str:
     """Epochs over those of `single` with the same minibatches."""
     own = [row["epochs"] for row in matching(runs, run=f"{SINGLE}, seed 0") if row["epochs"]]
-    return form.format(run["epochs"] / own[0]) if own else "–"
+    return form.format(run["epochs"] / own[0]) if own and run["epochs"] else "–"
 
 
 def _stale_told(trained: Sequence[Row]) -> str:
@@ -297,25 +300,23 @@ def _shared_told(rows: Mapping[str, list[Row]]) -> str:
 
 def _forecast_section(results: Results) -> Section:
     rows = [row for row in results.rows["here"] if row["series"] != series_of(1)]
-    names = distinct(rows, "series")
-    series = [_band(name, matching(rows, series=name)) for name in names]
-    best = {name: _fastest(matching(rows, series=name)) for name in names}
-    by = {name: f"{best[name]['workers']} {'by' if name == ALL_REDUCE else 'on'} {name}" for name in names}
-    counts = sorted({row["workers"] for row in rows})
+    by_series, by_count = grouped(rows, "series"), grouped(rows, "workers")
+    series = [_band(name, own) for name, own in by_series.items()]
+    counts, best = sorted(by_count), {name: _fastest(own) for name, own in by_series.items()}
+    fastest = [f"{row['workers']} {_with(name)}, {_told(row)}" for name, row in best.items()]
     body = [
-        [str(w), *(_told(row) + (" best" if row is best[row["series"]] else "") for row in matching(rows, workers=w))]
-        for w in counts
+        [str(w), *(_told(row) + (" best" if row is best[row["series"]] else "") for row in by_count[w])] for w in counts
     ]
     a0, a1, a2, a3 = (c["value"] for c in results.rows["coefficients"])
     exact = _exact(SpeedModel(ASYNCHRONOUS, (a0, a1, a2, a3)).all_reduce().closed_form())
     return Section(
         "More workers, 4 servers",
-        f"Best of 1 to {counts[-1]} workers would be {', '.join(f'{by[n]}, {_told(best[n])}' for n in names)}, if staleness cost "
+        f"Best of 1 to {counts[-1]} workers would be {', '.join(fastest)}, if staleness cost "
         f"nothing. The closed form, which only the all-reduce has, says {exact}.",
         intro="By the fitted model, on a machine as busy as this one. Asynchronous workers only ever add steps: their best number "
         "is where staleness takes more than the next worker gives, which the runs above show and the speed model does not.",
         figure=Figure([Lines("workers", "time to accuracy, s", series, log_y=True, x_ticks=counts)]),
-        table=listed(["workers", *names], body, text=0),
+        table=listed(["workers", *by_series], body, text=0),
     )
 
 
@@ -343,14 +344,14 @@ def _device_section(results: Results) -> Section:
 
 
 def _highlights(rows: Mapping[str, list[Row]]) -> list[Highlight]:
-    best = [f"{row['best']}" for row in rows["optimus_best"] if row["series"] != ALL_REDUCE]
-    named = [f"{row['series']} at batch {row['batch']}" for row in rows["optimus_best"] if row["series"] != ALL_REDUCE]
-    found = [Highlight("best workers of Optimus' ResNet-50", ", ".join(best), ", ".join(named))]
+    served = [row for row in rows["optimus_best"] if row["series"] != ALL_REDUCE]
+    named = ", ".join(f"{row['series']} at batch {row['batch']}" for row in served)
+    highlights = [Highlight("best workers of Optimus' ResNet-50", ", ".join(str(row["best"]) for row in served), named)]
     trained = [row for row in rows["runs"] if row["time_s"] is not None]
     if trained:
         first = _fastest(_alike(trained) or trained)
-        found.append(Highlight("first at the target here", f"{first['time_s']:.1f} s", first["run"]))
-    return found
+        highlights.append(Highlight("first at the target here", f"{first['time_s']:.1f} s", first["run"]))
+    return highlights
 
 
 _OPTIMUS = {"samples": 400_000, "reference_batch": 40, "batches": [40, 128], "servers": [2, 4], "workers": 20}

@@ -17,7 +17,7 @@ from chronograd.figure import Figure, Lines, Mark
 from chronograd.job import Data, Job, from_dict
 from chronograd.study.arms import Arm, accuracy_table, curves_of, job_of, mean_curve, points, train_arms
 from chronograd.study.results import Results, Row, Settings
-from chronograd.study.rows import Spread, distinct, matching, points_apart, seeds, signed, spread, upper
+from chronograd.study.rows import Spread, grouped, matching, points_apart, seeds, signed, spread, upper
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study, table
 from chronograd.study.weights import PRETRAINING, source_weights
@@ -168,11 +168,15 @@ class Case:
         return sorted((self.fine, self.head, self.scratch), key=lambda b: -b.accuracy.mean)
 
     @property
+    def is_tie(self) -> bool:
+        first, second, _ = self.ranked
+        return 100 * (first.accuracy.mean - second.accuracy.mean) < TIE
+
+    @property
     def leader(self) -> str:
         """Which mode wins, in words."""
         first, second, _ = self.ranked
-        is_tie = 100 * (first.accuracy.mean - second.accuracy.mean) < TIE
-        return f"{first.mode} and {second.mode} are level" if is_tie else f"{first.mode} wins"
+        return f"{first.mode} and {second.mode} are level" if self.is_tie else f"{first.mode} wins"
 
     @property
     def gain(self) -> float:
@@ -201,18 +205,17 @@ class Case:
 
 
 def best(rows: Sequence[Row], mode: str) -> Best:
-    own = matching(rows, mode=mode)
-    rate = max(sorted(distinct(own, "rate")), key=lambda r: spread(own, rate=r).mean)
-    took = {key: spread(own, key, rate=rate).mean for key in ("epoch_time_s", "seconds", "trained_params")}
-    return Best(mode, rate, spread(own, rate=rate), **took)
+    by_rate = grouped(matching(rows, mode=mode), "rate")
+    rate = max(sorted(by_rate), key=lambda r: spread(by_rate[r]).mean)
+    took = {key: spread(by_rate[rate], key).mean for key in ("epoch_time_s", "seconds", "trained_params")}
+    return Best(mode, rate, spread(by_rate[rate]), **took)
 
 
 def cases(results: Results) -> list[Case]:
     found = []
     for sizes in results.rows["targets"]:
-        of_target = matching(results.rows["runs"], target=sizes["target"])
-        for source in distinct(of_target, "source"):
-            fine, head, scratch = (best(matching(of_target, source=source), mode) for mode in MODES)
+        for source, own in grouped(matching(results.rows["runs"], target=sizes["target"]), "source").items():
+            fine, head, scratch = (best(own, mode) for mode in MODES)
             found.append(Case(**sizes, source=source, fine=fine, head=head, scratch=scratch))
     return found
 
@@ -220,7 +223,7 @@ def cases(results: Results) -> list[Case]:
 def winner(case: Case) -> str:
     """Which mode wins, and whether the seeds tell it from the next."""
     first, second, _ = case.ranked
-    if 100 * (first.accuracy.mean - second.accuracy.mean) < TIE:
+    if case.is_tie:
         return f"{upper(first.arm)} and {second.arm} are level at {first.accuracy.percent()}."
     return (
         f"{upper(first.arm)} wins with {first.accuracy.percent()}; against {second.arm}: "
@@ -292,9 +295,8 @@ def _rates_section(results: Results, found: Sequence[Case]) -> Section:
     for case in found:
         series = []
         for mode in MODES:
-            rows = matching(_rows(results, case), mode=mode)
-            rates = distinct(rows, "rate")
-            series.append(points(mode, rates, [spread(rows, rate=rate) for rate in rates], COLORS[mode]))
+            by_rate = grouped(matching(_rows(results, case), mode=mode), "rate")
+            series.append(points(mode, list(by_rate), list(map(spread, by_rate.values())), COLORS[mode]))
         ticks = sorted({float(x) for s in series for x in s.x})
         mark = Mark("y", 100 * case.baseline, "largest class")
         label = f"learning rate, {case.name}"

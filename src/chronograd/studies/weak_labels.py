@@ -17,7 +17,7 @@ from chronograd.figure import Figure, Lines, Mark, Series
 from chronograd.job import Job
 from chronograd.study.arms import Arm, Trained, job_of, points, train_arms
 from chronograd.study.results import Results, Row, Settings
-from chronograd.study.rows import Spread, is_apart, matching, points_apart, spread
+from chronograd.study.rows import Spread, grouped, is_apart, matching, points_apart, spread
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study, listed, table
 from chronograd.train.methods.teacher import softmax_of_run
@@ -68,18 +68,15 @@ def _job(settings: Settings, stage: str, data: Row, seed: int, weights: str | No
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
     """Pretraining of all arms, then transfer of each from its own run."""
-
-    def arm(stage: str, name: str, job: Job, seed: int) -> Arm:
-        return Arm("/".join(filter(None, (stage, name))), job, {"stage": stage, "arm": name}, [seed])
-
     first, alone = [], []
     for seed in range(settings["seeds"]):
-        first += [arm(BEFORE, noise_name(p), noise_job(settings, p, seed), seed) for p in settings["noise"]]
-        first += [arm(BEFORE, r, tail_job(settings, r, seed), seed) for r in settings["resamplings"]]
-        alone.append(arm(ALONE, "", target_job(settings, seed), seed))
+        jobs = {noise_name(p): noise_job(settings, p, seed) for p in settings["noise"]}
+        jobs |= {r: tail_job(settings, r, seed) for r in settings["resamplings"]}
+        first += [Arm.of(job, [seed], stage=BEFORE, arm=name) for name, job in jobs.items()]
+        alone.append(Arm.of(target_job(settings, seed), [seed], stage=ALONE, arm=""))
     trained = train_arms(runner, first + alone)
     second = [
-        arm(AFTER, one.arm.known["arm"], target_job(settings, one.seed, str(one.run.path)), one.seed)
+        Arm.of(target_job(settings, one.seed, str(one.run.path)), [one.seed], stage=AFTER, arm=one.arm.known["arm"])
         for one in trained[: len(first)]
     ]
     trained += train_arms(runner, second)
@@ -261,11 +258,9 @@ def tail_takeaway(rows: Sequence[Row], resamplings: Sequence[str]) -> str:
 def rare(results: Results, stage: str, arm: str) -> Spread:
     """Mean accuracy on the least frequent classes, of each seed, over the seeds."""
     first = len(results.rows["tail"]) - results.settings["rare"]
-    wanted = [row for row in matching(results.rows["classes"], stage=stage, arm=arm) if row["class"] >= first]
-    by_seed: dict[int, list[float]] = {}
-    for row in wanted:
-        by_seed.setdefault(row["seed"], []).append(row["accuracy"])
-    return Spread.of([float(np.nanmean(by_seed[seed])) for seed in sorted(by_seed)])
+    rows = [row for row in matching(results.rows["classes"], stage=stage, arm=arm) if row["class"] >= first]
+    by_seed = grouped(sorted(rows, key=lambda row: row["seed"]), "seed")
+    return Spread.of([float(np.nanmean([row["accuracy"] for row in own])) for own in by_seed.values()])
 
 
 def _classes_section(results: Results) -> Section:
@@ -273,23 +268,23 @@ def _classes_section(results: Results) -> Section:
     ranks = [row["class"] + 1 for row in results.rows["tail"]]
     panels = []
     for stage, when in ((BEFORE, "before"), (AFTER, "after")):
-        series = []
-        for r in resamplings:
-            rows = matching(results.rows["classes"], stage=stage, arm=r)
-            series.append(points(_word(r), ranks, [spread(rows, **{"class": rank - 1}) for rank in ranks]))
+        by_arm = grouped(matching(results.rows["classes"], stage=stage), "arm")
+        series = [
+            points(_word(r), ranks, [spread(by_arm[r], **{"class": rank - 1}) for rank in ranks]) for r in resamplings
+        ]
         panels.append(Lines(_X, f"accuracy {when} transfer, %", series, x_ticks=_ticks(ranks)))
-    body = []
-    for r in resamplings:
-        cells = [s.percent() for stage in stages for s in (_of(results, stage, r), rare(results, stage, r))]
-        body.append([_word(r), *cells, str(_of(results, BEFORE, r).n)])
-    columns = ["resampling", "before: all", "before: rare", "after: all", "after: rare", "seeds"]
+    columns: dict[str, Any] = {"resampling": _word}
+    for stage, when in zip(stages, ("before", "after"), strict=True):
+        columns[f"{when}: all"] = lambda r, stage=stage: _of(results, stage, r).percent()
+        columns[f"{when}: rare"] = lambda r, stage=stage: rare(results, stage, r).percent()
+    columns["seeds"] = lambda r: str(_of(results, BEFORE, r).n)
     return Section(
         "Accuracy by class",
         classes_takeaway(*({r: rare(results, stage, r) for r in resamplings} for stage in stages)),
         intro=f"Rare are the {results.settings['rare']} classes with the fewest images in pretraining. Transfer is to "
         f"{results.settings['target_samples']:,} clean images with the frequencies of the published set.",
         figure=Figure(panels),
-        table=listed(columns, body),
+        table=table(resamplings, columns),
     )
 
 

@@ -31,6 +31,11 @@ class Arm:
     known: Row = field(default_factory=dict)
     seeds: Sequence[int] = (0,)
 
+    @classmethod
+    def of(cls, job: Job, seeds: Sequence[int], **known: str) -> Arm:
+        """Named after what is known of it, such as its stage and what is varied."""
+        return cls("/".join(filter(None, known.values())), job, known, seeds)
+
     def jobs(self) -> dict[str, Job]:
         """By name, `NAME/seed-S`."""
         return {f"{self.name}/seed-{seed}": changed(self.job, [f"training.seed={seed}"]) for seed in self.seeds}

@@ -36,7 +36,7 @@ from chronograd.fit.curve_regression import (
 )
 from chronograd.fit.curves import FAMILIES, Array
 from chronograd.fit.learning_curves import read_curve
-from chronograd.fit.published_runs import CIFAR_RESNETS, measured_folder
+from chronograd.study.published_runs import CIFAR_RESNETS, measured_folder
 from chronograd.study.results import Row
 from chronograd.study.rows import grouped, mean
 

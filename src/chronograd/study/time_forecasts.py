@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from chronograd.fit.curves import crossing
 from chronograd.fit.speed import FittedSpeed, fit_speed
 from chronograd.job import from_dict
 from chronograd.plan.goal import SEED_SIGMA, SamplesToTarget
@@ -28,16 +29,8 @@ def reached(columns: Mapping[str, Sequence[float | None]], target: float) -> tup
     >>> reached({"epoch": [1, 2], "seconds": [3.0, 5.0], "test_accuracy": [0.5, 1.0]}, 0.75)
     (1.5, 4.0)
     """
-    accuracy = np.array(columns["test_accuracy"], dtype=float)
-    above = np.flatnonzero(accuracy >= target)
-    if not len(above):
-        return None, None
-    last = int(above[0])
-    first = max(0, last - 1)
-    share = (target - accuracy[first]) / (accuracy[last] - accuracy[first]) if last else 1.0
-    found = (np.array(columns[name], dtype=float) for name in ("epoch", "seconds"))
-    epochs, spent = (float(x[first] + share * (x[last] - x[first])) for x in found)
-    return epochs, spent
+    epochs, spent, accuracy = (np.array(columns[name], float) for name in ("epoch", "seconds", "test_accuracy"))
+    return crossing(epochs, -accuracy, -target), crossing(spent, -accuracy, -target)
 
 
 def _row(times: np.ndarray, **known: Any) -> Row:

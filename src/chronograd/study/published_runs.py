@@ -73,9 +73,9 @@ def cifar_resnets(measured: Path) -> Iterator[PublishedCurve]:
 def measured_folder() -> Path | None:
     """Where published timings and curves lie, if the user has them."""
     folder = os.environ.get(MEASURED_VARIABLE)
-    if folder and not Path(folder).is_dir():
+    if folder and not Path(folder).expanduser().is_dir():
         raise NotFoundError(f"folder of {MEASURED_VARIABLE}", folder, [])
-    return Path(folder) if folder else None
+    return Path(folder).expanduser() if folder else None
 
 
 def _schedule(task: str, name: str, planned: float) -> Schedule:
