@@ -19,7 +19,7 @@ import numpy as np
 from chronograd.errors import InputError
 from chronograd.fit.curves import LARGEST_EXPONENT, TINY, Array
 from chronograd.fit.learning_curves import LearningCurve
-from chronograd.fit.loss import FARTHEST, MIN_POINTS, fit_loss
+from chronograd.fit.loss import FARTHEST, MIN_POINTS, fit_loss, num_before_tail
 from chronograd.fit.published_curves import Published, published, weighted_quantiles
 from chronograd.fit.schedule import Schedule
 from chronograd.record import INTERVAL
@@ -153,9 +153,9 @@ def zero_reaches(value: float, steps: Array, values: Array) -> float:
     return math.inf if slope >= 0 else float((math.log(max(value, TINY)) - intercept) / slope)
 
 
-def zero_error(steps: Array, values: Array, tail: float = 0.25) -> float:
-    """As `loss.family_errors`, of that line; infinite with too few points to spare a tail."""
-    head = len(steps) - max(1, round(tail * len(steps)))
+def zero_error(steps: Array, values: Array) -> float:
+    """The error of that line, as `loss.family_errors` has it of families; infinite with too few points to spare any."""
+    head = num_before_tail(len(steps))
     if head < MIN_POINTS:
         return math.inf
     slope, intercept = zero_line(steps[:head], values[:head])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -154,9 +155,7 @@ def regress(runs: Sequence[Run], y: Array, features: Sequence[str]) -> Regressio
         raise InputError(f"{len(runs)} runs and y of shape {y.shape}", "give each run finite values of at least 0")
     columns = _columns(runs, features)
     x = np.array([[_value(run, *column) for column in columns] for run in runs]).reshape(len(runs), len(columns))
-    counts = {run.network: 0 for run in runs}
-    for run in runs:
-        counts[run.network] += 1
+    counts = Counter(run.network for run in runs)
     w = np.array([1 / counts[run.network] for run in runs])
     is_log = np.asarray((y > TINY).all(axis=0))
     told = np.where(is_log, np.log(np.where(is_log, y, 1.0)), y)
@@ -205,14 +204,12 @@ def left_out(
         raise InputError(
             f"runs of {len(networks)} networks tell nothing of another", f"give at least {MIN_NETWORKS} networks"
         )
-    values: dict[int, Array] = {}
-    leverages = np.zeros(len(runs))
+    models = {}
     for network in networks:
-        kept = [i for i, run in enumerate(runs) if run.network != network]
-        model = regress([runs[i] for i in kept], y[kept], features)
-        for i in set(range(len(runs))) - set(kept):
-            values[i], leverages[i] = expand(model.predict(runs[i])), model.leverage(runs[i])
-    return np.array([values[i] for i in range(len(runs))]), leverages
+        others = [i for i, run in enumerate(runs) if run.network != network]
+        models[network] = regress([runs[i] for i in others], y[others], features)
+    values = np.array([expand(models[run.network].predict(run)) for run in runs])
+    return values, np.array([models[run.network].leverage(run) for run in runs])
 
 
 def predict(
@@ -236,16 +233,14 @@ def predict(
         rivals: features of other regressions.
     """
     quantiles = np.linspace(0, 1, NUM_QUANTILES + 2)[1:-1, None]
-    told = []
+    values, logs = [], []
     for names in (features, *rivals):
         model = regress(runs, y, names)
         scale = np.sqrt(_squared_error(runs, y, names, truth, expand, smoothed) * (1 + model.leverage(new)))
-        expected = expand(model.predict(new))
-        told.append(
-            (expected, np.log(np.maximum(expected, TINY)) + student.ppf(quantiles, model.num_networks - 1) * scale)
-        )
-    low, high = np.exp(np.quantile(np.concatenate([drawn for _, drawn in told]), INTERVAL, axis=0))
-    expected = told[0][0]
+        values.append(expand(model.predict(new)))
+        logs.append(np.log(np.maximum(values[-1], TINY)) + student.ppf(quantiles, model.num_networks - 1) * scale)
+    low, high = np.exp(np.quantile(np.concatenate(logs), INTERVAL, axis=0))
+    expected = values[0]
     return Predicted(expected, np.minimum(low, expected), np.maximum(high, expected))
 
 
@@ -258,8 +253,8 @@ def _squared_error(
     smoothed: int,
 ) -> Array:
     """Of log values of left-out networks, for a leverage of 0, (num_values,): the mean over networks."""
-    told, leverages = left_out(runs, y, features, expand)
-    squares = np.log(np.maximum(told, TINY) / np.maximum(truth, TINY)) ** 2 / (1 + leverages[:, None])
+    predicted, leverages = left_out(runs, y, features, expand)
+    squares = np.log(np.maximum(predicted, TINY) / np.maximum(truth, TINY)) ** 2 / (1 + leverages[:, None])
     networks = np.array([run.network for run in runs])
     pooled = np.mean([squares[networks == network].mean(axis=0) for network in dict.fromkeys(networks)], axis=0)
     return np.asarray(uniform_filter1d(pooled, smoothed, mode="nearest") if smoothed > 1 else pooled)
@@ -287,7 +282,7 @@ def epochs_to(values: Array, target: float) -> int | None:
     return int(reached[0]) + 1 if len(reached) else None
 
 
-def label_test(runs: Sequence[Run], y: Sequence[float], label: str, seed: int = 0) -> LabelTest:
+def label_test(runs: Sequence[Run], y: Sequence[float], label: str) -> LabelTest:
     """Whether y differs by label, with the network as block: a permutation test of log y, and the size of the effect.
 
     Under the null hypothesis a network's runs could have had its labels in any order. All orders are tried, or
@@ -311,7 +306,7 @@ def label_test(runs: Sequence[Run], y: Sequence[float], label: str, seed: int = 
     table = np.array([[cells[network, name] for name in labels] for network in networks])
     table -= table.mean(axis=1, keepdims=True)
     seen = float((table.mean(axis=0) ** 2).sum())
-    spreads = _permuted(table, seed)
+    spreads = _permuted(table)
     b, k = table.shape
     residual = float(((table - table.mean(axis=0)) ** 2).sum()) / ((b - 1) * (k - 1))
     gap = float(np.ptp(table.mean(axis=0)))
@@ -360,7 +355,7 @@ def _value(run: Run, name: str, label: str | None) -> float:
     return math.log(value)
 
 
-def _permuted(table: Array, seed: int) -> Array:
+def _permuted(table: Array) -> Array:
     """The sum of squared column means for permutations within rows: all, or as many as are allowed, drawn."""
     orders = np.array(list(itertools.permutations(range(table.shape[1]))))
     if len(orders) ** len(table) <= MOST_PERMUTATIONS:
@@ -368,7 +363,6 @@ def _permuted(table: Array, seed: int) -> Array:
         for row in table:
             sums = (sums[:, None, :] + row[orders][None, :, :]).reshape(-1, table.shape[1])
     else:
-        random = np.random.default_rng(seed)
-        drawn = random.integers(len(orders), size=(MOST_PERMUTATIONS, len(table)))
+        drawn = np.random.default_rng(0).integers(len(orders), size=(MOST_PERMUTATIONS, len(table)))
         sums = sum((row[orders[drawn[:, i]]] for i, row in enumerate(table)), np.zeros((1, table.shape[1])))
     return np.asarray(((sums / len(table)) ** 2).sum(axis=1))

@@ -148,12 +148,12 @@ def fit_loss(
     return LossModel(family, first, largest, thirds, len(k), p, np.array(refits), noise, drift)
 
 
-def best_family(steps: Sequence[float] | Array, losses: Sequence[float] | Array, tail: float = 0.25) -> str:
-    """The family that forecasts the last `tail` of the points best, in mean absolute error, from those before.
+def best_family(steps: Sequence[float] | Array, losses: Sequence[float] | Array) -> str:
+    """The family that forecasts the last quarter of the points best, in mean absolute error, from those before.
 
-    Give it only the points that a forecast may see. With too few points to spare a tail it is `inverse`.
+    Give it only the points that a forecast may see. With too few points to spare any it is `inverse`.
     """
-    return best_of(family_errors(steps, losses, tail))
+    return best_of(family_errors(steps, losses))
 
 
 def best_of(errors: Mapping[str, float]) -> str:
@@ -161,14 +161,12 @@ def best_of(errors: Mapping[str, float]) -> str:
     return min(errors, key=lambda family: errors[family]) if errors else "inverse"
 
 
-def family_errors(
-    steps: Sequence[float] | Array, losses: Sequence[float] | Array, tail: float = 0.25
-) -> dict[str, float]:
-    """By family, the mean absolute error of its forecast of the last `tail` of the points from those before, over the
-    largest loss. Empty with too few points to spare a tail."""
+def family_errors(steps: Sequence[float] | Array, losses: Sequence[float] | Array) -> dict[str, float]:
+    """By family, the mean absolute error of its forecast of the last quarter of the points from those before, over the
+    largest loss. Empty with too few points to spare any."""
     k, observed = _points(steps, losses)
     k, observed = k / k[0], observed / max(float(observed.max()), TINY)
-    head = len(k) - max(1, round(tail * len(k)))
+    head = num_before_tail(len(k))
     if head < MIN_POINTS:
         return {}
 
@@ -177,6 +175,11 @@ def family_errors(
         return float(np.mean(np.abs(forecast - observed[head:])))
 
     return {family: error(family) for family in (*FAMILIES, LAST)}
+
+
+def num_before_tail(num_points: int) -> int:
+    """How many points are fitted where the last quarter is held out."""
+    return num_points - max(1, round(0.25 * num_points))
 
 
 def _points(steps: Sequence[float] | Array, losses: Sequence[float] | Array) -> tuple[Array, Array]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.figure import Figure, Lines, Series
 from chronograd.job import Job
-from chronograd.study.arms import Arm, accuracy_panel, curves_of, job_of, points, train_arms
+from chronograd.study.arms import Arm, curves_of, job_of, mean_curve, points, train_arms
 from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import Spread, distinct, points_apart, spread
 from chronograd.study.runner import StudyRunner
@@ -211,13 +211,14 @@ def _time_section(results: Results) -> Section:
     rate, most = _rates(rows)[-1], max(_learners(rows))
     names = [_name(SINGLE, 1, rate), *(_name(m, most, rate) for m in (SYNCHRONOUS, ASYNCHRONOUS, AWARE))]
     seconds = {name: spread(rows, "seconds", experiment=name).mean for name in names}
+    series = [mean_curve(results.curves, name, "seconds") for name in names]
     best = max(names, key=lambda name: spread(rows, experiment=name).mean)
     first = min(names, key=lambda name: seconds[name])
     return Section(
         "Accuracy against time",
         f"First through its samples was {first} ({seconds[first]:.1f} s); most accurate at the end was {best} "
         f"({spread(rows, experiment=best).percent()} after {seconds[best]:.1f} s).",
-        figure=Figure([accuracy_panel(results.curves, names, "seconds", "training time, s")]),
+        figure=Figure([Lines("training time, s", "test accuracy, %", series)]),
     )
 
 

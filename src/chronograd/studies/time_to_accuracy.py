@@ -11,7 +11,7 @@ import numpy as np
 
 from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.backends import parameter_server
-from chronograd.figure import Figure, Lines, Role, Series
+from chronograd.figure import Figure, Lines, Series
 from chronograd.job import Job, changed
 from chronograd.predict.speed import SpeedModel
 from chronograd.study.arms import job_of
@@ -102,9 +102,9 @@ def page(results: Results) -> Answer:
 
 
 def _band(label: str, rows: Sequence[Row], scale: float = 1.0, keys: Sequence[str] = ("time_s", "low", "high"),
-          color: str = "", role: Role = "predicted") -> Series:  # fmt: skip
+          color: str = "") -> Series:  # fmt: skip
     y, low, high = ([float(f"{row[key] / scale:.6g}") for row in rows] for key in keys)
-    return Series(label, role, [row["workers"] for row in rows], y, low, high, color or COLORS.get(label, ""))
+    return Series(label, "predicted", [row["workers"] for row in rows], y, low, high, color or COLORS.get(label, ""))
 
 
 def _fastest(rows: Sequence[Row]) -> Row:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from chronograd.answer import Table
-from chronograd.figure import Lines, Mark, Series
+from chronograd.figure import Series
 from chronograd.job import Job, changed, from_dict
 from chronograd.rundir import RunDir
 from chronograd.study.results import Row, Settings
@@ -120,14 +120,13 @@ def accuracy_table(
     return listed([*keys, "test accuracy", "seeds", *more], body, len(keys))
 
 
-def mean_curve(
-    curves: Curves, experiment: str, x: str, label: str = "", color: str = "", y: str = "test_accuracy"
-) -> Series:
-    """Mean over the seeds of an experiment in percent with ± one standard deviation, against a column of the curves."""
+def mean_curve(curves: Curves, experiment: str, x: str, label: str = "", color: str = "") -> Series:
+    """Mean test accuracy over the seeds of an experiment in percent with ± one standard deviation, against a column of the curves."""
     own = of_arm(curves, experiment)
     shortest = min(len(columns[x]) for columns in own)  # a seed that diverged ended early
     xs = np.mean([[float(v or 0) for v in columns[x][:shortest]] for columns in own], axis=0)
-    ys = 100.0 * np.array([[np.nan if v is None else v for v in columns[y][:shortest]] for columns in own], dtype=float)
+    accuracies = [[np.nan if v is None else v for v in columns["test_accuracy"][:shortest]] for columns in own]
+    ys = 100.0 * np.array(accuracies, dtype=float)
     mean, std = ys.mean(axis=0), ys.std(axis=0, ddof=1) if len(own) > 1 else None
     low, high = ((), ()) if std is None else (_plain(mean - std), _plain(mean + std))
     return Series(label or experiment, "measured", xs.tolist(), _plain(mean), low, high, color, is_joined=True)
@@ -135,14 +134,6 @@ def mean_curve(
 
 def _plain(values: np.ndarray) -> list[float | None]:
     return [float(f"{v:.6g}") if np.isfinite(v) else None for v in values]
-
-
-def accuracy_panel(
-    curves: Curves, experiments: Sequence[str], x: str, x_label: str, marks: Sequence[Mark] = (), log_x: bool = False
-) -> Lines:
-    """Test accuracy of experiments against epochs, updates, seconds or images."""
-    series = [mean_curve(curves, experiment, x) for experiment in experiments]
-    return Lines(x_label, "test accuracy, %", series, marks, log_x=log_x)
 
 
 def points(

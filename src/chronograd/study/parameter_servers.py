@@ -14,6 +14,7 @@ from chronograd.predict.staleness import NS, Duration, Learner, Updates, of_push
 from chronograd.record import WARMUP
 from chronograd.rundir import RunDir
 from chronograd.study.results import Row
+from chronograd.study.rows import grouped
 
 COUNTED, AT_ONCE, WITH_GAP = "counted", "simulated, reads at once", "simulated, with the gap"
 PARTS = ("pull_s", "compute_s", "push_s")
@@ -72,7 +73,11 @@ def lines_of(run: RunDir) -> list[Row]:
 
 
 def _of_learners(lines: Sequence[Row]) -> list[list[Row]]:
-    return [[line for line in lines if line["learner"] == number] for number in sorted({li["learner"] for li in lines})]
+    return [own for _, own in sorted(grouped(lines, "learner").items())]
+
+
+def _mean_parts(lines: Sequence[Row]) -> dict[str, float]:
+    return {part: float(np.mean([line[part] for line in lines])) for part in (*PARTS, "idle_s")}
 
 
 def timeline(lines: Sequence[Row]) -> Updates:
@@ -148,7 +153,7 @@ def compared(runs: Mapping[str, Sequence[Row]], updates: int) -> tuple[list[Row]
         of_each = [[li["staleness"] for li in own] for own in _of_learners(lines)]
         rows.append({
             "run": name, **gaps[name], **_stall(lines), "updates": len(lines), "mean": float(staleness.mean()), "replayed": replayed(lines),
-            **{part: float(np.mean([line[part] for line in lines])) for part in (*PARTS, "idle_s")},
+            **_mean_parts(lines),
             "last_learner": float(np.mean(of_each[-1])), "last_learner_with_gap": _last_mean(with_gap),
             "mean_at_once": at_once.mean, "mean_with_gap": with_gap.mean,
             "distance_at_once": total_variation(found[COUNTED], found[AT_ONCE]),
@@ -164,10 +169,7 @@ def _last_mean(updates: Updates) -> float:
 
 def _stall(lines: Sequence[Row]) -> Row:
     """The longest cycle of any learner, and how many learners have their own longest at the same time, itself included."""
-    longest = []
-    for own in _of_learners(lines):
-        seconds, end = max((sum(line[part] for part in PARTS), line["time_s"]) for line in own)
-        longest.append((seconds, end))
+    longest = [max((sum(line[part] for part in PARTS), line["time_s"]) for line in own) for own in _of_learners(lines)]
     most, at = max(longest)
     overlapping = sum(end - seconds < at and at - most < end for seconds, end in longest)
     return {"longest_cycle_s": most, "learners_stalled": overlapping}
@@ -181,14 +183,13 @@ def _gap(lines: Sequence[Row]) -> Row:
     learners = len(_of_learners(lines))
     times = sorted(line["time_s"] for line in lines)
     rate = (len(times) - 1) / (times[-1] - times[0])
-    mean = {part: float(np.mean([line[part] for line in lines])) for part in (*PARTS, "idle_s")}
-    found: Row = {"learners": learners, "updates_per_s": rate, "gap_s": None, "outside": None}
-    if learners > 1:
-        missed = replayed(lines) - float(np.mean([line["staleness"] for line in lines]))
-        gap = missed / (rate * (learners - 1) / learners)
-        share = (gap - mean["idle_s"]) / (mean["pull_s"] + mean["push_s"])
-        found |= {"gap_s": gap, "outside": min(1.0, max(0.0, share))}
-    return found
+    known = {"learners": learners, "updates_per_s": rate}
+    if learners == 1:
+        return {**known, "gap_s": None, "outside": None}
+    missed = replayed(lines) - float(np.mean([line["staleness"] for line in lines]))
+    gap, means = missed / (rate * (learners - 1) / learners), _mean_parts(lines)
+    share = (gap - means["idle_s"]) / (means["pull_s"] + means["push_s"])
+    return {**known, "gap_s": gap, "outside": min(1.0, max(0.0, share))}
 
 
 def shares_of(staleness: np.ndarray | Sequence[int]) -> dict[int, float]:

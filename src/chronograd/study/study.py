@@ -66,9 +66,9 @@ def settings_of(study: Study, size: str) -> Settings:
     return study.sizes[size]
 
 
-def table(items: Iterable[Any], columns: Mapping[str, Column], text: int = 1, notes: Sequence[str] = ()) -> Table:
+def table(items: Iterable[Any], columns: Mapping[str, Column], text: int = 1) -> Table:
     """One row per item; the first `text` columns hold text, the others numbers."""
-    return listed(list(columns), [[_cell(item, of) for of in columns.values()] for item in items], text, notes)
+    return listed(list(columns), [[_cell(item, of) for of in columns.values()] for item in items], text)
 
 
 def _cell(item: Any, of: Column) -> str:
