@@ -147,13 +147,10 @@ def _of_run(run: RunDir, metric: Metric) -> LearningCurve:
     ends = [event for event in log.events if event["event"] == "epoch"]
     name = "train_loss" if metric == "loss" else "test_accuracy"
     points = [(end["epoch"], end[name]) for end in ends if end.get(name) is not None]
-    count = len(ends)
+    count, unit = len(ends), "epoch"
     if len(points) < 3 and metric == "loss":
-        count = len(log.steps)
         points = [(line["step"], line["loss"]) for line in log.steps if line.get("loss") is not None]
-        unit = "step"
-    else:
-        unit = "epoch"
+        count, unit = len(log.steps), "step"
     if not points:
         raise InputError(f"{run.path} has no {metric} yet", "wait for its first epochs, or name another run")
     steps, values = (np.array(column, dtype=float) for column in zip(*points, strict=True))

@@ -232,9 +232,8 @@ _LAPTOP = {
     "seeds": 2,
 }  # fmt: skip
 _PAPER = {
-    "data": "cifar10", "network": "resnet20", "samples": None, "test_samples": None, "image_size": 32,
-    "learners": [1, 4, 10, 30], "servers": 1, "learning_rates": [0.02, 0.1], "momentum": 0.9, "epochs": 140,
-    "batch": 128, "seeds": 3,
+    **_LAPTOP, "network": "resnet20", "samples": None, "test_samples": None, "image_size": 32,
+    "learners": [1, 4, 10, 30], "epochs": 140, "batch": 128, "seeds": 3,
 }  # fmt: skip
 
 STUDY = Study(

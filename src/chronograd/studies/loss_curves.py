@@ -265,8 +265,8 @@ _LAPTOP = {
     "augmentations": {"nothing": {}, "crop and flip": {"crop": 2, "flip": True}},
 }  # fmt: skip
 _PAPER = {
-    "data": "cifar10", "networks": ["resnet20", "resnet56"], "samples": None, "test_samples": None, "image_size": 32,
-    "epochs": 180, "batch": 128, "learning_rate": 0.1, "seeds": 3, "schedules": _SCHEDULES,
+    **_LAPTOP, "networks": ["resnet20", "resnet56"], "samples": None, "test_samples": None, "image_size": 32, "epochs": 180,
+    "batch": 128, "learning_rate": 0.1, "seeds": 3,
     "augmentations": {"nothing": {}, "crop and flip": {"crop": 4, "flip": True}},
 }  # fmt: skip
 

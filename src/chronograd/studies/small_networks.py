@@ -342,8 +342,8 @@ def _one_wrong_section(results: Results, found: Found) -> Section:
     tried = {", ".join(s.wrongs(good)): found.accuracy(s) for s in one_wrong(results.settings)}
     bars = []
     for label, a in {"nothing": base, **tried}.items():
-        ends = (None, None) if a.std is None else (100 * a.low, 100 * a.high)  # of its whiskers
-        bars.append(Bar(label, "measured", {"": 100 * a.mean}, *ends, note=f"{100 * a.mean:.1f}"))
+        low, high = (None, None) if a.std is None else (100 * a.low, 100 * a.high)
+        bars.append(Bar(label, "measured", {"": 100 * a.mean}, low, high, f"{100 * a.mean:.1f}"))
     body = [["nothing", *base.cells(), ""]]
     body += [[n, *a.cells(), signed(100 * (a.mean - base.mean))] for n, a in tried.items()]
     at_chance = [name for name, a in tried.items() if found.is_chance(a)]

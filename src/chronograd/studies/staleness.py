@@ -392,10 +392,9 @@ _LAPTOP = {
     "slow_learners": 4, "slow_factors": [1, 2, 4, 8],
 }  # fmt: skip
 _PAPER = {
-    "data": "cifar10", "network": "resnet20", "samples": None, "test_samples": None, "image_size": 32, "batch": 128,
-    "learners": [1, 4, 10, 30], "servers": [1, 2], "one_slow": [30], "paused": 0.5,
-    "updates": 1_000_000, "simulated_learners": [1, 4, 10, 30], "softsync_learners": 30, "softsync": [1, 2, 15, 30],
-    "slow_learners": 30, "slow_factors": [1, 2, 4, 8],
+    **_LAPTOP, "network": "resnet20", "samples": None, "test_samples": None, "image_size": 32, "batch": 128,
+    "learners": [1, 4, 10, 30], "one_slow": [30], "updates": 1_000_000, "simulated_learners": [1, 4, 10, 30],
+    "softsync_learners": 30, "softsync": [1, 2, 15, 30], "slow_learners": 30,
 }  # fmt: skip
 
 STUDY = Study(

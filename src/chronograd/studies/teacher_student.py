@@ -22,9 +22,9 @@ import numpy as np
 from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.data.labels import with_noise, write_labels
 from chronograd.figure import Figure, Lines, Picture, PictureRow, Pictures, Series, png_base64
-from chronograd.job import Data, Job, from_dict
+from chronograd.job import Data, Job
 from chronograd.rundir import RunDir
-from chronograd.study.arms import Arm, Trained, points, train_arms
+from chronograd.study.arms import Arm, Trained, job_of, points, train_arms
 from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import Spread, is_apart, matching, points_apart, seeds, spread, upper
 from chronograd.study.runner import StudyRunner
@@ -105,14 +105,8 @@ def job(
     settings: Settings, network: str, data: Mapping[str, Any], training: Mapping[str, Any], weights: str | None = None
 ) -> Job:
     """One normalisation for every set, so that a student meets the same pixels before and after fine-tuning."""
-    whole_run = dict.fromkeys(("evaluate_every", "checkpoint_every"), training["epochs"])
-    return from_dict(
-        {
-            "network": {"name": network, "weights": weights},
-            "data": _data(settings, data),
-            "training": {**training, **whole_run, "augmentation": settings["augmentation"]},
-        }
-    )
+    whole_run = {**training, "evaluate_every": training["epochs"], "augmentation": settings["augmentation"]}
+    return job_of(settings, network, weights, _data(settings, data), **whole_run)
 
 
 def _data(settings: Settings, own_fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.data import datasets
 from chronograd.errors import InputError
 from chronograd.figure import Figure, Lines, Mark
-from chronograd.job import Data, Job, from_dict
+from chronograd.job import Data, Job
 from chronograd.study.arms import Arm, accuracy_table, curves_of, job_of, mean_curve, points, train_arms
 from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import Spread, grouped, matching, points_apart, seeds, signed, spread, upper
@@ -105,8 +105,7 @@ def pretraining_job(settings: Settings) -> Job:
     (network,) = (s["network"] for s in settings["sources"].values() if s["weights"] == PRETRAINING)
     own = settings[PRETRAINING]
     data = {**own["data"], "normalisation": settings["normalisation"]}
-    training = {"recipe": "fine-tuning", "checkpoint_every": own["training"]["epochs"], **own["training"]}
-    return from_dict({"network": {"name": network}, "data": data, "training": training})
+    return job_of({}, network, data=data, recipe="fine-tuning", **own["training"])
 
 
 def _check_target(data: Data) -> None:
@@ -390,10 +389,10 @@ _LAPTOP = {
     "scratch_rates": [0.1], "epochs": 20, "batch": 32, "evaluate_every": 2, "seeds": 3,
 }  # fmt: skip
 _PAPER = {
+    **_LAPTOP,
     "targets": {"flowers": {"name": "decathlon:vgg-flowers"}, "textures": {"name": "decathlon:dtd"}},
     "sources": {"ImageNet": {"network": "torchvision:resnet50", "weights": "torchvision", "image_size": 224}},
-    "normalisation": "imagenet", "fine_rates": [0.001, 0.01, 0.1], "head_rates": [0.01, 0.1, 1.0],
-    "scratch_rates": [0.1], "epochs": 200, "batch": 64, "evaluate_every": 10, "seeds": 3,
+    "epochs": 200, "batch": 64, "evaluate_every": 10,
 }  # fmt: skip
 
 STUDY = Study(

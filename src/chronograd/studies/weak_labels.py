@@ -349,7 +349,7 @@ _SMOKE = {
     "augmentation": {"crop": 1}, "epochs": {"noise": 3, "tail": 4, "transfer": 2, "alone": 3}, "batch": 50,
     "learning_rate": {"noise": 0.1, "tail": 0.1, "transfer": 0.05, "alone": 0.1}, "seeds": 1,
 }  # fmt: skip
-_LAPTOP = {
+_LAPTOP: dict[str, Any] = {
     "data": "cifar10", "network": "resnet8", "image_size": 16, "test_samples": None, "target_samples": 2000,
     "pretraining_samples": 20_000, "noise": [0.0, 0.1, 0.25, 0.5], "tail_samples": 8000, "long_tail": 1.5, "rare": 3,
     "resamplings": ["natural", "square_root", "uniform"], "augmentation": {"crop": 2, "flip": True},
@@ -358,12 +358,11 @@ _LAPTOP = {
 }  # fmt: skip
 # The published images and hashtags are not public: ImageNet stands in for them, with weak labels of its own.
 _PAPER = {
-    "data": "imagenet:imagenet", "network": "torchvision:resnext101_32x8d", "image_size": None, "test_samples": None,
-    "target_samples": 100_000, "pretraining_samples": 1_000_000, "noise": [0.0, 0.1, 0.25, 0.5],
-    "tail_samples": 60_000, "long_tail": 0.5, "rare": 300, "resamplings": ["natural", "square_root", "uniform"],
+    **_LAPTOP, "data": "imagenet:imagenet", "network": "torchvision:resnext101_32x8d", "image_size": None,
+    "target_samples": 100_000, "pretraining_samples": 1_000_000, "tail_samples": 60_000, "long_tail": 0.5, "rare": 300,
     "augmentation": {"resized_crop": 0.08, "flip": True},
     "epochs": {"noise": 90, "tail": 90, "transfer": 30, "alone": 200}, "batch": 256,
-    "learning_rate": {"noise": 0.1, "tail": 0.1, "transfer": 0.01, "alone": 0.1}, "seeds": 1,
+    "learning_rate": {**_LAPTOP["learning_rate"], "transfer": 0.01}, "seeds": 1,
 }  # fmt: skip
 
 STUDY = Study(

@@ -10,12 +10,12 @@ import numpy as np
 
 from chronograd.fit.curves import crossing
 from chronograd.fit.speed import FittedSpeed, fit_speed
-from chronograd.job import from_dict
 from chronograd.plan.goal import SEED_SIGMA, SamplesToTarget
 from chronograd.predict.speed import NUM_COEFFICIENTS, OPTIMUS_RESNET50, SpeedModel, time_to_target
 from chronograd.record import Z80
 from chronograd.study.results import Row, Settings
 from chronograd.study.rows import plural
+from chronograd.study.scaling import scaling_job
 
 SINGLE: Final = "single"
 ASYNCHRONOUS: Final = "asynchronous"
@@ -64,15 +64,9 @@ def on_device(asked: Mapping[str, Any]) -> dict[str, list[Row]]:
     from chronograd.data.trace_job import trace_job
     from chronograd.plan.settings import evaluate
 
-    one = from_dict(
-        {
-            "network": {"name": asked["network"]},
-            "data": {"name": "synthetic", "shape": asked["shape"], "classes": asked["classes"], "samples": 1024},
-            "training": {"recipe": "sgd-momentum", "batch": asked["batch"]},
-            "cluster": {"device": asked["device"], "link": asked["link"]},
-            "backend": "ddp",
-        }
-    )
+    data = {"name": "synthetic", "shape": asked["shape"], "classes": asked["classes"], "samples": 1024}
+    cluster = {"device": asked["device"], "link": asked["link"]}
+    one = scaling_job({**asked, "data": data}, "ddp", {"batch": asked["batch"]}, **cluster)
     counts, whole = asked["counts"], asked["batch"]
     shares = sorted({whole, *(whole // n for n in counts)})
     found = evaluate(trace_job(one), one, [asked["device"]], counts, shares)
