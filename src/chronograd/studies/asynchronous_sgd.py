@@ -13,7 +13,7 @@ from chronograd.figure import Figure, Lines, Series
 from chronograd.job import Job
 from chronograd.study.arms import Arm, curves_of, job_of, mean_curve, points, train_arms
 from chronograd.study.results import Results, Row, Settings
-from chronograd.study.rows import Spread, distinct, points_apart, spread
+from chronograd.study.rows import Spread, distinct, grouped, matching, points_apart, spread
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study, listed
 
@@ -70,13 +70,8 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 def page(results: Results) -> Answer:
     rows = results.rows["runs"]
-    sections = [
-        _accuracy_section(results),
-        _staleness_section(results),
-        _throughput_section(results),
-        _parts_section(rows),
-        _time_section(results),
-    ]
+    made_of = (_accuracy_section, _staleness_section, _throughput_section, _parts_section, _time_section)
+    sections = [section(results) for section in made_of]
     rate, most = _rates(rows)[-1], max(_learners(rows))
     worst = spread(rows, method=ASYNCHRONOUS, ranks=most, rate=rate)
     detail = f"rate {rate:g}; {_single(rows, rate).percent()} with `single`"
@@ -102,13 +97,11 @@ def _accuracy_section(results: Results) -> Section:
     for rate in _rates(rows):
         series = []
         for method in SEVERAL:
-            counts = sorted({*learners} & {*distinct(rows, "ranks", method=method, rate=rate)})
-            found = [spread(rows, method=method, ranks=n, rate=rate) for n in counts]
-            series.append(points(method, counts, found))
-            body += [
-                [f"{rate:g}", method, str(n), s.percent(), points_apart(s, _single(rows, rate))]
-                for n, s in zip(counts, found, strict=True)
-            ]
+            by_ranks = grouped(matching(rows, method=method, rate=rate), "ranks")
+            spreads = {n: spread(by_ranks[n]) for n in learners if n in by_ranks}
+            series.append(points(method, list(spreads), list(spreads.values())))
+            cells = {n: [s.percent(), points_apart(s, _single(rows, rate))] for n, s in spreads.items()}
+            body += [[f"{rate:g}", method, str(n), *of_ranks] for n, of_ranks in cells.items()]
         level = 100 * _single(rows, rate).mean
         series.append(Series(SINGLE, "reference", [learners[0], learners[-1]], [level, level]))
         panels.append(Lines(f"learners, rate {rate:g}", "test accuracy, %", series, x_ticks=learners))
@@ -171,12 +164,11 @@ def _throughput_section(results: Results) -> Section:
     series, body = [], [[SINGLE, "1", f"{single.mean:,.0f}", "1.00"]]
     gains: dict[str, float] = {}
     for method in SEVERAL:
-        counts = sorted({*learners} & {*distinct(rows, "ranks", method=method)})
-        rates = [spread(rows, "samples_per_s", method=method, ranks=n) for n in counts]
-        series.append(points(method, counts, rates, scale=1.0))
-        times = [rate.mean / single.mean for rate in rates]
-        body += [[method, str(n), f"{r.mean:,.0f}", f"{t:.2f}"] for n, r, t in zip(counts, rates, times, strict=True)]
-        gains[method] = max(times)
+        by_ranks = grouped(matching(rows, method=method), "ranks")
+        rates = {n: spread(by_ranks[n], "samples_per_s") for n in learners if n in by_ranks}
+        series.append(points(method, list(rates), list(rates.values()), scale=1.0))
+        body += [[method, str(n), f"{r.mean:,.0f}", f"{r.mean / single.mean:.2f}"] for n, r in rates.items()]
+        gains[method] = max(rate.mean for rate in rates.values()) / single.mean
     faster = "more" if gains[ASYNCHRONOUS] > gains[SYNCHRONOUS] else "less"
     series.append(Series(SINGLE, "reference", [learners[0], learners[-1]], [single.mean, single.mean]))
     return Section(
@@ -190,8 +182,8 @@ def _throughput_section(results: Results) -> Section:
     )
 
 
-def _parts_section(rows: Sequence[Row]) -> Section:
-    body, exchanged = [], []
+def _parts_section(results: Results) -> Section:
+    rows, body, exchanged = results.rows["runs"], [], []
     for ranks in _learners(rows):
         times = [spread(rows, part, method=ASYNCHRONOUS, ranks=ranks).mean for part in PARTS]
         exchanged.append(1 - times[1] / sum(times))

@@ -134,8 +134,7 @@ def _error(accuracy: Spread) -> float:
 
 
 def _error_text(accuracy: Spread) -> str:
-    plus = "" if accuracy.std is None else f" ± {100 * accuracy.std:.2f}"
-    return f"{_error(accuracy):.2f}{plus} %"
+    return replace(accuracy, mean=1 - accuracy.mean).percent()
 
 
 def _panel(results: Results, x: str, x_label: str) -> Lines:

@@ -139,12 +139,7 @@ def predictions(settings: Settings) -> list[Row]:
 
 def page(results: Results) -> Answer:
     rows = results.rows["runs"]
-    sections = [
-        _time_section(results),
-        _user_section(results),
-        _predicted_section(results),
-        _published_section(results),
-    ]
+    made_of = (_time_section, _user_section, _predicted_section, _published_section)
     slowest = max(rows, key=lambda row: row["real_s"])
     fastest = max(distinct(rows, "network"), key=lambda n: _speedup(rows, n, "images_per_s"))
     most = max(results.settings["nodes"])
@@ -156,7 +151,7 @@ def page(results: Results) -> Answer:
             f"{fastest}; all nodes share {results.rows['machine'][0]['cores']} cores",
         ),
     ]
-    return STUDY.answer(results, sections, highlights)
+    return STUDY.answer(results, [section(results) for section in made_of], highlights)
 
 
 def _nodes(count: int) -> str:

@@ -268,15 +268,9 @@ def composition(kept: Selection, num_classes: int, truth: Array | None) -> Row:
 
 
 def page(results: Results) -> Answer:
-    sections = [
-        _steps_section(results),
-        _per_class_section(results),
-        _top_classes_section(results),
-        _composition_section(results),
-        _ablation_section(results),
-        *([_weak_section(results)] if results.settings["noise_tried"] else []),
-        _distillation_section(results),
-    ]
+    weak = (_weak_section,) if results.settings["noise_tried"] else ()
+    made_of = (_steps_section, _per_class_section, _top_classes_section, _composition_section, _ablation_section)
+    sections = [section(results) for section in (*made_of, *weak, _distillation_section)]
     student, alone = _of(results, own(results.settings), TUNED), _of(results, ALONE)
     network = results.settings["student"]
     highlights = [

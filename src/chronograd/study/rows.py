@@ -22,7 +22,11 @@ def distinct(rows: Sequence[Row], key: str, **wanted: Any) -> list[Any]:
 
 
 def grouped(rows: Sequence[Row], *keys: str) -> dict[Any, list[Row]]:
-    """Rows by their value in a column, or by their values in several, in the order in which these first come."""
+    """Rows by their value in a column, or by their values in several, in the order in which these first come.
+
+    >>> grouped([{"a": 2, "b": 1}, {"a": 1, "b": 1}, {"a": 2, "b": 3}], "a")
+    {2: [{'a': 2, 'b': 1}, {'a': 2, 'b': 3}], 1: [{'a': 1, 'b': 1}]}
+    """
     groups: dict[Any, list[Row]] = {}
     for row in rows:
         values = tuple(row[key] for key in keys)
@@ -100,7 +104,11 @@ def points_apart(a: Spread, b: Spread) -> str:
 
 
 def shown(value: float | None, form: Callable[[float], str], otherwise: str = "–") -> str:
-    """A value as it is printed, or what stands for one that is not known."""
+    """A value as it is printed, or what stands for one that is not known.
+
+    >>> shown(0.5, "{:.2f}".format), shown(None, "{:.2f}".format)
+    ('0.50', '–')
+    """
     return otherwise if value is None else form(value)
 
 

@@ -67,7 +67,11 @@ def settings_of(study: Study, size: str) -> Settings:
 
 
 def table(items: Iterable[Any], columns: Mapping[str, Column], text: int = 1) -> Table:
-    """One row per item; the first `text` columns hold text, the others numbers."""
+    """One row per item; the first `text` columns hold text, the others numbers.
+
+    >>> table([{"n": 3, "s": 0.5}], {"n": "n", "time": ("s", "{:.2f} s".format), "twice": lambda row: str(2 * row["n"])}).rows
+    [['3', '0.50 s', '6']]
+    """
     return listed(list(columns), [[_cell(item, of) for of in columns.values()] for item in items], text)
 
 
