@@ -7,6 +7,7 @@ from typing import Any
 
 from chronograd.job import Job, changed, from_dict
 from chronograd.rundir import RunDir
+from chronograd.rundir.steps import merged
 from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, list_checkpoints
 
 EPOCHS, STEPS_PER_EPOCH = 4, 12
@@ -35,8 +36,9 @@ def make_job(*overrides: str) -> Job:
 
 def outcome(run: RunDir, expected: Sequence[bytes] | None, steps: int, error: str) -> dict[str, Any]:
     """What became of a job."""
-    logs = [run.read_steps(rank) for rank in run.ranks()] if expected is not None else [run.read_updates()]
-    is_right = all([line["step"] for line in log.steps] == list(range(1, steps + 1)) for log in logs)
+    logs = list(run.logs().values())
+    logs = logs if expected is not None else [merged(logs)]
+    is_right = all([line.step for line in log.steps] == list(range(1, steps + 1)) for log in logs)
     row: dict[str, Any] = {"ended": run.is_finished, "right_steps": is_right, "error": error}
     row["attempts"] = max(log.attempts for log in logs) if logs else 0
     if not run.is_finished:

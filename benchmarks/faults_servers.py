@@ -18,6 +18,7 @@ from benchmarks.faults_common import STEPS, make_job, outcome
 from chronograd.errors import ChronogradError
 from chronograd.launch import jobs
 from chronograd.rundir import RunDir
+from chronograd.rundir.steps import merged
 
 # What each is called in the list of processes.
 VICTIMS = {"server": "ray::Server", "learner": "ray::Learner", "driver": "parameter_server.run"}
@@ -40,16 +41,16 @@ def strike(
 ) -> dict[str, Any]:
     """At or after an update, to one of the actors that are of this kind; step 0 is as soon as there is one."""
     while not is_over.is_set():
-        steps = run.read_updates().steps if run.ranks() else []
-        found = processes(VICTIMS[who], str(run.path)) if not step or (steps and steps[-1]["step"] >= step) else []
+        steps = merged(run.logs().values()).steps
+        found = processes(VICTIMS[who], str(run.path)) if not step or (steps and steps[-1].step >= step) else []
         if not found:
             time.sleep(0.02)
             continue
         time.sleep(chance.uniform(0, 0.3))
         with contextlib.suppress(ProcessLookupError):
             os.kill(chance.choice(found).pid, signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
-        done = run.read_updates().steps
-        return {"who": who, "kind": kind, "hit": f"after update {done[-1]['step']}" if done else "start-up"}
+        done = merged(run.logs().values()).steps
+        return {"who": who, "kind": kind, "hit": f"after update {done[-1].step}" if done else "start-up"}
     return {}
 
 

@@ -40,6 +40,7 @@ from chronograd.job import Augmentation
 from chronograd.measure import environment
 from chronograd.measure.result import Timing
 from chronograd.measure.steps import time_steps
+from chronograd.rundir import Line, Step
 from chronograd.train.inputs import ImageInput
 from chronograd.train.order import SampleOrder
 from chronograd.train.rank_context import RankContext
@@ -274,13 +275,14 @@ class Share:
     input_s: float
 
     @classmethod
-    def of_lines(cls, lines: Sequence[dict[str, float]]) -> Share:
+    def of_lines(cls, lines: Sequence[Line]) -> Share:
         """From the lines of `time_steps`: input is what it takes to get images, to move them and to prepare them."""
-        inputs = [line["input_s"] + line["transfer_s"] for line in lines]
-        wholes = [line["step_time_s"] for line in lines]
+        steps = [line for line in lines if isinstance(line, Step)]
+        inputs = [step.needed("input_s") + step.needed("transfer_s") for step in steps]
+        wholes = [step.needed("step_time_s") for step in steps]
         low, middle, high = np.quantile([a / b for a, b in zip(inputs, wholes, strict=True)], [0.1, 0.5, 0.9])
         return cls(
-            float(middle), float(low), float(high), len(lines), statistics.median(wholes), statistics.median(inputs)
+            float(middle), float(low), float(high), len(steps), statistics.median(wholes), statistics.median(inputs)
         )
 
 
@@ -288,8 +290,8 @@ def share(network: str, num_steps: int, data: dict[str, Any], dataset: Dataset, 
     """Of the steps of a network at batch 128 with the augmentation above, one copy."""
     job = job_of(network, 1, SHARE_BATCH, threads, data)
     step = TrainingStep(job, dataset, RankContext(0, 1, 0, torch.device("cpu"), threads))
-    lines: list[dict[str, float]] = []
-    time_steps(step, Timing(SHARE_WARMUP, num_steps, seconds=600.0), lambda **line: lines.append(line))
+    lines: list[Line] = []
+    time_steps(step, Timing(SHARE_WARMUP, num_steps, seconds=600.0), lines.append)
     return Share.of_lines(lines)
 
 

@@ -184,8 +184,8 @@ def with_chronograd(work: Workload, losses: Losses) -> list[float]:
             train(step, work.dataset, place, run, lines)
         log = run.read_steps().steps
     if losses is not None:
-        losses += [line["loss"] for line in log]
-    return [line["seconds"] for line in log]
+        losses += [line.needed("loss") for line in log]
+    return [line.needed("seconds") for line in log]
 
 
 def by_hand(work: Workload, losses: Losses) -> list[float]:

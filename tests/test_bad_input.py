@@ -471,7 +471,7 @@ def test_a_half_copied_run_is_resumed_or_refused_and_loses_nothing(
     steps = copy / "steps.0.jsonl"
     steps.write_bytes(steps.read_bytes()[:-7])
     log = resume(RunDir.open(copy)).read_steps()
-    assert [line["step"] for line in log.steps] == list(range(1, 13))
+    assert [line.step for line in log.steps] == list(range(1, 13))
     assert (log.attempts, log.redone) == (2, 4)
     for name, harm in (("job.yaml", b"network: {"), ("environment.json", b'{"cores"')):
         broken = tmp_path / name

@@ -15,7 +15,7 @@ from tests.fork_server import ForkedProcess, Server, is_forked
 from chronograd import job as jobs
 from chronograd.backends.plan import torch_worker
 from chronograd.rundir import RunDir
-from chronograd.train.parent import PARENT_VARIABLE
+from chronograd.train.rank_command import PARENT_VARIABLE
 
 NETWORKS = Path(__file__).parent / "train"
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from chronograd import listing
 from chronograd.cli.main import main
 from chronograd.errors import FileFormatError, InputError
 from chronograd.explain.explanation import explain
 from chronograd.fit.learning_curves import read_curve
 from chronograd.fit.speed import read_points
 from chronograd.record import Quantity, Record
-from chronograd.rundir import RunDir
+from chronograd.rundir import RunDir, listing
+from chronograd.rundir.steps import Step
 
 
 def record(step_time_s: float, **cluster: object) -> Record:
@@ -30,7 +30,7 @@ def make_run(path: str, step_time_s: float, **cluster: object) -> RunDir:
     with run.step_writer() as lines:
         for step in range(1, 6):
             lines.write(
-                step=step, epoch=1, seconds=step * step_time_s, step_time_s=step_time_s, loss=1 / step, samples=8
+                Step(step=step, epoch=1, seconds=step * step_time_s, step_time_s=step_time_s, loss=1 / step, samples=8)
             )
     return run
 

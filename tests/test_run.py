@@ -17,6 +17,7 @@ from chronograd.fit.loss_answer import forecast_from_half
 from chronograd.record import STEP_PARTS, Record
 from chronograd.report.loop import Loop, page_of, prediction_words
 from chronograd.rundir import RunDir, list_runs
+from chronograd.rundir.steps import Epoch
 
 __all__ = ["everything", "measured", "predicted"]  # fixtures
 
@@ -59,7 +60,7 @@ def test_a_run_is_forecast_with_its_schedule_as_fit_loss_does_it(
     with run.step_writer() as lines:
         for epoch, loss in enumerate(losses, start=1):
             told = {"seconds": epoch, "epoch_time_s": 1.0, "test_loss": 1.0, "test_accuracy": 0.5}
-            lines.write(event="epoch", step=10 * epoch, epoch=epoch, train_loss=loss, **told)
+            lines.write(Epoch(step=10 * epoch, epoch=epoch, train_loss=loss, **told))
     of_run = forecast_from_half(run.path)
     assert main(["fit", "loss", str(run.path), "--fraction", "0.5", "--json"]) == 0
     assert of_run.data() == json.loads(capsys.readouterr().out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from chronograd import job as jobs
 from chronograd.errors import FileFormatError, RunError
 from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir, StepFollower, list_runs, read_steps
+from chronograd.rundir.steps import Epoch, Start, Step, merged
 
 JOB = jobs.from_dict({"network": {"name": "torchvision:vgg19"}, "data": {"name": "digits"}})
 
@@ -61,14 +63,32 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
 def test_steps_are_read_back_with_their_attempt(tmp_path: Path) -> None:
     run = RunDir.create(JOB, out=tmp_path / "run")
     with run.step_writer() as lines:
-        lines.write(step=1, loss=2.5)
-        lines.write(step=2, loss=float("nan"))
-        lines.write(event="epoch", step=2, epoch=1)
+        lines.write(Step(step=1, loss=2.5))
+        lines.write(Step(step=2, loss=float("nan")))
+        lines.write(
+            Epoch(
+                step=2,
+                epoch=1,
+                seconds=1.5,
+                epoch_time_s=1.5,
+                train_loss=float("nan"),
+                test_loss=None,
+                test_accuracy=None,
+            )
+        )
     log = run.read_steps()
-    assert [(line["attempt"], line["step"], line["loss"]) for line in log.steps] == [(1, 1, 2.5), (1, 2, None)]
-    assert log.starts[1] <= log.steps[0]["time"] <= log.steps[1]["time"] <= log.ended
-    assert [{k: v for k, v in event.items() if k != "time"} for event in log.events] == [
-        {"attempt": 1, "event": "epoch", "step": 2, "epoch": 1}
+    (first, second), (epoch,) = log.steps, log.events
+    assert (first.attempt, first.step, first.loss) == (1, 1, 2.5)
+    assert (second.attempt, second.step, second.mode) == (1, 2, None)
+    assert math.isnan(second.loss or 0.0)
+    assert log.starts[1] <= first.time <= second.time <= epoch.time == log.ended
+    figures = {"epoch": 1, "seconds": 1.5, "epoch_time_s": 1.5, "train_loss": None, "test_loss": None}
+    assert epoch == Epoch(attempt=1, time=epoch.time, step=2, **figures, test_accuracy=None)
+    written = run.steps_path().read_text().splitlines()
+    assert [list(json.loads(line)) for line in written] == [
+        ["attempt", "time", "step", "loss"],
+        ["attempt", "time", "step", "loss"],
+        ["attempt", "time", "event", "step", *figures, "test_accuracy"],
     ]
     assert run.read_steps(rank=1).steps == []
     assert run.ranks() == [0]
@@ -80,11 +100,11 @@ def test_the_last_attempt_of_a_step_counts_and_redone_ones_are_counted(tmp_path:
         with run.step_writer() as lines:
             assert lines.attempt == attempt
             for step in steps:
-                lines.write(step=step, loss=float(attempt))
+                lines.write(Step(step=step, loss=float(attempt)))
     log = run.read_steps()
-    assert [(line["step"], line["loss"]) for line in log.steps] == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]
+    assert [(line.step, line.loss) for line in log.steps] == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]
     assert (log.attempts, log.redone, log.torn) == (2, 2, 0)
-    assert [line["step"] for line in log.last_attempt()] == [3, 4, 5]
+    assert [line.step for line in log.last_attempt()] == [3, 4, 5]
 
 
 def test_a_torn_line_is_dropped_and_the_next_attempt_goes_on_after_it(tmp_path: Path) -> None:
@@ -92,9 +112,9 @@ def test_a_torn_line_is_dropped_and_the_next_attempt_goes_on_after_it(tmp_path: 
     run.steps_path().write_bytes(b'{"attempt": 1, "step": 1}\n{"attempt": 1, "st')
     assert (len(run.read_steps().steps), run.read_steps().torn) == (1, 1)
     with run.step_writer() as lines:
-        lines.write(step=2)
+        lines.write(Step(step=2))
     log = run.read_steps()
-    assert [line["step"] for line in log.steps] == [1, 2]
+    assert [line.step for line in log.steps] == [1, 2]
     assert (log.attempts, log.torn) == (2, 1)
 
 
@@ -114,11 +134,11 @@ def test_a_file_cut_anywhere_gives_its_whole_lines(tmp_path_factory: pytest.Temp
     log = read_steps(path)
     complete = whole[:cut].count(b"\n")
     assert complete <= len(log.steps) <= complete + 1
-    assert [line["step"] for line in log.steps] == list(range(1, len(log.steps) + 1))
+    assert [line.step for line in log.steps] == list(range(1, len(log.steps) + 1))
 
 
 def test_one_writer_per_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chronograd.rundir.LOCK_WAIT_S", 0.0)
+    monkeypatch.setattr("chronograd.rundir.steps.LOCK_WAIT_S", 0.0)
     run = RunDir.create(JOB, out=tmp_path / "run")
     with run.step_writer(), pytest.raises(RunError, match="being written by another process"):
         run.step_writer()
@@ -131,9 +151,9 @@ def test_a_follower_sees_each_whole_line_once(tmp_path: Path) -> None:
     assert follower.new_lines() == []
     with path.open("ab", buffering=0) as stream:
         stream.write(b'{"attempt": 1, "step": 1}\n{"attempt": 1,')
-        assert [line["step"] for line in follower.new_lines()] == [1]
+        assert [line.step for line in follower.new_lines()] == [1]
         stream.write(b' "step": 2}\n')
-        assert [line["step"] for line in follower.new_lines()] == [2]
+        assert [line.step for line in follower.new_lines()] == [2]
     assert StepFollower(path).new_lines() == []
 
 
@@ -162,11 +182,11 @@ def test_errors_of_earlier_attempts_are_left_out_whatever_the_clock_says(tmp_pat
 def test_times_go_on_evenly_when_the_clock_is_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDir.create(JOB, out=tmp_path / "run")
     with run.step_writer() as lines:
-        lines.write(step=1)
+        lines.write(Step(step=1))
         yesterday = time.time() - 86_400
         monkeypatch.setattr(time, "time", lambda: yesterday)
-        lines.write(step=2)
-    first, second = (line["time"] for line in run.read_steps().steps)
+        lines.write(Step(step=2))
+    first, second = (line.time for line in run.read_steps().steps)
     assert 0 <= second - first < 3600
 
 
@@ -176,17 +196,18 @@ def test_an_attempt_follows_the_one_before_it_when_the_clock_was_set_back(tmp_pa
     written = [(1, 100_000), (1, 100_060), (2, 13_600), (2, 13_660), (3, 13_670), (3, 13_730)]
     for rank in (0, 1):
         lines = [
-            {"attempt": attempt, "step": 2 * step + rank, "time": at, "process_time": at - 1}
+            {"attempt": attempt, "step": 2 * step + rank, "time": at, **extra}
             for step, (attempt, at) in enumerate(written, start=1)
+            for extra in ({}, {"event": "start", "threads": 1, "process_time": at - 1})
         ]
         run.steps_path(rank).write_text("".join(json.dumps(line) + "\n" for line in lines))
     log = run.read_steps()
-    assert [line["time"] for line in log.steps] == [100_000, 100_060, 100_060, 100_120, 100_130, 100_190]
-    assert all(line["time"] - line["process_time"] == 1 for line in log.steps)
+    assert [line.time for line in log.steps] == [100_000, 100_060, 100_060, 100_120, 100_130, 100_190]
+    assert [start.time - (start.process_time or 0.0) for start in log.of(Start)] == [1.0] * 6
     assert log.set_back_s == 86_460
     assert log.starts == {1: 100_000, 2: 100_060, 3: 100_130}
     assert log.ended == 100_190
-    updates = run.read_updates()
+    updates = merged(run.logs().values())
     assert (updates.starts, updates.ended, updates.set_back_s) == (log.starts, log.ended, log.set_back_s)
 
 
@@ -214,7 +235,7 @@ import sys
 from pathlib import Path
 from chronograd import job as jobs
 from chronograd.errors import RunError
-from chronograd.rundir import RunDir
+from chronograd.rundir import RunDir, Step
 parent, shared, me = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 job = jobs.from_dict({"network": {"name": "n"}, "data": {"name": "d"}})
 for _ in range(20):
@@ -227,7 +248,7 @@ except RunError:
 run = RunDir(shared)
 with run.step_writer(me) as lines:
     for step in range(200):
-        lines.write(step=step, writer=me)
+        lines.write(Step(step=step, extra={"writer": me}))
 """
 
 
@@ -247,4 +268,4 @@ def test_concurrent_writers_never_collide(tmp_path: Path) -> None:
     assert run.ranks() == [0, 1, 2, 3]
     for rank in run.ranks():
         log = run.read_steps(rank)
-        assert [line["writer"] for line in log.steps] == [rank] * 200
+        assert [line.extra["writer"] for line in log.steps] == [rank] * 200

@@ -17,7 +17,6 @@ from benchmarks.fuzzing import damage, pack
 from benchmarks.fuzzing.pack import Entry
 from benchmarks.fuzzing.seeds import run_entries, small_trace
 from chronograd import job as jobs
-from chronograd import listing
 from chronograd.cli import common
 from chronograd.data.published import DatasetCard
 from chronograd.errors import ChronogradError, InputError
@@ -38,7 +37,8 @@ from chronograd.predict.prediction import predict
 from chronograd.predict.speed import OPTIMUS_RESNET50
 from chronograd.predict.timeline import timeline_of_run
 from chronograd.record import Quantity, Record, subtract
-from chronograd.rundir import RunDir, StepFollower, list_runs
+from chronograd.rundir import RunDir, StepFollower, list_runs, listing
+from chronograd.rundir.steps import Step
 from chronograd.trace import Trace
 from chronograd.train.result import training_record
 
@@ -349,16 +349,17 @@ def _steps(folder: Path) -> None:
     run.first_error()
     for rank in run.ranks():
         log = run.read_steps(rank)
-        assert all(line["step"] >= 0 and line["attempt"] <= log.attempts for line in log.steps)
-        json.dumps(log.last_attempt(), allow_nan=False)
+        assert all(line.step >= 0 and line.attempt <= log.attempts for line in log.steps)
+        json.dumps([asdict(line) for line in (*log.last_attempt(), *log.events)])
     json.dumps(timeline_of_run(run), allow_nan=False)
 
 
 def _results(folder: Path) -> None:
     run = RunDir.open(folder)
     record = Record(kind="measured", title="t")
-    found = result.step_quantities(result.lines_of_ranks(run), 64, result.Method("clock", "clock"))
-    record.quantities = {**found, **result.epoch_quantities(run), "memory_peak_bytes": result.memory_quantity(run)}
+    logs = run.logs()
+    found = result.step_quantities(result.lines_of_ranks(logs), 64, result.Method("clock", "clock"))
+    record.quantities = {**found, **result.epoch_quantities(logs), "memory_peak_bytes": result.memory_quantity(logs)}
     use_record(record)
 
 
@@ -370,7 +371,7 @@ def _training(folder: Path) -> None:
 def _slurm(folder: Path) -> None:
     run = RunDir.open(folder)
     slurm._ended(run), slurm._checkpointed(run), slurm.usage(run)
-    slurm._options(run), slurm._attempts(run)
+    slurm.submission(run).options, slurm.submission(run).attempts
 
 
 def _explained(folder: Path) -> None:
@@ -382,7 +383,7 @@ def _again(folder: Path) -> None:
     run = RunDir.open(folder)
     for rank in (0, 1):
         with run.step_writer(rank) as lines:
-            lines.write(step=9, loss=0.5, step_time_s=0.1)
+            lines.write(Step(step=9, loss=0.5, step_time_s=0.1))
         run.read_steps(rank)
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from chronograd import job as jobs
-from chronograd import listing
 from chronograd.answer import Answer
 from chronograd.errors import InputError
 from chronograd.job import Job
+from chronograd.rundir import listing
 from chronograd.trace import Trace
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ from chronograd.plan.elsewhere import elsewhere, plan_section
 from chronograd.predict.prediction import predict
 from chronograd.record import Record
 from chronograd.report.loop import Loop, prediction_words
-from chronograd.rundir import RunDir
+from chronograd.rundir import Line, RunDir
+from chronograd.rundir.steps import Epoch
 from chronograd.trace import Trace
 from chronograd.units import percent, si
 from chronograd.words import processes
@@ -93,7 +94,7 @@ def predict_and_measure(loop: Loop, trace: Trace, world: int, samples: int, bar:
     flops, done = predicted.provenance.flops_per_step_per_rank, 0
     with bar(f"measure {name}") as report:
 
-        def on_line(line: dict[str, Any]) -> None:
+        def on_line(line: Line) -> None:
             nonlocal done
             done += 1
             report(min(1.0, done / NUM_STEPS), f"step {done}")
@@ -108,10 +109,10 @@ def train(loop: Loop, bar: Bar, parent: Path) -> Record:
     epochs = loop.job.training.epochs
     with bar("train") as report:
 
-        def on_line(line: dict[str, Any]) -> None:
-            if line.get("event") == "epoch" and line["test_accuracy"] is not None:
-                text = f"epoch {line['epoch']} of {epochs}, test accuracy {percent(line['test_accuracy'])}"
-                report(min(1.0, line["epoch"] / epochs), text)
+        def on_line(line: Line) -> None:
+            if isinstance(line, Epoch) and line.test_accuracy is not None:
+                text = f"epoch {line.epoch} of {epochs}, test accuracy {percent(line.test_accuracy)}"
+                report(min(1.0, line.epoch / epochs), text)
 
         run = jobs.train(at_world(loop.job, 1), parent=parent, on_line=on_line)
     loop.runs["trained"] = run.path

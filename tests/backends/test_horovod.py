@@ -230,7 +230,7 @@ def test_resume_after_kill_9_is_bit_identical(tmp_path: Path, trained: Trained) 
     command = [sys.executable, "-m", "chronograd", "train", str(tmp_path / "job.yaml"), "--out", str(out)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 600
-    while not any(line["step"] > 14 for line in RunDir(out).read_steps().steps):
+    while not any(line.step > 14 for line in RunDir(out).read_steps().steps):
         assert process.poll() is None, f"it ended, with exit status {process.returncode}"
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.05)

@@ -23,7 +23,8 @@ from chronograd.backends.parameter_server.actors import Server, Shard, group_fie
 from chronograd.errors import InputError, JobError, RunError
 from chronograd.job import Job, Training
 from chronograd.launch import jobs as launch
-from chronograd.rundir import RunDir
+from chronograd.rundir import Line, RunDir, Step
+from chronograd.rundir.steps import merged
 from chronograd.train.checkpoint_folder import list_checkpoints
 from chronograd.train.optimizer import make_optimizer, set_rate
 
@@ -236,8 +237,8 @@ def test_several_learners_make_every_update_once_and_measure_their_staleness(tmp
     assert marked(mark) == []
     assert run.ranks() == [0, 1, 2]
     lines = [line for rank in run.ranks() for line in run.read_steps(rank).steps]
-    assert sorted(line["step"] for line in lines) == list(range(1, 49))
-    assert all(line["learner"] == rank for rank in run.ranks() for line in run.read_steps(rank).steps)
+    assert sorted(line.step for line in lines) == list(range(1, 49))
+    assert all(line.learner == rank for rank in run.ranks() for line in run.read_steps(rank).steps)
     record = run.record()
     # A learner pushes on what it pulled after its own last push: each other one came in between about once.
     assert 0.5 < record.value("staleness") < 3.5
@@ -248,8 +249,8 @@ def test_several_learners_make_every_update_once_and_measure_their_staleness(tmp
     assert any("3 learners and 2 parameter servers" in note for note in record.notes)
 
 
-def is_timed(line: dict[str, Any]) -> bool:
-    return min(line["pull_s"], line["compute_s"], line["push_s"]) > 0 and line["samples"] == 31
+def is_timed(line: Line) -> bool:
+    return min(line.pull_s, line.compute_s, line.push_s) > 0 and line.samples == 31
 
 
 @needs_ray
@@ -260,7 +261,7 @@ def test_measuring_and_then_the_record(tmp_path: Path, mark: str) -> None:
     assert record["step_time_s"].n == 12
     assert record.value("throughput_samples_per_s") == pytest.approx(31 / record.value("step_time_s"))
     assert record.value("achieved_flops_per_s") == pytest.approx(1e6 / record.value("compute_s"))
-    times = sorted((line["step"], line["time_s"]) for rank in run.ranks() for line in run.read_steps(rank).steps)
+    times = sorted((line.step, line.time_s) for rank in run.ranks() for line in run.read_steps(rank).steps)
     elapsed = times[-1][1] - times[0][1]
     assert record.value("step_time_s") * 12 == pytest.approx(elapsed, rel=0.5)
     assert "staleness" in record.quantities
@@ -273,7 +274,7 @@ def test_an_actor_that_dies_is_named(victim: str, who: str, tmp_path: Path, mark
     job = jobs.changed(make_job(epochs=1000), ["network.name=tiny_networks:random", "network.options.sleep_s=0.02"])
     killed: list[int] = []
 
-    def kill(line: dict[str, Any]) -> None:
+    def kill(line: Line) -> None:
         if not killed:
             killed.extend(marked(mark, victim))
             for pid in killed:
@@ -293,16 +294,16 @@ def test_a_run_whose_server_or_driver_is_killed_is_started_again(victim: str, tm
     job = jobs.changed(job, ["network.name=tiny_networks:random", "network.options.sleep_s=0.02"])
     killed: list[int] = []
 
-    def kill(line: dict[str, Any]) -> None:
-        if not killed and line["step"] >= 27:
+    def kill(line: Line) -> None:
+        if not killed and line.step >= 27:
             killed.append(marked(mark, victim)[0])
             os.kill(killed[0], signal.SIGKILL)
 
     run = launch.train(job, out=tmp_path / "run", on_line=kill)
     assert len(killed) == 1
     assert marked(mark) == []
-    log, record = run.read_updates(), run.record()
-    assert [line["step"] for line in log.steps] == list(range(1, 49))
+    log, record = merged(run.logs().values()), run.record()
+    assert [line.step for line in log.steps] == list(range(1, 49))
     assert (log.attempts, record.provenance.attempts) == (2, 2)
     assert record.value("redone_steps") == len(log.discarded) >= 3
     assert record.value("lost_s") > record.value("redone_s") > 0
@@ -319,8 +320,8 @@ def test_an_actor_that_hangs_is_named(victim: str, who: str, tmp_path: Path, mar
     job = jobs.changed(make_job(epochs=1000), ["network.name=tiny_networks:random", "cluster.timeout_s=6"])
     stopped: list[int] = []
 
-    def stop(line: dict[str, Any]) -> None:
-        if not stopped and "loss" in line:  # lines of the driver come before there are actors
+    def stop(line: Line) -> None:
+        if not stopped and isinstance(line, Step):  # lines of the driver come before there are actors
             stopped.extend(marked(mark, victim))
             os.kill(stopped[0], signal.SIGSTOP)
 

@@ -32,7 +32,7 @@ from chronograd.job import Job, Training
 from chronograd.launch import jobs as launch
 from chronograd.launch.local import free_port
 from chronograd.models.registry import build
-from chronograd.rundir import RunDir
+from chronograd.rundir import Line, RunDir
 from chronograd.train.checkpoint_folder import list_checkpoints
 from chronograd.train.optimizer import make_optimizer
 from chronograd.train.watchdog import note_path, read_note
@@ -283,7 +283,7 @@ def test_a_resumed_run_ends_where_it_would_have(tmp_path: Path) -> None:
     (run.path / "record.json").unlink()
     launch.resume(run)
     assert run.read_steps(0).attempts == 2
-    assert [line["attempt"] for line in run.read_steps(1).steps] == [1] * 4 + [2] * 4
+    assert [line.attempt for line in run.read_steps(1).steps] == [1] * 4 + [2] * 4
     assert all(torch.allclose(whole[name], tensor, atol=1e-6) for name, tensor in weights(run).items())
     assert not torch.equal(whole["0.weight"], load_file(first / "model.safetensors")["0.weight"])
     assert not prepared_folder(run).exists()
@@ -301,11 +301,11 @@ def test_measuring_tells_exchange_from_computation(tmp_path: Path) -> None:
         assert record[name].n == 3, name
     assert record.value("throughput_samples_per_s") == pytest.approx(15 / record.value("step_time_s"))
     assert record.value("achieved_flops_per_s") == pytest.approx(1e6 / record.value("step_time_s"))
-    modes = [line["mode"] for line in run.read_steps(0).steps]
+    modes = [line.mode for line in run.read_steps(0).steps]
     assert modes == ["parts", "no_exchange"] * 3
     for line in run.read_steps(0).steps[::2]:
-        parts = (line[f"{part}_s"] for part in ("input", "transfer", "forward", "backward", "update"))
-        assert line["step_time_s"] == pytest.approx(sum(parts))
+        parts = (getattr(line, f"{part}_s") for part in ("input", "transfer", "forward", "backward", "update"))
+        assert line.step_time_s == pytest.approx(sum(parts))
 
 
 @needs_tensorflow
@@ -329,9 +329,9 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
 def test_a_rank_that_hangs_is_named(tmp_path: Path) -> None:
     run, stopped = RunDir(tmp_path / "run"), list[int]()
 
-    def stop(line: dict[str, Any]) -> None:
+    def stop(line: Line) -> None:
         note = read_note(note_path(run, 1))
-        if line["step"] == 3 and note is not None:
+        if line.step == 3 and note is not None:
             stopped.append(note.process)
             os.kill(note.process, signal.SIGSTOP)
 

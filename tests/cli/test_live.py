@@ -19,6 +19,7 @@ from chronograd import job as jobs
 from chronograd.cli.main import main
 from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir
+from chronograd.rundir.steps import Step
 from chronograd.watch import terminal
 from chronograd.watch.terminal import Screen
 
@@ -58,8 +59,8 @@ def expected_losses(run: RunDir) -> list[tuple[int, float]]:
     logs = [run.read_steps(rank).steps for rank in run.ranks()]
     means = []
     for lines in zip(*logs, strict=True):
-        total = sum(line["samples"] for line in lines)
-        means.append(sum(line["loss"] * line["samples"] for line in lines) / total)
+        total = sum(line.samples for line in lines)
+        means.append(sum(line.loss * line.samples for line in lines) / total)
     return [(step, pytest.approx(mean, rel=1e-6)) for step, mean in enumerate(means, 1)]
 
 
@@ -86,7 +87,7 @@ def test_events_are_complete_after_kill_and_resume(capsys: pytest.CaptureFixture
     assert [step for step, _ in values(folder, "accuracy/test")] == [8, 16, 24, 32]
     for rank in (0, 1):
         lines = run.read_steps(rank).steps
-        shares = [pytest.approx(line["exchange_wait_s"] / line["step_time_s"], rel=1e-5) for line in lines]
+        shares = [pytest.approx(line.exchange_wait_s / line.step_time_s, rel=1e-5) for line in lines]
         assert values(folder / f"rank-{rank}", "exchange_wait_share") == list(enumerate(shares, 1))
         assert [step for step, _ in values(folder / f"rank-{rank}", "steps_per_s")] == list(range(1, STEPS + 1))
 
@@ -108,8 +109,8 @@ def new_run() -> RunDir:
 def write(run: RunDir, rank: int, steps: range, wait_s: float) -> None:
     with run.step_writer(rank) as lines:
         for step in steps:
-            lines.write(step=step, epoch=1, seconds=step / 10, step_time_s=0.1, loss=1.0, samples=8,
-                        exchange_wait_s=wait_s, input_s=0.01)  # fmt: skip
+            lines.write(Step(step=step, epoch=1, seconds=step / 10, step_time_s=0.1, loss=1.0, samples=8,
+                        exchange_wait_s=wait_s, input_s=0.01))  # fmt: skip
 
 
 def test_follow_tells_how_a_run_goes_on_until_it_has_a_record(

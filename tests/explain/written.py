@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chronograd.rundir import RunDir
+from chronograd.rundir.steps import End, Ready, Start, Step, WhatIfBatch, WhatIfThreads, Work
 
 HEALTHY = {"input_s": 0.001, "forward_s": 0.03, "backward_s": 0.061, "update_s": 0.008, "exchange_wait_s": 0.001}
 STEPS, WARMUP = 45, 5
@@ -54,12 +55,10 @@ def write_run(
                 lines.write, rank, at, steps, world, has_parts, start_up_s, queued[rank], start or {}, work or {}
             )
             small_s, large_s = what_if_batch
-            lines.write(event="what_if_batch", step=0, times=4, seconds=small_s, larger_seconds=large_s)
+            lines.write(WhatIfBatch(step=0, times=4, seconds=small_s, larger_seconds=large_s))
             if what_if_threads is not None:
                 crowded_s, fair_s = what_if_threads
-                lines.write(
-                    event="what_if_threads", step=0, threads=16, seconds=crowded_s, fair_threads=1, fair_seconds=fair_s
-                )
+                lines.write(WhatIfThreads(step=0, threads=16, seconds=crowded_s, fair_threads=1, fair_seconds=fair_s))
     return run.path
 
 
@@ -69,16 +68,20 @@ def _write_rank(
 ) -> None:  # fmt: skip
     of_process = {"time": STARTED, "process_time": STARTED - 1, "busy_s": 1.0, "host": "a", "gpus_given": ""}
     own = {"device": "cpu", "device_name": "a processor", "threads": 1, "cores": 2}
-    write(event="start", step=0, **{**of_process, **own, **start})
+    write(Start(step=0, **{**of_process, **own, **start}))
     now = STARTED + start_up_s
-    write(event="ready", step=0, time=now, queued_s=0.0)
+    write(Ready(step=0, time=now, queued_s=0.0))
     loader = {"dataset_samples": 1000, "rank_batch": 10, "steps_per_epoch": 100 // world, "workers": 0}
-    write(event="work", step=0, **{**loader, "params": 100_000, "gradient_bytes": 400_000, **work})
+    write(Work(step=0, **{**loader, "params": 100_000, "gradient_bytes": 400_000, **work}))
     for step in range(1, steps + 1):
         parts = {**HEALTHY, **at(rank, step)}
         wait_s = {"exchange_wait_s": parts.pop("exchange_wait_s")} if world > 1 else {}
         step_s = sum(parts.values())
         now += step_s
         told = parts if has_parts else {"input_s": parts["input_s"]}
-        write(step=step, mode="warmup" if step <= WARMUP else "parts", time=now, step_time_s=step_s, **told, **wait_s)
-    write(event="end", step=steps, time=now, queued_s=queued * (now - STARTED - start_up_s))
+        write(
+            Step(
+                step=step, mode="warmup" if step <= WARMUP else "parts", time=now, step_time_s=step_s, **told, **wait_s
+            )
+        )
+    write(End(step=steps, time=now, queued_s=queued * (now - STARTED - start_up_s)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from chronograd.fit.forecast import forecast
 from chronograd.fit.learning_curves import LearningCurve, read_curve
 from chronograd.fit.schedule import Schedule
 from chronograd.rundir import RunDir
+from chronograd.rundir.steps import Epoch, Step
 
 EPOCHS = np.arange(1, 41, dtype=float)
 LOSSES = 1 / (0.5 * EPOCHS + 0.5) + 0.1
@@ -40,9 +42,9 @@ def test_the_same_curve_from_every_kind_of_file(tmp_path: Path) -> None:
 
 def test_tensorboard_events_are_read_without_tensorflow(tmp_path: Path) -> None:
     events = pytest.importorskip("chronograd.watch.tensorboard")
-    with events.Events(tmp_path) as write:
+    with closing(events.Events(tmp_path)) as write:
         for step, loss in enumerate(LOSSES, 1):
-            write({"step": step, "loss": float(loss), "step_time_s": 0.1, "attempt": 1})
+            write(Step(attempt=1, step=step, loss=float(loss), step_time_s=0.1))
     found = read_curve(tmp_path)
     assert found.values == pytest.approx(LOSSES, rel=1e-6)
     assert found.unit == "step"
@@ -81,9 +83,9 @@ def records_of(data: bytes) -> list[int]:
 
 def test_what_is_broken_in_a_tensorboard_file_is_told(tmp_path: Path, told_by_command: Told) -> None:
     events = pytest.importorskip("chronograd.watch.tensorboard")
-    with events.Events(tmp_path) as write:
+    with closing(events.Events(tmp_path)) as write:
         for step in range(1, 101):
-            write({"step": step, "loss": 1 / step, "attempt": 1})
+            write(Step(attempt=1, step=step, loss=1 / step))
     (file,) = tmp_path.iterdir()
     whole = file.read_bytes()
     begins = records_of(whole)
@@ -133,12 +135,19 @@ def test_rows_that_are_left_out_are_told(tmp_path: Path, told_by_command: Told, 
     assert told_by_command(file) == ([note], 40 - len(bad))
 
 
+def ended(epoch: int, train_loss: float, test_accuracy: float) -> Epoch:
+    """An epoch of one step of a second."""
+    clock = {"seconds": 1.0 * epoch, "epoch_time_s": 1.0}
+    figures = {"train_loss": train_loss, "test_loss": 1.0, "test_accuracy": test_accuracy}
+    return Epoch(step=epoch, epoch=epoch, **clock, **figures)
+
+
 def test_losses_of_a_run_that_were_not_finite_are_told(tmp_path: Path, told_by_command: Told) -> None:
     run = RunDir.create(environment={}, out=tmp_path / "run")
     with run.step_writer() as lines:
         for epoch in range(1, 9):
             loss = 1 / epoch if epoch < 7 else float("nan")
-            lines.write(event="epoch", step=epoch, epoch=epoch, train_loss=loss, test_accuracy=0.1 * epoch)
+            lines.write(ended(epoch, loss, test_accuracy=0.1 * epoch))
     assert told_by_command(run.path) == (["2 of 8 epochs have no finite loss and are left out"], 6)
     with pytest.raises(InputError, match="2 points of run do not make a curve; 2 of 8 epochs have no finite loss"):
         forecast(read_curve(run.path), fraction=0.4)
@@ -157,9 +166,8 @@ def test_a_run_knows_its_drops_and_its_end(tmp_path: Path) -> None:
     (run.path / "job.yaml").write_text(job + "schedule: multi_step, milestones: [0.25, 0.5]}\n")
     with run.step_writer() as lines:
         for epoch in range(1, 7):
-            lines.write(step=epoch, epoch=epoch, seconds=1.0 * epoch, step_time_s=1.0, loss=9.0, samples=8)
-            told = {"seconds": 1.0 * epoch, "epoch_time_s": 1.0, "test_loss": 1.0, "test_accuracy": 0.1 * epoch}
-            lines.write(event="epoch", step=epoch, epoch=epoch, train_loss=1.0 / epoch, **told)
+            lines.write(Step(step=epoch, epoch=epoch, seconds=1.0 * epoch, step_time_s=1.0, loss=9.0, samples=8))
+            lines.write(ended(epoch, 1.0 / epoch, test_accuracy=0.1 * epoch))
     found = read_curve(run.path)
     assert found.values == pytest.approx([1 / e for e in range(1, 7)])
     assert (found.schedule, found.unit) == (Schedule("multi_step", (2.0, 4.0), 8.0), "epoch")
@@ -280,8 +288,7 @@ def test_a_run_is_fitted_again_as_points_arrive(
         def write_one(_: float) -> None:
             nonlocal written
             written += 1
-            told = {"seconds": 1.0 * written, "epoch_time_s": 1.0, "test_loss": 1.0, "test_accuracy": 0.5}
-            lines.write(event="epoch", step=written, epoch=written, train_loss=0.5**written, **told)
+            lines.write(ended(written, 0.5**written, test_accuracy=0.5))
             if written == 6:
                 (run.path / "record.json").write_text("{}")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
 from chronograd.fit.noise_scale import NoiseLog
+from chronograd.rundir import Step
 
 
 def planted(squared: Any, trace: Any, num: int = 200, noise: float = 0.0, small: int = 32, big: int = 64) -> NoiseLog:
@@ -47,13 +49,13 @@ def test_ranks_are_put_together() -> None:
     """Two ranks of 1 and 3 samples whose squared norms are |G|² + tr(Σ)/n, with |G|² = 2 and tr(Σ) = 12."""
     ranks = [
         [
-            {"step": step, "grad_sq_small": 2 + 12 / n, "grad_sq_big": 5.0, "batch_small": n, "batch_big": 4}
+            Step(step=step, grad_sq_small=2 + 12 / n, grad_sq_big=5.0, batch_small=n, batch_big=4)
             for step in range(1, 41)
         ]
         for n in (1, 3)
     ]
-    ranks[0].append({"step": 41, "loss": 1.0})
-    ranks[1][0]["grad_sq_small"] = None  # not finite
+    ranks[0].append(Step(step=41, loss=1.0))
+    ranks[1][0].grad_sq_small = math.nan
     log = NoiseLog.of_lines(ranks)
     assert log.steps.tolist() == list(range(2, 41))
     assert log.batch_small[0] == pytest.approx(1.5)
@@ -61,7 +63,7 @@ def test_ranks_are_put_together() -> None:
 
 
 def test_what_cannot_be_told_says_why() -> None:
-    assert "0 steps measured" in NoiseLog.of_lines([[{"step": 1}]]).quantity().reason
+    assert "0 steps measured" in NoiseLog.of_lines([[Step(step=1)]]).quantity().reason
     assert "19 steps measured" in planted(1.0, 1.0, num=19).quantity().reason
     assert "|G|² is not above 0" in planted(-0.1, 100.0).quantity().reason
     assert "tr(Σ) is not above 0" in planted(1.0, -1.0).quantity().reason

@@ -19,6 +19,7 @@ from chronograd.launch import slurm
 from chronograd.predict.calibration import calibrations
 from chronograd.record import Record, subtract
 from chronograd.rundir import RunDir, list_runs
+from chronograd.rundir.steps import Epoch, EpochTiming
 from chronograd.trace import Trace
 
 FORMATS = Path(__file__).parent / "formats"
@@ -94,7 +95,7 @@ def test_records_are_listed() -> None:
 
 
 def events(lines: list[Any]) -> list[str]:
-    return [line["event"] for line in lines]
+    return [line.event for line in lines]
 
 
 def test_a_run_of_two_attempts_is_read() -> None:
@@ -104,14 +105,13 @@ def test_a_run_of_two_attempts_is_read() -> None:
     assert run.environment()["cores"] == 2
     log = run.read_steps(0)
     assert (len(log.steps), log.attempts, log.redone, log.torn) == (4, 2, 1, 0)
-    assert [line["loss"] for line in log.steps] == [2.3, 2.0, 1.7, None]
-    assert log.discarded[0]["loss"] == 1.8
-    assert log.steps[0]["step_time_s"] == 0.02
+    assert [line.loss for line in log.steps] == pytest.approx([2.3, 2.0, 1.7, math.nan], nan_ok=True)
+    assert log.discarded[0].loss == 1.8
+    assert log.steps[0].step_time_s == 0.02
     assert log.starts == {1: 1767323045.0, 2: 1767323055.0}
     assert set(events(log.events)) == {"attempt", "start", "work", "weights", "features", "ready", "epoch", "note", "memory", "end",
                                        "what_if_threads", "what_if_batch"}  # fmt: skip
-    epochs = [event for event in log.events if event["event"] == "epoch"]
-    assert [epoch["test_accuracy"] for epoch in epochs] == [0.4, 0.625]
+    assert [epoch.test_accuracy for epoch in log.of(Epoch)] == [0.4, 0.625]
     assert run.read_steps(1).torn == 1
     assert "error" in events(run.read_steps(1).events)
 
@@ -124,9 +124,9 @@ def test_the_run_is_explained() -> None:
 
 def test_each_mode_of_a_measured_step_is_read() -> None:
     log = RunDir.open(FORMATS / "measurement").read_steps(0)
-    assert [line["mode"] for line in log.steps] == ["warmup", "plain", "parts", "no_exchange", "asynchronous"]
-    assert log.steps[4]["staleness"] == 1
-    assert next(event for event in log.events if event["event"] == "epoch_timing")["epoch_compute_time_s"] == 0.18
+    assert [line.mode for line in log.steps] == ["warmup", "plain", "parts", "no_exchange", "asynchronous"]
+    assert log.steps[4].staleness == 1
+    assert [timing.epoch_compute_time_s for timing in log.of(EpochTiming)] == [0.18]
     assert math.isclose(log.ended, 1767323049.0)
 
 
@@ -134,7 +134,7 @@ def test_what_slurm_was_asked_for_is_read() -> None:
     """A run that was submitted; how long its rank ran, by the system's clock."""
     run = RunDir.open(FORMATS / "run")
     assert slurm.usage(run) == [{"real_s": 14.6, "user_s": 6.25, "system_s": 0.5}]
-    options = slurm._options(run)
+    options = slurm.submission(run).options
     assert (options.time, options.partition, options.cpus_per_task, options.extra) == (
         "01:00:00",
         "gpu",

@@ -75,15 +75,15 @@ def test_killed_twice_and_nothing_of_it_is_in_the_figures(tmp_path: Path, undist
     record, whole = run.record(), undisturbed.record()
     for rank in (0, 1):
         log = run.read_steps(rank)
-        assert [line["step"] for line in log.steps] == list(range(1, STEPS + 1))
+        assert [line.step for line in log.steps] == list(range(1, STEPS + 1))
         assert log.attempts == 3
     # Step 9 in the first start, 17 in the second; rank 0 may have written a step more than rank 1 had come to.
     assert record.value("redone_steps") in (2, 3, 4)
-    assert record.value("redone_s") == pytest.approx(sum(line["step_time_s"] for line in run.read_steps(0).discarded))
+    assert record.value("redone_s") == pytest.approx(sum(line.step_time_s for line in run.read_steps(0).discarded))
     assert record.value("lost_s") > record.value("redone_s")
     assert record.value("training_time_s") + record.value("lost_s") < record.value("wall_time_s") < took_s
     assert any(note.startswith("started 3 times") for note in record.notes)
-    kept_s = sum(line["step_time_s"] for line in run.read_steps(0).steps)
+    kept_s = sum(line.step_time_s for line in run.read_steps(0).steps)
     assert record.value("training_time_s") == pytest.approx(kept_s, rel=0.05)
     assert record.value("throughput_samples_per_s") == pytest.approx(STEPS * 16 / record.value("training_time_s"))
     assert record.curves["loss"].columns == whole.curves["loss"].columns

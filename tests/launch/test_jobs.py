@@ -18,7 +18,7 @@ from chronograd import job as jobs
 from chronograd.errors import InputError, JobError, RunError
 from chronograd.job import Job
 from chronograd.launch import jobs as launch
-from chronograd.rundir import RunDir
+from chronograd.rundir import Line, RunDir
 from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, list_checkpoints
 from chronograd.train.watchdog import note_path, read_note
 
@@ -53,7 +53,7 @@ def final_bytes(run: RunDir) -> list[bytes]:
 
 def wait_for_step(process: subprocess.Popen[bytes], run_path: Path, step: int) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while not any(line["step"] >= step for line in RunDir(run_path).read_steps().steps):
+    while not any(line.step >= step for line in RunDir(run_path).read_steps().steps):
         assert process.poll() is None, f"it ended, with exit status {process.returncode}"
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.05)
@@ -96,7 +96,7 @@ def test_resume_after_kill_9_is_bit_identical(tmp_path: Path) -> None:
     record = resumed.record()
     assert record.curves["loss"].columns == whole.record().curves["loss"].columns
     log = resumed.read_steps()
-    assert (log.attempts, [line["step"] for line in log.steps]) == (2, list(range(1, 25)))
+    assert (log.attempts, [line.step for line in log.steps]) == (2, list(range(1, 25)))
     assert log.redone == 3
     assert any(f"{log.redone} steps were done again" in note for note in record.notes)
     before = (out / "record.json").read_bytes()
@@ -111,8 +111,8 @@ def test_a_rank_of_two_is_killed_and_the_run_resumes_bit_identically(tmp_path: P
     out = tmp_path / "killed"
     hold.touch()
 
-    def kill_rank_1(line: dict[str, object]) -> None:
-        if line["step"] == 11:
+    def kill_rank_1(line: Line) -> None:
+        if line.step == 11:
             note = read_note(note_path(RunDir(out), 1))
             assert note is not None
             os.kill(note.process, signal.SIGKILL)
@@ -132,8 +132,8 @@ def test_ranks_of_one_machine_listen_at_its_loopback_interface_only(tmp_path: Pa
     hold.touch()
     addresses: list[str] = []
 
-    def look(line: dict[str, object]) -> None:
-        if line["step"] == 2:
+    def look(line: Line) -> None:
+        if line.step == 2:
             for process in psutil.Process().children(recursive=True):
                 listening = [c for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
                 addresses.extend(c.laddr.ip for c in listening)
@@ -159,7 +159,7 @@ def test_the_target_accuracy_ends_a_run(tmp_path: Path) -> None:
     record = launch.train(job, parent=tmp_path, on_line=events.append).record()
     assert record.value("epochs") == 1
     assert record.value("time_to_accuracy_s") == record.value("training_time_s")
-    assert [e["step"] for e in events if e.get("event") == "epoch"] == [8]
+    assert [e.step for e in events if e.event == "epoch"] == [8]
 
 
 def test_the_rank_that_failed_first_is_blamed(tmp_path: Path) -> None:

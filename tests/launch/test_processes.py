@@ -82,7 +82,7 @@ def test_a_signal_to_the_parent_ends_the_ranks(tmp_path: Path, number: signal.Si
 def test_ranks_end_when_the_parent_is_killed(tmp_path: Path) -> None:
     """kill -9 leaves the parent no time to end anybody: the watch of the parent does."""
     pid = tmp_path / "pid"
-    parent = _parent(tmp_path, pid, "from chronograd.train import parent; parent.exit_with_parent(); ")
+    parent = _parent(tmp_path, pid, "from chronograd.train.rank_command import exit_with_parent; exit_with_parent(); ")
     wait_for(lambda: pid.exists() and pid.read_text())
     parent.kill()
     parent.wait()

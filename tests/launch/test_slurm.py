@@ -284,7 +284,7 @@ class TestCluster:
         assert final_bytes(run) == final_bytes(here)
         assert ours.value("test_accuracy") == theirs.value("test_accuracy")
         assert ours.job == theirs.job
-        assert [line["step"] for line in lines if "event" not in line] == list(range(1, 25))
+        assert [line.step for line in lines if not line.event] == list(range(1, 25))
         assert slurm.state(run).state == "COMPLETED"
         used = slurm.usage(run)
         assert len(used) == 2
@@ -301,7 +301,7 @@ class TestCluster:
         begin_at_once(run)
         slurm.wait(run)
         log = run.read_steps()
-        assert (log.attempts, [line["step"] for line in log.steps]) == (2, list(range(1, 25)))
+        assert (log.attempts, [line.step for line in log.steps]) == (2, list(range(1, 25)))
         assert 0 < log.redone < 16
         assert run.record().provenance.attempts == 2
         here = local.train(jobs.changed(job, ["network.options.sleep_s=0"]), out=tmp_path / "here", launcher="local")
@@ -335,7 +335,7 @@ class TestCluster:
             subprocess.run(["scontrol", "update", "nodename=n1", "state=resume"], check=False, capture_output=True)
         for rank in (0, 1):
             log = run.read_steps(rank)
-            assert (log.attempts, [line["step"] for line in log.steps]) == (2, list(range(1, 25)))
+            assert (log.attempts, [line.step for line in log.steps]) == (2, list(range(1, 25)))
         assert run.record().value("redone_steps") >= 3
         assert run.record().value("lost_s") > 3
         here = local.train(jobs.changed(job, ["network.options.sleep_s=0"]), out=tmp_path / "here", launcher="local")

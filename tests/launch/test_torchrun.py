@@ -49,7 +49,7 @@ def test_a_killed_rank_is_started_again_and_the_job_ends_as_if_nothing_had_been(
     again = launch.resume(launch.RunDir.open(tmp_path / "killed"), launcher="local")
     restarted = launch.train(jobs.changed(job, ["cluster.max_restarts=1"]), out=tmp_path / "restarted")
     log = restarted.read_steps(0)
-    assert [line["step"] for line in log.steps] == list(range(1, 13))
+    assert [line.step for line in log.steps] == list(range(1, 13))
     assert log.attempts == 2
     assert log.redone >= 1
     assert any("2 times" in note for note in restarted.record().notes)

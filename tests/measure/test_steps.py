@@ -13,6 +13,7 @@ import torch
 
 from chronograd.measure.result import Method, Timing, achieved_flops, step_quantities
 from chronograd.measure.steps import time_steps
+from chronograd.rundir import Line, Step
 
 METHOD = Method("step clock", "part clock")
 
@@ -62,23 +63,23 @@ class Sleeping:
         self.is_apart = False
 
 
-def timed(step: Sleeping, timing: Timing, agree: Callable[[int], int] = lambda n: n) -> list[dict[str, Any]]:
-    lines: list[dict[str, Any]] = []
-    time_steps(step, timing, lambda **line: lines.append(line), agree)
-    assert [line["event"] for line in lines if "event" in line] == ["ready"]
-    return [line for line in lines if "event" not in line]
+def timed(step: Sleeping, timing: Timing, agree: Callable[[int], int] = lambda n: n) -> list[Step]:
+    lines: list[Line] = []
+    time_steps(step, timing, lines.append, agree)
+    assert [line.event for line in lines if not isinstance(line, Step)] == ["ready"]
+    return [line for line in lines if isinstance(line, Step)]
 
 
 def test_warm_up_is_outside_and_every_step_has_its_parts() -> None:
     step = Sleeping(exchanges=False)
     lines = timed(step, Timing(warmup=2, num_steps=5))
-    assert [line["step"] for line in lines] == [3, 4, 5, 6, 7]
+    assert [line.step for line in lines] == [3, 4, 5, 6, 7]
     assert step.calls.count("update") == 7
     for line in lines:
-        parts = [line[f"{p}_s"] for p in ("input", "transfer", "forward", "backward", "update")]
-        assert line["step_time_s"] == pytest.approx(sum(parts))
-        assert line["forward_s"] >= 2 * 0.002
-        assert line["backward_s"] >= 0.004
+        parts = [getattr(line, f"{p}_s") for p in ("input", "transfer", "forward", "backward", "update")]
+        assert line.step_time_s == pytest.approx(sum(parts))
+        assert line.forward_s >= 2 * 0.002
+        assert line.backward_s >= 0.004
 
 
 def test_seconds_bound_the_number_of_steps_and_ranks_agree() -> None:
@@ -95,7 +96,7 @@ def test_a_timing_without_steps_is_refused(wrong: dict[str, Any]) -> None:
 def test_exposed_communication_is_what_the_exchange_adds() -> None:
     step = Sleeping(exchanges=True)
     lines = timed(step, Timing(warmup=1, num_steps=8))
-    assert [line["mode"] for line in lines] == ["parts", "no_exchange"] * 8
+    assert [line.mode for line in lines] == ["parts", "no_exchange"] * 8
     assert step.calls.count("update") == step.calls.count("drop") == 9
     found = step_quantities({0: lines}, 32, METHOD)
     assert found["communication_exposed_s"].value == pytest.approx(0.010, abs=0.004)
@@ -103,10 +104,10 @@ def test_exposed_communication_is_what_the_exchange_adds() -> None:
     assert found["step_time_s"].n == 8
 
 
-def line(step: int, mode: str = "parts", **parts: float) -> dict[str, Any]:
+def line(step: int, mode: str = "parts", **parts: float) -> Step:
     whole = {"input_s": 0.0, "transfer_s": 0.0, "forward_s": 0.1, "backward_s": 0.2, "update_s": 0.0} | parts
     timed_whole = {} if mode == "no_exchange" else {"step_time_s": sum(whole.values())}
-    return {"step": step, "mode": mode, **timed_whole, **whole}
+    return Step(step=step, mode=mode, **timed_whole, **whole)
 
 
 def test_a_step_lasts_as_long_as_on_its_slowest_rank() -> None:
@@ -133,7 +134,7 @@ def test_the_exposed_communication_is_a_median_floored_at_zero() -> None:
 
 
 def test_what_was_not_measured_has_a_reason() -> None:
-    found = step_quantities({0: [{"step": 1, "mode": "parts", "step_time_s": 0.1, "input_s": 0.01}]}, None, METHOD)
+    found = step_quantities({0: [Step(step=1, mode="parts", step_time_s=0.1, input_s=0.01)]}, None, METHOD)
     assert found["step_time_s"].value == 0.1
     for name in ("forward_s", "throughput_samples_per_s", "communication_overlapped_s", "mfu"):
         assert found[name].value is None

@@ -14,6 +14,7 @@ from chronograd.count.network import trace_network
 from chronograd.predict.prediction import predict_step, setting_of
 from chronograd.predict.timeline import timeline_of_run, timeline_of_step
 from chronograd.rundir import RunDir
+from chronograd.rundir.steps import Memory, Step
 
 Event = dict[str, Any]
 TRACE = trace_network("resnet20")
@@ -94,10 +95,10 @@ def test_a_measured_run_shows_each_ranks_steps(tmp_path: Path) -> None:
     parts = {"input_s": 0.001, "transfer_s": 0.0, "forward_s": 0.004, "backward_s": 0.008, "update_s": 0.002}
     for rank in (0, 1):
         with run.step_writer(rank) as lines:
-            lines.write(step=1, mode="plain", step_time_s=0.01)
-            lines.write(step=2, mode="parts", step_time_s=0.015, **parts)
-            lines.write(step=3, mode="no_exchange", **parts)
-            lines.write(event="memory", step=3, memory_peak_bytes=1, source="x")
+            lines.write(Step(step=1, mode="plain", step_time_s=0.01))
+            lines.write(Step(step=2, mode="parts", step_time_s=0.015, **parts))
+            lines.write(Step(step=3, mode="no_exchange", **parts))
+            lines.write(Memory(step=3, memory_peak_bytes=1, source="x"))
     slices = check_format(timeline_of_run(run))
     for rank in (0, 1):
         steps = [e for e in on_track(slices, 0, rank) if e["cat"] == "step"]

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from chronograd.rundir import RunDir
+from chronograd.rundir import RunDir, Step
+from chronograd.rundir.steps import merged
 from chronograd.train.interruptions import Interruptions, interruptions
 from chronograd.train.result import settled
 
@@ -19,7 +20,8 @@ def line(attempt: int, time: float, step: int, **values: Any) -> dict[str, Any]:
 
 
 def event(attempt: int, time: float, step: int, name: str) -> dict[str, Any]:
-    return {"attempt": attempt, "time": time, "step": step, "event": name}
+    figures = {"epoch": 1, "seconds": 1.0, "epoch_time_s": 1.0} if name == "epoch" else {}
+    return {"attempt": attempt, "time": time, "step": step, "event": name, **figures}
 
 
 def written(tmp_path: Path, *lines: dict[str, Any], rank: int = 0) -> RunDir:
@@ -78,13 +80,13 @@ def test_updates_of_several_learners_are_one_log(tmp_path: Path) -> None:
     """Update 3 was made by learner 1, then again by learner 0."""
     written(tmp_path, line(1, 111, 1), line(2, 131, 3), rank=0)
     run = written(tmp_path, line(1, 112, 2), line(1, 113, 3), line(2, 132, 4), rank=1)
-    log = run.read_updates()
-    assert [(one["step"], one["attempt"]) for one in log.steps] == [(1, 1), (2, 1), (3, 2), (4, 2)]
+    log = merged(run.logs().values())
+    assert [(one.step, one.attempt) for one in log.steps] == [(1, 1), (2, 1), (3, 2), (4, 2)]
     assert interruptions(log) == Interruptions(2, 1, 1.0, 130.0 - 112.0)
 
 
 @pytest.mark.parametrize(("counts", "kept"), [((7,), [5, 6]), ((7, 6), [5, 6, 12]), ((3,), [2]), ((3, 2), [4])])
 def test_the_first_steps_of_every_start_are_left_out(counts: tuple[int, ...], kept: list[int]) -> None:
     attempts = [attempt for attempt, count in enumerate(counts) for _ in range(count)]
-    lines = [{"attempt": attempt, "step": number} for number, attempt in enumerate(attempts)]
-    assert [one["step"] for one in settled(lines)] == kept
+    lines = [Step(attempt=attempt, step=number) for number, attempt in enumerate(attempts)]
+    assert [one.step for one in settled(lines)] == kept

@@ -19,7 +19,8 @@ from chronograd.data import datasets
 from chronograd.errors import JobError
 from chronograd.job import Job
 from chronograd.launch import jobs as launch
-from chronograd.rundir import RunDir
+from chronograd.rundir import RunDir, Step
+from chronograd.rundir.steps import Epoch
 from chronograd.train import loop, noise_scale
 from chronograd.train import step as step_module
 from chronograd.train.checkpoint_folder import list_checkpoints
@@ -62,13 +63,17 @@ def last_weights(run: RunDir) -> dict[str, torch.Tensor]:
     return load_file(list_checkpoints(run.checkpoints)[-1] / "model.safetensors")
 
 
+def measured_in(line: Step) -> list[float | None]:
+    return [getattr(line, name) for name in FIELDS]
+
+
 def check_same(one: RunDir, other: RunDir) -> None:
     """Weights, buffers and losses, bit by bit."""
     a, b = last_weights(one), last_weights(other)
     assert a.keys() == b.keys()
     assert all(torch.equal(a[name], b[name]) for name in a)
     for rank in one.ranks():
-        losses = [[line["loss"] for line in run.read_steps(rank).steps] for run in (one, other)]
+        losses = [[line.loss for line in run.read_steps(rank).steps] for run in (one, other)]
         assert losses[0] == losses[1]
 
 
@@ -90,8 +95,8 @@ def test_one_rank_trains_the_same_bit_by_bit(tmp_path: Path, overrides: tuple[st
     measured = train(make_job(*overrides, "training.noise_scale_every=2"), tmp_path / "measured")
     check_same(plain, measured)
     lines = measured.read_steps().steps
-    assert [line["step"] for line in lines if line.keys() >= FIELDS] == list(range(1, 25, 2))
-    assert not any(FIELDS & line.keys() for line in [*lines[1::2], *plain.read_steps().steps])
+    assert [line.step for line in lines if None not in measured_in(line)] == list(range(1, 25, 2))
+    assert all({*measured_in(line)} == {None} for line in [*lines[1::2], *plain.read_steps().steps])
 
 
 def test_ranks_train_the_same_and_measure_their_own_gradient_and_the_average(tmp_path: Path) -> None:
@@ -114,12 +119,12 @@ def test_ranks_train_the_same_and_measure_their_own_gradient_and_the_average(tmp
         if name in ("input", "transfer"):
             call()
     for rank, samples in enumerate((slice(0, 8), slice(8, 17))):
-        lines = [line for line in measured.read_steps(rank).steps if "grad_sq_big" in line]
-        assert [line["step"] for line in lines] == list(range(1, 23, 2))
-        assert (lines[0]["batch_small"], lines[0]["batch_big"]) == (8 + rank, 17)
+        lines = [line for line in measured.read_steps(rank).steps if line.grad_sq_big is not None]
+        assert [line.step for line in lines] == list(range(1, 23, 2))
+        assert (lines[0].batch_small, lines[0].batch_big) == (8 + rank, 17)
         for field, over in (("grad_sq_small", samples), ("grad_sq_big", slice(0, 17))):
             expected = gradient(step, over)
-            assert lines[0][field] == pytest.approx(float(expected @ expected), rel=1e-4)
+            assert getattr(lines[0], field) == pytest.approx(float(expected @ expected), rel=1e-4)
 
 
 def test_generators_and_buffers_are_as_before() -> None:
@@ -203,10 +208,10 @@ def test_the_training_clock_leaves_measuring_out(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(module, "time", clock)
     run = train(make_job("training.noise_scale_every=8"), tmp_path / "run")
     log = run.read_steps()
-    assert [line["noise_scale_s"] for line in log.steps if "noise_scale_s" in line] == [2.0, 2.0, 2.0]
-    assert {line["step_time_s"] for line in log.steps} == {0.0}
-    assert {line["backward_s"] for line in log.steps} == {0.0}
-    assert [e["epoch_time_s"] for e in log.events if e["event"] == "epoch"] == [0.0, 0.0]
+    assert [line.noise_scale_s for line in log.steps if line.noise_scale_s is not None] == [2.0, 2.0, 2.0]
+    assert {line.step_time_s for line in log.steps} == {0.0}
+    assert {line.backward_s for line in log.steps} == {0.0}
+    assert [epoch.epoch_time_s for epoch in log.of(Epoch)] == [0.0, 0.0]
 
 
 # -- the record ------------------------------------------------------------------------------------------

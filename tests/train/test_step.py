@@ -15,7 +15,7 @@ from torch.nn import functional
 from chronograd import job as jobs
 from chronograd.data import datasets
 from chronograd.errors import FileFormatError
-from chronograd.train.evaluation import evaluate
+from chronograd.train.loop import evaluate
 from chronograd.train.rank_context import RankContext
 from chronograd.train.step import AUXILIARY_WEIGHT, TrainingStep
 

@@ -19,7 +19,7 @@ from chronograd.job import Data
 from chronograd.rundir import RunDir
 from chronograd.train import checkpoint
 from chronograd.train.checkpoint_folder import Progress
-from chronograd.train.evaluation import evaluate
+from chronograd.train.loop import evaluate
 from chronograd.train.methods.teacher import network_of, probabilities, select
 from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep

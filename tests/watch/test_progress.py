@@ -11,6 +11,7 @@ from rich.console import Console
 
 from chronograd import job as jobs
 from chronograd.rundir import RunDir
+from chronograd.rundir.steps import Epoch, Error, Step
 from chronograd.watch.progress import LiveRun
 from chronograd.watch.terminal import Screen, drawing, line_of
 
@@ -40,13 +41,13 @@ def run(tmp_path):
 def write(lines, steps, wait_s=None, step_time_s=0.1, loss=1.0, **more):
     for step in steps:
         parts = {} if wait_s is None else {"exchange_wait_s": wait_s, "input_s": 0.01}
-        lines.write(step=step, epoch=1, seconds=step * step_time_s, step_time_s=step_time_s, loss=loss, samples=16,
-                    **parts, **more)  # fmt: skip
+        lines.write(Step(step=step, epoch=1, seconds=step * step_time_s, step_time_s=step_time_s, loss=loss, samples=16,
+                    **parts, **more))  # fmt: skip
 
 
 def end_epoch(lines, step, accuracy):
-    lines.write(event="epoch", step=step, epoch=step // 8, seconds=1.0, train_loss=1.0, test_loss=1.0,
-                test_accuracy=accuracy)  # fmt: skip
+    lines.write(Epoch(step=step, epoch=step // 8, seconds=1.0, epoch_time_s=1.0, train_loss=1.0, test_loss=1.0,
+                test_accuracy=accuracy))  # fmt: skip
 
 
 def test_two_ranks_of_which_one_is_slow(run):
@@ -111,11 +112,11 @@ def test_epochs_accuracy_and_evaluation(run):
         live.poll()
         assert live.figures().phase == "evaluating"
         end_epoch(lines, 8, 0.5)
-        assert [end["epoch"] for end in live.poll()] == [1]
+        assert [end.epoch for end in live.poll()] == [1]
         assert live.figures().phase == "training"
         write(lines, range(9, 17))
         end_epoch(lines, 16, 0.4)
-        assert [end["epoch"] for end in live.poll()] == [2]
+        assert [end.epoch for end in live.poll()] == [2]
         figures = live.figures()
         assert (figures.epoch, figures.test_accuracy, figures.best_accuracy) == (2, 0.4, 0.5)
         write(lines, range(17, 41))
@@ -147,7 +148,7 @@ def test_attempts_and_steps_done_again(run):
 def test_a_rank_that_failed_until_it_is_started_again(run):
     with run.step_writer(0) as lines:
         write(lines, range(1, 4))
-        lines.write(event="error", step=0, text="ValueError: boom")
+        lines.write(Error(step=0, text="ValueError: boom"))
     live = LiveRun(run)
     live.poll()
     assert live.figures().phase == "failed"
@@ -215,8 +216,8 @@ def test_learners_of_an_asynchronous_run(run):
 
 def test_a_loop_that_is_measured_has_no_end_that_is_known(run):
     with run.step_writer() as lines:
-        lines.write(step=6, mode="parts", step_time_s=0.5, input_s=0.1)
-        lines.write(step=7, mode="no_exchange", input_s=0.1)
+        lines.write(Step(step=6, mode="parts", step_time_s=0.5, input_s=0.1))
+        lines.write(Step(step=7, mode="no_exchange", input_s=0.1))
     live = LiveRun(run)
     live.poll()
     figures = live.figures()

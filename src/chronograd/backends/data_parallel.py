@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from chronograd.backends.plan import TORCH, RankPlan, prepare_nothing, refuse_noise_scale, torch_is_there, torch_worker
+from chronograd.backends.plan import TORCH, RankPlan, installed, prepare_nothing, refuse_noise_scale, torch_worker
 from chronograd.job import Job
 from chronograd.measure import environment
 from chronograd.train.rank_context import threads_per_rank
@@ -19,7 +19,7 @@ prepare = prepare_nothing
 
 
 def available() -> tuple[bool, str]:
-    is_there, reason = torch_is_there()
+    is_there, reason = installed()
     if is_there and not environment.gpus():
         return False, "torch.nn.DataParallel makes replicas on GPUs only, and this machine has no NVIDIA GPU"
     return is_there, reason

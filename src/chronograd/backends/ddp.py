@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from chronograd.backends.plan import TORCH, RankPlan, prepare_nothing, torch_is_there, torch_worker
+from chronograd.backends.plan import TORCH, RankPlan, installed, prepare_nothing, torch_worker
 from chronograd.job import Job
 from chronograd.train.rank_context import threads_per_rank
 
 NEEDED = TORCH
 prepare = prepare_nothing
-
-
-def available() -> tuple[bool, str]:
-    return torch_is_there()
+available = installed
 
 
 def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
@@ -73,8 +74,7 @@ def torch_worker(run: Path, arguments: Sequence[str]) -> tuple[str, ...]:
     return (sys.executable, "-m", "chronograd.train.worker", str(run.absolute()), *arguments)
 
 
-def torch_is_there() -> tuple[bool, str]:
-    from importlib.util import find_spec
-
-    missing = [name for name in TORCH if find_spec(name) is None]
-    return not missing, f"{' and '.join(missing)} not installed; pip install 'chronograd[torch]'" if missing else ""
+def installed(packages: Sequence[str] = TORCH, extra: str = "torch") -> tuple[bool, str]:
+    """Whether packages are there, and if not, which extra brings them."""
+    missing = " and ".join(name for name in packages if find_spec(name) is None)
+    return not missing, f"{missing} not installed; pip install 'chronograd[{extra}]'" if missing else ""

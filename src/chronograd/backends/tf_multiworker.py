@@ -12,12 +12,9 @@ from chronograd.job import Job
 
 __all__ = ["NEEDED", "available", "plan", "prepare"]
 
+available = is_there
 # What a job's `communication.all_reduce` may be, and whether that needs GPUs.
 ALL_REDUCE = {"auto": False, "ring": False, "nccl": True}
-
-
-def available() -> tuple[bool, str]:
-    return is_there()
 
 
 def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from chronograd.calibrate.workers import read, say
 from chronograd.measure.steps import clock
-from chronograd.train.parent import exit_with_parent
+from chronograd.train.rank_command import exit_with_parent
 
 _MIN_REPEATS, _MAX_REPEATS, _MAX_RESTED, _WARMUP = 8, 200, 30, 3
 

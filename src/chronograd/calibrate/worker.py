@@ -20,7 +20,7 @@ import torch
 from chronograd.calibrate.blocks import Block, blocks
 from chronograd.calibrate.workers import read, say
 from chronograd.measure.steps import clock
-from chronograd.train.parent import exit_with_parent
+from chronograd.train.rank_command import exit_with_parent
 
 GPU_FACTOR = 16
 # Written between repeats: twice the last cache of most processors.

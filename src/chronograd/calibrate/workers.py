@@ -19,7 +19,7 @@ from subprocess import Popen  # by its name, as tests put a quicker one in its p
 from typing import IO, Any, Protocol, Self
 
 from chronograd.errors import RunError, require
-from chronograd.train.parent import PARENT_VARIABLE
+from chronograd.train.rank_command import PARENT_VARIABLE
 
 # Called with the share done, 0 to 1, and what is being done.
 Progress = Callable[[float, str], None]

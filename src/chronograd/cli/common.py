@@ -224,8 +224,7 @@ def has_events(path: str | os.PathLike[str]) -> bool:
 
 def write_events(run: RunDir) -> None:
     """TensorBoard events of a run, or of each seed of repeats, in place of those written before."""
-    from chronograd import listing
-    from chronograd.rundir import RunDir
+    from chronograd.rundir import RunDir, listing
     from chronograd.watch import tensorboard
 
     ones = [RunDir.open(path) for path in listing.seeds_of(run.path)] or [run]

@@ -25,8 +25,8 @@ def command(a: str, b: str, conditions: tuple[str, ...], strict: bool, as_json: 
     chronograd compare runs/a runs/b
     chronograd compare runs/main runs/change --fail-if "step_time > 5%" --fail-if "memory_peak > 10%"
     """
-    from chronograd import listing
     from chronograd.compare import answer
+    from chronograd.rundir import listing
 
     if strict and not conditions:
         raise click.UsageError("--strict is of --fail-if.")

@@ -27,8 +27,7 @@ def command(record: str | None, folder: str, job_text: str | None, kind: str | N
     chronograd records runs/20261121-083000-digits-resnet20-ab12
     chronograd records runs/mine --follow
     """
-    from chronograd import listing
-    from chronograd.rundir import RunDir
+    from chronograd.rundir import RunDir, listing
 
     if record is None and (follow or timeline is not None):
         option = "--follow" if follow else "--timeline FILE"

@@ -22,9 +22,8 @@ def command(runs: tuple[str, ...], out: Path, with_notebook: bool, as_json: bool
 
     TensorBoard events of RUNs that were cut off before all were written are made whole.
     """
-    from chronograd import listing
     from chronograd.report.runs import report
-    from chronograd.rundir import RunDir
+    from chronograd.rundir import RunDir, listing
 
     named = listing.runs(*runs)
     for _, run in named:

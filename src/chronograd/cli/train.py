@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -87,7 +87,7 @@ def _shown(with_events: bool) -> Iterator[OnPoll]:
         if with_events:
             from chronograd.watch.tensorboard import LiveEvents
 
-            followers.append(stack.enter_context(LiveEvents()))
+            followers.append(stack.enter_context(closing(LiveEvents())))
 
         def on_poll(run: RunDir) -> None:
             for follower in followers:

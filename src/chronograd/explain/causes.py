@@ -112,7 +112,7 @@ class Cause:
 def _no_accelerator(run: Evidence, split: Split) -> Result:
     """A GPU was asked for, or is there, and the processor did the work."""
     asked = _asked_for_gpu(run)
-    ran_on = str(run.first.start.get("device", ""))
+    ran_on = run.first.start.device or ""
     used = f"ran on {ran_on or 'an unknown device'}; " + (asked or "no accelerator was asked for, and none is there")
     if not ran_on:
         return Result((used,), None, title="the run did not note its device", verdict="not measured")
@@ -120,7 +120,7 @@ def _no_accelerator(run: Evidence, split: Split) -> Result:
         return Result((used,))
     computing = split.share("computation_s") or 0.0
     evidence = (
-        f"{asked}, and all ranks computed on {run.first.start.get('device_name') or 'the processor'}",
+        f"{asked}, and all ranks computed on {run.first.start.device_name or 'the processor'}",
         f"computation is {percent(computing, 0)} of a step; an accelerator is at least {ACCELERATOR_FACTOR:g} times as fast",
     )
     cost = computing * (1 - 1 / ACCELERATOR_FACTOR)
@@ -134,11 +134,11 @@ def _no_sharding(run: Evidence, split: Split) -> Result | str:
     coverage, work = run.coverage, run.first.work
     if coverage is None:
         return "the loop's loader was not seen: what a rank reads in an epoch is not known"
-    samples = work["steps_per_epoch"] * work["rank_batch"]
-    sampler = f", by a {work['sampler']}" if "sampler" in work else ""
+    samples = (work.steps_per_epoch or 0) * (work.rank_batch or 0)
+    sampler = f", by a {work.sampler}" if work.sampler is not None else ""
     evidence = (
         f"a rank reads {samples:,.0f} samples in an epoch{sampler}; {run.world} ranks together "
-        f"{coverage:.2f} times the {work['dataset_samples']:,} samples there are",
+        f"{coverage:.2f} times the {work.dataset_samples:,} samples there are",
     )
     if coverage < PADDING:
         return Result(evidence)
@@ -154,7 +154,7 @@ def _slow_link(run: Evidence, split: Split) -> Result | str:
         return "waiting for gradients was not timed"
     exposed_K, usual_s, step_s = run.exposed_K, usual_exchange_s(run), run.step_time_s
     cost, halves = _steady(exposed_K - usual_s, step_s)
-    bytes_, rate = run.first.work.get("gradient_bytes"), ""
+    bytes_, rate = run.first.work.gradient_bytes, ""
     if bytes_:
         _, bus = bandwidths("all_reduce", bytes_, max(float(np.median(exposed_K)), 1e-9), run.world)
         rate = f", {si(float(bus), 'B/s')} of gradients if none was hidden"
@@ -198,7 +198,7 @@ def _input_bound(run: Evidence, split: Split) -> Result | str:
         return "input was not told apart from the rest of a step"
     least_K = inputs_RK[np.argmin(np.median(inputs_RK, axis=1))]  # what one rank has more is that rank's
     cost, halves = _steady(least_K, run.step_time_s, quantile=0.5, is_mean=True)
-    workers = run.first.work.get("workers")
+    workers = run.first.work.workers
     loader = "" if workers is None else f"; the loader has {workers} worker{'s' * (workers != 1)}"
     evidence = f"a step waits {seconds(float(np.mean(least_K)))} of {seconds(run.step_time_s)} for its batch{loader}"
     return Result((evidence,), cost, halves, "the input does not keep up")
@@ -206,21 +206,22 @@ def _input_bound(run: Evidence, split: Split) -> Result | str:
 
 def _too_many_threads(run: Evidence, split: Split) -> Result | str:
     """More threads than cores: they take the processor from each other, and wait by spinning."""
-    threads, cores = run.first.start.get("threads"), run.first.start.get("cores") or run.cores
+    threads, cores = run.first.start.threads, run.first.start.cores or run.cores
     if not threads or not cores:
         return "threads and cores were not noted"
     evidence = f"{run.ranks_here} rank{'s' * (run.ranks_here > 1)} of {threads} threads on {cores} cores"
-    if threads * run.ranks_here <= cores or str(run.first.start.get("device", "")).startswith("cuda"):
+    if threads * run.ranks_here <= cores or (run.first.start.device or "").startswith("cuda"):
         return Result((evidence,))
-    tried = [rank.what_if_threads for rank in run.ranks.values() if rank.what_if_threads]
+    tried = [rank.what_if_threads for rank in run.ranks.values() if rank.what_if_threads is not None]
     if not tried:
         is_plain = threads * run.ranks_here >= PLAINLY_TOO_MANY * cores
         title = "threads outnumber cores; what that costs was not measured"
         return Result((evidence,), None, title=title, verdict="found" if is_plain else "not measured")
-    crowded_s, fair_s = (float(np.median([p[name] for p in tried])) for name in ("seconds", "fair_seconds"))
+    crowded_s = float(np.median([p.seconds for p in tried]))
+    fair_s = float(np.median([p.fair_seconds for p in tried]))
     trial = (
         f"forward and backward take {seconds(crowded_s)} with {threads} threads and {seconds(fair_s)} with "
-        f"{tried[0]['fair_threads']}, tried on every rank at the end of the run"
+        f"{tried[0].fair_threads}, tried on every rank at the end of the run"
     )
     computing_s = _computing_s(run, split)
     lost_s = computing_s - min(computing_s, fair_s * computing_s / max(crowded_s, SURELY * computing_s, 1e-9))
@@ -231,12 +232,12 @@ def _busy_host(run: Evidence, split: Split) -> Result | str:
     """Other processes had the processors, on every rank's host, while this run had no more threads than cores."""
     shares = []
     for rank in run.ranks.values():
-        if not {"queued_s", "time"} <= rank.ready.keys() & rank.end.keys():
+        seconds_s, before_s, after_s = rank.end.time - rank.ready.time, rank.ready.queued_s, rank.end.queued_s
+        if before_s is None or after_s is None or not np.isfinite(seconds_s):
             return "waiting for a processor was not noted"
-        seconds_s = max(1e-9, rank.end["time"] - rank.ready["time"])
-        shares.append((rank.end["queued_s"] - rank.ready["queued_s"]) / seconds_s)
+        shares.append((after_s - before_s) / max(1e-9, seconds_s))
     evidence = f"the least of all ranks waited for a processor in {percent(min(shares), 0)} of the time"
-    threads, cores = run.first.start.get("threads") or 1, run.first.start.get("cores") or 1
+    threads, cores = run.first.start.threads or 1, run.first.start.cores or 1
     if threads * run.ranks_here > cores:
         return Result((evidence, "its own threads outnumber the cores"))
     return Result((evidence,), min(shares), title="other processes use the host", least=LEAST_BUSY_COST)
@@ -251,15 +252,16 @@ def _small_batch(run: Evidence, split: Split) -> Result | str:
         return "a larger batch was not tried"
     if CAUSES["busy_host"].judge("busy_host", run, split).is_found:
         return "the host was too busy to try a larger batch"
-    small_s, large_s = (float(np.median([p[name] for p in tried])) for name in ("seconds", "larger_seconds"))
-    times = tried[0]["times"]
+    small_s = float(np.median([p.seconds for p in tried]))
+    large_s = float(np.median([p.larger_seconds for p in tried]))
+    times = tried[0].times
     fixed = max(0.0, small_s - (large_s - small_s) / max(1, times - 1)) / max(small_s, 1e-9)
     update_s = float(np.median(run.first.parts.get("update_s", np.zeros(1))))
     exchange_s = 0.0
     if run.world > 1 and run.knows_waits:
         exchange_s = min(usual_exchange_s(run), float(np.median(run.exposed_K)))
     computing_s = _computing_s(run, split)
-    computing_s = min(computing_s, small_s) if run.first.what_if_threads else computing_s
+    computing_s = min(computing_s, small_s) if run.first.what_if_threads is not None else computing_s
     fixed_s = fixed * computing_s + update_s + exchange_s
     batch = "" if run.rank_batch is None else f" of {run.rank_batch:g} samples"
     exchange = f" and {seconds(exchange_s)} of exchange" if exchange_s else ""
@@ -276,7 +278,7 @@ def _launch_bound(run: Evidence) -> Result:
     """Of a profile: work is so small that launching it is what takes the time."""
     launch_K = np.mean([rank.launch_s for rank in run.ranks.values()], axis=0)
     cost, halves = _steady(launch_K, run.step_time_s, quantile=0.5)
-    is_gpu = str(run.first.start.get("device")).startswith("cuda")
+    is_gpu = (run.first.start.device or "").startswith("cuda")
     idle = "no kernel runs" if is_gpu else "no operator of 20 µs or more runs"
     evidence = f"{idle} in {seconds(float(np.median(launch_K)))} of a step of {seconds(run.step_time_s)}"
     title = "work is launched in pieces too small: the batch of a rank is too small"
@@ -349,7 +351,7 @@ CAUSES: dict[str, Cause] = {
 
 def usual_exchange_s(run: Evidence) -> float:
     """What an exchange of these gradients takes between processes of one machine, within a step."""
-    bytes_ = run.first.work.get("gradient_bytes") or 0
+    bytes_ = run.first.work.gradient_bytes or 0
     link = catalog.link("loopback")
     alone_s = float(ring(bytes_, run.world, link.latency_s, link.bandwidth_bytes_per_s))
     return USUAL_FACTOR * alone_s + USUAL_S
@@ -410,7 +412,7 @@ def _asked_for_gpu(run: Evidence) -> str:
             is_gpu = False
         if is_gpu:
             return f"the job asks for cluster.device={device}"
-    given = run.first.start.get("gpus_given")
+    given = run.first.start.gpus_given
     if given:
         return f"the process was given GPUs ({given})"
     gpus = run.environment.get("gpus")

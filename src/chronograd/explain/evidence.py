@@ -18,14 +18,14 @@ import numpy as np
 from chronograd import job as jobs
 from chronograd.errors import ChronogradError
 from chronograd.record import OWN_PARTS, WARMUP, JobHeader, Record
-from chronograd.rundir import RunDir, StepLog
+from chronograd.rundir import RunDir, Step, StepLog
+from chronograd.rundir.steps import End, Ready, Start, WhatIfBatch, WhatIfThreads, Work
 
 # Ranks of a record are alike, so that two stand for all.
 MOST_COPIES = 2
 # Backward has twice the FLOPs of forward, and is seldom more than a quarter slower than that; longer, it was waiting.
 LONGEST_BACKWARD = 2.5
 Kind = Literal["training", "measurement", "own loop", "profile", "record"]
-Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Rank:
     Attributes:
         step_s: whole steps. `input_s`: until a batch is there. `wait_s`: for other ranks after its own last gradient.
         parts: of OWN_PARTS, those that are known; backward includes the wait.
-        start, ready, work, end, what_if_…: events; empty where there is none.
+        start, ready, work, end, what_if_…: events; where there is none, one that says nothing, or None.
         launch_s: of a profiled step, what went to launching work rather than to work; empty where not profiled.
         warmup_excess_s: what the first steps took longer than later ones, together, such as for a compiler.
     """
@@ -44,12 +44,12 @@ class Rank:
     input_s: np.ndarray
     wait_s: np.ndarray
     parts: dict[str, np.ndarray] = field(default_factory=dict)
-    start: Line = field(default_factory=dict)
-    ready: Line = field(default_factory=dict)
-    work: Line = field(default_factory=dict)
-    end: Line = field(default_factory=dict)
-    what_if_threads: Line = field(default_factory=dict)
-    what_if_batch: Line = field(default_factory=dict)
+    start: Start = field(default_factory=lambda: Start(threads=None))
+    ready: Ready = field(default_factory=Ready)
+    work: Work = field(default_factory=Work)
+    end: End = field(default_factory=End)
+    what_if_threads: WhatIfThreads | None = None
+    what_if_batch: WhatIfBatch | None = None
     warmup_excess_s: float = 0.0
     launch_s: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
@@ -109,9 +109,9 @@ class Evidence:
     def coverage(self) -> float | None:
         """How often all ranks together read each sample in an epoch; None if not known."""
         work = self.first.work
-        if not {"dataset_samples", "rank_batch", "steps_per_epoch"} <= work.keys():
+        if work.dataset_samples is None or work.rank_batch is None or work.steps_per_epoch is None:
             return None
-        return float(self.world * work["steps_per_epoch"] * work["rank_batch"] / max(1, work["dataset_samples"]))
+        return float(self.world * work.steps_per_epoch * work.rank_batch / max(1, work.dataset_samples))
 
     @property
     def step_time_s(self) -> float:
@@ -127,25 +127,25 @@ class Evidence:
     @property
     def ranks_here(self) -> int:
         """Ranks on the host of rank 0."""
-        hosts = [rank.start.get("host") for rank in self.ranks.values()]
+        hosts = [rank.start.host for rank in self.ranks.values()]
         return hosts.count(hosts[0]) if hosts and hosts[0] else self.world
 
     @property
     def rank_batch(self) -> float | None:
-        told = self.first.work.get("rank_batch")
+        told = self.first.work.rank_batch
         return float(told) if told is not None else None if self.batch is None else self.batch / self.world
 
 
 def read(path: Path) -> Evidence:
     """The evidence of a run directory. Raises FileFormatError, RunError; ChronogradError if it has no steps."""
     run = RunDir.open(path)
-    logs = {rank: run.read_steps(rank) for rank in run.ranks()}
+    logs = run.logs()
     ranks = {number: log for number, log in logs.items() if log.steps}
     if not ranks:
         raise ChronogradError(f"{path} has no steps yet", "wait for its first steps, or name another run")
     job, notes = _job(run)
     kind = _kind(next(iter(ranks.values())), job)
-    if "staleness" in next(iter(ranks.values())).steps[0]:
+    if next(iter(ranks.values())).steps[0].staleness is not None:
         raise ChronogradError(
             f"{path} is asynchronous: its learners do not wait for each other",
             "its record has pull, compute and push times: `chronograd records` shows them",
@@ -187,7 +187,8 @@ def of_record(record: Record, name: str) -> Evidence:
 
     environment, ran_on = record.provenance.environment, record.cluster.ran_on
     is_processor = ran_on and ran_on == environment.get("processor")
-    start = {"device": "cpu" if is_processor else "", "threads": record.cluster.threads}
+    threads = record.cluster.threads
+    start = Start(device="cpu" if is_processor else "", threads=None if threads is None else int(threads))
     exposed_s, backward_s = mean("communication_exposed_s"), mean("backward_s")
     parts = {part: mean(part) for part in OWN_PARTS} | {"backward_s": backward_s + np.nan_to_num(exposed_s)}
     rank = Rank(np.array([step_s]), mean("input_s") + np.nan_to_num(mean("transfer_s")), exposed_s, parts, start=start)
@@ -215,9 +216,9 @@ def _job(run: RunDir) -> tuple[JobHeader, list[str]]:
 
 def _kind(log: StepLog, job: JobHeader) -> Kind:
     first = log.steps[0]
-    if "loss" in first:
+    if first.loss is not None:
         return "training"
-    return "measurement" if job.backend and first.get("mode") != "warmup" else "own loop"
+    return "measurement" if job.backend and first.mode != "warmup" else "own loop"
 
 
 def _ranks(logs: Mapping[int, StepLog], kind: Kind) -> dict[int, Rank]:
@@ -230,55 +231,52 @@ def _ranks(logs: Mapping[int, StepLog], kind: Kind) -> dict[int, Rank]:
     return {number: _rank([lines[s] for s in steps], logs[number]) for number, lines in by_rank.items()}
 
 
-def _timed(log: StepLog, kind: Kind) -> dict[int, Line]:
+def _timed(log: StepLog, kind: Kind) -> dict[int, Step]:
     """Lines by step; each has `step_time_s`, and `exchange_wait_s` from its neighbour without exchange where not told."""
-    after = {line["step"]: line for line in log.steps}
+    apart = {line.step - 1: line for line in log.steps if line.mode == "no_exchange"}
     found = {}
-    lines = [line for line in log.steps if line.get("mode") != "warmup"] or log.steps
+    lines = [line for line in log.steps if line.mode != "warmup"] or log.steps
     if kind == "training":
         lines = lines[min(WARMUP, len(lines) // 2) :]
     for line in lines:
-        if line.get("mode") in ("no_exchange", "plain"):
+        if line.mode in ("no_exchange", "plain"):
             continue
-        line = dict(line)
-        apart = after.get(line["step"] + 1, {})
-        if "exchange_wait_s" not in line and apart.get("mode") == "no_exchange":
-            line["exchange_wait_s"] = max(0.0, _work_s(line) - _work_s(apart))
-        line.setdefault("step_time_s", sum(_number(line.get(part), 0.0) for part in OWN_PARTS))
-        if _number(line["step_time_s"]) > 0:
-            found[line["step"]] = line
+        wait_s, step_s = line.exchange_wait_s, line.step_time_s
+        if wait_s is None and line.step in apart:
+            wait_s = max(0.0, _work_s(line) - _work_s(apart[line.step]))
+        if step_s is None:
+            step_s = sum(getattr(line, part) or 0.0 for part in OWN_PARTS)
+        if step_s > 0:
+            found[line.step] = replace(line, exchange_wait_s=wait_s, step_time_s=step_s)
     return found
 
 
-def _rank(lines: Sequence[Line], log: StepLog) -> Rank:
+def _rank(lines: Sequence[Step], log: StepLog) -> Rank:
     def column(name: str) -> np.ndarray:
-        return np.array([_number(line.get(name)) for line in lines])
+        return np.array([getattr(line, name) for line in lines], dtype=float)
 
-    parts = {name: column(name) for name in OWN_PARTS if any(name in line for line in lines)}
+    parts = {name: column(name) for name in OWN_PARTS if any(getattr(line, name) is not None for line in lines)}
     input_s = parts.get("input_s", np.full(len(lines), np.nan)) + parts.get("transfer_s", 0.0)
-    events = {event["event"]: event for event in log.events}
     return Rank(
         column("step_time_s"),
         input_s,
         column("exchange_wait_s"),
         parts,
-        start=events.get("start", {}),
-        ready=events.get("ready", {}),
-        work=events.get("work", {}),
-        end=events.get("end", {}),
-        what_if_threads=events.get("what_if_threads", {}),
-        what_if_batch=events.get("what_if_batch", {}),
+        start=log.last(Start) or Start(threads=None),
+        ready=log.last(Ready) or Ready(),
+        work=log.last(Work) or Work(),
+        end=log.last(End) or End(),
+        what_if_threads=log.last(WhatIfThreads),
+        what_if_batch=log.last(WhatIfBatch),
         warmup_excess_s=_excess_s(log, column("step_time_s")),
     )
 
 
 def _excess_s(log: StepLog, later_s: np.ndarray) -> float:
     """Of the first steps over the median of later ones; zero where the first were not written."""
-    first = [line for line in log.steps[:WARMUP] if line["step"] <= WARMUP]
+    first = [line for line in log.steps[:WARMUP] if line.step <= WARMUP]
     usual_s = float(np.median(later_s))
-    return sum(
-        max(0.0, _number(line.get("step_time_s"), 0.0) - _number(line.get("input_s"), 0.0) - usual_s) for line in first
-    )
+    return sum(max(0.0, (line.step_time_s or 0.0) - (line.input_s or 0.0) - usual_s) for line in first)
 
 
 def _world(job: JobHeader, record: Record | None, ranks: int) -> int:
@@ -299,8 +297,8 @@ def _batch(job: JobHeader, record: Record | None) -> float | None:
 
 def _wall_s(ranks: Mapping[int, Rank]) -> float | None:
     """From the first step of the first rank to the end of the last."""
-    starts = [rank.ready["time"] for rank in ranks.values() if "time" in rank.ready]
-    ends = [rank.end["time"] for rank in ranks.values() if "time" in rank.end]
+    starts = [rank.ready.time for rank in ranks.values() if np.isfinite(rank.ready.time)]
+    ends = [rank.end.time for rank in ranks.values() if np.isfinite(rank.end.time)]
     return max(ends) - min(starts) if starts and ends else None
 
 
@@ -315,9 +313,5 @@ def _with_estimated_waits(ranks: dict[int, Rank]) -> tuple[dict[int, Rank], list
     return estimated, [f"waits are estimated: backward beyond {LONGEST_BACKWARD:g} times forward"]
 
 
-def _work_s(line: Line) -> float:
-    return _number(line.get("forward_s"), 0.0) + _number(line.get("backward_s"), 0.0)
-
-
-def _number(value: Any, default: float = np.nan) -> float:
-    return float(value) if isinstance(value, (int, float)) else default
+def _work_s(line: Step) -> float:
+    return (line.forward_s or 0.0) + (line.backward_s or 0.0)

@@ -14,8 +14,8 @@ from chronograd.explain.causes import CAUSES, Finding
 from chronograd.explain.evidence import Evidence, of_record, read
 from chronograd.explain.split import Split, split
 from chronograd.files import format_of
-from chronograd.listing import runs as runs_of
 from chronograd.record import FORMAT, Record
+from chronograd.rundir.listing import runs as runs_of
 
 
 @dataclass(frozen=True)

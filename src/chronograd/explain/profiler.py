@@ -28,6 +28,7 @@ import numpy as np
 
 from chronograd.errors import ChronogradError, FileFormatError
 from chronograd.explain.evidence import Evidence, Rank
+from chronograd.rundir.steps import Start
 
 LARGEST_BYTES = 4_000_000_000
 # 3,000 years; the clock of a trace is microseconds since 1970, or since the machine was started.
@@ -148,11 +149,11 @@ def _rank(path: Path, trace: dict[str, Any]) -> Rank:
     )  # fmt: skip
 
 
-def _start(trace: dict[str, Any], has_kernels: bool) -> dict[str, Any]:
+def _start(trace: dict[str, Any], has_kernels: bool) -> Start:
     devices = trace.get("deviceProperties")
     names = [d.get("name", "GPU") for d in devices if isinstance(d, dict)] if isinstance(devices, list) else []
     given = f"deviceProperties: {len(names)} × {names[0]}" if names else ""
-    return {"device": "cuda" if has_kernels else "cpu", "gpus_given": given, "device_name": ""}
+    return Start(device="cuda" if has_kernels else "cpu", threads=None, gpus_given=given)
 
 
 def _event(raw: Any) -> _Event | None:

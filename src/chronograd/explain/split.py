@@ -95,12 +95,13 @@ def startup(run: Evidence) -> Quantity:
         return Quantity.missing("s", f"a {run.kind} is a sample of steps, not a whole run")
     found = []
     for rank in run.ranks.values():
-        start, ready = rank.start.get("time"), rank.ready.get("time")
-        if start is None or ready is None:
+        start, ready = rank.start.time, rank.ready.time
+        if not np.isfinite([start, ready]).all():
             return Quantity.missing("s", "the run did not note when it started")
-        before_s, warmup_s = max(0.0, start - rank.start.get("process_time", start)), rank.warmup_excess_s
+        began, busy_s, warmup_s = rank.start.process_time, rank.start.busy_s, rank.warmup_excess_s
+        before_s = 0.0 if began is None else max(0.0, start - began)
         if run.kind == "own loop":
-            before_s -= min(LARGEST_ALLOWANCE_S, rank.start.get("busy_s", LARGEST_ALLOWANCE_S) + READING_S)
+            before_s -= LARGEST_ALLOWANCE_S if busy_s is None else min(LARGEST_ALLOWANCE_S, busy_s + READING_S)
             warmup_s -= WARMUP_S
         found.append(max(0.0, before_s) + max(0.0, ready - start) + max(0.0, warmup_s))
     told = "from the start of the slowest process to its first step, and what its first steps took more than later ones"

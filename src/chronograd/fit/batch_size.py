@@ -20,14 +20,14 @@ import numpy as np
 from scipy.optimize import nnls
 
 from chronograd import job as jobs
-from chronograd import listing
 from chronograd.errors import InputError
 from chronograd.fit.curves import crossing
 from chronograd.fit.learning_curves import Metric
 from chronograd.fit.speed import redrawn
 from chronograd.predict.batch_size import BatchModel
 from chronograd.record import INTERVAL, Quantity
-from chronograd.rundir import RunDir
+from chronograd.rundir import RunDir, listing
+from chronograd.rundir.steps import Work
 
 Array = np.ndarray
 LEAST_BATCHES = 3
@@ -108,13 +108,13 @@ def _read(run: RunDir, job: jobs.Job, metric: Metric, target: float | None) -> B
         # The mean loss of an epoch is that of its middle.
         middles = ends - np.diff(ends, prepend=0.0) / 2
         steps = _reached(middles, values, target, run) if metric == "loss" else _reached(ends, -values, -target, run)
-    samples = [int(e["dataset_samples"]) for e in run.read_steps(0).events if e["event"] == "work"]
+    work = run.read_steps(0).last(Work)
     return BatchRun(
         name=run.path.name,
         batch=batch,
         learning_rate=job.training.learning_rate,
         steps=steps,
-        samples=max(1, samples[-1]) if samples else int(ends[0]) * batch,
+        samples=max(1, work.dataset_samples) if work and work.dataset_samples is not None else int(ends[0]) * batch,
         noise_scale=record["gradient_noise_scale"],
     )
 

@@ -20,8 +20,9 @@ from chronograd import files
 from chronograd.errors import FileFormatError, InputError, NotFoundError
 from chronograd.fit.curves import Array
 from chronograd.fit.schedule import Schedule, schedule_of
-from chronograd.listing import one_run
 from chronograd.rundir import RunDir, is_run_dir
+from chronograd.rundir.listing import one_run
+from chronograd.rundir.steps import Epoch
 
 Metric = Literal["loss", "accuracy"]
 # In the order in which they are looked for, in lower case.
@@ -144,12 +145,12 @@ def _curve(
 def _of_run(run: RunDir, metric: Metric) -> LearningCurve:
     """By epoch; the loss by step where there are too few epochs for a curve."""
     log = run.read_steps(min(run.ranks(), default=0))
-    ends = [event for event in log.events if event["event"] == "epoch"]
+    ends = log.of(Epoch)
     name = "train_loss" if metric == "loss" else "test_accuracy"
-    points = [(end["epoch"], end[name]) for end in ends if end.get(name) is not None]
+    points = [(end.epoch, value) for end in ends if (value := getattr(end, name)) is not None]
     count, unit = len(ends), "epoch"
     if len(points) < 3 and metric == "loss":
-        points = [(line["step"], line["loss"]) for line in log.steps if line.get("loss") is not None]
+        points = [(line.step, line.loss) for line in log.steps if line.loss is not None and np.isfinite(line.loss)]
         count, unit = len(log.steps), "step"
     if not points:
         raise InputError(f"{run.path} has no {metric} yet", "wait for its first epochs, or name another run")

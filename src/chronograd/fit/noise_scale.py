@@ -11,14 +11,15 @@ ours.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from chronograd.predict.batch_size import gradient_moments
 from chronograd.record import INTERVAL, Curve, Quantity
+from chronograd.rundir import Step
 
 Array = np.ndarray
 FIELDS = ("grad_sq_small", "grad_sq_big", "batch_small", "batch_big")
@@ -45,16 +46,16 @@ class NoiseLog:
     population: float | None = None
 
     @classmethod
-    def of_lines(cls, ranks: Iterable[Iterable[Mapping[str, Any]]], population: float | None = None) -> NoiseLog:
+    def of_lines(cls, ranks: Iterable[Iterable[Step]], population: float | None = None) -> NoiseLog:
         """From the steps of each rank; a step that some rank lacks, or whose gradient was not finite, is left out."""
         by_step: dict[int, list[list[float]]] = {}
         num_ranks = 0
         for lines in ranks:
             num_ranks += 1
             for line in lines:
-                values = [line.get(name) for name in FIELDS]
-                if all(isinstance(value, int | float) for value in values):
-                    by_step.setdefault(line["step"], []).append([float(v) for v in values if v is not None])
+                values = [getattr(line, name) for name in FIELDS]
+                if all(value is not None and math.isfinite(value) for value in values):
+                    by_step.setdefault(line.step, []).append([float(v) for v in values])
         whole = {step: np.array(rows) for step, rows in sorted(by_step.items()) if len(rows) == num_ranks}
         columns = [[r[:, 0].mean(), r[:, 1].mean(), 1 / (1 / r[:, 2]).mean(), r[:, 3].mean()] for r in whole.values()]
         small, big, batch_small, batch_big = np.array(columns).reshape(-1, 4).T

@@ -21,10 +21,10 @@ from scipy.optimize import nnls
 
 from chronograd import files
 from chronograd.errors import FileFormatError, InputError
-from chronograd.listing import runs
 from chronograd.predict.speed import NUM_COEFFICIENTS, Array, Mode, SpeedModel, terms, without_servers
 from chronograd.record import INTERVAL, Record
 from chronograd.rundir import RunDir
+from chronograd.rundir.listing import runs
 
 LARGEST = 1e12  # count, or steps per second
 # A residual of a fit with as many coefficients as points is 0, and yet nobody times a step that well.

@@ -13,7 +13,7 @@ from chronograd.backends.plan import RankPlan
 from chronograd.launch.local import LOOPBACK
 from chronograd.launch.processes import Process, run_together, with_restarts
 from chronograd.rundir import RunDir
-from chronograd.train import parent
+from chronograd.train.rank_command import PARENT_VARIABLE, exit_with_parent
 
 
 def launch(plan: RankPlan, run: RunDir, watch: Callable[[], None] = lambda: None) -> None:
@@ -37,8 +37,8 @@ def command(plan: RankPlan) -> tuple[str, ...]:
 
 def main() -> None:
     """horovodrun, which ends with its parent. The ranks end with it: their standard input is closed."""
-    parent.exit_with_parent()
-    os.environ.pop(parent.PARENT_VARIABLE, None)
+    exit_with_parent()
+    os.environ.pop(PARENT_VARIABLE, None)
     from horovod.runner.launch import run_commandline
 
     try:

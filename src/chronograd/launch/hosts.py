@@ -25,7 +25,7 @@ from chronograd.backends.plan import RankPlan
 from chronograd.errors import InputError, NotFoundError, RunError
 from chronograd.launch.processes import Process, run_together, with_restarts
 from chronograd.rundir import RunDir
-from chronograd.train.parent import PARENT_VARIABLE
+from chronograd.train.rank_command import PARENT_VARIABLE
 
 LOGIN_S = 10
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={LOGIN_S}")

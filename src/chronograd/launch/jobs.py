@@ -18,11 +18,11 @@ from chronograd.launch import hosts
 from chronograd.launch.hosts import Host
 from chronograd.launch.processes import KilledError, tail
 from chronograd.measure import environment
-from chronograd.rundir import DEFAULT_PARENT, RunDir, StepFollower
+from chronograd.rundir import DEFAULT_PARENT, Line, RunDir, StepFollower
 from chronograd.train.rank_context import check_machine
 from chronograd.train.watchdog import TIME_OUT
 
-OnLine = Callable[[dict[str, Any]], None]
+OnLine = Callable[[Line], None]
 OnPoll = Callable[[RunDir], None]
 PathLike = str | os.PathLike[str]
 LAUNCHERS = ("local", "torchrun", "horovodrun", "hosts")
@@ -44,7 +44,7 @@ def train(
         initial_weights: a safetensors file to start from, in place of the weights of the seed.
         launcher: `local`, `torchrun` or `horovodrun`, or `hosts:` with hosts as `chronograd.launch.hosts` reads them; by
             default the backend's.
-        on_line: called for each line that rank 0 writes: one per step, one per epoch (`event` is "epoch").
+        on_line: called for each line that rank 0 writes: one per step, one per epoch, and other events.
     Raises: InputError before anything is written, RunError if a rank fails.
     """
     return resume(create(job, out, parent, initial_weights, launcher), launcher=launcher, on_line=on_line)

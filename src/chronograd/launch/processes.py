@@ -20,7 +20,7 @@ from typing import Any
 
 from chronograd.errors import RunError
 from chronograd.files import read_bytes
-from chronograd.train.parent import PARENT_VARIABLE
+from chronograd.train.rank_command import PARENT_VARIABLE
 
 POLL_S = 0.1
 GRACE_S = 5.0

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from chronograd.errors import JobError
 from chronograd.job import Job, changed
 from chronograd.launch import jobs
-from chronograd.launch.jobs import OnLine, OnPoll, PathLike
+from chronograd.launch.jobs import OnPoll, PathLike
 from chronograd.measure import environment
 from chronograd.record import Curve, Quantity, Record
-from chronograd.rundir import DEFAULT_PARENT, RunDir, is_run_dir
+from chronograd.rundir import RunDir, is_run_dir
 
 SEEDS_KEY = "seeds"
 
@@ -20,10 +20,8 @@ def train_over_seeds(
     seeds: int,
     *,
     out: PathLike | None = None,
-    parent: PathLike = DEFAULT_PARENT,
     initial_weights: PathLike | None = None,
     launcher: str | None = None,
-    on_line: OnLine = lambda line: None,
     on_poll: OnPoll = lambda run: None,
 ) -> RunDir:
     """Train a job once per seed, from its own on. Returns a run directory with the record of all and, in it, one
@@ -34,10 +32,8 @@ def train_over_seeds(
     if seeds < 2:
         raise JobError(f"{seeds} seeds have no spread", "ask for two or more, or leave the option out")
     jobs.check(job, launcher)
-    whole = RunDir.create(job, environment.environment() | {SEEDS_KEY: seeds}, out, parent)
-    return resume_over_seeds(
-        whole, initial_weights=initial_weights, launcher=launcher, on_line=on_line, on_poll=on_poll
-    )
+    whole = RunDir.create(job, environment.environment() | {SEEDS_KEY: seeds}, out)
+    return resume_over_seeds(whole, initial_weights=initial_weights, launcher=launcher, on_poll=on_poll)
 
 
 def seeds_of(run: RunDir) -> int | None:
@@ -51,7 +47,6 @@ def resume_over_seeds(
     *,
     initial_weights: PathLike | None = None,
     launcher: str | None = None,
-    on_line: OnLine = lambda line: None,
     on_poll: OnPoll = lambda run: None,
 ) -> RunDir:
     """Go on with repeats: finished seeds are kept, the others trained or resumed. Raises as `jobs.resume`."""
@@ -67,7 +62,7 @@ def resume_over_seeds(
             if is_run_dir(path)
             else jobs.create(one, path, initial_weights=initial_weights, launcher=launcher)
         )
-        records.append(jobs.resume(run, one, launcher=launcher, on_line=on_line, on_poll=on_poll).record())
+        records.append(jobs.resume(run, one, launcher=launcher, on_poll=on_poll).record())
     whole.save_record(record_of_all(records))
     return whole
 

@@ -14,6 +14,7 @@ from functools import partial
 import torch
 
 from chronograd.measure import environment
+from chronograd.rundir.steps import Line, WhatIfBatch, WhatIfThreads
 
 # Forward and backward of the last batch, its samples repeated so many times.
 Work = Callable[[int], None]
@@ -24,12 +25,11 @@ LONGEST_S = 0.5
 
 
 def write_ablations(
-    work: Work, device: torch.device, ranks_here: int, write: Callable[..., None], step: int = 0
+    work: Work, device: torch.device, ranks_here: int, write: Callable[[Line], None], step: int = 0
 ) -> None:
-    """Run what applies, and write an event `what_if_threads` or `what_if_batch` for each. What fails is not written.
+    """Run what applies, and write WhatIfThreads or WhatIfBatch for each. What fails is not written.
 
-    `what_if_threads` has `threads, seconds, fair_threads, fair_seconds`; `what_if_batch` has `times, seconds, larger_seconds`,
-    with no more threads than cores. Leaves the number of threads as it was.
+    The larger batch has no more threads than cores. Leaves the number of threads as it was.
     """
     threads = torch.get_num_threads()
     fair = max(1, environment.cores() // ranks_here)
@@ -41,16 +41,13 @@ def write_ablations(
             torch.set_num_threads(fair)
             (fair_s,) = _in_turn(once_s, lambda: _seconds_of(work, 1, device))
             means = [statistics.fmean(seconds) for seconds in (crowded_s, fair_s)]
-            write(event="what_if_threads", step=step, threads=threads, seconds=means[0],
-                  fair_threads=fair, fair_seconds=means[1])  # fmt: skip
+            write(WhatIfThreads(threads=threads, seconds=means[0], fair_threads=fair, fair_seconds=means[1]))
             once_s = means[1]
         if once_s < LONGEST_S:
             sizes = (partial(_seconds_of, work, times, device) for times in (1, TIMES_LARGER))
             small_s, large_s = _in_turn((1 + TIMES_LARGER) * once_s / 2, *sizes)
             # The least of each: others may use the machine.
-            write(
-                event="what_if_batch", step=step, times=TIMES_LARGER, seconds=min(small_s), larger_seconds=min(large_s)
-            )
+            write(WhatIfBatch(times=TIMES_LARGER, seconds=min(small_s), larger_seconds=min(large_s)))
     except (RuntimeError, ValueError, TypeError, IndexError):
         return  # such as no memory for a larger batch, or a network that takes one size only
     finally:

@@ -23,6 +23,7 @@ from torch.utils.data import dataloader
 
 from chronograd.measure.ablations import write_ablations
 from chronograd.measure.steps import GradientClock
+from chronograd.rundir.steps import Line, Work
 
 _COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast", "reduce", "barrier")  # fmt: skip
 # A copy of a larger network is not made to try things on.
@@ -108,17 +109,17 @@ class LoopInstrumentation:
             for name, call in self._originals.items():
                 setattr(dist, name, self._timed(call))
 
-    def look(self) -> dict[str, Any]:
-        """After the first step: what the loop works with, for an event of the steps file."""
+    def look(self) -> Work:
+        """After the first step: what the loop works with."""
         self._objects = discover()
         network = self._objects.network
         if network is None:
-            return self._objects.loader
+            return Work(**self._objects.loader)
         params, gradient_bytes = parameter_bytes(network)
         self._handles.append(network.register_forward_pre_hook(self._keep_inputs))
         if self._objects.is_wrapped and self._device.type == "cpu":
             self._gradients = GradientClock(network.parameters())
-        return {**self._objects.loader, "params": params, "gradient_bytes": gradient_bytes}
+        return Work(**self._objects.loader, params=params, gradient_bytes=gradient_bytes)
 
     def begin_step(self) -> None:
         self._in_calls_s = 0.0
@@ -141,7 +142,7 @@ class LoopInstrumentation:
         for name, call in self._originals.items():
             setattr(dist, name, call)
 
-    def write_ablations(self, write: Callable[..., None]) -> None:
+    def write_ablations(self, write: Callable[[Line], None]) -> None:
         """Time a copy of the network on its last input. Nothing where it was not found or is large."""
         network = self._objects.network
         if network is None or not self._inputs or parameter_bytes(network)[1] > LARGEST_COPY_BYTES:

@@ -10,10 +10,9 @@ import os
 import platform
 import time
 from pathlib import Path
-from typing import Any
 
 from chronograd.measure import environment
-from chronograd.stepline import wall_clock_s
+from chronograd.rundir.steps import End, Ready, Start, wall_clock_s
 
 # Schedulers and containers that gave a process GPUs name them here.
 _GPU_VARIABLES = (
@@ -27,8 +26,8 @@ _GPU_VARIABLES = (
 _has_started = False
 
 
-def at_start() -> dict[str, Any]:
-    """`time`: now, seconds since 1970. `process_time`: when this process began. `cores`, `host`, `gpus_given`.
+def start(device: str, device_name: str, threads: int) -> Start:
+    """Where this process is, from now on. `process_time`: when it began, in seconds since 1970.
 
     `busy_s`: seconds that the process has computed, and that its first thread has waited for a processor, until now. A
     second run in one process has no start-up but its own: it began now and has not computed.
@@ -37,25 +36,28 @@ def at_start() -> dict[str, Any]:
     global _has_started
     now, is_first = wall_clock_s(), not _has_started
     _has_started = True
-    return {
-        "time": now,
-        "process_time": _process_start() if is_first else now,
-        "busy_s": time.process_time() + _queued_s() if is_first else 0.0,
-        "cores": environment.cores(),
-        "host": _host(),
-        "gpus_given": gpus_given(),
-    }
+    return Start(
+        time=now,
+        device=device,
+        device_name=device_name,
+        threads=threads,
+        process_time=_process_start() if is_first else now,
+        busy_s=time.process_time() + _queued_s() if is_first else 0.0,
+        cores=environment.cores(),
+        host=_host(),
+        gpus_given=gpus_given(),
+    )
 
 
-def at_first_step() -> dict[str, float]:
-    """`time`, and `queued_s`: seconds that this thread was ready to run and another process or thread had the processor."""
-    return {"time": wall_clock_s(), "queued_s": _queued_s()}
+def ready(step: int = 0) -> Ready:
+    """The first step after `step` begins now."""
+    return Ready(time=wall_clock_s(), step=step, queued_s=_queued_s())
 
 
-def at_end() -> dict[str, float]:
-    """As at the first step, and seconds of processor time, `user_s` and `system_s`."""
+def end(step: int) -> End:
+    """All steps up to `step` are done; seconds of processor time."""
     times = os.times()
-    return {**at_first_step(), "user_s": times.user, "system_s": times.system}
+    return End(time=wall_clock_s(), step=step, queued_s=_queued_s(), user_s=times.user, system_s=times.system)
 
 
 def gpus_given() -> str:

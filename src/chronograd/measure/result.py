@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from chronograd.record import INTERVAL, OWN_PARTS, STEP_PARTS, WARMUP, Quantity
-from chronograd.rundir import RunDir
+from chronograd.rundir import Step, StepLog
+from chronograd.rundir.steps import EpochTiming, Memory
 
-Line = dict[str, Any]
 NOT_MEASURED = {
     "communication_overlapped_s": "hidden behind backward; only the exposed part is timed, the rest needs a profiler",
     "mfu": "needs the FLOPs of a step and the peak of the device",
@@ -39,14 +38,14 @@ class Method:
     parts: str
 
 
-def lines_of_ranks(run: RunDir) -> dict[int, list[Line]]:
+def lines_of_ranks(logs: Mapping[int, StepLog]) -> dict[int, list[Step]]:
     """The steps that each rank's last attempt did, those only that every rank has."""
-    by_rank = {rank: run.read_steps(rank).last_attempt() for rank in run.ranks()}
-    common = set.intersection(*({line["step"] for line in lines} for lines in by_rank.values())) if by_rank else set()
-    return {rank: [line for line in lines if line["step"] in common] for rank, lines in by_rank.items()}
+    by_rank = {rank: log.last_attempt() for rank, log in logs.items()}
+    common = set.intersection(*({line.step for line in lines} for lines in by_rank.values())) if by_rank else set()
+    return {rank: [line for line in lines if line.step in common] for rank, lines in by_rank.items()}
 
 
-def step_quantities(ranks: Mapping[int, Sequence[Line]], batch: int | None, method: Method) -> dict[str, Quantity]:
+def step_quantities(ranks: Mapping[int, Sequence[Step]], batch: int | None, method: Method) -> dict[str, Quantity]:
     """Step time, its parts and the throughput.
 
     A step lasts as long as it does on its slowest rank; the parts are those of that rank in that step.
@@ -57,7 +56,8 @@ def step_quantities(ranks: Mapping[int, Sequence[Line]], batch: int | None, meth
     """
     num_ranks = len(ranks)
     suffix = f"; slowest of {num_ranks} ranks in each step" if num_ranks > 1 else ""
-    step_times = [max(line["step_time_s"] for line in lines) for lines in _in_step(ranks) if "step_time_s" in lines[0]]
+    timed = [own for own in _in_step(ranks).values() if next(iter(own.values())).step_time_s is not None]
+    step_times = [max(line.needed("step_time_s") for line in own.values()) for own in timed]
     found = {"step_time_s": Quantity.of_samples(step_times, "s", method.step_time + suffix)}
     found |= _part_quantities(ranks, method.parts + suffix)
     found["throughput_samples_per_s"] = _throughput(found["step_time_s"], batch)
@@ -66,26 +66,22 @@ def step_quantities(ranks: Mapping[int, Sequence[Line]], batch: int | None, meth
     return found
 
 
-def memory_quantity(run: RunDir) -> Quantity:
-    """The highest peak of the ranks, from the `memory` events in their files."""
-    peaks = []
-    source = ""
-    for rank in run.ranks():
-        events = [e for e in run.read_steps(rank).events if e["event"] == "memory"]
-        if events:
-            peaks.append(float(events[-1]["memory_peak_bytes"]))
-            source = str(events[-1]["source"])
+def memory_quantity(logs: Mapping[int, StepLog]) -> Quantity:
+    """The highest peak of the ranks."""
+    peaks = [last for log in logs.values() if (last := log.last(Memory)) is not None]
     if not peaks:
         return Quantity.missing("B", "no rank reported its memory")
-    return Quantity(value=max(peaks), unit="B", n=len(peaks), source=source)
+    return Quantity(
+        value=max(last.memory_peak_bytes for last in peaks), unit="B", n=len(peaks), source=peaks[-1].source
+    )
 
 
-def epoch_quantities(run: RunDir) -> dict[str, Quantity]:
+def epoch_quantities(logs: Mapping[int, StepLog]) -> dict[str, Quantity]:
     """The epoch that was timed after one of warm-up, with and without loading data; empty if none was.
 
     An epoch lasts as long as on its slowest rank.
     """
-    timed = [e for rank in run.ranks() for e in run.read_steps(rank).events if e["event"] == "epoch_timing"]
+    timed = [timing for log in logs.values() for timing in log.of(EpochTiming)]
     if not timed:
         return {}
     told = {
@@ -94,7 +90,7 @@ def epoch_quantities(run: RunDir) -> dict[str, Quantity]:
     }
     return {
         name: Quantity(
-            value=max(e[name] for e in timed), unit="s", n=1, source=f"{text}; {timed[0]['num_steps']} steps"
+            value=max(getattr(e, name) for e in timed), unit="s", n=1, source=f"{text}; {timed[0].num_steps} steps"
         )
         for name, text in told.items()
     }
@@ -126,23 +122,25 @@ def _over_time(amount: float, time: Quantity, unit: str, source: str) -> Quantit
     )
 
 
-def _part_quantities(ranks: Mapping[int, Sequence[Line]], source: str) -> dict[str, Quantity]:
-    alone = [_slowest(lines) for lines in _in_step(ranks, "parts")]
-    if not any(name in line for line in alone for name in OWN_PARTS):
+def _part_quantities(ranks: Mapping[int, Sequence[Step]], source: str) -> dict[str, Quantity]:
+    in_step = [_slowest(own) for own in _in_step(ranks, "parts").values()]
+    alone = [line for _, line in in_step]
+    if not any(getattr(line, name) is not None for line in alone for name in OWN_PARTS):
         reason = "no part of a step was marked" if alone else "no step was timed in parts"
         return {name: Quantity.missing("s", reason) for name in STEP_PARTS}
-    apart = {(rank, line["step"]): line for rank, lines in ranks.items() for line in lines}
-    pairs = [(line, apart.get((line["rank"], line["step"] + 1))) for line in alone]
-    paired = [(line, other) for line, other in pairs if other is not None and other.get("mode") == "no_exchange"]
+    after = {(rank, line.step): line for rank, lines in ranks.items() for line in lines if line.mode == "no_exchange"}
+    paired = [(line, after[rank, line.step + 1]) for rank, line in in_step if (rank, line.step + 1) in after]
     found: dict[str, Quantity] = {}
     for name in OWN_PARTS:
         without = name in ("forward_s", "backward_s") and bool(paired)
-        samples = [other[name] for _, other in paired] if without else [line[name] for line in alone if name in line]
-        told = source + ("; in steps that exchange nothing" if without else "")
-        found[name] = (
-            Quantity.of_samples(samples, "s", told) if samples else Quantity.missing("s", "this part was not marked")
+        samples = (
+            [other.needed(name) for _, other in paired]
+            if without
+            else [value for line in alone if (value := getattr(line, name)) is not None]
         )
-    if not paired and len(ranks) > 1 and all("exchange_wait_s" in line for line in alone):
+        told = source + ("; in steps that exchange nothing" if without else "")
+        found[name] = Quantity.of_samples(samples, "s", told) if samples else _unmarked()
+    if not paired and len(ranks) > 1 and all(line.exchange_wait_s is not None for line in alone):
         found |= _waits(ranks, alone, source)
     elif paired:
         found["communication_exposed_s"] = _exposed([_compute_s(a) - _compute_s(b) for a, b in paired])
@@ -153,18 +151,20 @@ def _part_quantities(ranks: Mapping[int, Sequence[Line]], source: str) -> dict[s
     return found
 
 
-def _waits(ranks: Mapping[int, Sequence[Line]], alone: Sequence[Line], source: str) -> dict[str, Quantity]:
+def _waits(ranks: Mapping[int, Sequence[Step]], alone: Sequence[Step], source: str) -> dict[str, Quantity]:
     """Where each rank's own wait is known: the slowest link's share, and the mean wait for the slowest rank."""
-    in_step = [[line["exchange_wait_s"] for line in lines] for lines in _in_step(ranks, "parts")]
+    in_step = [[line.needed("exchange_wait_s") for line in own.values()] for own in _in_step(ranks, "parts").values()]
+    waits = [line.needed("exchange_wait_s") for line in alone]
     told = "wait after a rank's own last gradient"
     found = {
-        "communication_exposed_s": Quantity.of_samples([line["exchange_wait_s"] for line in alone], "s", told),
+        "communication_exposed_s": Quantity.of_samples(waits, "s", told),
         "straggler_wait_s": Quantity.of_samples(
-            [sum(waits) / len(waits) - min(waits) for waits in in_step], "s", f"{told}, mean over ranks less the least"
+            [sum(own) / len(own) - min(own) for own in in_step], "s", f"{told}, mean over ranks less the least"
         ),
     }
-    if all("backward_s" in line for line in alone):
-        own = [max(0.0, line["backward_s"] - line["exchange_wait_s"]) for line in alone]
+    backward = [line.backward_s for line in alone]
+    if None not in backward:
+        own = [max(0.0, (whole or 0.0) - wait) for whole, wait in zip(backward, waits, strict=True)]
         found["backward_s"] = Quantity.of_samples(own, "s", f"{source}; less the {told}")
     return found
 
@@ -179,19 +179,24 @@ def _exposed(differences: Sequence[float]) -> Quantity:
     return Quantity(value=middle, unit="s", low=low, high=high, n=len(differences), source=source)
 
 
-def _compute_s(line: Line) -> float:
-    return float(line["forward_s"] + line["backward_s"])
+def _unmarked() -> Quantity:
+    return Quantity.missing("s", "this part was not marked")
 
 
-def _slowest(lines: Sequence[Line]) -> Line:
-    return max(lines, key=lambda line: sum(line.get(name) or 0.0 for name in OWN_PARTS))
+def _compute_s(line: Step) -> float:
+    return line.needed("forward_s") + line.needed("backward_s")
 
 
-def _in_step(ranks: Mapping[int, Sequence[Line]], mode: str | None = None) -> list[list[Line]]:
-    """For each step, the lines of all ranks, each with its `rank`."""
-    steps: dict[int, list[Line]] = {}
+def _slowest(ranks: Mapping[int, Step]) -> tuple[int, Step]:
+    """The rank whose parts of one step take longest, and its line."""
+    return max(ranks.items(), key=lambda one: sum(getattr(one[1], name) or 0.0 for name in OWN_PARTS))
+
+
+def _in_step(ranks: Mapping[int, Sequence[Step]], mode: str | None = None) -> dict[int, dict[int, Step]]:
+    """By step and rank, in order of steps."""
+    steps: dict[int, dict[int, Step]] = {}
     for rank, lines in ranks.items():
         for line in lines:
-            if mode is None or line.get("mode") == mode:
-                steps.setdefault(line["step"], []).append(type(line)({"rank": rank, **line}))
-    return [steps[s] for s in sorted(steps)]
+            if mode is None or line.mode == mode:
+                steps.setdefault(line.step, {})[rank] = line
+    return dict(sorted(steps.items()))

@@ -22,6 +22,8 @@ import torch
 
 from chronograd.measure import process
 from chronograd.measure.result import Timing
+from chronograd.rundir.steps import EpochTiming, Line
+from chronograd.rundir.steps import Step as StepLine
 
 
 class Step(Protocol):
@@ -47,7 +49,7 @@ PARTS = ("input", "transfer", "forward", "backward", "update")
 
 
 def time_steps(
-    step: Step, timing: Timing, write: Callable[..., None], agree: Callable[[int], int] = lambda number: number
+    step: Step, timing: Timing, write: Callable[[Line], None], agree: Callable[[int], int] = lambda number: number
 ) -> None:
     """Run and time steps; one call of `write` per timed step.
 
@@ -63,30 +65,30 @@ def time_steps(
         _run(step, index, now)
         _run_without_exchange(step, index, now)
     step_s = (now() - start) / timing.warmup
-    write(event="ready", step=timing.warmup, **process.at_first_step())
+    write(process.ready(timing.warmup))
     count = agree(max(1, min(timing.num_steps, math.floor(timing.seconds / step_s))))
     index = timing.warmup
     is_cuda = step.device.type == "cuda"
     if is_cuda:
         for step_time_s in _plain_step_times_s(step, index, count):
-            write(step=index + 1, mode="plain", step_time_s=step_time_s)
+            write(StepLine(step=index + 1, mode="plain", step_time_s=step_time_s))
             index += 1
     for _ in range(count):
         parts = _run(step, index, now)
-        whole = {} if is_cuda else {"step_time_s": sum(parts[f"{name}_s"] for name in PARTS)}
-        write(step=index + 1, mode="parts", **whole, **parts)
+        whole_s = None if is_cuda else sum(parts[f"{name}_s"] for name in PARTS)
+        write(StepLine(step=index + 1, mode="parts", step_time_s=whole_s, **parts))
         index += 1
         apart = _run_without_exchange(step, index, now)
         if apart is not None:
-            write(step=index + 1, mode="no_exchange", **apart)
+            write(StepLine(step=index + 1, mode="no_exchange", **apart))
             index += 1
 
 
-def time_epochs(step: Step, num_steps: int, write: Callable[..., None]) -> None:
+def time_epochs(step: Step, num_steps: int, write: Callable[[Line], None]) -> None:
     """Time an epoch as practitioners do: the first warms up, the second is timed; a third does without loading data.
 
     In the third the batch that is there is used again and again: its parts are forward, backward and update alone.
-    Writes one line with `event` "epoch_timing", `epoch_time_s` and `epoch_compute_time_s`.
+    Writes one line, EpochTiming.
     """
     now = clock(step.device)
 
@@ -101,13 +103,7 @@ def time_epochs(step: Step, num_steps: int, write: Callable[..., None]) -> None:
     epoch(0)
     whole_s = epoch(num_steps)
     compute_s = epoch(2 * num_steps, ("input", "transfer"))
-    write(
-        event="epoch_timing",
-        step=2 * num_steps,
-        num_steps=num_steps,
-        epoch_time_s=whole_s,
-        epoch_compute_time_s=compute_s,
-    )
+    write(EpochTiming(step=2 * num_steps, num_steps=num_steps, epoch_time_s=whole_s, epoch_compute_time_s=compute_s))
 
 
 class GradientClock:
@@ -151,7 +147,7 @@ class GradientClock:
         torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
-def _run(step: Step, index: int, now: Callable[[], float], update: bool = True) -> dict[str, float]:
+def _run(step: Step, index: int, now: Callable[[], float], update: bool = True) -> dict[str, Any]:
     """One instrumented step: seconds by part. What is between two parts belongs to the later one."""
     times = {f"{name}_s": 0.0 for name in PARTS}
     last = now()
@@ -163,7 +159,7 @@ def _run(step: Step, index: int, now: Callable[[], float], update: bool = True) 
     return times if step.waited_s is None else {**times, "exchange_wait_s": step.waited_s}
 
 
-def _run_without_exchange(step: Step, index: int, now: Callable[[], float]) -> dict[str, float] | None:
+def _run_without_exchange(step: Step, index: int, now: Callable[[], float]) -> dict[str, Any] | None:
     apart = step.no_sync()
     if apart is None:
         return None

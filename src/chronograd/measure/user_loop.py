@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
 
@@ -42,7 +42,8 @@ from chronograd.measure.instrumentation import LoopInstrumentation
 from chronograd.measure.memory import PeakMemory
 from chronograd.measure.steps import clock
 from chronograd.record import OWN_PARTS, WARMUP, Cluster, Provenance, Record
-from chronograd.rundir import RunDir
+from chronograd.rundir import RunDir, Step
+from chronograd.rundir.steps import Memory, Start
 
 PathLike = str | os.PathLike[str]
 WAIT_FOR_RANK_0_S = 60.0
@@ -102,15 +103,7 @@ class LoopRecorder:
         self._lines = self.run.step_writer(self._rank)
         is_cuda = self._device.type == "cuda"
         name = torch.cuda.get_device_name(self._device) if is_cuda else environment.processor_name()
-        threads = torch.get_num_threads()
-        self._lines.write(
-            event="start",
-            step=0,
-            device=str(self._device),
-            device_name=name,
-            threads=threads,
-            **process.at_start(),
-        )
+        self._lines.write(process.start(str(self._device), name, torch.get_num_threads()))
         self._memory = PeakMemory(self._device)
         self._loop = LoopInstrumentation(self._device)
         self._since = self._now()
@@ -120,8 +113,8 @@ class LoopRecorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         peak, source = self._memory.peak_bytes(), self._memory.source
-        self._lines.write(event="memory", step=self._num_steps, memory_peak_bytes=peak, source=source)
-        self._lines.write(event="end", step=self._num_steps, **process.at_end())
+        self._lines.write(Memory(step=self._num_steps, memory_peak_bytes=peak, source=source))
+        self._lines.write(process.end(self._num_steps))
         self._loop.leave()
         if self._has_ablations and error is None:
             self._loop.write_ablations(self._lines.write)
@@ -135,7 +128,7 @@ class LoopRecorder:
         if self._parts is not None:
             raise InputError("rec.step() within rec.step()", "end one step before the next begins")
         if self._num_steps == 0:
-            self._lines.write(event="ready", step=0, **process.at_first_step())
+            self._lines.write(process.ready())
         start = time.perf_counter()
         input_s = self._input_s + start - self._since
         self._parts = {}
@@ -143,7 +136,7 @@ class LoopRecorder:
         try:
             yield
             end = self._now()
-            parts = {PARTS[name]: sum(read() for read in reads) for name, reads in self._parts.items()}
+            parts: dict[str, Any] = {PARTS[name]: sum(read() for read in reads) for name, reads in self._parts.items()}
             parts["input_s"] = parts.get("input_s", 0.0) + input_s
             waited_s = self._loop.waited_s()
             if waited_s is not None:
@@ -153,9 +146,9 @@ class LoopRecorder:
             self._input_s, self._since = 0.0, time.perf_counter()
         self._num_steps += 1
         mode = "warmup" if self._num_steps <= self._warmup else "parts"
-        self._lines.write(step=self._num_steps, mode=mode, step_time_s=input_s + end - start, **parts)
+        self._lines.write(Step(step=self._num_steps, mode=mode, step_time_s=input_s + end - start, **parts))
         if self._num_steps == 1:
-            self._lines.write(event="work", step=0, **self._loop.look())
+            self._lines.write(self._loop.look())
         self._since = time.perf_counter()
 
     @contextmanager
@@ -219,33 +212,36 @@ class LoopRecorder:
 
     def _record(self, raised: str) -> Record:
         """From the steps that all ranks have written so far; ranks that are behind make it shorter."""
-        environment_then = self.run.environment()
+        environment_then, logs = self.run.environment(), self.run.logs()
+        started = logs[0].last(Start)
         made = Record(
             kind="measured",
             title=self._title or f"own loop, {self.run.path.name}",
             job=jobs.resolved(self._job) if self._job is not None else {},
-            cluster=Cluster(device="local", count=self._world_size, ran_on=self._ran_on()),
+            cluster=Cluster(
+                device="local",
+                count=self._world_size,
+                ran_on="" if started is None else started.device_name,
+            ),
             backend=self._job.backend if self._job is not None else "",
             versions=environment_then.get("versions", {}),
             provenance=Provenance(environment=environment_then, run=self.run.path.name, method=_METHOD),
         )
-        ranks = result.lines_of_ranks(self.run)
-        timed = {rank: [line for line in lines if line["mode"] != "warmup"] for rank, lines in ranks.items()}
+        timed = {
+            rank: [line for line in lines if line.mode != "warmup"]
+            for rank, lines in result.lines_of_ranks(logs).items()
+        }
         on_device = "CUDA events within the step" if self._device.type == "cuda" else "host clock"
         method = result.Method("from the end of one step to the end of the next, host clock", on_device)
         for name, quantity in result.step_quantities(timed, self._batch, method).items():
             made.put(name, quantity)
         made.put("achieved_flops_per_s", result.achieved_flops(made["step_time_s"], self._flops))
-        made.put("memory_peak_bytes", result.memory_quantity(self.run))
+        made.put("memory_peak_bytes", result.memory_quantity(logs))
         if self._num_steps <= self._warmup:
             made.notes.append(f"only {self._num_steps} steps were done, and the first {self._warmup} are warm-up")
         if raised:
             made.notes.append(f"the loop raised {raised}")
         return made
-
-    def _ran_on(self) -> str:
-        starts = [e for e in self.run.read_steps(0).events if e["event"] == "start"]
-        return str(starts[-1]["device_name"])
 
 
 def _is_new_run(path: Path) -> bool:

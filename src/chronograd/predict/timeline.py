@@ -77,12 +77,12 @@ def timeline_of_run(run: RunDir) -> dict[str, Any]:
         events += _named(rank, f"rank {rank} (measured)", TRACKS[:1])
         now = 0.0
         log = run.read_steps(rank)
-        is_timed = any("mode" in line for line in log.steps)  # measured, each attempt from its beginning
+        is_timed = any(line.mode is not None for line in log.steps)  # measured, each attempt from its beginning
         for line in log.last_attempt() if is_timed else log.steps:
-            found = {name: line[name] for name in STEP_PARTS if isinstance(line.get(name), int | float)}
-            length = max(sum(found.values()), line.get("step_time_s") or 0.0)
-            title = f"step {line['step']}" + (" without exchange" if line.get("mode") == "no_exchange" else "")
-            events += _slice(COMPUTE, title, now, length, "step", {"attempt": line["attempt"]}, rank)
+            found = {name: value for name in STEP_PARTS if (value := getattr(line, name)) is not None}
+            length = max(sum(found.values()), line.step_time_s or 0.0)
+            title = f"step {line.step}" + (" without exchange" if line.mode == "no_exchange" else "")
+            events += _slice(COMPUTE, title, now, length, "step", {"attempt": line.attempt}, rank)
             start = now
             for name, seconds in found.items():
                 events += _slice(COMPUTE, STEP_PARTS[name], start, seconds, "part", process=rank)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from chronograd import listing
 from chronograd.answer import FORMAT, Answer, Highlight, Section, join
 from chronograd.compare.agreement import accuracy_of_prediction_section
 from chronograd.compare.ranks import communication_section, throughput_section
@@ -20,6 +19,7 @@ from chronograd.predict.layers import roofline_section
 from chronograd.predict.work import operators_section
 from chronograd.quantities import FIRST
 from chronograd.record import JobHeader, Record
+from chronograd.rundir import listing
 from chronograd.units import quantity
 from chronograd.words import device, interval, listed, named, quantity_name
 

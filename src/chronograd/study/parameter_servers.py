@@ -13,6 +13,7 @@ import numpy as np
 from chronograd.predict.staleness import NS, Duration, Learner, Updates, of_pushes, simulate
 from chronograd.record import WARMUP
 from chronograd.rundir import RunDir
+from chronograd.rundir.steps import Start, merged
 from chronograd.study.results import Row
 from chronograd.study.rows import grouped
 
@@ -44,8 +45,8 @@ def _pause(run: Path, learner: int, share: float, is_over: threading.Event) -> N
     while not pids:
         if is_over.wait(0.05):
             return
-        events = RunDir(run).read_steps(learner).events
-        pids = [e["pid"] for e in events if e["event"] == "start" and e.get("time", 0.0) >= since]
+        starts = RunDir(run).read_steps(learner).of(Start)
+        pids = [start.pid for start in starts if start.pid is not None and start.time >= since]
     with contextlib.suppress(psutil.Error):  # it has ended
         process = psutil.Process(pids[-1])
         try:
@@ -63,11 +64,12 @@ def lines_of(run: RunDir) -> list[Row]:
     `idle_s`: time from update to update of a learner, less pull, compute and push of the later.
     """
     kept = ("step", "learner", "staleness", "time_s", *PARTS)
-    found, before = [], dict[int, float]()
-    for line in run.read_updates().steps:
+    found, before = [], dict[float, float]()
+    for step in merged(run.logs().values()).steps:
+        line = {key: step.needed(key) for key in kept}
         if line["learner"] in before:
             idle = line["time_s"] - before[line["learner"]] - sum(line[part] for part in PARTS)
-            found.append({key: line[key] for key in kept} | {"idle_s": idle})
+            found.append({**line, "idle_s": idle})
         before[line["learner"]] = line["time_s"]
     return [line for line in found if line["step"] > WARMUP * run.job().cluster.count]
 

@@ -18,7 +18,7 @@ from chronograd.job import Job, changed
 from chronograd.launch import jobs
 from chronograd.measure import environment
 from chronograd.record import Record
-from chronograd.rundir import RunDir, is_run_dir
+from chronograd.rundir import Line, RunDir, is_run_dir
 from chronograd.study.results import Results, Row, Settings
 
 Say = Callable[[str], None]
@@ -74,7 +74,7 @@ class StudyRunner:
                 self.say(f"{name:<40} {shown:>9}  {time.monotonic() - start:6.1f} s")
         return run
 
-    def _watch(self, line: dict[str, Any]) -> None:
+    def _watch(self, line: Line) -> None:
         """Called with every step of a run: an error here ends its processes."""
         if self._is_stopped.is_set():
             raise RunError("stopped", "the same command goes on from here")

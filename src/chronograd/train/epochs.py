@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 
 from chronograd.job import Training
-from chronograd.rundir import StepWriter
+from chronograd.rundir.steps import Epoch, StepWriter
 from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.watchdog import WATCHDOG
 
@@ -47,14 +47,15 @@ def train_epochs(
         if lines is None:
             continue
         lines.write(
-            event="epoch",
-            step=progress.step,
-            epoch=progress.epoch,
-            seconds=progress.training_time_s,
-            epoch_time_s=epoch_time_s,
-            train_loss=train_loss,
-            test_loss=test_loss,
-            test_accuracy=test_accuracy,
+            Epoch(
+                step=progress.step,
+                epoch=progress.epoch,
+                seconds=progress.training_time_s,
+                epoch_time_s=epoch_time_s,
+                train_loss=train_loss,
+                test_loss=test_loss,
+                test_accuracy=test_accuracy,
+            )
         )
         if progress.stopped or progress.epoch % training.checkpoint_every == 0:
             WATCHDOG.at("checkpoint", progress.step)

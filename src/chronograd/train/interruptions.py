@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from chronograd.record import Quantity
-from chronograd.rundir import StepLog, time_of
+from chronograd.rundir import Step, StepLog
+from chronograd.rundir.steps import Epoch
 
 
 @dataclass(frozen=True)
@@ -50,34 +50,29 @@ class Interruptions:
 
 
 def interruptions(log: StepLog) -> Interruptions:
-    """Of one rank, or of all where each step is done by one of them (chronograd.rundir.RunDir.read_updates)."""
-    redone_s = sum(map(_step_time_s, log.discarded))
+    """Of one rank, or of all where each step is done by one of them (chronograd.rundir.steps.merged)."""
+    redone_s = sum(line.step_time_s or 0.0 for line in log.discarded)
     return Interruptions(log.attempts, log.redone, redone_s, _lost_s(log))
 
 
 def _lost_s(log: StepLog) -> float:
-    lines = sorted([*log.steps, *log.discarded], key=lambda line: (line["attempt"], line["step"]))
+    lines = sorted([*log.steps, *log.discarded], key=lambda line: (line.attempt, line.step))
     if not lines:
         return log.starts.get(log.attempts, math.nan) - log.starts.get(min(log.starts, default=0), math.nan)
-    lost_s = log.starts[lines[0]["attempt"]] - log.starts[min(log.starts)]
-    saved = {event["step"]: time_of(event) for event in log.events if event["event"] == "epoch"}
-    done = {lines[0]["step"] - 1: _begin(lines[0])}
+    lost_s = log.starts[lines[0].attempt] - log.starts[min(log.starts)]
+    saved = {epoch.step: epoch.time for epoch in log.of(Epoch)}
+    done = {lines[0].step - 1: _begin(lines[0])}
     for before, after in itertools.pairwise(lines):
-        done[before["step"]] = time_of(before)
-        if after["attempt"] > before["attempt"]:
-            kept, again = after["step"] - 1, _begin(after)
+        done[before.step] = before.time
+        if after.attempt > before.attempt:
+            kept, again = after.step - 1, _begin(after)
             ends = [at[kept] for at in (done, saved) if kept in at and not at[kept] > again]
             lost_s += again - max(ends, default=math.nan)
     last = lines[-1]
-    if log.attempts > last["attempt"]:  # all steps were done and saved; the record alone was missing
-        lost_s += log.ended - max(time_of(last), saved.get(last["step"], time_of(last)))
+    if log.attempts > last.attempt:  # all steps were done and saved; the record alone was missing
+        lost_s += log.ended - max(last.time, saved.get(last.step, last.time))
     return lost_s
 
 
-def _begin(line: dict[str, Any]) -> float:
-    return time_of(line) - _step_time_s(line)
-
-
-def _step_time_s(line: dict[str, Any]) -> float:
-    seconds = line.get("step_time_s")
-    return float(seconds) if isinstance(seconds, int | float) else 0.0
+def _begin(line: Step) -> float:
+    return line.time - (line.step_time_s or 0.0)

@@ -9,19 +9,22 @@ from __future__ import annotations
 import contextlib
 import random
 import time
+from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from chronograd.data.datasets import Dataset
 from chronograd.errors import FileFormatError
 from chronograd.measure import process
-from chronograd.rundir import RunDir, StepWriter
+from chronograd.rundir import RunDir, Step, StepWriter
+from chronograd.rundir.steps import Features, Note, Weights
 from chronograd.train import checkpoint, checkpoint_folder, order
 from chronograd.train.checkpoint_folder import Progress
-from chronograd.train.communicator import rank0_number
+from chronograd.train.communicator import rank0_number, share_buffers
 from chronograd.train.epochs import train_epochs
-from chronograd.train.evaluation import evaluate
+from chronograd.train.inputs import CHUNK, in_chunks
 from chronograd.train.noise_scale import GradientNoise
 from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
@@ -35,14 +38,14 @@ def train(step: TrainingStep, dataset: Dataset, place: RankContext, run: RunDir,
     """Train to the job's epochs or target accuracy, from the newest sound checkpoint if there is one."""
     progress = _resume(step, place, run, lines)
     if step.loaded and place.is_rank_zero and progress.step == 0:
-        lines.write(event="weights", step=0, text=step.loaded)
+        lines.write(Weights(text=step.loaded))
     if step.has_features and place.is_rank_zero:
-        lines.write(event="features", step=progress.step, seconds=step.setup_s)
+        lines.write(Features(step=progress.step, seconds=step.setup_s))
     if progress.step == 0:
         progress.training_time_s = step.setup_s
     if step.training.noise_scale_every:
         step.noise = GradientNoise(step)
-    lines.write(event="ready", step=progress.step, **process.at_first_step())
+    lines.write(process.ready(progress.step))
     train_epochs(
         progress,
         step.training,
@@ -65,7 +68,7 @@ def _resume(step: TrainingStep, place: RankContext, run: RunDir, lines: StepWrit
     chosen = run.checkpoints / f"step-{number:08d}"
     progress, differences = checkpoint.restore(chosen, step)
     for note in (*notes, *differences):
-        lines.write(event="note", step=number, text=note)
+        lines.write(Note(step=number, text=note))
     if progress.step != number or progress.step != progress.epoch * step.steps_per_epoch:
         raise FileFormatError(f"checkpoint {chosen} is not of this job: it is at step {progress.step}")
     return progress
@@ -88,6 +91,33 @@ def _epoch(step: TrainingStep, place: RankContext, lines: StepWriter, progress: 
     return place.exchange.sum(weighted).item() / samples, epoch_time_s
 
 
+@torch.no_grad()
+def evaluate(step: TrainingStep, dataset: Dataset, place: RankContext) -> tuple[float, float]:
+    """Mean cross-entropy (without label smoothing) and accuracy, equal on every rank.
+
+    Rank 0's running means are used by all. Chunks go to the ranks in turn. Where the job keeps a running mean of the
+    weights, that is evaluated.
+    """
+    share_buffers(step.network if step.averaged is None else step.averaged, place)
+    network = step.evaluated.eval()
+    loss_sum, num_correct = 0.0, 0
+    labels_N = dataset.test_labels_N
+    samples = np.arange(len(labels_N))
+    mine = samples[samples // CHUNK % place.world_size == place.rank]
+    try:
+        for chunk, seen in in_chunks(step.test_input, mine, place.device):
+            targets_N = labels_N[torch.from_numpy(chunk)].to(place.device)
+            with step.arithmetic():
+                logits_NK = network(seen).float()
+            loss_sum += functional.cross_entropy(logits_NK, targets_N, reduction="sum").item()
+            num_correct += int((logits_NK.argmax(dim=1) == targets_N).sum())
+    finally:
+        step.train_mode()
+    sums = torch.tensor([loss_sum, num_correct], dtype=torch.float64, device=place.device)
+    loss_sum, correct = place.exchange.sum(sums).tolist()
+    return loss_sum / len(labels_N), correct / len(labels_N)
+
+
 def seed_everything(seed: int) -> None:
     """Seed torch, NumPy's and Python's own generators, whichever a network may use."""
     torch.manual_seed(seed)
@@ -105,10 +135,10 @@ class _LossLog:
         self.loss_sum = 0.0
         self._lines, self._progress = lines, progress
         self._is_cuda = place.device.type == "cuda"
-        self._pending: list[tuple[int, torch.Tensor, int, float, dict[str, float]]] = []
+        self._pending: list[tuple[int, torch.Tensor, int, float, dict[str, Any]]] = []
         self._last_s = self._written_s = 0.0
 
-    def add(self, step: int, loss: torch.Tensor, samples: int, seconds: float, parts: dict[str, float]) -> None:
+    def add(self, step: int, loss: torch.Tensor, samples: int, seconds: float, parts: dict[str, Any]) -> None:
         self._pending.append((step, loss, samples, seconds, parts))
         if not self._is_cuda or seconds - self._written_s > WRITE_EVERY_S:
             self.flush()
@@ -121,13 +151,15 @@ class _LossLog:
         for (step, _, samples, seconds, parts), loss in zip(self._pending, losses, strict=True):
             self.loss_sum += loss * samples
             self._lines.write(
-                step=step,
-                epoch=self._progress.epoch + 1,
-                seconds=self._progress.training_time_s + seconds,
-                step_time_s=seconds - self._last_s,
-                loss=loss,
-                samples=samples,
-                **parts,
+                Step(
+                    step=step,
+                    epoch=self._progress.epoch + 1,
+                    seconds=self._progress.training_time_s + seconds,
+                    step_time_s=seconds - self._last_s,
+                    loss=loss,
+                    samples=samples,
+                    **parts,
+                )
             )
             self._last_s = self._written_s = seconds
         self._pending.clear()

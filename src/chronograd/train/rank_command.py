@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +13,9 @@ from chronograd.errors import ChronogradError, JobError
 from chronograd.job import Job
 from chronograd.measure.result import Timing
 from chronograd.rundir import RunDir
-from chronograd.train import parent
+
+# Set by a launcher that holds the other end of the rank's standard input open for as long as it lives.
+PARENT_VARIABLE = "CHRONOGRAD_PARENT_PIPE"
 
 
 @dataclass(frozen=True)
@@ -31,10 +35,10 @@ def run_rank(
 ) -> int:
     """Run one rank. Returns its exit status; errors of the user's input are one message, no traceback.
 
-    `at_end` is called should the process that started this one be gone; see chronograd.train.parent.
+    `at_end` is called should the process that started this one be gone; see `exit_with_parent`.
     """
     arguments = _parser().parse_args(argv)
-    parent.exit_with_parent(at_end)
+    exit_with_parent(at_end)
     try:
         run = RunDir.open(arguments.run)
         job = run.job()
@@ -51,6 +55,22 @@ def run_rank(
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def exit_with_parent(at_end: Callable[[], None] = lambda: None) -> None:
+    """End with the process that started this one, if it asked for that, even if it was killed: nobody would watch.
+
+    `at_end` is called before this process ends for want of its parent.
+    """
+
+    def end_with_parent() -> None:
+        while os.read(0, 4096):
+            pass
+        at_end()
+        os._exit(1)
+
+    if os.environ.get(PARENT_VARIABLE):
+        threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _parser() -> argparse.ArgumentParser:

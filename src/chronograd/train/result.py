@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from chronograd import job as jobs
 from chronograd.data.datasets import DatasetCard
@@ -14,8 +13,10 @@ from chronograd.fit.noise_scale import NoiseLog
 from chronograd.job import Job
 from chronograd.measure import result
 from chronograd.record import WARMUP, Cluster, Curve, Provenance, Quantity, Record
-from chronograd.rundir import RunDir, StepLog
+from chronograd.rundir import RunDir, Step, StepLog
+from chronograd.rundir.steps import Epoch, Features, Note, Start, Weights, Work
 from chronograd.train.interruptions import Interruptions, interruptions
+from chronograd.train.rank_command import Measuring
 from chronograd.units import seconds
 
 CLOCK = "training clock: input to update of every step; evaluation and checkpoints apart"
@@ -25,20 +26,28 @@ WITHOUT_WARMUP = f"without the first {WARMUP} steps of each start"
 NOT_ASKED = Quantity.missing("sample", "training.noise_scale_every is 0")
 
 
-def training_record(run: RunDir, job: Job, card: DatasetCard, stopped: str, updates: StepLog | None = None) -> Record:
+def training_record(
+    run: RunDir,
+    job: Job,
+    card: DatasetCard,
+    stopped: str,
+    logs: Mapping[int, StepLog] | None = None,
+    updates: StepLog | None = None,
+) -> Record:
     """Quantities and curves of a run whose ranks have written their steps.
 
     Args:
-        updates: the log of all ranks together, where each step is done by one of them.
+        logs: of every rank, where they were read already.
+        updates: of all together, where each step is done by one of them.
     """
-    logs = {rank: run.read_steps(rank) for rank in run.ranks()}
-    first = run.read_steps(0)
-    if not any(e["event"] == "epoch" for e in first.events):
+    logs = logs or run.logs()
+    first = logs.get(0, StepLog())
+    epochs = first.of(Epoch)
+    if not epochs:
         raise RunError(f"{run.path} is damaged: rank 0 wrote no end of an epoch", "resume it, or train it again")
     # A rank that was killed a moment before another has a step less to do again, or has not begun its file.
     interrupted = interruptions(updates or max(logs.values(), key=lambda log: (log.redone, log.attempts)))
-    epochs = [e for e in first.events if e["event"] == "epoch"]
-    record = header(run, job, f"training of {job.network.name} on {job.data.name}")
+    record = header(run, job, first, f"training of {job.network.name} on {job.data.name}")
     record.notes = _notes(first, interrupted, stopped)
     record.provenance.method = CLOCK
     record.provenance.stopped = stopped
@@ -50,7 +59,7 @@ def training_record(run: RunDir, job: Job, card: DatasetCard, stopped: str, upda
     record.put("gradient_noise_scale", noise.quantity() if job.training.noise_scale_every else NOT_ASKED)
     if record["gradient_noise_scale"].n:
         record.curves["gradient_noise_scale"] = noise.curve()
-    record.put("memory_peak_bytes", result.memory_quantity(run))
+    record.put("memory_peak_bytes", result.memory_quantity(logs))
     record.put("wall_time_s", _wall_time(first))
     if interrupted.starts > 1:
         for name, quantity in interrupted.quantities().items():
@@ -58,11 +67,23 @@ def training_record(run: RunDir, job: Job, card: DatasetCard, stopped: str, upda
     return record
 
 
-def header(run: RunDir, job: Job, title: str) -> Record:
+def measured_record(run: RunDir, job: Job, ranks: str, method: result.Method, asked: Measuring) -> Record:
+    """Quantities of a run whose ranks have timed steps. `ranks`: how many of what, in words."""
+    logs = run.logs()
+    record = header(run, job, logs[0], f"steps of {job.network.name} on {job.data.name}, {ranks}")
+    steps = result.step_quantities(result.lines_of_ranks(logs), job.training.images_per_step, method)
+    for name, quantity in {**steps, **result.epoch_quantities(logs)}.items():
+        record.put(name, quantity)
+    record.put("memory_peak_bytes", result.memory_quantity(logs))
+    record.put("achieved_flops_per_s", result.achieved_flops(record["step_time_s"], asked.flops_per_step))
+    record.provenance.method = f"{asked.timing.warmup} steps of warm-up outside the clock; {method.step_time}"
+    return record
+
+
+def header(run: RunDir, job: Job, first: StepLog, title: str) -> Record:
     """A measured record without quantities: the job, and what it ran on as rank 0 and the environment tell."""
     environment = run.environment()
-    starts = [e for e in run.read_steps(0).events if e["event"] == "start"]
-    place: dict[str, Any] = starts[-1] if starts else {}
+    start = first.last(Start)
     return Record(
         kind="measured",
         title=title,
@@ -70,8 +91,8 @@ def header(run: RunDir, job: Job, title: str) -> Record:
         cluster=Cluster(
             device=job.cluster.device,
             count=job.cluster.count,
-            ran_on=place.get("device_name", ""),
-            threads=place.get("threads"),
+            ran_on="" if start is None else start.device_name or "",
+            threads=None if start is None else start.threads,
         ),
         backend=job.backend,
         versions=environment.get("versions", {}),
@@ -79,32 +100,33 @@ def header(run: RunDir, job: Job, title: str) -> Record:
     )
 
 
-def _quantities(epochs: list[result.Line], first: StepLog, job: Job, card: DatasetCard) -> dict[str, Quantity]:
+def _quantities(epochs: list[Epoch], first: StepLog, job: Job, card: DatasetCard) -> dict[str, Quantity]:
     last = epochs[-1]
-    total_s = float(last["seconds"])
-    images = last["step"] * job.training.images_per_step
-    step_times = [line["step_time_s"] for line in settled(first.steps)]
-    accuracy_source = f"all {card.test_size:,} test images after epoch {last['epoch']}"
+    images = last.step * job.training.images_per_step
+    step_times = [line.needed("step_time_s") for line in settled(first.steps)]
+    accuracy_source = f"all {card.test_size:,} test images after epoch {last.epoch}"
     return {
-        "epoch_time_s": Quantity.of_samples([e["epoch_time_s"] for e in epochs], "s", CLOCK),
-        "training_time_s": Quantity(value=total_s, unit="s", source=CLOCK),
-        "test_accuracy": Quantity(value=last["test_accuracy"], unit="1", n=card.test_size, source=accuracy_source),
+        "epoch_time_s": Quantity.of_samples([e.epoch_time_s for e in epochs], "s", CLOCK),
+        "training_time_s": Quantity(value=last.seconds, unit="s", source=CLOCK),
+        "test_accuracy": Quantity(value=last.test_accuracy, unit="1", n=card.test_size, source=accuracy_source),
         "time_to_accuracy_s": _time_to_accuracy(epochs, job.training.target_accuracy),
-        "epochs": Quantity(value=last["epoch"], unit="count", source="epochs trained"),
+        "epochs": Quantity(value=last.epoch, unit="count", source="epochs trained"),
         "step_time_s": Quantity.of_samples(step_times, "s", f"rank 0, host clock, {WITHOUT_WARMUP}"),
         "throughput_samples_per_s": Quantity(
-            value=images / total_s, unit="sample/s", source="all images of the run, copies too, over its training time"
+            value=images / last.seconds,
+            unit="sample/s",
+            source="all images of the run, copies too, over its training time",
         ),
     }
 
 
-def settled(lines: Sequence[result.Line]) -> list[result.Line]:
+def settled(lines: Sequence[Step]) -> list[Step]:
     """Steps without the first of every start; the last one, where there are no others."""
     own: Counter[int] = Counter()
     kept = []
     for line in lines:
-        own[line["attempt"]] += 1
-        if own[line["attempt"]] > WARMUP:
+        own[line.attempt] += 1
+        if own[line.attempt] > WARMUP:
             kept.append(line)
     return kept or list(lines[-1:])
 
@@ -116,25 +138,26 @@ def _wall_time(first: StepLog) -> Quantity:
     return Quantity(value=wall_s, unit="s", source="rank 0, from its first line to its last, evaluation and pauses too")
 
 
-def _noise(logs: dict[int, StepLog], job: Job, first: StepLog) -> NoiseLog:
+def _noise(logs: Mapping[int, StepLog], job: Job, first: StepLog) -> NoiseLog:
     """What steps measured. Images that are drawn anew, or some of them more often than others, have no end."""
-    sizes = [float(e["dataset_samples"]) for e in first.events if e["event"] == "work"]
+    work = first.last(Work)
     is_finite = job.training.augmentation.is_none and job.data.resampling == "natural"
-    return NoiseLog.of_lines((log.steps for log in logs.values()), sizes[-1] if sizes and is_finite else None)
+    population = work.dataset_samples if work is not None and is_finite else None
+    return NoiseLog.of_lines((log.steps for log in logs.values()), population)
 
 
-def _time_to_accuracy(epochs: list[result.Line], target: float | None) -> Quantity:
+def _time_to_accuracy(epochs: list[Epoch], target: float | None) -> Quantity:
     if target is None:
         return Quantity.missing("s", "the job names no training.target_accuracy")
     for epoch in epochs:
-        if (epoch["test_accuracy"] or 0.0) >= target:
+        if (epoch.test_accuracy or 0.0) >= target:
             source = f"training time until the test accuracy was {target:g}, looked at after epochs"
-            return Quantity(value=epoch["seconds"], unit="s", source=source)
-    best = max(e["test_accuracy"] for e in epochs if e["test_accuracy"] is not None)
+            return Quantity(value=epoch.seconds, unit="s", source=source)
+    best = max(e.test_accuracy for e in epochs if e.test_accuracy is not None)
     return Quantity.missing("s", f"test accuracy {target:g} was not reached; the best was {best:.4f}")
 
 
-def _training_curve(epochs: list[result.Line]) -> Curve:
+def _training_curve(epochs: list[Epoch]) -> Curve:
     units = {
         "epoch": "count",
         "step": "count",
@@ -143,30 +166,34 @@ def _training_curve(epochs: list[result.Line]) -> Curve:
         "test_loss": "",
         "test_accuracy": "1",
     }
-    return Curve(columns={name: [e[name] for e in epochs] for name in units}, units=units, source=CLOCK)
+    return Curve(columns={name: [getattr(e, name) for e in epochs] for name in units}, units=units, source=CLOCK)
 
 
-def _loss_curve(logs: dict[int, StepLog], batch: int) -> Curve:
+def _loss_curve(logs: Mapping[int, StepLog], batch: int) -> Curve:
     """Loss of every step: the mean over the global batch, from the shares of all ranks."""
-    sums: dict[int, float | None] = {}
+    sums: dict[int, float] = {}
     for log in logs.values():
         for line in log.steps:
-            before, loss = sums.get(line["step"], 0.0), line["loss"]
-            is_known = before is not None and loss is not None
-            sums[line["step"]] = before + loss * line["samples"] / batch if is_known else None
-    steps = sorted(sums)
+            share = line.needed("loss") * line.needed("samples") / batch
+            sums[line.step] = sums.get(line.step, 0.0) + share
     return Curve(
-        columns={"step": [float(s) for s in steps], "loss": [sums[s] for s in steps]},
+        columns=loss_columns(sums),
         units={"step": "count", "loss": ""},
         source="training loss of each step before its update, mean over the global batch",
     )
 
 
+def loss_columns(losses: Mapping[int, float]) -> dict[str, list[float | None]]:
+    """Losses by step as columns of a curve; None where one is not finite."""
+    steps = sorted(losses)
+    finite = [losses[step] if math.isfinite(losses[step]) else None for step in steps]
+    return {"step": [float(step) for step in steps], "loss": finite}
+
+
 def _notes(first: StepLog, interrupted: Interruptions, stopped: str) -> list[str]:
-    notes = [str(e["text"]) for e in first.events if e["event"] in ("note", "weights")]
-    for event in first.events:
-        if event["event"] == "features":
-            notes.append(f"the frozen trunk ran once over all images, {event['seconds']:.2f} s of the training time")
+    notes = [event.text for event in first.events if isinstance(event, Note | Weights)]
+    for made in first.of(Features):
+        notes.append(f"the frozen trunk ran once over all images, {made.seconds:.2f} s of the training time")
     if interrupted.starts > 1:
         notes.append(interrupted.note)
     if first.set_back_s >= LEAST_SET_BACK_S:

@@ -25,10 +25,9 @@ from chronograd.data.datasets import Dataset
 from chronograd.errors import FileFormatError
 from chronograd.job import Job
 from chronograd.models import registry
-from chronograd.models.weights import load_pretrained
+from chronograd.models.weights import head_of, load_pretrained, without_head
 from chronograd.predict.checkpointing import blocks_to_checkpoint
-from chronograd.train import frozen
-from chronograd.train.inputs import ImageInput, Input
+from chronograd.train.inputs import FeatureInput, ImageInput, Input, in_chunks
 from chronograd.train.optimizer import make_optimizer, set_rate
 from chronograd.train.order import SampleOrder, random_seed, rank_slice
 from chronograd.train.rank_context import RankContext
@@ -96,7 +95,9 @@ class TrainingStep:
         self.noise: StepProbe | None = None
         self._head = ""
         if training.trainable == "head":
-            self._head = frozen.freeze_trunk(self.network)
+            self._head, head = head_of(self.network)
+            self.network.requires_grad_(False)
+            head.requires_grad_(True)
             if training.augmentation.is_none and training.frozen_norm == "stored":
                 self._keep_features()
         self.optimizer = make_optimizer(self.network, training)
@@ -204,7 +205,7 @@ class TrainingStep:
 
     # -- for others ------------------------------------------------------------------------------------
 
-    def run(self, index: int) -> dict[str, float]:
+    def run(self, index: int) -> dict[str, Any]:
         """All parts of step `index`. Returns the host's seconds by part; on CUDA those of input alone, as the host runs ahead.
 
         `exchange_wait_s`, with several ranks, is the part of `backward_s` in which this rank waited for the others. A step that
@@ -297,11 +298,19 @@ class TrainingStep:
     def _keep_features(self) -> None:
         """Run the frozen trunk over all images once; steps then train the head on what it gave."""
         start = time.perf_counter()
-        self.train_input, self.test_input = (
-            frozen.features(self.network, images, self.device, self.arithmetic)
-            for images in (self.train_input, self.test_input)
-        )
+        trunk, _ = without_head(self.network)
+        trunk.eval()
+        self.train_input, self.test_input = (self._features(trunk, own) for own in (self.train_input, self.test_input))
         self.setup_s = time.perf_counter() - start
+
+    @torch.no_grad()
+    def _features(self, trunk: nn.Module, images: Input) -> FeatureInput:
+        """What the head gets of every image, kept on the device as float32: F numbers per image."""
+        rows = []
+        for _, seen in in_chunks(images, np.arange(len(images)), self.device):
+            with self.arithmetic():
+                rows.append(trunk(seen).float())
+        return FeatureInput(torch.cat(rows))
 
     def _loss_of(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
         """Cross-entropy; networks with auxiliary classifiers return them beside their main output."""

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from chronograd.errors import RunError
 from chronograd.rundir import RunDir, StepWriter
-from chronograd.stepline import wall_clock_s
+from chronograd.rundir.steps import Error, wall_clock_s
 
 # Which start of the ranks it is, process, host; sign of life; collectives so far, step, since when, waiting or not, what.
 _HEAD, _BEAT, _NOTE = struct.Struct("<QI32s"), struct.Struct("<Q"), struct.Struct("<Qqd?48s")
@@ -204,7 +204,7 @@ class _Watcher:
         return first, text
 
     def _end(self, rank: int, text: str) -> None:
-        self.lines.write(event="error", step=0, rank=rank, text=text)
+        self.lines.write(Error(rank=rank, text=text))
         print(f"Error: rank {rank} failed with {text}", file=sys.stderr, flush=True)
         os._exit(RunError.exit_status)
 

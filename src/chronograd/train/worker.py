@@ -21,14 +21,15 @@ from chronograd.measure.ablations import write_ablations
 from chronograd.measure.instrumentation import parameter_bytes
 from chronograd.measure.memory import PeakMemory, cpu_tensor_peak_bytes
 from chronograd.measure.steps import time_epochs, time_steps
-from chronograd.record import Quantity, Record
+from chronograd.record import Quantity
 from chronograd.rundir import RunDir, StepWriter
+from chronograd.rundir.steps import Attempt, Memory, Work
 from chronograd.train import order
 from chronograd.train.communicator import communicator_of, rank0_number
 from chronograd.train.loop import seed_everything, train
 from chronograd.train.rank_command import Measuring, run_rank
 from chronograd.train.rank_context import Communicator, RankContext, rank_context_from_environment
-from chronograd.train.result import header, training_record
+from chronograd.train.result import measured_record, training_record
 from chronograd.train.step import TrainingStep
 from chronograd.train.watchdog import WATCHDOG
 
@@ -44,7 +45,7 @@ def main(
     def process_group(work: Callable[..., None], run: RunDir, job: Job, *asked: Measuring) -> None:
         place = rank_context_from_environment(job, communicator_of)
         with run.step_writer(place.rank) as lines:
-            lines.write(event="attempt", step=0)
+            lines.write(Attempt())
             watch = WATCHDOG.watch(run, place.rank, place.world_size, job.cluster.timeout_s, lines)
             with watch, place.exchange.process_group(place):
                 work(run, job, place, lines, *asked)
@@ -59,7 +60,7 @@ def _train(run: RunDir, job: Job, place: RankContext, lines: StepWriter) -> None
     progress = train(step, dataset, place, run, lines)
     WATCHDOG.at("end", progress.step)
     _write_memory(lines, memory, progress.step)
-    lines.write(event="end", step=progress.step, **process.at_end())
+    lines.write(process.end(progress.step))
     _write_what_if(step, place, lines)
     lines.sync()
     place.exchange.wait(place)
@@ -81,38 +82,32 @@ def _measure(run: RunDir, job: Job, place: RankContext, lines: StepWriter, asked
         _write_tensor_memory(lines, step)
     else:
         _write_memory(lines, memory, 0)
-    lines.write(event="end", step=0, **process.at_end())
+    lines.write(process.end(0))
     _write_what_if(step, place, lines)
     lines.sync()
     place.exchange.wait(place)
     if place.is_rank_zero:
-        run.save_record(_measured_record(run, job, place, asked))
+        ranks = "1 rank" if place.world_size == 1 else f"{place.world_size} ranks"
+        run.save_record(measured_record(run, job, ranks, _method(place.device.type == "cuda"), asked))
 
 
 def _start(run: RunDir, job: Job, place: RankContext, dataset: datasets.Dataset, lines: StepWriter) -> TrainingStep:
     """The step of this rank, and a line that says where it runs."""
     is_cuda = place.device.type == "cuda"
     name = torch.cuda.get_device_name(place.device) if is_cuda else environment.processor_name()
-    lines.write(
-        event="start",
-        step=0,
-        device=str(place.device),
-        device_name=name,
-        threads=torch.get_num_threads(),
-        **process.at_start(),
-    )
+    lines.write(process.start(str(place.device), name, torch.get_num_threads()))
     weights = run.initial_weights if run.initial_weights.exists() else None
     step = TrainingStep(job, dataset, place, weights)
     seed_everything(order.random_seed(job.training.seed, 0, place.rank))
     params, gradient_bytes = parameter_bytes(step.network)
     lines.write(
-        event="work",
-        step=0,
-        params=params,
-        gradient_bytes=gradient_bytes,
-        dataset_samples=len(dataset.train_labels),
-        rank_batch=job.training.batch / place.world_size,
-        steps_per_epoch=step.steps_per_epoch,
+        Work(
+            params=params,
+            gradient_bytes=gradient_bytes,
+            dataset_samples=len(dataset.train_labels),
+            rank_batch=job.training.batch / place.world_size,
+            steps_per_epoch=step.steps_per_epoch,
+        )
     )
     return step
 
@@ -134,7 +129,7 @@ def _trained_params(step: TrainingStep) -> Quantity:
 
 
 def _write_memory(lines: StepWriter, memory: PeakMemory, step: int) -> None:
-    lines.write(event="memory", step=step, memory_peak_bytes=memory.peak_bytes(), source=memory.source)
+    lines.write(Memory(step=step, memory_peak_bytes=memory.peak_bytes(), source=memory.source))
 
 
 def _write_tensor_memory(lines: StepWriter, step: TrainingStep) -> None:
@@ -144,29 +139,16 @@ def _write_tensor_memory(lines: StepWriter, step: TrainingStep) -> None:
     held += step.averaged.state_dict().values() if step.averaged is not None else []
     peak = cpu_tensor_peak_bytes(lambda: step.run(0), held)
     source = "tensors alive at once in one step, from the allocator's events; after the clock"
-    lines.write(event="memory", step=0, memory_peak_bytes=peak, source=source)
+    lines.write(Memory(memory_peak_bytes=peak, source=source))
 
 
-def _measured_record(run: RunDir, job: Job, place: RankContext, asked: Measuring) -> Record:
-    is_cuda = place.device.type == "cuda"
-    method = result.Method(
-        step_time=(
-            "CUDA events at the ends of steps without inner synchronisation" if is_cuda else "host clock, sum of parts"
-        ),
-        parts=("host clock, CUDA synchronised after each part; in steps of their own" if is_cuda else "host clock"),
-    )
-    ranks = "1 rank" if place.world_size == 1 else f"{place.world_size} ranks"
-    record = header(run, job, f"steps of {job.network.name} on {job.data.name}, {ranks}")
-    for name, quantity in result.step_quantities(
-        result.lines_of_ranks(run), job.training.images_per_step, method
-    ).items():
-        record.put(name, quantity)
-    record.put("memory_peak_bytes", result.memory_quantity(run))
-    for name, quantity in result.epoch_quantities(run).items():
-        record.put(name, quantity)
-    record.put("achieved_flops_per_s", result.achieved_flops(record["step_time_s"], asked.flops_per_step))
-    record.provenance.method = f"{asked.timing.warmup} steps of warm-up outside the clock; {method.step_time}"
-    return record
+def _method(is_cuda: bool) -> result.Method:
+    if is_cuda:
+        return result.Method(
+            step_time="CUDA events at the ends of steps without inner synchronisation",
+            parts="host clock, CUDA synchronised after each part; in steps of their own",
+        )
+    return result.Method(step_time="host clock, sum of parts", parts="host clock")
 
 
 if __name__ == "__main__":

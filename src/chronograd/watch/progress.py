@@ -7,16 +7,16 @@ Figures are of the last WINDOW_S seconds of the training clock, so evaluation an
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from chronograd.errors import ChronogradError
-from chronograd.rundir import RunDir, StepFollower
+from chronograd.rundir import Line, RunDir, Step, StepFollower
+from chronograd.rundir.steps import Epoch, Error
 
-Line = dict[str, Any]
 WINDOW_S = 10.0
 # Of very short steps fewer seconds are kept; the split of waiting, which looks at every rank's step, rests on fewer yet.
 MOST_STEPS, MOST_SPLIT = 1024, 256
@@ -26,8 +26,7 @@ SILENT_S, SILENT_STEPS = 10.0, 10
 # Waiting for the slowest rank below this share of a step is chance.
 STRAGGLING = 0.05
 PARTS_OF_UPDATE = ("pull_s", "compute_s", "push_s")
-_SUMMED = ("seconds", "input_s", "exchange_wait_s", "staleness", *PARTS_OF_UPDATE)
-_KEPT = ("step", "loss", "samples", *_SUMMED)
+_SUMMED = ("input_s", "exchange_wait_s", "staleness", *PARTS_OF_UPDATE)
 
 
 @dataclass(frozen=True)
@@ -124,13 +123,13 @@ class LiveRun:
         self._clock = clock
         self._lines = RunLines(run)
         self._ranks: dict[int, _Rank] = {}
-        self._last_epoch: Line = {}
+        self._last_epoch: Epoch | None = None
         self._best_accuracy: float | None = None
         self._errors: dict[int, str] = {}
         self.num_steps, self.num_epochs = planned(run)
         self._is_ended = False
 
-    def poll(self) -> list[Line]:
+    def poll(self) -> list[Epoch]:
         """Reads what was written since the last call. Returns the ends of epochs that are new."""
         self._is_ended = self.run.is_finished  # before reading, so that nothing comes after it
         known = set(self._ranks)
@@ -142,26 +141,27 @@ class LiveRun:
                 written_s_ago = time.time() - self.run.steps_path(number).stat().st_mtime
                 self._ranks[number] = _Rank(self._clock() - max(0.0, written_s_ago))
             self._ranks[number].add(line)
-            if line.get("event") == "epoch":
+            if isinstance(line, Epoch):
                 self._end_epoch(line)
                 ends.append(line)
-            elif line.get("event") == "error":
-                told = f"rank {line.get('rank', number)} failed with {line.get('text', '')}"
-                self._errors.setdefault(line["attempt"], told)
-            elif "mode" in line:  # measured, or a loop of the user's own: no plan says how many steps
+            elif isinstance(line, Error):
+                told = f"rank {number if line.rank is None else line.rank} failed with {line.text}"
+                self._errors.setdefault(line.attempt, told)
+            elif (
+                isinstance(line, Step) and line.mode is not None
+            ):  # measured, or a loop of the user's own: no plan says how many steps
                 self.num_steps = self.num_epochs = None
         return ends
 
-    def _end_epoch(self, line: Line) -> None:
-        self._last_epoch = line
-        accuracy = line.get("test_accuracy")
-        if accuracy is not None:
-            self._best_accuracy = max(accuracy, self._best_accuracy or 0.0)
-        if self.num_epochs is not None and line.get("epoch"):
-            self.num_steps = line["step"] // line["epoch"] * self.num_epochs
+    def _end_epoch(self, epoch: Epoch) -> None:
+        self._last_epoch = epoch
+        if epoch.test_accuracy is not None:
+            self._best_accuracy = max(epoch.test_accuracy, self._best_accuracy or 0.0)
+        if self.num_epochs is not None and epoch.epoch:
+            self.num_steps = epoch.step // epoch.epoch * self.num_epochs
 
     def figures(self) -> RunFigures:
-        now = self._clock()
+        now, ended = self._clock(), self._last_epoch
         attempts = max((rank.attempt for rank in self._ranks.values()), default=0)
         current = {n: rank for n, rank in sorted(self._ranks.items()) if rank.attempt == attempts}
         is_asynchronous = any("staleness" in rank.sums for rank in current.values())
@@ -177,11 +177,11 @@ class LiveRun:
             ranks=tuple(rank.figures(n, now if phase == "training" else None) for n, rank in current.items()),
             step=step,
             num_steps=self.num_steps,
-            epoch=self._last_epoch.get("epoch", 0),
+            epoch=0 if ended is None else ended.epoch,
             num_epochs=self.num_epochs,
             steps_per_s=rate,
             loss=_mean_loss(current.values()),
-            test_accuracy=self._last_epoch.get("test_accuracy"),
+            test_accuracy=None if ended is None else ended.test_accuracy,
             best_accuracy=self._best_accuracy,
             left_s=left,
             attempts=attempts,
@@ -200,7 +200,7 @@ class LiveRun:
             return "starting"
         if self.num_steps is None or not self.num_epochs:
             return "training"
-        evaluated = self._last_epoch.get("step", 0)
+        evaluated = 0 if self._last_epoch is None else self._last_epoch.step
         if evaluated >= self.num_steps:
             return "finishing"
         is_end = step > evaluated and step % (self.num_steps // self.num_epochs) == 0
@@ -231,41 +231,41 @@ class _Rank:
         self._clear()
 
     def _clear(self) -> None:
-        self.window: deque[Line] = deque()
+        self.window: deque[tuple[Step, float]] = deque()  # each with its seconds
+        self.seconds = 0.0
         self.sums: dict[str, float] = {}
 
     def add(self, line: Line) -> None:
-        if line["attempt"] != self.attempt:
-            self.attempt = line["attempt"]
+        if line.attempt != self.attempt:
+            self.attempt = line.attempt
             self._clear()
-        if "event" in line:
+        if not isinstance(line, Step):
             return
-        self.step = line["step"]
+        self.step = line.step
         first, _ = self.bounds.get(self.attempt, (self.step, 0))
         self.bounds[self.attempt] = (first, self.step)
         seconds = seconds_of(line)
         if seconds is None:
             return
-        kept = {name: line[name] for name in _KEPT if name in line} | {"seconds": seconds}
-        self.window.append(kept)
-        self._sum(kept, 1)
-        while len(self.window) > 1 and (self.sums["seconds"] > WINDOW_S or len(self.window) > MOST_STEPS):
-            self._sum(self.window.popleft(), -1)
+        self.window.append((line, seconds))
+        self._sum(line, seconds, 1)
+        while len(self.window) > 1 and (self.seconds > WINDOW_S or len(self.window) > MOST_STEPS):
+            self._sum(*self.window.popleft(), -1)
 
-    def _sum(self, line: Line, sign: int) -> None:
+    def _sum(self, line: Step, seconds: float, sign: int) -> None:
+        self.seconds += sign * seconds
         for name in _SUMMED:
-            if line.get(name) is not None:
-                self.sums[name] = self.sums.get(name, 0.0) + sign * line[name]
+            value = getattr(line, name)
+            if value is not None:
+                self.sums[name] = self.sums.get(name, 0.0) + sign * value
 
     @property
     def rate(self) -> float | None:
         """Steps per second."""
-        seconds = self.sums.get("seconds", 0.0)
-        return len(self.window) / seconds if seconds > 0 else None
+        return len(self.window) / self.seconds if self.seconds > 0 else None
 
     def share(self, name: str) -> float | None:
-        seconds = self.sums.get("seconds", 0.0)
-        return self.sums[name] / seconds if name in self.sums and seconds > 0 else None
+        return self.sums[name] / self.seconds if name in self.sums and self.seconds > 0 else None
 
     def figures(self, number: int, now: float | None) -> RankFigures:
         """`now` is None while nothing is to be heard."""
@@ -288,16 +288,14 @@ class _Rank:
         )
 
 
-def seconds_of(line: Line) -> float | None:
-    """Time of a step on its rank, or of an update on its learner; None for a line that is neither.
+def seconds_of(step: Step) -> float | None:
+    """Time of a step on its rank, or of an update on its learner; None where it was not timed.
 
     The `step_time_s` of an update is the time since that of another learner, so its own parts are added up.
     """
-    if "event" in line:
-        return None
-    if all(line.get(name) is not None for name in PARTS_OF_UPDATE):
-        return float(sum(line[name] for name in PARTS_OF_UPDATE))
-    return line.get("step_time_s")
+    if step.pull_s is not None and step.compute_s is not None and step.push_s is not None:
+        return step.pull_s + step.compute_s + step.push_s
+    return step.step_time_s
 
 
 def _split_of_waiting(ranks: Mapping[int, _Rank]) -> tuple[float | None, Straggler | None]:
@@ -306,7 +304,9 @@ def _split_of_waiting(ranks: Mapping[int, _Rank]) -> tuple[float | None, Straggl
     In each step the rank that waits least is the last; all the others' waiting beyond its own is for it.
     """
     waits = {
-        number: {line["step"]: line["exchange_wait_s"] for line in _last(rank, MOST_SPLIT) if "exchange_wait_s" in line}
+        number: {
+            line.step: line.exchange_wait_s for line in _last(rank, MOST_SPLIT) if line.exchange_wait_s is not None
+        }
         for number, rank in ranks.items()
     }
     common = set.intersection(*(set(own) for own in waits.values())) if waits else set()
@@ -332,20 +332,25 @@ def _slowest_learner(ranks: Mapping[int, _Rank]) -> Straggler | None:
     return straggler if straggler.share >= STRAGGLING else None
 
 
-def _last(rank: _Rank, most: int) -> Iterable[Line]:
-    """The newest lines of a window."""
-    return itertools.islice(reversed(rank.window), most)
+def _last(rank: _Rank, most: int) -> Iterator[Step]:
+    """The newest steps of a window."""
+    return (line for line, _ in itertools.islice(reversed(rank.window), most))
 
 
 def _mean_loss(ranks: Iterable[_Rank]) -> float | None:
-    lines = [line for rank in ranks for line in _last(rank, LOSS_STEPS) if "loss" in line]
-    newest = max((line["step"] for line in lines), default=0)
-    if not lines:
+    losses = [
+        (line.step, line.loss, line.samples or 1)
+        for rank in ranks
+        for line in _last(rank, LOSS_STEPS)
+        if line.loss is not None
+    ]
+    if not losses:
         return None
-    if any(line["loss"] is None for line in lines if line["step"] == newest):
-        return float("inf")
-    known = [(line["loss"], line.get("samples") or 1) for line in lines if line["loss"] is not None]
-    return float(sum(loss * samples for loss, samples in known) / sum(samples for _, samples in known))
+    newest = max(step for step, *_ in losses)
+    if any(math.isnan(loss) for step, loss, _ in losses if step == newest):
+        return math.inf
+    known = [(loss, samples) for _, loss, samples in losses if not math.isnan(loss)]
+    return sum(loss * samples for loss, samples in known) / sum(samples for _, samples in known)
 
 
 def _redone(ranks: Iterable[_Rank]) -> int:

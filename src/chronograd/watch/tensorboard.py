@@ -10,17 +10,19 @@ Events are derived from the steps files and nothing else: whoever writes them be
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
 
 from chronograd.errors import MissingExtraError, RunError
-from chronograd.rundir import RunDir, StepFollower
+from chronograd.rundir import Line, RunDir, Step, StepFollower, StepLog
+from chronograd.rundir.steps import Epoch
 from chronograd.watch.progress import PARTS_OF_UPDATE, seconds_of
 
 try:
@@ -31,7 +33,6 @@ try:
 except ImportError:
     raise MissingExtraError("tensorboard", "tensorboard", "writing TensorBoard events") from None
 
-Line = dict[str, Any]
 POLL_EVERY_S = 1.0
 _STEP_TAGS = {"loss": "loss/train", "step_time_s": "step_time_s"}
 _EPOCH_TAGS = {"test_loss": "loss/test", "test_accuracy": "accuracy/test"}
@@ -46,26 +47,26 @@ _number = itertools.count()
 
 def scalars_of_run(line: Line) -> dict[str, float]:
     """Values by tag of a step, or of the end of an epoch; empty for other lines."""
-    tags = _EPOCH_TAGS if line.get("event") == "epoch" else {} if "event" in line else _STEP_TAGS
-    return {tag: line[name] for name, tag in tags.items() if line.get(name) is not None}
+    tags = _STEP_TAGS if isinstance(line, Step) else _EPOCH_TAGS if isinstance(line, Epoch) else {}
+    values = {tag: getattr(line, name) for name, tag in tags.items()}
+    return {tag: value for tag, value in values.items() if value is not None and math.isfinite(value)}
 
 
 def scalars_of_rank(line: Line) -> dict[str, float]:
     """Values by tag of a step on its rank, or of an update on its learner; empty for other lines."""
-    seconds = seconds_of(line)
-    if not seconds:
+    if not isinstance(line, Step) or not (seconds := seconds_of(line)):
         return {}
-    found = {"steps_per_s": 1 / seconds}
-    found |= {tag: line[name] / seconds for name, tag in _SHARES.items() if line.get(name) is not None}
-    if line.get("staleness") is not None:
-        found["staleness"] = line["staleness"]
+    parts = {tag: getattr(line, name) for name, tag in _SHARES.items()}
+    found = {"steps_per_s": 1 / seconds} | {tag: s / seconds for tag, s in parts.items() if s is not None}
+    if line.staleness is not None:
+        found["staleness"] = line.staleness
     return found
 
 
 class Events:
     """One event file. Called with each line of a steps file; lines without scalars are skipped.
 
-    After a restart, steps that are done again replace those of the attempt before. As a context it closes the file.
+    After a restart, steps that are done again replace those of the attempt before.
 
     Args:
         folder: where the file is made, under a name of its own.
@@ -90,17 +91,17 @@ class Events:
 
     def __call__(self, line: Line) -> None:
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in self._scalars(line).items()]
-        if "event" not in line:  # a loop of the user's own writes the time of each step only
-            self._clock_s = line.get("seconds", self._clock_s + line.get("step_time_s", 0.0))
+        if isinstance(line, Step):  # of a loop of the user's own there is only the time of each step
+            self._clock_s = self._clock_s + (line.step_time_s or 0.0) if line.seconds is None else line.seconds
         if not values:
             return
-        wall_time = self._started + line.get("seconds", self._clock_s)
-        if line.get("attempt", 1) > self._attempt:
+        wall_time = self._started + (line.seconds if isinstance(line, Epoch) else self._clock_s)
+        if line.attempt > self._attempt:
             # At the first line of a file this tells a TensorBoard that is looking on to forget the file that it replaces.
             restart = SessionLog(status=SessionLog.START)
-            self._write(Event(wall_time=wall_time, step=line["step"] if self._attempt else 0, session_log=restart))
-            self._attempt = line.get("attempt", 1)
-        self._write(Event(wall_time=wall_time, step=line["step"], summary=Summary(value=values)))
+            self._write(Event(wall_time=wall_time, step=line.step if self._attempt else 0, session_log=restart))
+            self._attempt = line.attempt
+        self._write(Event(wall_time=wall_time, step=line.step, summary=Summary(value=values)))
 
     def _write(self, event: Event) -> None:
         self._file.write(event.SerializeToString())
@@ -110,19 +111,11 @@ class Events:
         if not self._file.closed:
             self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 class RunEvents:
-    """The events of a run: on entering, of all its lines so far, which replace what was there; then those that `poll` finds.
+    """The events of a run: on being made, of all its lines so far, which replace what was there; then those that `poll` finds.
 
-    They are in the run's folder `tensorboard` by default. As a context it closes its files.
+    They are in the run's folder `tensorboard` by default.
     """
 
     def __init__(self, run: RunDir, folder: Path | None = None) -> None:
@@ -132,27 +125,24 @@ class RunEvents:
         self._followers: dict[int, StepFollower] = {}
         self._of_rank: dict[int, Events] = {}
         self._done: dict[int, tuple[int, int]] = {}  # by rank, attempt and step of the last line written
-        self._waiting: dict[int, dict[int, Line]] = {}  # by step and rank, until all ranks have done a step
-        self._ends: list[Line] = []
+        self._waiting: dict[int, dict[int, Step]] = {}  # by step and rank, until all ranks have done a step
+        self._ends: list[Epoch] = []
         self._attempt = self._step = 0
-
-    def __enter__(self) -> Self:
         old = list(_files(self.folder))
         self._of_run = Events(self.folder, self._started)
         self._follow_new_ranks(is_from_start=False)
-        for line in _lines(self.run):
+        logs = self.run.logs()
+        for line in _lines(logs):
             self._of_run(line)
-            self._attempt, self._step = max(self._attempt, line["attempt"]), line["step"]
-        for rank in self._followers:
-            for line in self.run.read_steps(rank).steps:
-                self._write_of_rank(rank, line)
+            self._attempt, self._step = max(self._attempt, line.attempt), line.step
+        for rank, log in logs.items():
+            for step in log.steps:
+                self._write_of_rank(rank, step)
         for path in old:
             _retire(path)
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Writes what is new, and closes the files."""
         try:
             self.poll()
         finally:
@@ -164,16 +154,16 @@ class RunEvents:
         self._follow_new_ranks(is_from_start=True)
         for rank, follower in self._followers.items():
             for line in follower.new_lines():
-                if line["attempt"] > self._attempt:
-                    self._attempt, self._step = line["attempt"], 0
+                if line.attempt > self._attempt:
+                    self._attempt, self._step = line.attempt, 0
                     self._waiting.clear()
                     self._ends.clear()
-                if line.get("event") == "epoch":
+                if isinstance(line, Epoch):
                     self._ends.append(line)
-                elif "event" not in line and (line["attempt"], line["step"]) > self._done.get(rank, (0, 0)):
+                elif isinstance(line, Step) and (line.attempt, line.step) > self._done.get(rank, (0, 0)):
                     self._write_of_rank(rank, line)
-                    if line["attempt"] == self._attempt:
-                        self._waiting.setdefault(line["step"], {})[rank] = line
+                    if line.attempt == self._attempt:
+                        self._waiting.setdefault(line.step, {})[rank] = line
         self._write_of_run()
 
     def _write_of_run(self) -> None:
@@ -181,20 +171,20 @@ class RunEvents:
         while self._waiting:
             step = self._step + 1 if self._step else min(self._waiting)
             own = self._waiting.get(step, {})
-            if len(own) < len(self._followers) and not any("staleness" in line for line in own.values()):
+            if len(own) < len(self._followers) and not any(line.staleness is not None for line in own.values()):
                 break
             self._of_run(_of_all(list(self._waiting.pop(step).values())))
             self._step = step
-            while self._ends and self._ends[0]["step"] <= step:
+            while self._ends and self._ends[0].step <= step:
                 self._of_run(self._ends.pop(0))
-        while self._ends and self._ends[0]["step"] <= self._step:
+        while self._ends and self._ends[0].step <= self._step:
             self._of_run(self._ends.pop(0))
 
-    def _write_of_rank(self, rank: int, line: Line) -> None:
+    def _write_of_rank(self, rank: int, line: Step) -> None:
         if rank not in self._of_rank:
             self._of_rank[rank] = Events(self.folder / f"rank-{rank}", self._started, scalars_of_rank)
         self._of_rank[rank](line)
-        self._done[rank] = line["attempt"], line["step"]
+        self._done[rank] = line.attempt, line.step
 
     def _follow_new_ranks(self, is_from_start: bool) -> None:
         for rank in self.run.ranks():
@@ -203,7 +193,7 @@ class RunEvents:
 
 
 class LiveEvents:
-    """Called as often as one likes with the run that goes on, writes its events every POLL_EVERY_S. A context."""
+    """Called as often as one likes with the run that goes on, writes its events every POLL_EVERY_S."""
 
     def __init__(self) -> None:
         self._events: RunEvents | None = None
@@ -212,22 +202,14 @@ class LiveEvents:
     def __call__(self, run: RunDir) -> None:
         if self._events is None or self._events.run != run:
             self.close()
-            self._events = RunEvents(run).__enter__()
+            self._events = RunEvents(run)
         elif time.monotonic() >= self._next_s:
             self._events.poll()
             self._next_s = time.monotonic() + POLL_EVERY_S
 
     def close(self) -> None:
         if self._events is not None:
-            self._events.__exit__(None, None, None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+            self._events.close()
 
 
 def write_events(run: RunDir, folder: Path | None = None) -> Path:
@@ -238,7 +220,7 @@ def write_events(run: RunDir, folder: Path | None = None) -> Path:
     """
     if not any(run.read_steps(rank).steps for rank in run.ranks()):
         raise RunError(f"{run.path} has no steps to show", "train or measure it first")
-    with RunEvents(run, folder) as events:
+    with contextlib.closing(RunEvents(run, folder)) as events:
         return events.folder
 
 
@@ -264,15 +246,14 @@ def _later(folder: Path) -> float:
     return max([time.time(), *(float(name) + 1e-6 for name in named)])
 
 
-def _lines(run: RunDir) -> Iterator[Line]:
+def _lines(logs: Mapping[int, StepLog]) -> Iterator[Line]:
     """Steps in order, each as its last attempt did it and followed by the end of its epoch."""
-    by_step: dict[int, list[Line]] = {}
-    ends: dict[int, Line] = {}
-    for rank in run.ranks():
-        log = run.read_steps(rank)
+    by_step: dict[int, list[Step]] = {}
+    ends: dict[int, Epoch] = {}
+    for log in logs.values():
         for line in log.steps:
-            by_step.setdefault(line["step"], []).append(line)
-        ends |= {event["step"]: event for event in log.events if event["event"] == "epoch"}
+            by_step.setdefault(line.step, []).append(line)
+        ends |= {epoch.step: epoch for epoch in log.of(Epoch)}
     for step in sorted({*by_step, *ends}):
         if step in by_step:
             yield _of_all(by_step[step])
@@ -280,21 +261,16 @@ def _lines(run: RunDir) -> Iterator[Line]:
             yield ends[step]
 
 
-def _of_all(shares: list[Line]) -> Line:
-    """One line of a step from those of its ranks: the first's, with the loss of all. Left out: ranks that did not do it
-    again."""
-    attempt = max(share["attempt"] for share in shares)
-    last = [share for share in shares if share["attempt"] == attempt]
-    return {**last[0], "loss": _mean_loss(last)}
+def _of_all(shares: list[Step]) -> Step:
+    """One line of a step from those of its ranks: the first's, with the loss of all, the mean over samples; NaN where one has none.
 
-
-def _mean_loss(shares: list[Line]) -> float | None:
-    """Mean over samples; None where one rank has no finite loss."""
-    losses = [share.get("loss") for share in shares]
-    samples = [share.get("samples", 1) for share in shares]
-    if None in losses:
-        return None
-    return float(sum(loss * n for loss, n in zip(losses, samples, strict=True)) / sum(samples))
+    Left out: ranks that did not do it again.
+    """
+    attempt = max(share.attempt for share in shares)
+    last = [share for share in shares if share.attempt == attempt]
+    weights = [1 if share.samples is None else share.samples for share in last]
+    losses = [math.nan if share.loss is None else share.loss for share in last]
+    return replace(last[0], loss=sum(loss * n for loss, n in zip(losses, weights, strict=True)) / sum(weights))
 
 
 def _started(run: RunDir) -> float:

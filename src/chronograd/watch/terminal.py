@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from chronograd.errors import RunError
-from chronograd.listing import seeds_of
 from chronograd.rundir import RunDir
+from chronograd.rundir.listing import seeds_of
+from chronograd.rundir.steps import Epoch
 from chronograd.units import percent, seconds
 from chronograd.watch.progress import LiveRun, RankFigures, RunFigures
 
@@ -105,13 +106,11 @@ def follow(whole: RunDir, console: Console) -> None:
             time.sleep(POLL_S)
 
 
-def epoch_text(line: dict[str, Any], num_epochs: int | None) -> str:
+def epoch_text(end: Epoch, num_epochs: int | None) -> str:
     """The end of an epoch in one line."""
-    accuracy = line["test_accuracy"]
-    tested = "" if accuracy is None else f"test accuracy {percent(accuracy)}  "
-    epoch = f"{line['epoch']}" if num_epochs is None else f"{line['epoch']}/{num_epochs}"
-    loss = _loss(line["train_loss"])
-    return f"epoch {epoch}  step {line['step']}  train loss {loss}  {tested}{seconds(line['seconds'])}"
+    tested = "" if end.test_accuracy is None else f"test accuracy {percent(end.test_accuracy)}  "
+    epoch = f"{end.epoch}" if num_epochs is None else f"{end.epoch}/{num_epochs}"
+    return f"epoch {epoch}  step {end.step}  train loss {_loss(end.train_loss)}  {tested}{seconds(end.seconds)}"
 
 
 def line_of(figures: RunFigures) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from chronograd.backends.horovod import build as horovod_build
-from chronograd.backends.plan import TORCH, RankPlan, prepare_nothing, refuse_noise_scale, torch_is_there
+from chronograd.backends.plan import TORCH, RankPlan, installed, prepare_nothing, refuse_noise_scale
 from chronograd.errors import JobError
 from chronograd.job import Job
 from chronograd.measure import environment
@@ -21,7 +21,7 @@ prepare = prepare_nothing
 
 
 def available() -> tuple[bool, str]:
-    is_there, reason = torch_is_there()
+    is_there, reason = installed()
     if is_there and not horovod_build.is_built():
         return False, f"Horovod is not built for this Python and PyTorch; {horovod_build.COMMAND}"
     return is_there, reason

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from chronograd.backends.plan import TORCH, RankPlan, prepare_nothing, refuse_noise_scale, torch_is_there
+from chronograd.backends.plan import TORCH, RankPlan, installed, prepare_nothing, refuse_noise_scale
 from chronograd.errors import JobError
 from chronograd.job import Job
 from chronograd.train.rank_context import threads_per_rank
@@ -25,7 +25,7 @@ prepare = prepare_nothing
 
 
 def available() -> tuple[bool, str]:
-    is_there, reason = torch_is_there()
+    is_there, reason = installed()
     if is_there and find_spec("ray") is None:
         return False, "ray not installed; pip install 'chronograd[ray]'"
     return is_there, reason

@@ -25,6 +25,7 @@ from chronograd.errors import InputError, RunError
 from chronograd.job import Job, Training
 from chronograd.measure import environment
 from chronograd.measure.memory import PeakMemory
+from chronograd.rundir.steps import Memory, Start, Step
 from chronograd.train import order
 from chronograd.train.loop import seed_everything
 from chronograd.train.optimizer import set_rate
@@ -167,27 +168,6 @@ class Server:
         return state
 
 
-@dataclass(frozen=True)
-class Update:
-    """What a learner tells of one update.
-
-    Attributes:
-        number: of the update, counted from 1, and `staleness`, both as on server 0; `time_s` is that server's clock.
-        loss: of the minibatch, on the parameters that were pulled.
-        pull_s, compute_s, push_s: seconds until all servers had answered; on the device; until all had updated.
-    """
-
-    number: int
-    learner: int
-    staleness: int
-    loss: float
-    samples: int
-    pull_s: float
-    compute_s: float
-    push_s: float
-    time_s: float
-
-
 class Learner:
     """Computes gradients of minibatches on parameters that it pulls.
 
@@ -218,11 +198,11 @@ class Learner:
         self._parameters = [[parameters[i] for i in shard.members] for shard in shards]
         self._landing = [torch.zeros(shard.size) for shard in shards]
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Start:
         """Where it runs."""
         device = self._step.device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else environment.processor_name()
-        return {"device": str(device), "device_name": name, "threads": torch.get_num_threads(), "pid": os.getpid()}
+        return Start(device=str(device), device_name=name, threads=torch.get_num_threads(), pid=os.getpid())
 
     def load_buffers(self, buffers: dict[str, Any]) -> None:
         load_buffers(self._step.network, buffers)
@@ -230,8 +210,12 @@ class Learner:
     def buffers(self) -> dict[str, Any]:
         return {name: buffer.cpu().numpy() for name, buffer in self._step.network.named_buffers()}
 
-    def learn(self, minibatch: int) -> Update:
-        """Pull, compute the gradient of a minibatch (a step's samples, counted from 0), push."""
+    def learn(self, minibatch: int) -> Step:
+        """Pull, compute the gradient of a minibatch (a step's samples, counted from 0), push.
+
+        What came of it: number (counted from 1), staleness and time of the update are those of server 0; the loss is that on
+        the parameters that were pulled. Seconds until all servers had answered; on the device; until all had updated.
+        """
         epoch = minibatch // self._step.steps_per_epoch
         if epoch != self._epoch:
             seed_everything(order.random_seed(self._step.training.seed, epoch, self._number))
@@ -247,8 +231,8 @@ class Learner:
         computed = time.perf_counter()
         applied = self._push(gradients, versions)
         self._step.drop_gradients()
-        return Update(
-            number=applied[0].update,
+        return Step(
+            step=applied[0].update,
             learner=self._number,
             staleness=applied[0].staleness,
             loss=loss,
@@ -259,9 +243,9 @@ class Learner:
             time_s=applied[0].time_s,
         )
 
-    def memory(self) -> tuple[int, str]:
-        """Peak bytes, and how they were read."""
-        return self._memory.peak_bytes(), self._memory.source
+    def memory(self, step: int) -> Memory:
+        """Its peak until a step."""
+        return Memory(step=step, memory_peak_bytes=self._memory.peak_bytes(), source=self._memory.source)
 
     def _pull(self) -> list[int]:
         """Take the newest parameters. Returns the version of each server's."""

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import psutil
 import torch
@@ -22,7 +22,6 @@ from chronograd.backends.parameter_server.actors import (
     Learner,
     Server,
     Shard,
-    Update,
     flattened,
     group_fields,
     load_buffers,
@@ -30,12 +29,10 @@ from chronograd.backends.parameter_server.actors import (
 )
 from chronograd.errors import ChronogradError, RunError
 from chronograd.job import Job
-from chronograd.rundir import RunDir
+from chronograd.rundir import RunDir, Step
+from chronograd.rundir.steps import Memory, Start
 from chronograd.train.rank_context import RankContext, threads_per_rank
 from chronograd.train.step import TrainingStep
-
-if TYPE_CHECKING:
-    from chronograd.backends.parameter_server.lines import LearnerLines
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 FOLDER_VARIABLE = "CHRONOGRAD_RAY_FOLDER"
@@ -59,7 +56,7 @@ class Group:
     def __init__(
         self, job: Job, place: RankContext, step: TrainingStep, parts: Sequence[Shard], initial_weights: Path | None
     ) -> None:
-        """Starts all and waits until they are ready.
+        """Starts all and waits until they are ready; `starts` then says where each learner runs.
 
         Args:
             place: of the driver, where `step` has the network that they are to train.
@@ -90,7 +87,7 @@ class Group:
             for number in range(num_learners)
         ]
         self._timeout_s = START_S
-        self.places = [self._of_learner(number, "describe") for number in range(num_learners)]
+        self.starts: list[Start] = [self._of_learner(number, "describe") for number in range(num_learners)]
         self._timeout_s = job.cluster.timeout_s
         self._version = 0
 
@@ -143,7 +140,7 @@ class Group:
 
     # -- work --------------------------------------------------------------------------------------------
 
-    def updates(self, minibatches: Iterable[int]) -> Iterator[Update]:
+    def updates(self, minibatches: Iterable[int]) -> Iterator[Step]:
         """Have learners do minibatches; their updates in the order of server 0.
 
         Raises RunError that names an actor if it dies or raises, or nothing has come from it for `cluster.timeout_s`.
@@ -152,7 +149,7 @@ class Group:
 
         left = iter(minibatches)
         out: dict[Any, tuple[int, int]] = {}
-        early: dict[int, Update] = {}
+        early: dict[int, Step] = {}
 
         def hand_out(learner: int) -> None:
             for minibatch in itertools.islice(left, 1):
@@ -168,8 +165,8 @@ class Group:
             for call in done:
                 learner, _ = out.pop(call)
                 hand_out(learner)
-                update: Update = _answer(call, f"learner {learner}")
-                early[update.number] = update
+                update: Step = _answer(call, f"learner {learner}")
+                early[update.step] = update
             while self._version + 1 in early:
                 self._version += 1
                 yield early.pop(self._version)
@@ -190,16 +187,9 @@ class Group:
 
     # -- what they tell ----------------------------------------------------------------------------------
 
-    def write_starts(self, lines: LearnerLines) -> None:
-        """Where each learner runs."""
-        for number, place in enumerate(self.places):
-            lines.write_for(number, event="start", step=0, **place)
-
-    def write_memory(self, lines: LearnerLines, step: int) -> None:
-        """The peak of each learner."""
-        for number in range(len(self._learners)):
-            peak_bytes, source = self._of_learner(number, "memory")
-            lines.write_for(number, event="memory", step=step, memory_peak_bytes=peak_bytes, source=source)
+    def memory(self, step: int) -> list[Memory]:
+        """The peak of each learner until a step."""
+        return [self._of_learner(number, "memory", step) for number in range(len(self._learners))]
 
 
 def take_along() -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from chronograd.data.datasets import Dataset
 from chronograd.job import Job
 from chronograd.measure import environment, result
 from chronograd.measure.result import Timing
 from chronograd.record import STEP_PARTS, Curve, Quantity, Record
-from chronograd.rundir import RunDir
-from chronograd.train.result import WITHOUT_WARMUP, header, settled, training_record
+from chronograd.rundir import RunDir, Step, StepLog
+from chronograd.rundir.steps import Start, merged
+from chronograd.train.result import WITHOUT_WARMUP, header, loss_columns, settled, training_record
 
 PARTS = {
     "pull_s": "a learner's wait for the parameters of all servers",
@@ -21,33 +21,34 @@ PARTS = {
 }
 STALENESS = "updates that others made between a learner's pull and its own update, counted by server 0"
 LEARNER_PARTS = "an update is made of pull_s, compute_s and push_s of one learner, while the others work on theirs"
-Line = dict[str, Any]
 
 
 def of_training(run: RunDir, job: Job, dataset: Dataset, stopped: str, trained_params: int, all_params: int) -> Record:
     """As chronograd.train.result makes it, with what is an update's own."""
-    log = run.read_updates()
-    record = training_record(run, job, dataset.card, stopped, log)
+    logs = run.logs()
+    log = merged(logs.values())
+    record = training_record(run, job, dataset.card, stopped, logs, log)
     lines, later = log.steps, settled(log.steps)
     record.curves["loss"] = Curve(
-        columns={"step": [float(line["step"]) for line in lines], "loss": [line["loss"] for line in lines]},
+        columns=loss_columns({line.step: line.needed("loss") for line in lines}),
         units={"step": "count", "loss": ""},
         source="training loss of each update's minibatch, on the parameters that its learner had pulled",
     )
     told = f"time between updates, as the driver hears of them, {WITHOUT_WARMUP}"
-    record.put("step_time_s", Quantity.of_samples([line["step_time_s"] for line in later], "s", told))
+    record.put("step_time_s", Quantity.of_samples([line.needed("step_time_s") for line in later], "s", told))
     source = f"parameters that the optimizer changes, of {all_params:,}"
     record.put("trained_params", Quantity(value=trained_params, unit="count", source=source))
-    _put_own(record, run, job, lines, later)
+    _put_own(record, logs, job, lines, later)
     record.notes += dataset.notes
     return record
 
 
 def of_measurement(run: RunDir, job: Job, timing: Timing, flops_per_step: float | None) -> Record:
-    lines = [line for line in run.read_updates().last_attempt() if "mode" in line]
-    record = header(run, job, f"updates of {job.network.name} on {job.data.name}, {_group(job)}")
+    logs = run.logs()
+    lines = [line for line in merged(logs.values()).last_attempt() if line.mode is not None]
+    record = header(run, job, logs[0], f"updates of {job.network.name} on {job.data.name}, {_group(job)}")
     method = "time from one update to the next on the clock of server 0; the mean is elapsed time over updates"
-    step_time = Quantity.of_samples([line["step_time_s"] for line in lines], "s", method)
+    step_time = Quantity.of_samples([line.needed("step_time_s") for line in lines], "s", method)
     record.put("step_time_s", step_time)
     for name in STEP_PARTS:
         record.put(name, Quantity.missing("s", LEARNER_PARTS))
@@ -56,19 +57,21 @@ def of_measurement(run: RunDir, job: Job, timing: Timing, flops_per_step: float 
     rate = None if not step_time.value else job.training.images_per_step / step_time.value
     source = "minibatch over the time per update of all learners"
     record.put("throughput_samples_per_s", Quantity(value=rate, unit="sample/s", n=step_time.n, source=source))
-    record.put("memory_peak_bytes", result.memory_quantity(run))
-    _put_own(record, run, job, lines, lines)
+    record.put("memory_peak_bytes", result.memory_quantity(logs))
+    _put_own(record, logs, job, lines, lines)
     record.put("achieved_flops_per_s", result.achieved_flops(record["compute_s"], flops_per_step))
     record.provenance.method = f"{timing.warmup} updates of every learner outside the clock; {method}"
     return record
 
 
-def _put_own(record: Record, run: RunDir, job: Job, lines: Sequence[Line], settled: Sequence[Line]) -> None:
+def _put_own(
+    record: Record, logs: Mapping[int, StepLog], job: Job, lines: Sequence[Step], settled: Sequence[Step]
+) -> None:
     """Staleness of all updates, the parts of the settled ones, and what to know about them."""
-    staleness = [line["staleness"] for line in lines]
+    staleness = [int(line.needed("staleness")) for line in lines]
     record.put("staleness", Quantity.of_samples(staleness, "update", STALENESS))
     for name, what in PARTS.items():
-        record.put(name, Quantity.of_samples([line[name] for line in settled], "s", what))
+        record.put(name, Quantity.of_samples([line.needed(name) for line in settled], "s", what))
     counts = Counter(staleness)
     record.tables.staleness = [
         {"staleness": value, "updates": counts[value], "share": counts[value] / len(staleness)}
@@ -77,13 +80,9 @@ def _put_own(record: Record, run: RunDir, job: Job, lines: Sequence[Line], settl
     record.cluster.servers = job.communication.servers
     record.notes.append(f"{_group(job)}; a step is one update by one learner, of a minibatch of {job.training.batch}")
     cores, threads = environment.cores(), record.cluster.threads or 1
-    if run_on_cpu(run) and job.cluster.count * threads > cores:
+    start = logs[0].last(Start)
+    if start is not None and start.device == "cpu" and job.cluster.count * threads > cores:
         record.notes.append(f"{job.cluster.count} learners of {threads} threads share {cores} cores with the servers")
-
-
-def run_on_cpu(run: RunDir) -> bool:
-    starts = [event for event in run.read_steps(0).events if event["event"] == "start"]
-    return bool(starts) and starts[-1]["device"] == "cpu"
 
 
 def _group(job: Job) -> str:

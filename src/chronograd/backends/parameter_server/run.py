@@ -10,23 +10,27 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from chronograd.backends.parameter_server import record as results
-from chronograd.backends.parameter_server.actors import Update, shards, trained_parameters
+from chronograd.backends.parameter_server.actors import shards, trained_parameters
 from chronograd.backends.parameter_server.group import Group, ray_session, take_along
-from chronograd.backends.parameter_server.lines import LearnerLines
 from chronograd.data import datasets
 from chronograd.data.datasets import Dataset
 from chronograd.errors import JobError
 from chronograd.job import Job
-from chronograd.rundir import RunDir
+from chronograd.rundir import Line, RunDir, Step, StepWriter
+from chronograd.rundir.steps import Attempt
 from chronograd.train.loop import train
 from chronograd.train.rank_command import Measuring, run_rank
 from chronograd.train.rank_context import RankContext, rank_context_from_environment
 from chronograd.train.step import TrainingStep
+
+OF_UPDATE = ("learner", "staleness", "pull_s", "compute_s", "push_s", "time_s")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,13 +42,13 @@ def _train(run: RunDir, job: Job) -> None:
     place = rank_context_from_environment(job)
     with LearnerLines(run, job.cluster.count) as lines:
         dataset = datasets.load(job.data, job.training.seed)
-        step = AsynchronousStep(job, dataset, place, _weights(run), lines)
+        step = AsynchronousStep(job, dataset, place, _weights(run))
         parts = shards(trained_parameters(step.optimizer), job.communication.servers)
         with ray_session(job, place, parts, run), Group(job, place, step, parts, _weights(run)) as group:
-            group.write_starts(lines)
+            lines.write_each(group.starts)
             step.group = group
             progress = train(step, dataset, place, run, lines)
-            group.write_memory(lines, progress.step)
+            lines.write_each(group.memory(progress.step))
     trained = sum(p.numel() for p in step.network.parameters() if p.requires_grad)
     whole = sum(p.numel() for p in step.network.parameters())
     run.save_record(results.of_training(run, job, dataset, progress.stopped, trained, whole))
@@ -60,23 +64,59 @@ def _measure(run: RunDir, job: Job, asked: Measuring) -> None:
         step = TrainingStep(job, dataset, place, _weights(run))
         parts = shards(trained_parameters(step.optimizer), job.communication.servers)
         with ray_session(job, place, parts, run), Group(job, place, step, parts, _weights(run)) as group:
-            group.write_starts(lines)
+            lines.write_each(group.starts)
             group.load(step, 0)
             updates = group.updates(itertools.count())
             for _ in range(timing.warmup * job.cluster.count):
                 before = next(updates)
-            end_s = before.time_s + timing.seconds
+            before_s = before.needed("time_s")
+            end_s = before_s + timing.seconds
             for update in itertools.islice(updates, timing.num_steps):
-                lines.write_update(update, mode="asynchronous", step_time_s=update.time_s - before.time_s)
-                before = update
-                if update.time_s > end_s:
+                now_s = update.needed("time_s")
+                lines.write(replace(update, mode="asynchronous", step_time_s=now_s - before_s))
+                before_s = now_s
+                if now_s > end_s:
                     break
-            group.write_memory(lines, 0)
+            lines.write_each(group.memory(0))
     run.save_record(results.of_measurement(run, job, timing, asked.flops_per_step))
 
 
 def _weights(run: RunDir) -> Path | None:
     return run.initial_weights if run.initial_weights.exists() else None
+
+
+class LearnerLines(StepWriter):
+    """The steps file of learner 0, which has the run's events too, and those of the others: updates go to their learner's."""
+
+    def __init__(self, run: RunDir, num_learners: int) -> None:
+        super().__init__(run.steps_path(0))
+        self._of_learner: list[StepWriter] = [self, *map(run.step_writer, range(1, num_learners))]
+        # One that was killed early has not written to all of them.
+        attempt = max(writer.attempt for writer in self._of_learner)
+        for writer in self._of_learner:
+            writer.attempt = attempt
+        self.write_each([Attempt()] * num_learners)
+
+    def write(self, line: Line) -> None:
+        if isinstance(line, Step) and line.learner:
+            self._of_learner[line.learner].write(line)
+        else:
+            super().write(line)
+
+    def write_each(self, lines: Sequence[Line]) -> None:
+        """One line into the file of each learner."""
+        for writer, line in zip(self._of_learner, lines, strict=True):
+            writer.write(line)
+
+    def sync(self) -> None:
+        super().sync()
+        for other in self._of_learner[1:]:
+            other.sync()
+
+    def close(self) -> None:
+        super().close()
+        for other in self._of_learner[1:]:
+            other.close()
 
 
 class AsynchronousStep(TrainingStep):
@@ -87,27 +127,23 @@ class AsynchronousStep(TrainingStep):
 
     group: Group
 
-    def __init__(
-        self, job: Job, dataset: Dataset, place: RankContext, initial_weights: Path | None, lines: LearnerLines
-    ) -> None:
+    def __init__(self, job: Job, dataset: Dataset, place: RankContext, initial_weights: Path | None) -> None:
         super().__init__(job, dataset, place, initial_weights)
-        self._lines = lines
         self._is_loaded = False
-        self._updates: Iterator[Update] = iter(())
+        self._updates: Iterator[Step] = iter(())
 
-    def run(self, index: int) -> dict[str, float]:
-        """Wait for update `index`, counted from 0. Its parts are those that its learner tells."""
+    def run(self, index: int) -> dict[str, Any]:
+        """Wait for update `index`, counted from 0. Its parts are what its learner says of it."""
         if index % self.steps_per_epoch == 0:
             if not self._is_loaded:
                 self.group.load(self, index)
                 self._is_loaded = True
             self._updates = self.group.updates(range(index, index + self.steps_per_epoch))
         update = next(self._updates)
-        self._lines.untold[index + 1] = update
         self.loss = torch.tensor(update.loss)
         if (index + 1) % self.steps_per_epoch == 0:
-            self.group.fetch(self, update.learner)
-        return {}
+            self.group.fetch(self, update.learner or 0)
+        return {name: update.needed(name) for name in OF_UPDATE}
 
     @property
     def rank_samples(self) -> int:

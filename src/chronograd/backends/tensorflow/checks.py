@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
+from chronograd.backends.plan import installed
 from chronograd.backends.tensorflow.ports import PORTS
 from chronograd.errors import JobError
 from chronograd.job import Communication, Job, Training
@@ -23,11 +23,7 @@ PRECISIONS = ("fp32", "tf32")
 
 def is_there() -> tuple[bool, str]:
     """Whether all that these backends need is installed. The launching process needs torch, the ranks do not."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    return (
-        not missing,
-        f"{' and '.join(missing)} not installed; pip install 'chronograd[tensorflow]'" if missing else "",
-    )
+    return installed(NEEDED, "tensorflow")
 
 
 def check(job: Job, all_reduce: Mapping[str, bool]) -> None:

@@ -8,7 +8,8 @@ from chronograd.backends.tensorflow import checkpoint
 from chronograd.backends.tensorflow.prepared import Prepared
 from chronograd.backends.tensorflow.step import TensorFlowStep
 from chronograd.measure import process
-from chronograd.rundir import RunDir, StepWriter
+from chronograd.rundir import RunDir, Step, StepWriter
+from chronograd.rundir.steps import Note, Weights
 from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.epochs import train_epochs
 
@@ -17,8 +18,8 @@ def train(step: TensorFlowStep, prepared: Prepared, run: RunDir, lines: StepWrit
     """Train to the job's epochs or target accuracy, from the checkpoint that was found, if there was one."""
     progress = _resume(step, prepared, lines)
     if prepared.loaded and step.ranks.is_rank_zero and progress.step == 0:
-        lines.write(event="weights", step=0, text=prepared.loaded)
-    lines.write(event="ready", step=progress.step, **process.at_first_step())
+        lines.write(Weights(text=prepared.loaded))
+    lines.write(process.ready(progress.step))
     train_epochs(
         progress,
         step.training,
@@ -36,7 +37,7 @@ def _resume(step: TensorFlowStep, prepared: Prepared, lines: StepWriter) -> Prog
         return Progress()
     progress, differences = checkpoint.restore(prepared.checkpoint, step)
     for note in (*prepared.checkpoint_notes, *differences):
-        lines.write(event="note", step=progress.step, text=note)
+        lines.write(Note(step=progress.step, text=note))
     return progress
 
 
@@ -48,12 +49,14 @@ def _epoch(step: TensorFlowStep, lines: StepWriter, progress: Progress) -> tuple
         step.run(index)
         seconds = time.perf_counter() - start
         lines.write(
-            step=index + 1,
-            epoch=progress.epoch + 1,
-            seconds=progress.training_time_s + seconds,
-            step_time_s=seconds - last_s,
-            loss=step.loss,
-            samples=step.rank_samples,
+            Step(
+                step=index + 1,
+                epoch=progress.epoch + 1,
+                seconds=progress.training_time_s + seconds,
+                step_time_s=seconds - last_s,
+                loss=step.loss,
+                samples=step.rank_samples,
+            )
         )
         loss_sum += step.loss * step.rank_samples
         last_s = seconds

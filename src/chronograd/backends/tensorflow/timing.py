@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from chronograd.backends.tensorflow.step import TensorFlowStep
 from chronograd.measure import process
 from chronograd.measure.result import Timing
+from chronograd.rundir import Line, Step
 
 T = TypeVar("T")
 METHOD = (
@@ -22,25 +23,25 @@ METHOD = (
 )
 
 
-def time_steps(step: TensorFlowStep, timing: Timing, write: Callable[..., None]) -> None:
+def time_steps(step: TensorFlowStep, timing: Timing, write: Callable[[Line], None]) -> None:
     """Run and time steps; lines as of chronograd.measure.steps, in modes `parts` and `no_exchange` in turn."""
     start = time.perf_counter()
     for index in range(timing.warmup):
         _round(step, index)
     round_s = (time.perf_counter() - start) / timing.warmup
     count = step.ranks.broadcast_from_rank0(max(1, min(timing.num_steps, math.floor(timing.seconds / round_s))))
-    write(event="ready", step=0, **process.at_first_step())
+    write(process.ready())
     line = 0
     for index in range(timing.warmup, timing.warmup + count):
         step_time_s, parts, apart = _round(step, index)
         line += 1
-        write(step=line, mode="parts", step_time_s=step_time_s, **parts)
+        write(Step(step=line, mode="parts", step_time_s=step_time_s, **parts))
         if apart is not None:
             line += 1
-            write(step=line, mode="no_exchange", **apart)
+            write(Step(step=line, mode="no_exchange", **apart))
 
 
-def _round(step: TensorFlowStep, index: int) -> tuple[float, dict[str, float], dict[str, float] | None]:
+def _round(step: TensorFlowStep, index: int) -> tuple[float, dict[str, Any], dict[str, Any] | None]:
     """Step time; seconds by part; and the same of forward and backward without exchange, where there are several replicas."""
     step.ranks.wait()  # as after a step that all have done together: what follows it here, each does alone
     input_s, arrays = _timed(lambda: step.gather(index))

@@ -21,9 +21,10 @@ from chronograd.measure import process, result
 from chronograd.measure.memory import PeakResident
 from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir, StepWriter
+from chronograd.rundir.steps import Attempt, Memory
 from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.rank_command import Measuring, run_rank
-from chronograd.train.result import header, training_record
+from chronograd.train.result import measured_record, training_record
 from chronograd.train.watchdog import WATCHDOG
 
 
@@ -38,7 +39,7 @@ def _work(run: RunDir, job: Job, asked: Measuring | None = None) -> None:
         raise JobError(f"backend {job.backend} times steps, not epochs without input", "leave out --epochs")
     rank, world_size = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
     with run.step_writer(rank) as lines:  # it also writes the error of a rank that fails
-        lines.write(event="attempt", step=0)
+        lines.write(Attempt())
         with WATCHDOG.watch(run, rank, world_size, job.cluster.timeout_s, lines):
             _joined(run, job, lines, asked)
 
@@ -53,7 +54,7 @@ def _joined(run: RunDir, job: Job, lines: StepWriter, asked: Measuring | None) -
         progress = train(step, prepared, run, lines)
     else:
         time_steps(step, asked.timing, lines.write)
-    lines.write(event="end", step=progress.step, **process.at_end())
+    lines.write(process.end(progress.step))
     _write_memory(lines, ranks, progress.step, resident)
     lines.sync()
     ranks.wait()
@@ -78,26 +79,12 @@ def _trained_record(run: RunDir, job: Job, prepared: Prepared, step: TensorFlowS
 def _measured_record(run: RunDir, job: Job, ranks: Ranks, asked: Measuring) -> Record:
     method = result.Method("host clock, from gathering the batch to reading the loss", METHOD)
     replicas = "1 replica" if ranks.num_replicas == 1 else f"{ranks.num_replicas} replicas"
-    record = header(run, job, f"steps of {job.network.name} on {job.data.name}, {replicas}")
-    lines_of_ranks = result.lines_of_ranks(run)
-    for name, quantity in result.step_quantities(lines_of_ranks, job.training.images_per_step, method).items():
-        record.put(name, quantity)
-    record.put("memory_peak_bytes", result.memory_quantity(run))
-    record.put("achieved_flops_per_s", result.achieved_flops(record["step_time_s"], asked.flops_per_step))
-    record.provenance.method = f"{asked.timing.warmup} steps of warm-up outside the clock; {method.step_time}"
-    return record
+    return measured_record(run, job, replicas, method, asked)
 
 
 def _start(job: Job, prepared: Prepared, ranks: Ranks, lines: StepWriter) -> TensorFlowStep:
     """The step of this process, and a line that says where it runs."""
-    lines.write(
-        event="start",
-        step=0,
-        device=ranks.device,
-        device_name=ranks.device_name,
-        threads=ranks.threads,
-        **process.at_start(),
-    )
+    lines.write(process.start(ranks.device, ranks.device_name, ranks.threads))
     return TensorFlowStep(job, prepared, ranks)
 
 
@@ -117,7 +104,7 @@ def _write_memory(lines: StepWriter, ranks: Ranks, step: int, resident: PeakResi
         peak, source = int(tf.config.experimental.get_memory_info("GPU:0")["peak"]), "TensorFlow's allocator, first GPU"
     else:
         peak, source = resident.peak_bytes(), resident.source
-    lines.write(event="memory", step=step, memory_peak_bytes=peak, source=source)
+    lines.write(Memory(step=step, memory_peak_bytes=peak, source=source))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from chronograd.backends import registry
 from chronograd.data import datasets
 from chronograd.errors import FileFormatError, RunError
 from chronograd.job import Job
-from chronograd.launch.jobs import check_anywhere, new_run
+from chronograd.launch.jobs import OnLine, check_anywhere, new_run
 from chronograd.launch.processes import tail
 from chronograd.launch.slurm import commands as slurm_commands
 from chronograd.launch.slurm.script import EXIT_FILE, TIMED_OUT, Options, for_nodes, plan_of, render, shape_of
@@ -71,19 +71,13 @@ class Status:
         return self.state not in GOING_ON
 
 
-def create(
-    job: Job,
-    options: Options,
-    out: PathLike | None = None,
-    parent: PathLike = DEFAULT_PARENT,
-    initial_weights: PathLike | None = None,
-) -> RunDir:
+def create(job: Job, options: Options, out: PathLike | None = None, parent: PathLike = DEFAULT_PARENT) -> RunDir:
     """The run directory of a job that SLURM can start, with nothing started. Raises InputError before writing."""
     job = for_nodes(jobs.scaled(job), options)
     check(job)
     render(job, Path(out or parent), options)
     datasets.fetch(job.data)
-    run = new_run(job, out, parent, initial_weights)
+    run = new_run(job, out, parent, None)
     registry.load(job.backend).prepare(job, run)
     return run
 
@@ -107,7 +101,7 @@ def submit(run: RunDir, options: Options | None = None) -> str:
     if (run.path / NOTE).exists():
         if not (now := state(run)).is_over:
             raise RunError(f"{run.path} is {now.state} as job {now.job_id}", "wait for it, or scancel that job")
-        options = options or _options(run)
+        options = options or submission(run).options
     options = options or Options()
     script = run.path / SCRIPT
     if not script.exists():
@@ -125,10 +119,9 @@ def launch(
     *,
     out: PathLike | None = None,
     parent: PathLike = DEFAULT_PARENT,
-    initial_weights: PathLike | None = None,
 ) -> RunDir:
     """Make the run directory of a job and submit it. A job that SLURM refuses leaves no directory."""
-    run = create(job, options, out, parent, initial_weights)
+    run = create(job, options, out, parent)
     try:
         submit(run, options)
     except BaseException:
@@ -145,9 +138,9 @@ def state(run: RunDir) -> Status:
 
     Raises RunError if it was not submitted, or the controller does not answer.
     """
-    job_id = str(_read_note(run)["job_id"])
+    job_id = submission(run).job_id
     log = run.read_steps(0)
-    progress = (log.attempts, log.steps[-1]["step"] if log.steps else 0)
+    progress = (log.attempts, log.steps[-1].step if log.steps else 0)
     if run.is_finished:
         return Status(job_id, "COMPLETED", "", "run directory", *progress)
     for source, ask in (("squeue", slurm_commands.squeue), ("sacct", slurm_commands.sacct)):
@@ -164,13 +157,13 @@ def state(run: RunDir) -> Status:
     return Status(job_id, *(ended or found), "run directory" if ended else source, *progress)
 
 
-def wait(run: RunDir, on_line: Callable[[dict[str, Any]], None] = lambda line: None) -> RunDir:
+def wait(run: RunDir, on_line: OnLine = lambda line: None) -> RunDir:
     """Wait until SLURM has done with a run, through requeues. Returns it with its record; raises as `collect`.
 
     Args:
         on_line: called for each line that rank 0 writes, as by `chronograd.launch.jobs.train`.
     """
-    _read_note(run)  # raises at once where there is nothing to wait for
+    submission(run)  # raises at once where there is nothing to wait for
     follower = StepFollower(run.steps_path(0))
     start = answered = time.monotonic()
     over_since: float | None = None
@@ -250,7 +243,7 @@ _WHY = {
 
 def _evidence(run: RunDir, status: Status) -> str:
     """What the ranks and the script left."""
-    rank, error = run.first_error(_attempts(run)) or (0, "")
+    rank, error = run.first_error(submission(run).attempts) or (0, "")
     paths = [run.output_path(rank), run.output_path("slurm")]
     said = next((p for p in paths if p.exists() and p.read_text(errors="replace").strip()), paths[-1])
     blamed = f"rank {rank} failed with {error}; " if error else ""
@@ -286,15 +279,22 @@ def note(run: RunDir, job_id: str, options: Options, attempts: Mapping[int, int]
     write_json(run.path / NOTE, data)
 
 
-def _read_note(run: RunDir) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Submission:
+    """What was handed to SLURM: the id that it gave, starts of each rank before, and what was asked for."""
+
+    job_id: str
+    attempts: dict[int, int]
+    options: Options
+
+
+def submission(run: RunDir) -> Submission:
+    """What `note` wrote. Raises RunError if the run was not submitted, FileFormatError for a damaged note."""
     path = run.path / NOTE
     try:
         data = files.read_json(path)
-        return {
-            "job_id": str(data["job_id"]),
-            "attempts": {int(rank): int(count) for rank, count in data.get("attempts", {}).items()},
-            "options": _asked(data["options"]),
-        }
+        attempts = {int(rank): int(count) for rank, count in data.get("attempts", {}).items()}
+        return Submission(str(data["job_id"]), attempts, _asked(data["options"]))
     except FileNotFoundError:
         raise RunError(f"{run.path} was not submitted to SLURM", "`chronograd launch JOB --on slurm` does so") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -307,13 +307,3 @@ def _asked(data: dict[str, Any]) -> Options:
     if not all(isinstance(w, str | None) for w in words) or not isinstance(options.cpus_per_task, int | None):
         raise ValueError(f"options are {data!r:.200}")
     return options
-
-
-def _options(run: RunDir) -> Options:
-    options: Options = _read_note(run)["options"]
-    return options
-
-
-def _attempts(run: RunDir) -> dict[int, int]:
-    attempts: dict[int, int] = _read_note(run)["attempts"]
-    return attempts

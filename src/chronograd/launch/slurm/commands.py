@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from chronograd.errors import RunError
-from chronograd.train.parent import PARENT_VARIABLE
+from chronograd.train.rank_command import PARENT_VARIABLE
 
 COMMAND_TIMEOUT_S = 60.0
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from chronograd import job as jobs
 from chronograd.answer import Answer, Section, Table
-from chronograd.errors import FileFormatError, InputError
+from chronograd.errors import ChronogradError, FileFormatError, InputError
 from chronograd.files import format_of
-from chronograd.record import FORMAT, Record
-from chronograd.rundir import DEFAULT_PARENT, RunSummary, is_run_dir, list_runs
+from chronograd.record import FORMAT, JobHeader, Record
+from chronograd.rundir.directory import DEFAULT_PARENT, RunDir, is_run_dir
 from chronograd.units import quantity
 from chronograd.words import named
 
@@ -105,6 +107,46 @@ def _expanded(path: Path) -> list[Path]:
 
 
 # -- the list -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One row of a listing: a run directory or a record file. `problem` says why it could not be read."""
+
+    path: Path
+    record: Record | None = None
+    job: JobHeader = field(default_factory=JobHeader)
+    problem: str = ""
+
+    @property
+    def state(self) -> str:
+        return "damaged" if self.problem else "unfinished" if self.record is None else self.record.kind
+
+
+def list_runs(parent: PathLike = DEFAULT_PARENT) -> list[RunSummary]:
+    """Run directories and record files directly in a folder, by name. One that is damaged does not hide the others."""
+    parent = Path(parent)
+    if not parent.is_dir():
+        return []
+    candidates = sorted(p for p in parent.iterdir() if not p.name.startswith("."))
+    return [s for s in map(_summary, candidates) if s is not None]
+
+
+def _summary(path: Path) -> RunSummary | None:
+    try:
+        if path.suffix == ".json" and path.is_file():
+            record = Record.load(path)
+            return RunSummary(path, record, record.job)
+        if not is_run_dir(path):
+            return None
+        run = RunDir(path)
+        if run.is_finished:
+            record = run.record()
+            return RunSummary(path, record, record.job)
+        job = jobs.resolved(run.job()) if (path / "job.yaml").exists() else {}
+        return RunSummary(path, None, JobHeader.model_validate(job))
+    except ChronogradError as error:
+        return None if path.suffix == ".json" else RunSummary(path, problem=error.message)
 
 
 def listing(

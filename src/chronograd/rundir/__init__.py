@@ -1,0 +1,18 @@
+"""The directory of a run: whole files (directory), steps and events (steps), and which runs a name means (listing)."""
+
+from chronograd.rundir.directory import DEFAULT_PARENT, RunDir, is_run_dir
+from chronograd.rundir.listing import list_runs
+from chronograd.rundir.steps import Line, Step, StepFollower, StepLog, StepWriter, read_steps
+
+__all__ = [
+    "DEFAULT_PARENT",
+    "Line",
+    "RunDir",
+    "Step",
+    "StepFollower",
+    "StepLog",
+    "StepWriter",
+    "is_run_dir",
+    "list_runs",
+    "read_steps",
+]

@@ -1,0 +1,203 @@
+"""The run directory: one per run, append-only, safe on a network file system and with many writers.
+
+    job.yaml              the resolved job; a loop of the user's own may have none
+    environment.json      versions, processor, devices
+    initial.safetensors   if there: weights to start from, in place of those of the seed
+    steps.<rank>.jsonl    one line per step; one writer per file; each line with its attempt (chronograd.rundir.steps)
+    where.<rank>          where a rank is, as long as it runs (chronograd.train.watchdog)
+    output.<rank>.txt     what a rank printed
+    record.json           what was measured, once it is
+    checkpoints/          see chronograd.train.checkpoint
+
+`os.mkdir` is the lock: whoever makes `checkpoints` owns the directory. Whole files are written aside,
+synced and renamed. There is no index: chronograd.rundir.listing reads the directories.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from chronograd import files
+from chronograd import job as jobs
+from chronograd.errors import FileFormatError, RunError
+from chronograd.record import Record, write_aside, write_json
+from chronograd.rundir.steps import Error, StepLog, StepWriter, read_steps
+
+DEFAULT_PARENT = Path("runs")
+MARKS = ("job.yaml", "environment.json", "record.json")
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """A directory that was created or opened as a run. Says nothing about whether the run is finished."""
+
+    path: Path
+
+    # -- making and finding ------------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        job: jobs.Job | None = None,
+        environment: dict[str, Any] | None = None,
+        out: str | os.PathLike[str] | None = None,
+        parent: str | os.PathLike[str] = DEFAULT_PARENT,
+    ) -> RunDir:
+        """A new run directory: `out`, or a new name such as 20261121-083000-digits-resnet20-ab12 in `parent`.
+
+        Raises RunError if `out` is there and not empty, or cannot be written.
+        """
+        try:
+            path = _claim(Path(out)) if out is not None else _claim_new_name(Path(parent), _label(job))
+        except OSError as error:
+            where = out if out is not None else parent
+            raise RunError(f"cannot make a run directory at {where}: {error.strerror}", "choose another") from None
+        run = cls(path)
+        if job is not None:
+            write_aside(path / "job.yaml", jobs.to_yaml(job))
+        write_json(path / "environment.json", environment or {})
+        return run
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> RunDir:
+        """An existing run. Raises RunError if there is no such directory, FileFormatError if it is no run."""
+        path = Path(path)
+        if not os.path.exists(path):  # unlike Path's, False for a name that no file can have
+            raise RunError(f"no run directory at {path}", "`chronograd records` lists what there is")
+        if not is_run_dir(path):
+            raise FileFormatError(
+                f"{path} is not a run directory: it has none of {', '.join(MARKS)}",
+                "`chronograd records` lists what there is",
+            )
+        return cls(path)
+
+    # -- whole files ---------------------------------------------------------------------------------
+
+    def job(self) -> jobs.Job:
+        """The job of this run. Raises RunError if it is a loop of the user's own, which has none."""
+        if not (self.path / "job.yaml").exists():
+            raise RunError(f"{self.path} has no job.yaml: it is a loop of your own and cannot be run again from here")
+        return jobs.load(self.path / "job.yaml")
+
+    def environment(self) -> dict[str, Any]:
+        path = self.path / "environment.json"
+        try:
+            data = files.read_json(path)
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise FileFormatError(f"{path} is damaged: {error}") from None
+        if not isinstance(data, dict) or not _are_texts(data.get("versions", {})):
+            raise FileFormatError(f"{path} is damaged: it is no mapping, or its versions are none", "remove it")
+        return data
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.path / "record.json").exists()
+
+    def record(self) -> Record:
+        """The record. Raises FileFormatError if the run has none yet, or it is damaged."""
+        return Record.load(self.path)
+
+    def save_record(self, record: Record) -> None:
+        record.save(self.path / "record.json")
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def initial_weights(self) -> Path:
+        return self.path / "initial.safetensors"
+
+    def output_path(self, name: str | int) -> Path:
+        """What a rank printed, or a launcher."""
+        return self.path / f"output.{name}.txt"
+
+    # -- steps -----------------------------------------------------------------------------------------
+
+    def steps_path(self, rank: int = 0) -> Path:
+        return self.path / f"steps.{rank}.jsonl"
+
+    def step_writer(self, rank: int = 0) -> StepWriter:
+        """Opens the steps file of a rank for one new attempt. Raises RunError if another process has it."""
+        return StepWriter(self.steps_path(rank))
+
+    def read_steps(self, rank: int = 0) -> StepLog:
+        """The steps of one rank; an empty log if the rank has written none. Raises FileFormatError."""
+        return read_steps(self.steps_path(rank))
+
+    def logs(self) -> dict[int, StepLog]:
+        """The steps of every rank that has written any line."""
+        return {rank: self.read_steps(rank) for rank in self.ranks()}
+
+    def attempts(self) -> dict[int, int]:
+        """How many times each rank was started."""
+        return {rank: log.attempts for rank, log in self.logs().items()}
+
+    def first_error(self, after: Mapping[int, int] | None = None) -> tuple[int, str] | None:
+        """The rank that failed first, in its last attempt, and its error; others then fail for want of it.
+
+        A rank that did not come to where another waited is the one that failed.
+
+        Args:
+            after: attempts of each rank, of whose errors nothing is asked any more.
+        """
+        errors = [
+            (error.time, rank if error.rank is None else error.rank, error.text)
+            for rank, log in self.logs().items()
+            if log.attempts > (after or {}).get(rank, 0)
+            for error in log.of(Error)
+            if error.attempt == log.attempts
+        ]
+        return min(errors)[1:] if errors else None
+
+    def ranks(self) -> list[int]:
+        """Ranks that have a steps file."""
+        found = (re.fullmatch(r"steps\.(0|[1-9][0-9]{0,8})\.jsonl", p.name) for p in self.path.iterdir())
+        return sorted(int(m[1]) for m in found if m)
+
+
+def is_run_dir(path: Path) -> bool:
+    return path.is_dir() and any((path / mark).exists() for mark in MARKS)
+
+
+def _label(job: jobs.Job | None) -> str:
+    text = f"{job.data.name}-{Path(job.network.name).name}" if job is not None else "loop"
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:60]
+
+
+def _claim_new_name(parent: Path, label: str) -> Path:
+    parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+        path = parent / f"{moment}-{label}-{secrets.token_hex(2)}"
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return _claim(path)
+
+
+def _claim(path: Path) -> Path:
+    """Own an absent or empty directory. Of several processes that try, one succeeds."""
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        if any(path.iterdir()):
+            raise FileExistsError
+        (path / "checkpoints").mkdir()
+    except FileExistsError:
+        what = "holds a run already" if is_run_dir(path) else "is not empty"
+        raise RunError(f"{path} {what}", "name a directory that is not there, or resume the run") from None
+    return path
+
+
+def _are_texts(data: Any) -> bool:
+    return isinstance(data, dict) and all(isinstance(value, str) for value in data.values())

@@ -1,0 +1,617 @@
+"""The steps file of a rank: lines, each a step or an event, and how they are written, read and followed.
+
+A line is one JSON object: `attempt`, `time`, `event` (none for a step), `step`, and the fields of its class below. Their types
+say what a reader takes: a number at or above zero, a text, or a loss. A field with a default may be absent; one that may be
+None and has no default is null then. Fields of other versions are kept in `extra`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, get_args, get_type_hints
+
+from chronograd import files
+from chronograd.errors import FileFormatError, RunError
+
+# A rank that was killed with its parent needs a moment to go; longer means that it is alive.
+LOCK_WAIT_S = 10.0
+# Counts that are exact as float64; losses of which sums stay finite.
+_MOST, _MOST_LOSS = 2**53, 1e100
+
+# Losses, accuracies and squared norms: of any sign, and null in a file where they were not finite; NaN once read.
+Loss = Annotated[float, "signed"]
+
+
+def _since_boot_s() -> float:
+    """Seconds that nobody sets; on Linux those of a machine that sleeps, too."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+_BOOTED = time.time() - _since_boot_s()
+
+
+def wall_clock_s() -> float:
+    """Seconds since 1970 by the clock as it was when this process began: it goes on evenly, however the clock is set."""
+    return _BOOTED + _since_boot_s()
+
+
+# -- lines -------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class Line:
+    """What every line has. `time`: when it was written, in seconds since 1970; NaN where it does not say.
+
+    A writer sets the attempt, and the time where there is none. `extra`: fields that its class does not have.
+    """
+
+    event: ClassVar[str] = ""
+    attempt: int = 0
+    time: float = math.nan
+    step: int = 0
+    extra: dict[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(slots=True, kw_only=True)
+class Step(Line):
+    """One step of a rank; of parameter servers one update of a learner.
+
+    Attributes:
+        mode: of a measured step what was timed (chronograd.measure.steps), or `warmup`.
+        seconds: the training clock at its end. `epoch` is counted from 1.
+        loss: of this rank, over its `samples`, before the update.
+        exchange_wait_s: within backward, after this rank's own last gradient.
+        grad_sq_small, …: see chronograd.train.noise_scale.
+        learner, …: see chronograd.backends.parameter_server; `time_s` is the clock of server 0.
+    """
+
+    mode: str | None = None
+    epoch: int | None = None
+    seconds: float | None = None
+    step_time_s: float | None = None
+    loss: Loss | None = None
+    samples: int | None = None
+    input_s: float | None = None
+    transfer_s: float | None = None
+    noise_scale_s: float | None = None
+    forward_s: float | None = None
+    backward_s: float | None = None
+    communication_exposed_s: float | None = None
+    update_s: float | None = None
+    grad_sq_small: Loss | None = None
+    grad_sq_big: Loss | None = None
+    batch_small: float | None = None
+    batch_big: float | None = None
+    exchange_wait_s: float | None = None
+    learner: int | None = None
+    staleness: int | None = None
+    pull_s: float | None = None
+    compute_s: float | None = None
+    push_s: float | None = None
+    time_s: float | None = None
+
+    def needed(self, name: str) -> float:
+        """A figure that this step must have. Raises FileFormatError where it has none."""
+        value: float | None = getattr(self, name)
+        if value is None:
+            raise FileFormatError(f"the run is damaged: a line of step {self.step} has no {name}")
+        return value
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt(Line):
+    """A rank was started."""
+
+    event: ClassVar[str] = "attempt"
+
+
+@dataclass(slots=True, kw_only=True)
+class Start(Line):
+    """Where a rank runs; the rest as chronograd.measure.process finds it."""
+
+    event: ClassVar[str] = "start"
+    device: str | None = None
+    device_name: str | None = None
+    threads: int | None
+    process_time: float | None = None
+    busy_s: float | None = None
+    cores: int | None = None
+    host: str | None = None
+    gpus_given: str | None = None
+    pid: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Work(Line):
+    """What a rank works on in each step and epoch, as far as that is known."""
+
+    event: ClassVar[str] = "work"
+    dataset_samples: int | None = None
+    rank_batch: float | None = None
+    steps_per_epoch: int | None = None
+    sampler: str | None = None
+    workers: int | None = None
+    params: int | None = None
+    gradient_bytes: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Weights(Line):
+    """What weights were loaded, in words."""
+
+    event: ClassVar[str] = "weights"
+    text: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Features(Line):
+    """A frozen trunk ran over all images, once."""
+
+    event: ClassVar[str] = "features"
+    seconds: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Note(Line):
+    """What the record is to say of this start."""
+
+    event: ClassVar[str] = "note"
+    text: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Ready(Line):
+    """The first step begins. `queued_s`: until now this thread was ready so long, and another had the processor."""
+
+    event: ClassVar[str] = "ready"
+    queued_s: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Epoch(Line):
+    """An epoch ended. `seconds`: the training clock. Test figures are None where they were not looked at."""
+
+    event: ClassVar[str] = "epoch"
+    epoch: int
+    seconds: float
+    epoch_time_s: float
+    train_loss: Loss | None
+    test_loss: Loss | None
+    test_accuracy: Loss | None
+
+
+@dataclass(slots=True, kw_only=True)
+class EpochTiming(Line):
+    """An epoch of `num_steps` was timed, and one without loading data."""
+
+    event: ClassVar[str] = "epoch_timing"
+    num_steps: int
+    epoch_time_s: float
+    epoch_compute_time_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Memory(Line):
+    """The peak of this rank. `source`: how it was read, in words."""
+
+    event: ClassVar[str] = "memory"
+    memory_peak_bytes: int
+    source: str
+
+
+@dataclass(slots=True, kw_only=True)
+class End(Line):
+    """All steps are done. `queued_s` as of Ready; processor seconds of this process."""
+
+    event: ClassVar[str] = "end"
+    queued_s: float | None = None
+    user_s: float | None = None
+    system_s: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class WhatIfThreads(Line):
+    """Forward and backward of a batch with the threads of the run, and with its fair share of the cores."""
+
+    event: ClassVar[str] = "what_if_threads"
+    threads: int
+    seconds: float
+    fair_threads: int
+    fair_seconds: float
+
+
+@dataclass(slots=True, kw_only=True)
+class WhatIfBatch(Line):
+    """Forward and backward of a batch, and of one that is `times` as large."""
+
+    event: ClassVar[str] = "what_if_batch"
+    times: int
+    seconds: float
+    larger_seconds: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Error(Line):
+    """What ended this attempt. `rank`: the one that failed, where that is another."""
+
+    event: ClassVar[str] = "error"
+    rank: int | None = None
+    text: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Other(Line):
+    """An event of another version; its name and all it has are in `extra`."""
+
+
+E = TypeVar("E", bound=Line)
+_EVENTS: tuple[type[Line], ...] = (
+    *(Attempt, Start, Work, Weights, Features, Note, Ready, Epoch, EpochTiming, Memory, End),
+    *(WhatIfThreads, WhatIfBatch, Error),
+)
+
+
+class _Field(NamedTuple):
+    """What a field takes: values of these types, numbers from `least` to below `most`. `null`: what null is read as."""
+
+    types: tuple[type, ...]
+    least: float
+    most: float
+    takes_null: bool
+    null: float | None
+
+
+class _Kind:
+    """How lines of one class are read and written, by the types of its fields."""
+
+    def __init__(self, line: type[Line]) -> None:
+        self.make = line
+        hints = get_type_hints(line, include_extras=True)
+        own = [f for f in dataclasses.fields(line) if f.name != "extra"]
+        self.fields = {f.name: _field_of(hints[f.name], has_default=f.default is not dataclasses.MISSING) for f in own}
+        # Names in the order of a written line, and whether None is written as null.
+        self.written = [(f.name, self.fields[f.name].takes_null and f.default is not None) for f in own[2:]]
+        self.needed = {f.name for f in own if f.default is dataclasses.MISSING and not self.fields[f.name].takes_null}
+        self.or_null = {
+            f.name: None for f in own if f.default is dataclasses.MISSING and self.fields[f.name].takes_null
+        }
+
+    def read(self, data: dict[str, Any]) -> Line:
+        """A line of its fields. Raises ValueError for a figure that is none."""
+        unknown: list[str] | None = None
+        for name, value in data.items():
+            known = self.fields.get(name)
+            if known is None:
+                unknown = [*(unknown or ()), name]
+                is_right = not isinstance(value, float) or math.isfinite(value)
+            elif type(value) not in known.types:
+                is_right = value is None and known.takes_null
+                data[name] = known.null
+            elif known.types is _TEXT:
+                is_right = value.isascii() or _can_be_written(value)
+            else:
+                is_right = known.least <= value < known.most
+            if not is_right:
+                raise ValueError(f"{name!r:.80} is {value!r:.80}")
+        if not self.needed <= data.keys():
+            raise ValueError(f"its {self.make.event} event has no {min(self.needed - data.keys())}")
+        if unknown is None:
+            return self.make(**self.or_null | data) if self.or_null else self.make(**data)
+        return self.make(extra={name: data.pop(name) for name in unknown}, **self.or_null | data)
+
+    def data(self, line: Line) -> dict[str, Any]:
+        """The fields of a line, in order."""
+        data: dict[str, Any] = {"event": line.event} if line.event else {}
+        for name, is_null in self.written:
+            value = getattr(line, name)
+            if value is not None or is_null:
+                data[name] = None if isinstance(value, float) and not math.isfinite(value) else value
+        return data | line.extra
+
+
+_TEXT = (str,)
+
+
+def _field_of(hint: Any, has_default: bool) -> _Field:
+    parts = get_args(hint)
+    is_optional = type(None) in parts
+    plain = next(part for part in parts if part is not type(None)) if is_optional else hint
+    if plain is str:
+        return _Field(_TEXT, 0, 0, False, None)
+    if plain == Loss:
+        return _Field((int, float), -_MOST_LOSS, _MOST_LOSS, True, math.nan if has_default else None)
+    types = (int,) if plain is int else (int, float)
+    return _Field(types, 0, _MOST, is_optional and not has_default, None)
+
+
+_STEP, _OTHER = _Kind(Step), _Kind(Other)
+_BY_EVENT = {line.event: _Kind(line) for line in _EVENTS}
+_BY_CLASS = {kind.make: kind for kind in (_STEP, _OTHER, *_BY_EVENT.values())}
+
+
+def parse_line(raw: bytes) -> Line | None:
+    """A line, or None if it is torn: cut off while it was written.
+
+    Raises ValueError for a whole line that lacks what its event must have, or in which a figure is none.
+    """
+    try:
+        data = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(data, dict) or not all(_is_count(data.get(k)) for k in ("attempt", "step")):
+        return None
+    if "event" not in data:
+        return _STEP.read(data)
+    event = data["event"]
+    if not isinstance(event, str) or not _can_be_written(event):
+        raise ValueError(f"'event' is {event!r:.80}")
+    if event not in _BY_EVENT:
+        return _OTHER.read(data)
+    del data["event"]
+    return _BY_EVENT[event].read(data)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _MOST
+
+
+def _can_be_written(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# -- writing -----------------------------------------------------------------------------------------------
+
+
+class StepWriter:
+    """Appends lines to the steps file of one rank, as one attempt: one more than the last in the file.
+
+    A line is handed to the system as soon as it is written: a killed process loses at most a part of its
+    last line. Numbers that are not finite become null. As a context it also writes which error ended it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._stream: IO[bytes] = files.open_to_append(path)
+        except OSError as error:
+            hint = "move it away; a run writes into files of its own, never through a link"
+            raise RunError(f"cannot write {path}: {error.strerror}", hint) from None
+        try:
+            _lock(self._stream, path)
+            lines, _ = _parse(path)
+            self.attempt = 1 + max((line.attempt for line in lines), default=0)
+            if path.read_bytes()[-1:] not in (b"", b"\n"):  # the last line was cut off
+                self._stream.write(b"\n")
+        except BaseException:
+            self._stream.close()
+            raise
+
+    def write(self, line: Line) -> None:
+        """One line, of this attempt, written now unless it says when."""
+        time_s = line.time if math.isfinite(line.time) else wall_clock_s()
+        data = {"attempt": self.attempt, "time": time_s, **_BY_CLASS[type(line)].data(line)}
+        self._stream.write(json.dumps(data, allow_nan=False).encode() + b"\n")
+        self._stream.flush()
+
+    def sync(self) -> None:
+        """What was written survives a loss of power, and is seen by processes of other nodes."""
+        os.fsync(self._stream.fileno())
+
+    def close(self) -> None:
+        """Syncs and closes, so that a process on another node that opens the file afterwards sees all of it."""
+        if not self._stream.closed:
+            self.sync()
+            self._stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not self._stream.closed:
+            self.write(Error(text=f"{type(error).__name__}: {error}"))
+        self.close()
+
+
+def _lock(stream: IO[bytes], path: Path) -> None:
+    """One writer per file. File systems without locks, and Windows, rely on one process per rank."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise RunError(
+                    f"{path} is being written by another process", "wait for that run to end, or end it, then resume"
+                ) from None
+            time.sleep(0.1)
+        except OSError:
+            return
+
+
+# -- reading -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StepLog:
+    """What one rank wrote.
+
+    Attributes:
+        steps: one line per step, in order, each from the last attempt that did it.
+        events: the other lines, such as the end of an epoch, one per kind and step.
+        attempts: how many times the rank was started.
+        discarded: lines of steps that were done again by a later attempt.
+        starts: when each attempt wrote its first line, in seconds since 1970; `ended`: when the last line was written.
+            NaN where lines do not say.
+        torn: lines that were cut off when the rank was killed, and dropped.
+        set_back_s: by how much the clock was set back between attempts. Times of later ones are that much later than
+            written, as if they had begun when the one before ended.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    events: list[Line] = field(default_factory=list)
+    attempts: int = 0
+    discarded: list[Step] = field(default_factory=list)
+    starts: dict[int, float] = field(default_factory=dict)
+    ended: float = math.nan
+    torn: int = 0
+    set_back_s: float = 0.0
+
+    @property
+    def redone(self) -> int:
+        """Steps that were done again by a later attempt."""
+        return len(self.discarded)
+
+    def last_attempt(self) -> list[Step]:
+        """The steps that the last attempt did."""
+        return [line for line in self.steps if line.attempt == self.attempts]
+
+    def of(self, kind: type[E]) -> list[E]:
+        """Events of one kind, in order of steps."""
+        return [line for line in self.events if isinstance(line, kind)]
+
+    def last(self, kind: type[E]) -> E | None:
+        """The last event of a kind; None if there is none."""
+        return next(iter(self.of(kind)[-1:]), None)
+
+
+def read_steps(path: Path) -> StepLog:
+    """Drops torn lines, keeps the last attempt of steps done twice, counts both.
+
+    Raises FileFormatError for a line that is damaged and not at the end of an attempt.
+    """
+    lines, torn = _parse(path)
+    evened, set_back_s = _one_after_the_other(lines)
+    starts: dict[int, float] = {}
+    for line in evened:
+        starts.setdefault(line.attempt, line.time)
+    return _log(evened, starts, max((line.time for line in evened), default=math.nan), torn, set_back_s)
+
+
+def merged(logs: Iterable[StepLog]) -> StepLog:
+    """Several ranks as one, where each step is done by one of them, whichever it is."""
+    logs = list(logs)
+    lines = sorted((x for log in logs for x in (*log.discarded, *log.steps, *log.events)), key=attrgetter("attempt"))
+    starts: dict[int, float] = {}
+    for log in logs:
+        starts = {**log.starts, **starts}
+    ended = max((line.time for line in lines), default=math.nan)
+    set_back_s = max((log.set_back_s for log in logs), default=0.0)
+    return _log(lines, starts, ended, sum(log.torn for log in logs), set_back_s)
+
+
+def _log(lines: Sequence[Line], starts: dict[int, float], ended: float, torn: int, set_back_s: float) -> StepLog:
+    """From lines, those of a later attempt after those of an earlier one."""
+    steps: dict[int, Step] = {}
+    events: dict[tuple[str, int], Line] = {}
+    discarded: list[Step] = []
+    for line in lines:
+        if not isinstance(line, Step):
+            events[line.event or line.extra["event"], line.step] = line
+            continue
+        if line.step in steps:
+            discarded.append(steps[line.step])
+        steps[line.step] = line
+    return StepLog(
+        steps=[steps[s] for s in sorted(steps)],
+        events=sorted(events.values(), key=attrgetter("step")),
+        attempts=max(starts, default=0),
+        discarded=discarded,
+        starts=starts,
+        ended=ended,
+        torn=torn,
+        set_back_s=set_back_s,
+    )
+
+
+def _one_after_the_other(lines: Sequence[Line]) -> tuple[list[Line], float]:
+    """The lines of a file with no attempt before the end of the last, and by how much the clock was set back in all."""
+    evened: list[Line] = []
+    ended, set_back_s = -math.inf, 0.0
+    for _, group in itertools.groupby(lines, key=attrgetter("attempt")):
+        own = list(group)
+        times = [line.time for line in own if math.isfinite(line.time)]
+        if times:
+            set_back_s += max(0.0, ended - min(times) - set_back_s)
+            ended = max(times) + set_back_s
+        for line in own if set_back_s else ():
+            line.time += set_back_s
+            if isinstance(line, Start) and line.process_time is not None:
+                line.process_time += set_back_s
+        evened += own
+    return evened, set_back_s
+
+
+def _parse(path: Path) -> tuple[list[Line], int]:
+    """The lines of a steps file, and how many were torn."""
+    try:
+        with files.open_plain(path) as stream:
+            data = stream.read()
+    except FileNotFoundError:
+        return [], 0
+    except OSError as error:
+        raise FileFormatError(f"cannot read {path}: {error.strerror}") from None
+    lines: list[Line] = []
+    torn = 0
+    torn_at: int | None = None
+    for number, raw in enumerate(data.split(b"\n"), start=1):
+        if not raw:
+            continue
+        try:
+            line = parse_line(raw)
+        except ValueError as error:
+            raise FileFormatError(f"{path}, line {number}: {error}", "copy the file again, or remove it") from None
+        if line is None:
+            torn += 1
+            torn_at = torn_at or number
+            continue
+        if torn_at is not None and lines and line.attempt <= lines[-1].attempt:
+            raise FileFormatError(f"{path} is damaged at line {torn_at}, in the middle of an attempt")
+        torn_at = None
+        lines.append(line)
+    return lines, torn
+
+
+class StepFollower:
+    """Reads the whole new lines of a steps file that is being written, once; what was there before only if asked for."""
+
+    def __init__(self, path: Path, is_from_start: bool = False) -> None:
+        self._path = path
+        self._offset = path.stat().st_size if path.exists() and not is_from_start else 0
+
+    def new_lines(self) -> list[Line]:
+        try:
+            with files.open_plain(self._path) as stream:
+                stream.seek(self._offset)
+                data = stream.read()
+        except OSError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return [line for line in map(_line_or_none, whole.split(b"\n")) if line is not None]
+
+
+def _line_or_none(raw: bytes) -> Line | None:
+    try:
+        return parse_line(raw)
+    except ValueError:
+        return None
