@@ -47,12 +47,13 @@ def test_a_header_of_another_hand_keeps_its_keys_and_their_order(tmp_path: Path)
     assert (again.job.data.name, again) == ("mine", loaded)
 
 
-def test_a_header_is_made_of_whatever_a_steps_file_may_say(tmp_path: Path) -> None:
+def test_a_steps_file_that_says_what_no_header_may_is_refused(tmp_path: Path) -> None:
     shutil.copytree(FORMATS / "run", tmp_path / "run")
     steps = tmp_path / "run" / "steps.0.jsonl"
     steps.write_text(steps.read_text().replace('"threads": 1', '"threads": 0.5'))
     run = RunDir.open(tmp_path / "run")
-    assert header(run, run.job(), "t").cluster.threads == 0.5
+    with pytest.raises(FileFormatError, match="'threads' is 0.5"):
+        header(run, run.job(), run.read_steps(), "t")
 
 
 def test_a_header_answers_what_it_does_not_say() -> None:

@@ -74,7 +74,9 @@ def test_what_is_no_measured_step_of_this_network_is_refused(trace: Trace, job: 
     lost = found.model_copy(update={"quantities": {"step_time_s": Quantity.missing("s", "the clock stopped")}})
     with pytest.raises(InputError, match="is no measured step"):
         carried_factor(trace, lost)
-    other = found.model_copy(update={"job": {**found.job, "network": {"name": "resnet56"}}})
+    other = Record.model_validate(
+        {**found.model_dump(), "job": {**found.job.model_dump(), "network": {"name": "resnet56"}}}
+    )
     with pytest.raises(InputError, match="of resnet56, and the job's network is resnet20"):
         carried_factor(trace, other)
 
