@@ -1,7 +1,7 @@
 # make run    the main job: one job file through the whole loop, ending in report.html
 # make test   the tests, in minutes; without those that take long or need more than a Python environment
 # make test-all  all tests that can run here
-# make slowest  these, docs/slowest-tests.md anew; fails where one takes too long: on a machine that does nothing else
+# make slowest  those of make test, docs/slowest-tests.md anew; fails where one takes too long: on a machine that does nothing else
 # make check  format, lint, types, layers, docs
 # make backends  TensorFlow and Ray into .venv, and Horovod built once: their tests run then, too
 PYTHON ?= python3
@@ -28,7 +28,7 @@ test-all: install
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 slowest: install
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal --slowest docs/slowest-tests.md
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m "not ($(LONG))" --slowest docs/slowest-tests.md
 
 check: install
 	$(BIN)/ruff format --check src tests benchmarks tools

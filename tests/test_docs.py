@@ -38,9 +38,10 @@ def commands() -> list[str]:
 def test_commands_in_the_documents_parse(line: str) -> None:
     """Verbs and options exist; required arguments are given. Nothing is run."""
     _, verb, *arguments = shlex.split(line)
-    found = command.get_command(click.Context(command), verb)
+    root = click.Context(command, **command.context_settings)
+    found = command.get_command(root, verb)
     assert found is not None, f"there is no verb {verb}"
-    found.make_context(verb, arguments)
+    found.make_context(verb, arguments, parent=root)
 
 
 def test_every_verb_has_json_and_help() -> None:
