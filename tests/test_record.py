@@ -52,7 +52,7 @@ def test_a_steps_file_that_says_what_no_header_may_is_refused(tmp_path: Path) ->
     steps = tmp_path / "run" / "steps.0.jsonl"
     steps.write_text(steps.read_text().replace('"threads": 1', '"threads": 0.5'))
     run = RunDir.open(tmp_path / "run")
-    with pytest.raises(FileFormatError, match="'threads' is 0.5"):
+    with pytest.raises(FileFormatError, match=r"'threads' is 0\.5"):
         header(run, run.job(), run.read_steps(), "t")
 
 
