@@ -28,6 +28,13 @@ def test_intervals_hold_what_noise_hides() -> None:
     assert 0.6 <= np.mean(held) <= 0.97
 
 
+def test_errors_are_of_what_is_fitted_over_what_was_counted() -> None:
+    counted = [800.0, 420.0, 260.0, 190.0]
+    found = fit_batches(BATCHES[:4], counted)
+    assert found.errors == pytest.approx(np.asarray(found.model.steps(BATCHES[:4])) / counted - 1)
+    assert float(np.abs(found.errors).max()) > 0.001
+
+
 def test_steps_that_only_fall_have_no_critical_batch() -> None:
     found = fit_batches([8, 16, 32], [800, 400, 200])
     assert found.model.min_steps == pytest.approx(0, abs=1e-9)

@@ -10,7 +10,7 @@ import pytest
 
 from chronograd.cli.main import main
 from chronograd.errors import InputError
-from chronograd.fit.convergence import converged_at, forecast_convergence, levels_ahead
+from chronograd.fit.convergence import converged_at, forecast_convergence, levels_ahead, zero_line
 from chronograd.fit.forecast import forecast
 from chronograd.fit.learning_curves import LearningCurve
 from chronograd.fit.published_curves import Published, PublishedRun, published, weighted_quantiles
@@ -47,6 +47,7 @@ class TestSchedule:
         [
             ("constant", (3.0,), 9.0, "drops of the rate"),
             ("multi_step", (3.0, 2.0), 9.0, "rising"),
+            ("multi_step", (0.0, 2.0), 9.0, "above 0"),
             ("multi_step", (), 9.0, "without a drop"),
             ("annealed", (), None, "without an end"),
         ],
@@ -68,6 +69,14 @@ class TestFromTheCurve:
         values = np.exp(-0.1 * np.arange(12))
         found = forecast_convergence(curve(values), NONE_KNOWN)
         assert found.step == pytest.approx(1 - np.log(0.02) / 0.1, rel=0.02)
+
+    def test_the_line_to_zero_is_that_of_the_later_half(self) -> None:
+        """A kink of log(loss) half-way: what came before it does not count, and all that came after does."""
+        steps = np.arange(1.0, 41)
+        logs = np.where(steps <= 20, -0.5 * steps, -10 - 0.1 * (steps - 20))
+        logs[21:27] += 0.3
+        slope, _ = zero_line(steps, np.exp(logs))
+        assert slope == pytest.approx(np.polyfit(steps[20:], logs[20:], 1)[0])
 
     def test_ratios_of_other_runs_correct_it(self) -> None:
         values = np.exp(-0.1 * np.arange(12))

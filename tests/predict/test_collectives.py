@@ -104,6 +104,15 @@ def test_algorithm_and_bus_bandwidth() -> None:
     assert algorithm == pytest.approx(1e9 / (2 * 7 / 8))
 
 
+@pytest.mark.parametrize(
+    ("collective", "factor"),
+    [("all_reduce", 7 / 4), ("reduce_scatter", 7 / 8), ("all_gather", 7 / 8), ("all_to_all", 7 / 8), ("broadcast", 1), ("reduce", 1)],
+)  # fmt: skip
+def test_bus_bandwidth_of_every_collective(collective: str, factor: float) -> None:
+    """The table of nccl-tests PERFORMANCE.md, for 8 ranks."""
+    assert bandwidths(collective, 1e9, 1.0, 8) == pytest.approx((1e9, factor * 1e9))
+
+
 def test_wrong_names_and_ranks() -> None:
     with pytest.raises(NotFoundError, match="halving_doubling"):
         all_reduce_s("halving_doublin", S, Topology(2, 8, NEAR, FAR))
