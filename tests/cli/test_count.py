@@ -118,6 +118,11 @@ def test_work_is_shown_on_demand(capsys: pytest.CaptureFixture[str], networks: s
     assert shown["layers"][0]["work"][0].endswith("1 × 4 × 4 × 4 × in channels per group 3 × kernel 3 × 3 = 1,728")
 
 
+def test_channels_of_a_group_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    depthwise = next(row for row in counted(capsys, "mobilenet-v1", "--show-work")["layers"] if "epthwise" in str(row))
+    assert " × in channels per group 1 × kernel 3 × 3 = " in depthwise["work"][0]
+
+
 def test_batch_and_optimizer(capsys: pytest.CaptureFixture[str], networks: str) -> None:
     one, four = (counted(capsys, f"{networks}:two_layers", "--batch", str(b)) for b in (1, 4))
     assert (four["batch"], four["macs"], four["params"]) == (4, 4 * one["macs"], one["params"])

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from chronograd.count.layers import Layer, layers
 from chronograd.count.network import trace_network
+from chronograd.count.receptive import _joined
 from chronograd.count.tracing import trace
 from chronograd.trace import Trace
 
@@ -281,3 +282,11 @@ def test_without_an_image_there_is_none() -> None:
     options = {"layers": 1, "width": 8, "heads": 2, "vocab": 11, "sequence": 6}
     assert {r.receptive_field for r in layers(trace_network("gpt2-small", options))} == {None}
     assert {r.receptive_field for r in rows(nn.Linear(5, 3), (5,))} == {None}
+
+
+def test_of_two_dimensions_with_the_same_axes_the_first_keeps_its_factors() -> None:
+    axes = frozenset({1})
+    first, second = ((4, axes), (2, axes)), ((8, axes),)
+    assert _joined(first, second) == first
+    assert _joined(second, first) == second
+    assert _joined((), second) == second

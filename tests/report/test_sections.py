@@ -80,6 +80,8 @@ def test_scaling_that_pays_and_that_hardly_does(step, measured):
     assert good.takeaway == "2 processes give 1.60 times the throughput of one (scaling efficiency 80 %)."
     poor = scaling_section({}, {1: measured[1], 2: step("measured", 2, 0.03, 0.046)})
     assert poor.takeaway.startswith("2 processes hardly pay: they give 1.05 times")
+    fair = scaling_section({}, {1: measured[1], 2: step("measured", 2, 0.03, 0.04)})
+    assert fair.takeaway.startswith("2 processes give 1.14 times")
 
 
 def test_scaling_without_measurement_or_without_a_base(predicted):
