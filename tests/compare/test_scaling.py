@@ -11,7 +11,7 @@ from chronograd.compare.scaling import Ladder, Scaling, predict_scaling
 from chronograd.count.network import trace_network
 from chronograd.errors import InputError, JobError
 from chronograd.hardware import catalog
-from chronograd.predict.prediction import predict
+from chronograd.predict.prediction import predict, setting_of
 from chronograd.record import Quantity, Record
 
 TRACE = trace_network("alexnet-v2")
@@ -52,6 +52,19 @@ def test_strong_and_weak_scaling() -> None:
     efficiencies = [row["efficiency"] for row in weak]
     assert efficiencies == sorted(efficiencies, reverse=True)
     assert weak[1]["efficiency"] == pytest.approx(weak[0]["step_time_s"] / weak[1]["step_time_s"])
+
+
+def test_bandwidth_used_is_what_a_ring_moves_over_the_exposed_time() -> None:
+    """Of each rank's link: 2(n - 1)/n times the gradients, here one number of four bytes for each parameter."""
+    (point,) = Ladder(job(), TRACE).predicted([4], "strong")[-1:]
+    link = setting_of(job(count=4)).link
+    assert link is not None
+    assert point.world == 4
+    assert point.communication_exposed_s
+    moved = 2 * 3 / 4 * 4 * TRACE.params
+    assert point.bandwidth_utilisation == pytest.approx(
+        moved / point.communication_exposed_s / link.bandwidth_bytes_per_s
+    )
 
 
 def test_what_is_said_follows_from_the_rows() -> None:

@@ -199,6 +199,7 @@ def test_a_quota_below_the_cores_is_named() -> None:
     assert row.what == "quota"
     assert "cluster.threads=1" in row.to_do
     assert doctor_cores.cores(1, None, None)[0].state == "fine"
+    assert doctor_cores.cores(1, None, float(environment.cores()))[0].state == "fine"
 
 
 def test_more_threads_than_cores() -> None:

@@ -91,7 +91,8 @@ def test_ranks_end_when_the_parent_is_killed(tmp_path: Path) -> None:
 
 def _parent(folder: Path, pid: Path, before: str = "") -> subprocess.Popen[bytes]:
     code = (
-        "import sys; from pathlib import Path; from chronograd.launch.processes import Process, run_together\n"
+        "import signal, sys; from pathlib import Path; from chronograd.launch.processes import Process, run_together\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background\n"
         f"command = (sys.executable, '-c', {before + SLEEP.format(pid=str(pid))!r})\n"
         "try:\n"
         f"    run_together([Process('a', command, {{}}, Path({str(folder / 'a.txt')!r}))])\n"
