@@ -121,6 +121,7 @@ def write_timm(folder: Path, layout: str, rows: list[Row]) -> None:
         table.writerows([(r.model, r.image_size, r.batch, r.batch / r.seconds, r.params_m) for r in rows])
 
 
+@pytest.mark.slow
 def test_timm_in_both_layouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each network is off by the same factor in both layouts: knowing the other helps, and its residual helps more."""
     timm = pytest.importorskip("timm")

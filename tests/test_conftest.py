@@ -46,6 +46,7 @@ def pytest_of(*words: str, **variables: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.slow
 def test_a_catalogue_of_the_users_own_changes_no_test(tmp_path: Path) -> None:
     links = tmp_path / "chronograd" / "links"
     links.mkdir(parents=True)
@@ -56,6 +57,7 @@ def test_a_catalogue_of_the_users_own_changes_no_test(tmp_path: Path) -> None:
     assert "slow50" not in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "required", "status", "lines"),
     [

@@ -142,6 +142,7 @@ def test_help_imports_no_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_predicting_from_a_trace_file_needs_no_torch(tmp_path: Path) -> None:
     """The base package predicts on a machine that has no torch."""
     saved = tmp_path / "net.json.gz"

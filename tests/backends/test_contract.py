@@ -77,6 +77,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 @pytest.mark.parametrize("backend", [pytest.param(name, marks=PARTS.get(name, ())) for name in CHECKED])
 class TestEveryBackend:
+    @pytest.mark.slow
     def test_starts_from_the_given_weights_and_stays_with_single(self, backend: str, runs: Runs) -> None:
         expected, got = (runs.of(name).record().curves["loss"].columns["loss"] for name in ("single", backend))
         assert len(got) == len(expected) == 24

@@ -25,6 +25,7 @@ def test_a_calibrated_machine_has_a_row_for_each_way_of_running() -> None:
     assert shown.data == device.model_dump(mode="json")
 
 
+@pytest.mark.slow
 def test_links_are_timed_fitted_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     shown = calibrate_links((2,), ("all_reduce",), seconds_each=0.02)

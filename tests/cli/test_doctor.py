@@ -27,6 +27,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_storage, "DEADLINE_S", 60.0)
 
 
+@pytest.mark.slow
 def test_every_backend_is_listed_with_a_reason_where_it_cannot_run(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

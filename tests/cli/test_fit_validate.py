@@ -107,6 +107,7 @@ def test_the_seed_alone_chooses(capsys: pytest.CaptureFixture[str]) -> None:
     assert validated(capsys, TIMM_NAME, "--calibrate", "12", "--seed", "3", "--rows", "5")["n"] == 5
 
 
+@pytest.mark.slow
 def test_what_is_stated_is_as_what_a_name_says(capsys: pytest.CaptureFixture[str]) -> None:
     stated = ["--device", "rtx3090", "--precision", "amp", "--layout", "nhwc", "--phase", "inference"]
     mine = validated(capsys, "mine.csv", "--calibrate", "12", *stated)

@@ -47,6 +47,7 @@ def counted_in_a_process_of_its_own() -> dict[str, float]:
     return found
 
 
+@pytest.mark.slow
 def test_exact() -> None:
     found = counted_in_a_process_of_its_own()
     assert found["params"] == parameters(VOCAB, LAYERS, WIDTH, FFN, WIDTH) == 6_738_415_616

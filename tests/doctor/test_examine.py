@@ -523,6 +523,7 @@ def two_hosts() -> Iterator[str]:
             subprocess.run(["ip", *words], capture_output=True, check=False)
 
 
+@pytest.mark.slow
 @needs_root
 def test_two_hosts_reach_each_other_at_the_rate_of_their_link(two_hosts: str, tmp_path: Path) -> None:
     found, rate = doctor_hosts.check(two_hosts, str(tmp_path), str(tmp_path), 2)

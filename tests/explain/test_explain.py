@@ -71,6 +71,7 @@ def test_a_healthy_run_of_two_ranks_adds_up(healthy: Path) -> None:
     assert sum(share or 0.0 for share in shares) == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.slow
 def test_input_sharding_and_a_missing_accelerator_are_seen_in_a_loop(
     pair: Pair, delay_s: float, tmp_path: Path
 ) -> None:
@@ -87,10 +88,12 @@ def test_input_sharding_and_a_missing_accelerator_are_seen_in_a_loop(
     assert kept.split.share("input_s") == pytest.approx(one.split.share("input_s") or 0.0, abs=0.1)
 
 
+@pytest.mark.slow
 def test_a_slow_link_is_seen_in_a_loop(pair: Pair, delay_s: float) -> None:
     planted(pair, {"slow_link"}, link_s=delay_s)
 
 
+@pytest.mark.slow
 def test_a_slow_rank_and_a_long_start_are_seen_in_a_loop(pair: Pair, delay_s: float) -> None:
     """Of a loop that does not mark its parts."""
     told = {"worker": 1, "worker_s": delay_s, "start_s": 24 * delay_s, "parts": False}

@@ -117,6 +117,7 @@ class TestIntervals:
         assert widths[0] < 1e-3
         assert widths == sorted(widths)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("family", list(FAMILIES))
     def test_what_is_expected_lies_inside_even_of_five_points(self, family: str) -> None:
         """The last third of five points is one, whose residual is all the scatter that is known there."""
@@ -133,6 +134,7 @@ class TestIntervals:
         near, far = (np.diff(model.interval(k))[0] / model.at(k) for k in (31, 300))
         assert far > near
 
+    @pytest.mark.slow
     def test_cover_what_they_say(self) -> None:
         """80 % interval of the loss at twice the fitted steps, over 40 noisy curves of the right family."""
         inside = 0

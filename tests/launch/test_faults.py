@@ -123,6 +123,7 @@ def test_a_hung_rank_is_named_with_the_collective(
     assert "--resume" in raised.value.hint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["local", "torchrun"])
 def test_a_hung_rank_is_started_again(tmp_path: Path, launcher: str, undisturbed: RunDir) -> None:
     job = make_job(tmp_path, TIMEOUT, "cluster.max_restarts=1", how="input")

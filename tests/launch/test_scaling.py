@@ -81,6 +81,7 @@ def test_wrong_worlds_are_refused(tmp_path: Path) -> None:
         measure_scaling(jobs.from_dict(TINY), [1], ["sideways"], folder=tmp_path)  # type: ignore[list-item]
 
 
+@pytest.mark.slow
 def test_measure_world_and_epochs_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(json.dumps(TINY))

@@ -13,6 +13,7 @@ from chronograd.study.results import Results
 from chronograd.study.runner import StudyRunner
 
 
+@pytest.mark.slow
 def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     said: list[str] = []
     settings = {**STUDY.sizes["smoke"], "seeds": 1}

@@ -88,6 +88,7 @@ class TestLogs:
 
 
 class TestPublished:
+    @pytest.mark.slow
     def test_a_law_of_depth_is_found_and_scored(self, measured: Path, tmp_path: Path) -> None:
         """Truth: a further depth, and a known one with losses ten times as large, which its own runs must not predict."""
         files = [*write_logs(tmp_path, [44]), write_logs(tmp_path, [20])[0]]

@@ -19,6 +19,7 @@ from chronograd.study.results import Results
 from chronograd.study.runner import StudyRunner
 
 
+@pytest.mark.slow
 def test_smoke_size_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CHRONOGRAD_MEASURED", raising=False)
     settings = STUDY.sizes["smoke"]

@@ -87,6 +87,7 @@ def _save_with_room_for(num_bytes: int, folder: Path) -> None:
     checkpoint.save(folder, step, Progress(step=8, epoch=2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_bytes", [100, 10_000])  # less than any file has; less than that of the weights
 def test_a_full_disk_leaves_what_was_there_and_says_what_to_do(tmp_path: Path, num_bytes: int) -> None:
     before = checkpoint.save(tmp_path, make_step(make_job()), Progress(step=4, epoch=1))

@@ -75,6 +75,7 @@ def test_the_parent_survives_a_probe_that_runs_out_of_memory(job: jobs.Job) -> N
     assert failed.reason
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not IS_LINUX, reason="RLIMIT_DATA is Linux")
 def test_a_limit_below_the_framework_is_told(job: jobs.Job) -> None:
     with pytest.raises(RunError, match="with torch loaded"):
