@@ -393,7 +393,7 @@ class StepWriter:
             _lock(self._stream, path)
             lines, _ = _parse(path)
             self.attempt = 1 + max((line.attempt for line in lines), default=0)
-            if path.read_bytes()[-1:] not in (b"", b"\n"):  # the last line was cut off
+            if _is_cut_off(path):
                 self._stream.write(b"\n")
         except BaseException:
             self._stream.close()
@@ -425,6 +425,15 @@ class StepWriter:
         if error is not None and not self._stream.closed:
             self.write(Error(text=f"{type(error).__name__}: {error}"))
         self.close()
+
+
+def _is_cut_off(path: Path) -> bool:
+    """Whether the last line has no end. Reads one byte: files of long runs are large."""
+    with files.open_plain(path) as stream:
+        if stream.seek(0, os.SEEK_END) == 0:
+            return False
+        stream.seek(-1, os.SEEK_END)
+        return stream.read(1) != b"\n"
 
 
 def _lock(stream: IO[bytes], path: Path) -> None:
