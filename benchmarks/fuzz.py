@@ -28,8 +28,8 @@ from typing import Any
 
 from benchmarks.fuzzing.session import NAMES
 from chronograd.errors import ChronogradError, MissingExtraError
+from chronograd.files import write_json
 from chronograd.measure import environment
-from chronograd.record import write_json
 
 CORPUS = Path(__file__).parent.parent / "tests" / "fuzz_corpus"
 # One input may take so much CPU time before its process is ended.

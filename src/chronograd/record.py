@@ -30,8 +30,6 @@ from pydantic import (
 
 from chronograd import files
 from chronograd.errors import FileFormatError
-from chronograd.files import write_aside as write_aside
-from chronograd.files import write_json as write_json
 
 FORMAT = "chronograd-record"
 VERSION = 1
@@ -435,7 +433,7 @@ class Record(BaseModel):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write as JSON: aside, synced, renamed. Raises InputError if it cannot be written."""
         with files.as_asked(Path(path)):
-            write_aside(Path(path), self.model_dump_json(indent=1))
+            files.write_aside(Path(path), self.model_dump_json(indent=1))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Record:

@@ -152,18 +152,16 @@ def print_json(data: Any) -> None:
 
 def save_json(path: Path, data: Any) -> None:
     """Write data to a file of the user's. Raises InputError if it cannot be."""
-    from chronograd.errors import InputError
+    from chronograd.files import as_asked
 
-    try:
+    with as_asked(path):
         path.write_text(json.dumps(data, allow_nan=False))
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}", "name a file in a folder that exists") from None
 
 
 def write_page(page: Answer, out: Path, with_notebook: bool = False) -> list[Path]:
     """Write a page, and an executed notebook beside it; returns the files. Raises InputError if the page cannot be written."""
     from chronograd.errors import InputError
-    from chronograd.record import write_aside
+    from chronograd.files import write_aside
     from chronograd.report.html import render_html
 
     text = render_html(page)

@@ -27,7 +27,8 @@ from typing import Any
 from chronograd import files
 from chronograd import job as jobs
 from chronograd.errors import FileFormatError, RunError
-from chronograd.record import Record, write_aside, write_json
+from chronograd.files import write_aside, write_json
+from chronograd.record import Record
 from chronograd.rundir.steps import Error, StepLog, StepWriter, read_steps
 
 DEFAULT_PARENT = Path("runs")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chronograd.errors import FileFormatError
-from chronograd.record import write_json
+from chronograd.files import write_json
 
 FORMAT = "chronograd-study"
 VERSION = 1

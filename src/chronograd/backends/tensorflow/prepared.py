@@ -23,8 +23,8 @@ import numpy as np
 
 from chronograd.data.published import DatasetCard
 from chronograd.errors import RunError
+from chronograd.files import write_json
 from chronograd.job import Job
-from chronograd.record import write_json
 from chronograd.rundir import RunDir
 from chronograd.train import checkpoint_folder
 

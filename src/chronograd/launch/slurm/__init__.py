@@ -26,12 +26,12 @@ from chronograd import job as jobs
 from chronograd.backends import registry
 from chronograd.data import datasets
 from chronograd.errors import FileFormatError, RunError
+from chronograd.files import write_aside, write_json
 from chronograd.job import Job
 from chronograd.launch.jobs import OnLine, check_anywhere, new_run
 from chronograd.launch.processes import tail
 from chronograd.launch.slurm import commands as slurm_commands
 from chronograd.launch.slurm.script import EXIT_FILE, TIMED_OUT, Options, for_nodes, plan_of, render, shape_of
-from chronograd.record import write_aside, write_json
 from chronograd.rundir import DEFAULT_PARENT, RunDir, StepFollower
 from chronograd.train.checkpoint_folder import list_checkpoints
 

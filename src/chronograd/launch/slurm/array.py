@@ -13,12 +13,12 @@ from pathlib import Path
 from chronograd import files
 from chronograd import job as jobs
 from chronograd.errors import JobError, RunError
+from chronograd.files import write_aside, write_json
 from chronograd.job import Job
 from chronograd.launch import slurm
 from chronograd.launch.slurm import PathLike
 from chronograd.launch.slurm import commands as slurm_commands
 from chronograd.launch.slurm.script import Options, render
-from chronograd.record import write_aside, write_json
 from chronograd.rundir import DEFAULT_PARENT, RunDir
 
 Element = tuple[tuple[str, ...], Job]
