@@ -75,34 +75,42 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(tmp_path_factory.mktemp("contract"))
 
 
+@pytest.fixture
+def run(backend: str, runs: Runs) -> RunDir:
+    return runs.of(backend)
+
+
+@pytest.fixture
+def single(runs: Runs) -> RunDir:
+    return runs.of("single")
+
+
 @pytest.mark.parametrize("backend", [pytest.param(name, marks=PARTS.get(name, ())) for name in CHECKED])
 class TestEveryBackend:
     @pytest.mark.slow
-    def test_starts_from_the_given_weights_and_stays_with_single(self, backend: str, runs: Runs) -> None:
-        expected, got = (runs.of(name).record().curves["loss"].columns["loss"] for name in ("single", backend))
+    def test_starts_from_the_given_weights_and_stays_with_single(self, run: RunDir, single: RunDir) -> None:
+        expected, got = (one.record().curves["loss"].columns["loss"] for one in (single, run))
         assert len(got) == len(expected) == 24
         # The loss of a line is that before its update: lines 2 and 21 are the losses after steps 1 and 20.
         assert got[0] == pytest.approx(expected[0], abs=1e-5)
         assert got[1] == pytest.approx(expected[1], abs=1e-5)
         assert got[20] == pytest.approx(expected[20], abs=1e-3)
 
-    def test_evaluates_the_same_network(self, backend: str, runs: Runs) -> None:
-        expected, got = (runs.of(name).record().curves["training"].columns for name in ("single", backend))
+    def test_evaluates_the_same_network(self, run: RunDir, single: RunDir) -> None:
+        expected, got = (one.record().curves["training"].columns for one in (single, run))
         assert got["step"] == [12, 24]
         assert got["test_accuracy"] == pytest.approx(expected["test_accuracy"], abs=2 / 95)
         assert got["test_loss"] == pytest.approx(expected["test_loss"], abs=1e-3)
 
-    def test_each_rank_writes_its_steps_and_the_record_says_how_many(self, backend: str, runs: Runs) -> None:
-        run = runs.of(backend)
+    def test_each_rank_writes_its_steps_and_the_record_says_how_many(self, backend: str, run: RunDir) -> None:
         assert run.ranks() == list(range(PROCESSES[backend]))
         record = run.record()
         assert (record.backend, record.cluster.count) == (backend, DEVICES[backend])
         assert record.value("epochs") == 2
 
-    def test_leaves_weights_that_anything_can_read(self, backend: str, runs: Runs) -> None:
+    def test_leaves_weights_that_anything_can_read(self, run: RunDir, single: RunDir) -> None:
         expected, got = (
-            load_file(list_checkpoints(runs.of(name).checkpoints)[-1] / "model.safetensors")
-            for name in ("single", backend)
+            load_file(list_checkpoints(one.checkpoints)[-1] / "model.safetensors") for one in (single, run)
         )
         assert got.keys() == expected.keys()
         assert all(torch.allclose(got[name], expected[name], atol=1e-3) for name in expected)

@@ -61,8 +61,13 @@ def test_no_burst_is_seen_where_there_is_none() -> None:
     assert links.link_of(found, (2,)).name == "loopback"
 
 
-def test_every_collective_is_timed_and_its_bus_bandwidth_is_the_published_multiple() -> None:
-    rows = links.measure_links((2, 3), message_bytes=(4096, 262_144), seconds_each=0.02)
+@pytest.fixture(scope="module")
+def timed_here() -> list[Timed]:
+    return links.measure_links((2, 3), message_bytes=(4096, 262_144), seconds_each=0.02)
+
+
+def test_every_collective_is_timed_and_its_bus_bandwidth_is_the_published_multiple(timed_here: list[Timed]) -> None:
+    rows = timed_here
     assert {(r.collective, r.world) for r in rows} == {(c, w) for c in links.COLLECTIVES for w in (2, 3)}
     factors = {"all_reduce": lambda n: 2 * (n - 1) / n, "broadcast": lambda n: 1.0}
     for row in rows:

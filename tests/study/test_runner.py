@@ -52,6 +52,7 @@ def test_every_study_has_a_question_and_three_sizes(capsys: pytest.CaptureFixtur
         settings_of(find("cutout"), "tiny")
 
 
+@pytest.mark.slow
 def test_an_error_names_its_experiment_and_ends_the_others(tmp_path: Path) -> None:
     runner = StudyRunner(tmp_path, "none", "smoke", lambda text: None, parallel=2)
     slow = make_job(sleep_s=0.05, epochs=200)
