@@ -55,22 +55,72 @@ print_config_option = click.option(
 )
 
 
+def shape(_: Any, __: Any, text: str | None) -> tuple[int, ...] | None:
+    """A callback of options that take the shape of a sample, such as `--input 3,224,224`."""
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.replace("x", ",").split(","))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a shape; write 3,224,224") from None
+
+
+def _keep(context: click.Context, option: click.Parameter, value: Any) -> None:
+    """Of a short form of a field: kept for `read_job`, so that no verb has to pass it on."""
+    context.meta.setdefault("short", {})[option.name] = value
+
+
+def _keep_shape(context: click.Context, option: click.Parameter, text: str | None) -> None:
+    _keep(context, option, shape(context, option, text))
+
+
+def short_options(function: F) -> F:
+    """Fields of a job by their short form, and --save-job: for a network in place of a job file, and for any job."""
+    kept: dict[str, Any] = {"expose_value": False, "callback": _keep}
+    for option in (
+        click.option("--save-job", type=FILE, help="Write the job that was meant (.yaml).", **kept),
+        click.option("--classes", type=click.IntRange(2), help="Number of classes.", **kept),
+        click.option("--input", metavar="C,H,W", help="Shape of one sample.", **{**kept, "callback": _keep_shape}),
+        click.option("--batch", type=click.IntRange(1), help="Samples of a step, over all devices.", **kept),
+        click.option("--precision", help="fp32, tf32, bf16 or fp16.", **kept),
+        click.option("--data", metavar="NAME", help="Data set: `chronograd data --list`.", **kept),
+    ):
+        function = option(function)
+    return function
+
+
 def job_arguments(function: F) -> F:
-    """JOB [FIELD=VALUE...] --print-config, as every verb on a job takes them."""
-    function = print_config_option(function)
+    """JOB [FIELD=VALUE...], short forms of fields and --print-config, as every verb on a job takes them.
+
+    JOB is a job file, or the name of a network: of the zoo, torchvision:NAME, timm:NAME, FILE.py:CLASS.
+    """
+    function = print_config_option(short_options(function))
     function = click.argument("overrides", nargs=-1, metavar="[FIELD=VALUE]...")(function)
-    return click.argument("job_file", metavar="JOB")(function)
+    return click.argument("job_file", metavar="JOB|NETWORK")(function)
 
 
-def read_job(job_file: str, overrides: Sequence[str], print_config: bool = False) -> Job:
-    """The validated job. With `print_config`, prints it as YAML and ends the verb."""
-    from chronograd import job
+def read_job(job_file: str, overrides: Sequence[str], print_config: bool = False, target: float | None = None) -> Job:
+    """The validated job of a file, or of a network's name. With `print_config`, prints it as YAML and ends the verb.
 
-    loaded = job.load(job_file, overrides)
+    Args:
+        target: an accuracy to be reached, by which a network's recipe is chosen.
+    """
+    from chronograd import ask, job
+
+    context = click.get_current_context(silent=True)
+    short = dict(context.meta.get("short", {})) if context is not None else {}
+    save_to = short.pop("save_job", None)
+    asked = ask.job_of(job_file, overrides, short, target)
+    if save_to is not None:
+        from chronograd.files import as_asked, write_aside
+
+        with as_asked(save_to):
+            write_aside(save_to, job.to_yaml(asked, is_whole=False))
+        click.echo(f"wrote the job to {save_to}", err=True)
     if print_config:
-        click.echo(job.to_yaml(loaded), nl=False)
+        click.echo(job.to_yaml(asked), nl=False)
         raise click.exceptions.Exit(0)
-    return loaded
+    return asked
 
 
 def launcher(name: str | None, hosts: str | None) -> str | None:

@@ -62,6 +62,7 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, place
     from chronograd.compare.scaling import predict_scaling
     from chronograd.data.datasets import card
     from chronograd.data.trace_job import trace_job
+    from chronograd.hardware import catalog
     from chronograd.predict.answer import on_devices, predict_jobs
     from chronograd.predict.prediction import setting_of
     from chronograd.predict.timeline import timeline_of_step
@@ -79,6 +80,8 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, place
         raise click.UsageError("--layers needs times of operators; leave --model paleo out")
     if is_paleo and measured_on is not None:
         raise click.UsageError("--measured-on corrects times of operators; leave --model paleo out")
+    for job in jobs:
+        catalog.device(job.cluster.device)  # before torch is imported
     trace = trace_job(jobs[0], trace_file)
     samples = card(jobs[0].data).train_size
     options: dict[str, Any] = {
