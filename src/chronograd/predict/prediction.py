@@ -38,6 +38,7 @@ from chronograd.predict.scaling import (
     straggler_wait_s,
     topology_of,
     traffic_factor,
+    upkeep_s,
 )
 from chronograd.record import QUANTITIES, STEP_PARTS, Z80, Cluster, OperatorKind, Provenance, Quantity, Record
 from chronograd.trace import Trace
@@ -52,6 +53,7 @@ class Setting:
     """Everything a prediction depends on beside the trace: a job, and what its names stand for.
 
     Numbers of ranks and samples are those of `topology` and `batch_per_rank`, which may be others than the job's.
+    `step_sigma_log` and `exchange_tensor_s` are those of `straggler_wait_s` and `upkeep_s`.
     """
 
     job: Job
@@ -61,6 +63,7 @@ class Setting:
     algorithm: str
     batch_per_rank: int
     step_sigma_log: float
+    exchange_tensor_s: float = 0.0
 
     @property
     def count(self) -> int:
@@ -141,8 +144,10 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
     if job.backend == "data_parallel":
         calibration = replace(calibration, overlap=0.0)
         algorithm = algorithm or _DATA_PARALLEL
-    # Of a device whose steps' spread was never measured it is 0.
-    measured_spread = float((device.calibration or {}).get("step_sigma_log", 0.0))
+    # Of a device on which they were never measured both are 0.
+    measured = device.calibration or {}
+    measured_spread = float(measured.get("step_sigma_log", 0.0))
+    tensor_s = float(measured.get("exchange_tensor_s", 0.0)) if job.backend in _ZERO_BACKENDS else 0.0
     return Setting(
         job,
         device,
@@ -151,6 +156,7 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
         algorithm_named(algorithm or "ring"),
         job.images_per_rank,
         measured_spread if cluster.step_sigma_log is None else cluster.step_sigma_log,
+        tensor_s,
     )
 
 
@@ -192,10 +198,11 @@ def with_others(
     if np.max(num_ranks) > 1 and trace.mode == "training":
         exchanged = _exchanged(trace, times, alone, setting)
         gather_s = gather_exposed_s(zero_stage, exchanged.total_s, alone["forward_s"], overlap)
+        upkeep = upkeep_s(trace, setting.exchange_tensor_s, setting.topology)
         communication = replace(
             exchanged,
-            total_s=exchanged.total_s * traffic_factor(zero_stage),
-            exposed_s=exchanged.exposed_s + gather_s,
+            total_s=exchanged.total_s * traffic_factor(zero_stage) + upkeep,
+            exposed_s=exchanged.exposed_s + gather_s + upkeep,
         )
         # The slowest rank is later with every part; what it is late with while the link is busy nobody waits for.
         later = straggler_wait_s(1.0, num_ranks, setting.step_sigma_log)

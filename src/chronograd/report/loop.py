@@ -21,6 +21,9 @@ from chronograd.report.runs import asked, highlight
 from chronograd.units import quantity
 from chronograd.words import processes, signed_percent
 
+# Of the pace at calibration: what is nearer to it is no reason for anything.
+OTHER_PACE = 1.08
+
 
 @dataclass
 class Loop:
@@ -28,6 +31,7 @@ class Loop:
 
     Attributes:
         met: what `explain` found in a measurement that no prediction knows of, such as a busy host; empty if nothing.
+        pace: how many times as long as at calibration one piece of work took while it was measured.
     """
 
     job: Job
@@ -35,6 +39,7 @@ class Loop:
     predicted: dict[int, Record] = field(default_factory=dict)
     measured: dict[int, Record] = field(default_factory=dict)
     met: dict[int, str] = field(default_factory=dict)
+    pace: dict[int, float] = field(default_factory=dict)
     trained: Record | None = None
     forecast: Forecast | None = None
     plan: list[Record] = field(default_factory=list)
@@ -91,4 +96,11 @@ def prediction_words(loop: Loop, world: int) -> str:
 def _error_words(loop: Loop, world: int) -> str:
     """The error of a predicted step, never without what `explain` found in the measurement."""
     step = next(d for d in subtract(loop.measured[world], loop.predicted[world]) if d.name == "step_time_s")
-    return f"{signed_percent(step.error)}{f', but {loop.met[world]}' if loop.met.get(world) else ''}"
+    words = [loop.met[world]] if loop.met.get(world) else []
+    if (pace := loop.pace.get(world, 1.0)) and not 1 / OTHER_PACE < pace < OTHER_PACE:
+        predicted, measured = (group[world].value("step_time_s") for group in (loop.predicted, loop.measured))
+        slower = f"{pace:.2f} times as slow" if pace > 1 else f"{1 / pace:.2f} times as fast"
+        words.append(
+            f"the machine ran {slower} as when it was calibrated, without which it is {signed_percent(predicted * pace / measured - 1)}"
+        )
+    return f"{signed_percent(step.error)}{', but ' if words else ''}{'; '.join(words)}"
