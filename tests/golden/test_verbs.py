@@ -15,13 +15,14 @@ import re
 import shlex
 import shutil
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chronograd.cli.main import main
+from chronograd.hardware import market
 
 WATCHDOG = Path(__file__).parent
 INPUTS, GOLDEN = WATCHDOG / "inputs", WATCHDOG / "verbs"
@@ -174,6 +175,7 @@ def _in_a_copy_of_the_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(market, "today", lambda: date(2026, 11, 22))  # prices age
 
 
 @pytest.mark.parametrize(("case", "output"), PAIRS)

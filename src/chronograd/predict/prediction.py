@@ -11,7 +11,7 @@ from importlib.metadata import version
 import numpy as np
 
 from chronograd.errors import InputError
-from chronograd.hardware import catalog
+from chronograd.hardware import catalog, market
 from chronograd.hardware.catalog import Device, Link
 from chronograd.job import Job, changed, resolved, scaled, steps_per_epoch
 from chronograd.predict import paleo
@@ -427,14 +427,15 @@ def put_run(
 
 
 def price_of(job: Job, device: Device) -> tuple[float, str] | None:
-    """Dollars per hour of one device and where they come from; None if no price is known."""
+    """Dollars per hour of one device among the job's, in whole instances, and where they come from; None if no price is known."""
     if job.cluster.price_usd_per_hour is not None:
         return job.cluster.price_usd_per_hour, "the job"
-    found = catalog.price_of(device) if device.kind == "gpu" else None
-    if found is None:
+    count = job.cluster.count
+    price = market.price_of(device, count=count) if device.kind == "gpu" else None
+    if price is None:
         return None
-    host = "" if found.includes_host else ", host billed apart"
-    return found.usd_per_device_hour, f"{found.vendor} {found.instance} {found.date}{host}"
+    host = "" if price.includes_host else ", host billed apart"
+    return float(price.usd_per_hour(count)) / count, f"{price.vendor} {price.instance} {price.date}{host}"
 
 
 def _check_memory(record: Record, setting: Setting, step: Step) -> None:
