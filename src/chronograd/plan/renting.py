@@ -37,8 +37,11 @@ class Decoding:
         return math.log(self.high / self.low) / (2 * Z80)
 
 
-# Provisional.
-PHOTOGRAPHS = Decoding(70.0, 110.0, 170.0)
+# Photographs of ImageNet's size through Pillow and torchvision's random crop to 224 pixels. `python -m benchmarks.decoding`, on both
+# virtual CPUs of an Intel Xeon of a cloud (Pillow of 2026, 2026-11-22, other work beside it, by processor time): 139, 151 and 146, of
+# which decoding alone 323 to 376. Published for decoding alone with Pillow, one thread: 360 (Neoverse N1) to 726 (Zen 5) images/s
+# (imread-benchmark, arXiv 2605.08731). The interval is judged: from old cores with two threads each to the fastest.
+PHOTOGRAPHS = Decoding(80.0, 140.0, 250.0)
 
 
 @dataclass(frozen=True, eq=False)
