@@ -10,7 +10,7 @@ from chronograd import job as jobs
 from chronograd.compare.scaling import Ladder, Scaling, predict_scaling
 from chronograd.count.network import trace_network
 from chronograd.errors import InputError, JobError
-from chronograd.hardware import catalog, market
+from chronograd.hardware import market
 from chronograd.predict.prediction import predict, setting_of
 from chronograd.record import Quantity, Record
 

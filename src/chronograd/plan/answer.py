@@ -83,8 +83,7 @@ def list_settings(
         "fit": num_fit,
         "too_large_for_the_data": num_too_large,
     }
-    told = [effort.note] if effort.note else []
-    notes = [*told, *_left_out(num_too_large, samples), *_not_searched(found, job, rented.without_host)]
+    notes = [*_left_out(num_too_large, samples), *_not_searched(found, job, rented.without_host)]
     return Answer(f"Settings for {found.network}", sections=[section], data=data, notes=notes)
 
 
