@@ -117,7 +117,7 @@ def main() -> None:
     for row in rows:
         interval = f"{row['hours']:.2f} ({row['hours_low']:.2f} … {row['hours_high']:.2f})"
         inside = "yes" if row["is_inside"] else f"no, {row['measured_hours'] / row['hours']:.1f} times"
-        signs = "*" * row["is_resized"] + "+" * row["is_input_bound"]
+        signs = ("*" if row["is_resized"] else "") + ("+" if row["is_input_bound"] else "")
         print(f"{row['file']:42} {row['count']:>4} {row['epochs']:6.0f} {row['measured_hours']:6.2f} {interval:>22} "
               f"${row['measured_dollars']:7.2f} ${row['dollars']:8.2f} {inside} {signs}")  # fmt: skip
     print("* smaller images in most epochs. + decoding sets the predicted pace.")

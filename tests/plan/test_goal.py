@@ -13,7 +13,8 @@ from chronograd.errors import InputError
 from chronograd.hardware import catalog, market
 from chronograd.hardware.catalog import Price
 from chronograd.job import Job, from_dict
-from chronograd.plan.goal import KINDS, Goal, PlanResult, SamplesToTarget, Spot, changes, choose, missing
+from chronograd.plan.goal import Goal, PlanResult, SamplesToTarget, Spot, changes, choose, missing
+from chronograd.plan.renting import KINDS
 
 EXACT = 0.0
 V100 = catalog.device("v100")

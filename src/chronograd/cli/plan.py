@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,45 +46,39 @@ def parse_seconds(text: str) -> float:
     return float(time[1]) * _SECONDS[time[2]]
 
 
-class Share(click.ParamType):
-    """A share of 1: 75%, 75 and 0.75 are the same; up to 1 a number is a share, above it is per cent."""
+def parse_share(text: str) -> float:
+    """A share of 1: 75%, 75 and 0.75 are the same; up to 1 a number is a share, above it is per cent.
 
-    name = "share"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """
-        >>> [Share().convert(text, None, None) for text in ("75%", "75", "0.75", "0.5 %")]
-        [0.75, 0.75, 0.75, 0.005]
-        """
-        text = str(value).strip()
-        try:
-            number = float(text.removesuffix("%"))
-        except ValueError:
-            self.fail(f"cannot read {text!r}; write 75% or 0.75", param, ctx)
-        share = number / 100 if text.endswith("%") or number > 1 else number
-        if not 0 < share <= 1:
-            self.fail(f"{text} is not above 0 and at most 100 %", param, ctx)
-        return share
+    >>> [parse_share(text) for text in ("75%", "75", "0.75", "0.5 %")]
+    [0.75, 0.75, 0.75, 0.005]
+    """
+    try:
+        number = float(text.strip().removesuffix("%"))
+    except ValueError:
+        raise click.BadParameter(f"cannot read {text!r}; write 75% or 0.75") from None
+    share = number / 100 if text.strip().endswith("%") or number > 1 else number
+    if not 0 < share <= 1:
+        raise click.BadParameter(f"{text} is not above 0 and at most 100 %")
+    return share
 
 
-class Dollars(click.ParamType):
-    """An amount of money: $50, 50 and 1,000 are read."""
+def parse_dollars(text: str) -> float:
+    """
+    >>> [parse_dollars(text) for text in ("$50", "50", "$1,000.50")]
+    [50.0, 50.0, 1000.5]
+    """
+    try:
+        amount = float(text.strip().removeprefix("$").replace(",", ""))
+    except ValueError:
+        amount = math.nan
+    if not 0 < amount < math.inf:
+        raise click.BadParameter(f"cannot read the amount {text!r}; write '$50' or 50")
+    return amount
 
-    name = "usd"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """
-        >>> [Dollars().convert(text, None, None) for text in ("$50", "50", "$1,000.50")]
-        [50.0, 50.0, 1000.5]
-        """
-        text = str(value).strip()
-        try:
-            amount = float(text.removeprefix("$").replace(",", ""))
-        except ValueError:
-            amount = math.nan
-        if not 0 < amount < math.inf:
-            self.fail(f"cannot read the amount {text!r}; write '$50' or 50", param, ctx)
-        return amount
+def _read_by(parse: Callable[[str], float]) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
+    """A callback of an option whose text is parsed."""
+    return lambda _, __, text: None if text is None else parse(text)
 
 
 def _precisions(_: click.Context, __: click.Parameter, text: str | None) -> list[Any]:
@@ -154,9 +149,14 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
 @click.option("--algorithm", "algorithms", multiple=True, default=("ring", "tree"), help="All-reduce; may be repeated.")
 @click.option("--most", default=8, help="Settings to print.")
 @click.option(
-    "--to", "--target-accuracy", "target_accuracy", type=Share(), metavar="ACCURACY", help="To be reached, such as 75%."
+    "--to",
+    "--target-accuracy",
+    "target_accuracy",
+    callback=_read_by(parse_share),
+    metavar="ACCURACY",
+    help="To be reached, such as 75%.",
 )
-@click.option("--budget", type=Dollars(), metavar="USD", help="Dollars, at most.")
+@click.option("--budget", callback=_read_by(parse_dollars), metavar="USD", help="Dollars, at most.")
 @click.option("--deadline", metavar="TIME", help="Wall time, at most, such as 6h or 2d.")
 @click.option(
     "--confidence",
@@ -207,8 +207,9 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
     from chronograd.job import changed
     from chronograd.plan.answer import devices_of, list_settings, reach_goal
     from chronograd.plan.effort import effort_of
-    from chronograd.plan.goal import KINDS, Goal, Spot
+    from chronograd.plan.goal import Goal, Spot
     from chronograd.plan.largest import Trial, largest_batches
+    from chronograd.plan.renting import KINDS
 
     job = common.read_job(job_file, overrides, print_config, target_accuracy)
     has_goal = any(asked is not None for asked in (target_accuracy, budget, deadline))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -43,7 +44,7 @@ def age_years(price: Price) -> float | None:
 def sigma_log(price: Price) -> float:
     """Standard deviation of log(price today / listed price)."""
     age = age_years(price)
-    return SIGMA_PER_ROOT_YEAR * (UNDATED_YEARS if age is None else age) ** 0.5
+    return SIGMA_PER_ROOT_YEAR * math.sqrt(UNDATED_YEARS if age is None else age)
 
 
 def is_old(price: Price) -> bool:
@@ -68,8 +69,8 @@ def price_of(device: str | Device, kind: Kind = "on-demand", vendor: str | None 
     that hold all `count` devices before several smaller ones; of the rest it is the least for whole instances. State `date` and
     `source` with every cost, and whether the host is included.
 
-    >>> price_of("h100").usd_per_hour(8) == 8 * price_of("h100").price_usd_per_hour
-    True
+    >>> [price_of("h100-nvl", vendor="azure", count=n).instance for n in (1, 2)]
+    ['NC40ads H100 v5', 'NC80adis H100 v5']
     """
     wanted = [row for row in offers(device, kind) if vendor is None or row.vendor.lower() == vendor.lower()]
 

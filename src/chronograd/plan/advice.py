@@ -74,8 +74,8 @@ def _advice(choices: PlanResult, data: Mapping[str, Any]) -> list[str]:
     sure = percent(goal.confidence, 0)
     if best is None:
         return [
-            "nothing fits: no setting fits in memory and has a price with its host; name other devices with --on, or a price "
-            "in the job"
+            "nothing fits: no setting fits in memory and has a price, of the kind asked for and with its host; name other devices "
+            "with --on, or a price in the job"
         ]
     if chosen is None:
         lines = [f"nothing fits with {sure}: the likeliest is {_name(best)}, {percent(best['probability'])}"]
@@ -105,13 +105,14 @@ def _grounds(choices: PlanResult, data: Mapping[str, Any], row: Row) -> list[str
     price = row["price"]
     old = ", more than a year old: ask again" if price["is_older_than_a_year"] else ""
     source = price["source"].partition(";")[0].partition(", as read")[0]
-    lines = [f"the price is of {price['date'] or 'no known date'}{old} ({source}; {price['tag']})"]
+    dated = f"of {price['date'] or 'no known date'}{old} ({source}; {price['tag']})"
+    lines = [] if row["vendor"] == "the job" else [f"the price is {dated}"]
     gains = [f"{gain['times_as_fast']:.1f} times as fast as in {gain['than']}" for gain in data["gains"]
              if gain["times_as_fast"] >= 1.05]  # fmt: skip
     if gains:
         lines.append(f"in {shown.way(row)} the devices are {listed(gains)}")
     faster = min(data["gains"], key=lambda gain: gain["times_as_fast"], default=None)
-    if faster is not None and faster["times_as_fast"] < 0.95:
+    if faster is not None and faster["times_as_fast"] < 0.8 and faster["precision"] != row["precision"]:
         lines.append(
             f"in {faster['than']} the devices would be {1 / faster['times_as_fast']:.1f} times as fast: search it with --precisions"
         )
@@ -130,7 +131,7 @@ def _changes(choices: PlanResult, data: Mapping[str, Any]) -> list[str]:
     for number, change in enumerate(data["changes"]):
         what, value, then = change["what"], change["value"], change["then"]
         if what == "steps":
-            lines.append(f"it bears {value:.2f} times the steps to the target")
+            lines.append(f"it bears {value:,.{2 if value < 10 else 0}f} times the steps to the target")
             continue
         limit = seconds(3600 * value) if what == "deadline" else dollars(value)
         side = "from" if what == "deadline" and number else "below"  # the first deadline is the tighter one

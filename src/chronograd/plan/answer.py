@@ -12,8 +12,8 @@ from chronograd.hardware.market import Kind
 from chronograd.job import Job
 from chronograd.plan import rows as shown
 from chronograd.plan.advice import goal_sections
-from chronograd.plan.goal import KINDS, Goal, PlanResult, SamplesToTarget, Spot, changes, choose, missing
-from chronograd.plan.renting import Decoding, rent
+from chronograd.plan.goal import Goal, PlanResult, SamplesToTarget, Spot, changes, choose, missing
+from chronograd.plan.renting import KINDS, Decoding, rent
 from chronograd.plan.rows import Row, setting_row
 from chronograd.plan.search import Search, devices_of, search
 from chronograd.plan.settings import with_whole_batches
@@ -125,7 +125,8 @@ def _settings_takeaway(rows: Sequence[Row], fastest: Row | None) -> str:
 
 
 def _name(row: Row) -> str:
-    return f"{shown.devices(row)}, batch {row['batch_per_device']} each, {shown.way(row).short}, {shown.vendor(row)}"
+    whose = f", {shown.vendor(row)}" if row["vendor"] else ""
+    return f"{shown.devices(row)}, batch {row['batch_per_device']} each, {shown.way(row).short}{whose}"
 
 
 def reach_goal(

@@ -75,7 +75,8 @@ def rent(
     Args:
         kinds: of prices. decoding: None where nothing is decoded while training.
     """
-    offers, rows, numbers, without_host = [], [], [], []
+    offers: list[Price] = []
+    rows, numbers, without_host = [], [], []
     for index, device in enumerate(devices):
         own = np.flatnonzero(table["device"] == index)
         known = _offers(job, device)

@@ -72,21 +72,19 @@ def way(row: Row) -> Way:
 
 def vendor(row: Row) -> str:
     """Whose offer it is, shortly; a spot price says so."""
-    if row["vendor"] is None:
-        return "–"
-    return row["vendor"] + (" spot" if row["prices"] == "spot" else "")
+    return "" if row["vendor"] is None else f"{row['vendor']}{' spot' if row['prices'] == 'spot' else ''}"
 
 
 def price_month(row: Row) -> str:
     """The month in which a price held; † where that is more than a year ago."""
     if row["price"] is None:
         return "–"
-    return (row["price"]["date"][:7] or "unknown") + ("†" if row["price"]["is_older_than_a_year"] else "")
+    return f"{row['price']['date'][:7] or 'unknown'}{'†' if row['price']['is_older_than_a_year'] else ''}"
 
 
 def cells(row: Row) -> tuple[str, str, str]:
     """What is rented, when its price held, and how it is run: the first columns of a table of settings."""
-    return f"{devices(row)} {vendor(row)}", price_month(row), f"{way(row).short}, {row['batch_per_device']}"
+    return f"{devices(row)} {vendor(row)}".rstrip(), price_month(row), f"{way(row).short}, {row['batch_per_device']}"
 
 
 CELLS = ("rent", "price of", "run in, batch")

@@ -36,11 +36,13 @@ class Search:
         return next(iter(self.traces.values())).network
 
     def times_as_slow(self, row: int) -> list[tuple[Way, float]]:
-        """Other ways of running a setting, with their step over its own: in fp32, in tf32, and in the other layout."""
+        """Other ways of running a setting, with their step over its own: in wider precisions, and in the other layout."""
         setting = {name: column[row].item() for name, column in self.columns.items()}
         way, on = self.ways[setting["way"]], self.devices[setting["device"]]
         plain = replace(way, precision="fp32", channels_last=False)
-        others = [plain, replace(way, precision="tf32"), replace(way, channels_last=not way.channels_last)]
+        others = [replace(way, channels_last=not way.channels_last)]
+        if way.precision != "fp32":
+            others = [plain, *([replace(way, precision="tf32")] if way.precision != "tf32" else []), *others]
         found = []
         for other in dict.fromkeys(others):
             if other == way or other.precision not in on.peak_flops_per_s or other.channels_last not in self.traces:
