@@ -7,15 +7,11 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from chronograd.cli import common
-
-if TYPE_CHECKING:
-    from chronograd.job import Job
-    from chronograd.plan.renting import Decoding
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -93,19 +89,6 @@ def _precisions(_: click.Context, __: click.Parameter, text: str | None) -> list
     if unknown:
         raise click.BadParameter(f"unknown precision {unknown[0]!r}; known: {', '.join(known)}")
     return words
-
-
-def _decoding(job: Job, per_vcpu: float | None) -> Decoding | None:
-    """What the host has to decode: photographs that lie in files, unless the job says what its input delivers."""
-    from chronograd.data.datasets import card
-    from chronograd.plan.renting import PHOTOGRAPHS, Decoding
-
-    if per_vcpu is not None:
-        return Decoding(per_vcpu, per_vcpu, per_vcpu) if per_vcpu else None
-    shape, data = card(job.data).shape, job.data
-    is_photograph = len(shape) == 3 and shape[0] == 3 and min(shape[1:]) > 64
-    is_in_files = data.name != "synthetic" and data.loading != "resident" and job.cluster.input_samples_per_s is None
-    return PHOTOGRAPHS if is_photograph and is_in_files else None
 
 
 def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
@@ -203,6 +186,7 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
     Without torch, give a trace saved by `chronograd count JOB --out FILE`.
     """
     from chronograd.data.datasets import card
+    from chronograd.data.decoding import decoding_of
     from chronograd.data.trace_job import trace_job, trace_layouts
     from chronograd.job import changed
     from chronograd.plan.answer import devices_of, list_settings, reach_goal
@@ -234,7 +218,7 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
     kinds = [kind for kind in KINDS if prices in ("both", kind)] or (list(KINDS) if has_goal else ["on-demand"])
     settings: dict[str, Any] = {
         "counts": counts, "batches": batches, "algorithms": algorithms, "most": most, "samples": samples,
-        "precisions": precisions, "kinds": kinds, "decoding": _decoding(job, per_vcpu),
+        "precisions": precisions, "kinds": kinds, "decoding": decoding_of(job, per_vcpu),
     }  # fmt: skip
     traces = trace_layouts(job, trace_file)
     if not has_goal:

@@ -22,7 +22,9 @@ from chronograd.units import GIB, dollars, quantity
 
 __all__ = ["devices_of", "list_settings", "reach_goal"]
 
+ALGORITHMS = ("ring", "tree")  # of which NCCL chooses
 MOST = 8  # rows of a table
+NOT_COUNTED = "Not counted: evaluation, start-up, storage, and whether the vendor has such an instance free."
 
 
 def list_settings(
@@ -31,7 +33,7 @@ def list_settings(
     devices: Sequence[Device],
     counts: Sequence[int],
     batches: Sequence[int],
-    algorithms: Sequence[str] = ("ring",),
+    algorithms: Sequence[str] = ALGORITHMS,
     most: int = MOST,
     *,
     samples: int,
@@ -135,7 +137,7 @@ def reach_goal(
     devices: Sequence[Device],
     counts: Sequence[int],
     batches: Sequence[int],
-    algorithms: Sequence[str] = ("ring",),
+    algorithms: Sequence[str] = ALGORITHMS,
     most: int = MOST,
     *,
     samples: int,
@@ -190,7 +192,8 @@ def reach_goal(
         "too_large_for_the_data": num_too_large,
     }
     told = [effort.note] if effort.note else []
-    notes = [*told, *_left_out(num_too_large, samples), *_not_searched(found, job, choices.without_host)]
+    unsearched = _not_searched(found, job, choices.without_host)
+    notes = [*told, *_left_out(num_too_large, samples), *unsearched, NOT_COUNTED]
     return Answer(
         f"Goal of {found.network}", sections=goal_sections(found.network, choices, data, most), data=data, notes=notes
     )
