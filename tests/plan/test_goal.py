@@ -129,6 +129,18 @@ def test_a_machine_that_is_used_in_part_is_interrupted_as_a_whole_one(monkeypatc
     assert np.isinf(Spot(per_hour=7, lost_s=600).slow_down(1))
 
 
+def test_a_slower_way_on_the_same_machine_is_not_advised_because_it_is_surer() -> None:
+    """1.0 s a step with a wide spread, 1.3 s with none, both on one device: ten hours are kept by the second more surely."""
+    rows = table([1, 1, 2], [1.0, 1.3, 1.0])
+    rows["sigma_log"] = np.array([0.5, EXACT, 0.5])
+    effort = SamplesToTarget(2.9e6, 100, 1e-6, noise_scale=NONE)  # 8.06 h at 1.0 s, 10.5 h at 1.3 s
+    choice = found(rows, effort, Goal(deadline_s=3600 * 11, confidence=0.7))
+    assert choice.is_candidate.tolist() == [True, False, True]
+    assert choice.columns["probability"][1] > 0.99 > choice.columns["probability"][0] > 0.7
+    assert choice.chosen == 0
+    assert found(rows, effort, Goal(deadline_s=3600 * 11, confidence=0.8)).chosen is None
+
+
 def test_an_old_price_widens_dollars_and_not_hours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Log-normal in the price alone: half of all prices are above the median, and 10 % above 1.28 deviations."""
     monkeypatch.setattr(market, "offers", lambda device: [offer("on-demand", 8.0)])

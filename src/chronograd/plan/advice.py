@@ -42,8 +42,8 @@ def goal_sections(network: str, choices: PlanResult, data: Mapping[str, Any], mo
     if not changed:
         return [advice]
     count = (
-        f"{data['front_size']} of {data['candidates']:,} offers that fit are beaten by none in time and cost; "
-        f"{data['evaluated']:,} settings were evaluated."
+        f"Of {data['candidates']:,} things to rent, each run its fastest way, {data['front_size']} are beaten by none in time and "
+        f"cost; {data['evaluated']:,} settings were evaluated."
     )
     return [advice, Section("What would change it", changed[0], lines=[*changed[1:], count])]
 

@@ -117,7 +117,7 @@ class PlanResult:
         columns: of `renting.rent`, and `steps`, `hours`, `dollars` (medians), `sigma_hours`, `sigma_dollars`, `probability` (of
             keeping the goal).
         offers: what `columns["offer"]` points into. without_host: devices of which no price includes the host.
-        is_candidate: fits in memory, and has a price.
+        is_candidate: fits in memory, has a price, and is the fastest of what is rented with it.
         chosen: row of the choice; None if no setting keeps the goal with its confidence.
     """
 
@@ -145,7 +145,7 @@ class PlanResult:
     def pareto_front(self) -> list[int]:
         """Rows than which none is both faster and cheaper, the fastest first."""
         rows = np.flatnonzero(self.is_candidate)
-        order = rows[np.lexsort([self.columns[name][rows] for name in ("own_step_s", "dollars", "hours")])]
+        order = rows[np.lexsort((self.columns["dollars"][rows], self.columns["hours"][rows]))]
         costs = self.columns["dollars"][order]
         before = np.concatenate([[math.inf], np.minimum.accumulate(costs)[:-1]])
         return [int(row) for row in order[costs < before * (1 - 1e-9)]]  # what differs by rounding only is the same
@@ -189,8 +189,22 @@ def choose(
     columns["dollars"] = columns["hours"] * columns["price_usd_per_hour"]
     columns["sigma_hours"] = np.hypot(columns["sigma_log"], sigma_steps)
     columns["sigma_dollars"] = np.hypot(columns["sigma_hours"], columns["sigma_price"])
-    is_candidate = columns["fits"] & np.isfinite(columns["dollars"])
+    is_candidate = _fastest_as_rented(columns, columns["fits"] & np.isfinite(columns["dollars"]))
     return _chosen(PlanResult(columns, rented.offers, rented.without_host, is_candidate, goal, effort))
+
+
+def _fastest_as_rented(columns: Mapping[str, np.ndarray], is_able: np.ndarray) -> np.ndarray:
+    """Of the settings of each offer and count the fastest, and of those that wait for the same input the one that could be faster.
+
+    What is rented can be run any way: a slower one is not surer because its prediction is.
+    """
+    rows = np.flatnonzero(is_able)
+    order = rows[np.lexsort([columns[name][rows] for name in ("own_step_s", "hours", "count", "offer")])]
+    offers, counts = columns["offer"][order], columns["count"][order]
+    is_first = np.append(True, (np.diff(offers) != 0) | (np.diff(counts) != 0))[: len(order)]
+    is_fastest = np.zeros(len(is_able), dtype=bool)
+    is_fastest[order[is_first]] = True
+    return is_fastest
 
 
 def _chosen(among: PlanResult) -> PlanResult:
@@ -202,8 +216,7 @@ def _chosen(among: PlanResult) -> PlanResult:
     first, second = (hours, dollars) if goal.deadline_s is None and goal.budget_usd is not None else (dollars, hours)
     with np.errstate(divide="ignore"):
         alike = np.round(np.log(first[rows]), 9)
-    # Of settings that wait for the same input, the one that could be faster.
-    chosen = int(rows[np.lexsort((columns["own_step_s"][rows], second[rows], alike))[0]]) if len(rows) else None
+    chosen = int(rows[np.lexsort((second[rows], alike))[0]]) if len(rows) else None
     return replace(among, columns={**columns, "probability": probability}, chosen=chosen)
 
 
