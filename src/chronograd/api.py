@@ -187,6 +187,25 @@ def fit(what: Literal["loss", "speed", "batch"], *sources: PathLike, **options: 
     raise InputError(f"cannot fit {what!r}", "choose loss, speed or batch")
 
 
+def judge(network: PathLike | None, figure: str | float | PathLike, *overrides: str, on: str | None = None,
+          precision: str | None = None, batch: int | None = None, input_shape: Sequence[int] | None = None,
+          mode: Literal["training", "inference"] = "training", trace: PathLike | None = None) -> Answer:  # fmt: skip
+    """Whether a throughput is impossible, suspicious, as expected or slow, and what would gain most; `answer.data` has it.
+
+    Args:
+        network: a name or the path of a job file; None where a run or a table says what ran.
+        figure: such as `812 images/s` or `78 ms`; a number is samples per second; a run, a record, a CSV of throughputs.
+        on: what it ran on, such as `8xv100`. batch: of a step over all devices; what usually fits by default.
+        trace: a file of the network, counted before.
+    Raises: InputError, NotFoundError, FileFormatError; TraceError as `count`.
+    """
+    from chronograd.judge.ask import ask
+
+    words = [*([] if network is None else [os.fspath(network)]), str(figure), *overrides]
+    return ask(words, place=on, precision=precision, batch=batch, input_shape=input_shape, mode=mode,
+               trace_file=None if trace is None else Path(trace))  # fmt: skip
+
+
 def explain(*runs: PathLike) -> Answer:
     """Why it is not faster: where each step goes, and what it loses time to. Of run directories, records, profiler traces."""
     from chronograd.explain import answer

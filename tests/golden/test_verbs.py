@@ -98,6 +98,11 @@ CASES = [
     Case("compare-gate-fails", "compare measured-1 measured-2 --fail-if 'step_time > 5%'", status=1),
     Case("compare-gate-holds", "compare measured-2 measured-1 --fail-if 'step_time > 5%' --fail-if 'throughput < -5%'"),
     Case("compare-no-record", "compare measured-1 nowhere", status=2),
+    # judge
+    Case("judge-slow", "judge job.yaml --trace net.json.gz --on v100 '20000 images/s'"),
+    Case("judge-impossible", "judge job.yaml --trace net.json.gz --on 2xt4 '0.01 us/image'"),
+    Case("judge-run", "judge measured-1 --trace net.json.gz --on cpu"),
+    Case("judge-nothing", "judge job.yaml --on v100", status=2),
     # explain
     Case("explain-trained", "explain trained"),
     Case("explain-measured", "explain measured-2"),

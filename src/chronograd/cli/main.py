@@ -21,6 +21,7 @@ VERBS = {
     "train": "Train a job to its epochs or target accuracy; resumes.",
     "launch": "Train a job on a cluster; look at it, collect it, go on with it.",
     "compare": "Two records side by side; a regression gate for CI.",
+    "judge": "Is a throughput good? Held against the device, the prediction and what others published.",
     "explain": "Why is it not faster? Where each step goes, and what it loses time to.",
     "report": "One self-contained page, or a notebook, from runs.",
     "plan": "The largest batch that fits a device; which devices, how many, at what price.",

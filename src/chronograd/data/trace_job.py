@@ -10,7 +10,7 @@ from chronograd.job import Job
 from chronograd.trace import CONV_KINDS, Trace
 
 
-def trace_job(job: Job, saved: Path | None = None) -> Trace:
+def trace_job(job: Job, saved: Path | None = None, mode: str = "training") -> Trace:
     """Count a job's network at its data's shape; a network that is the path of a saved trace is read.
 
     Reading a trace needs no torch. Raises what `trace_network` and `card` raise, and InputError for tasks that
@@ -18,6 +18,7 @@ def trace_job(job: Job, saved: Path | None = None) -> Trace:
 
     Args:
         saved: a trace to read instead, which has to be of the job's network.
+        mode: `training` or `inference`; a trace that is read keeps its own.
     """
     if (path := _path_of(job, saved)) is not None:
         trace = _read(job, path)
@@ -38,6 +39,7 @@ def trace_job(job: Job, saved: Path | None = None) -> Trace:
         dict(job.network.options),
         input_shape=data.shape,
         num_classes=data.num_classes,
+        mode=mode,
         channels_last=job.training.channels_last,
     )
 
