@@ -11,6 +11,7 @@ from tests.explain.written import HEALTHY, write_run
 
 from chronograd.cli.main import main
 from chronograd.explain.explanation import Explanation, explain
+from chronograd.explain.ranks import scaling_text
 from chronograd.explain.remedies import LEAST_GAIN, MOST_REMEDIES, Remedy, ranked
 from chronograd.hardware import catalog
 
@@ -153,3 +154,9 @@ def test_a_quiet_comparison_stands(tmp_path: Path) -> None:
     assert quiet.void == ""
     assert quiet.data()["compared"][1]["speedup"] == pytest.approx(1.0, abs=0.02)
     assert explain([tmp_path / "two"]).void == ""
+    faster = write_run(tmp_path / "faster", lambda rank, step: {"forward_s": 0.001}, world=1)
+    slower = write_run(tmp_path / "slower", lambda rank, step: more(0.4, "forward_s"), world=1)
+    alike = compared(slower, faster)
+    assert alike.void == ""
+    assert scaling_text(alike.compared).startswith("on as many ranks faster is ")
+    assert "efficiency" not in scaling_text(alike.compared)

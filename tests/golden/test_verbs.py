@@ -107,6 +107,7 @@ CASES = [
     Case("explain-trained", "explain trained"),
     Case("explain-measured", "explain measured-2"),
     Case("explain-across", "explain measured-1 measured-2"),
+    Case("explain-quiet", "explain measured-1 loop"),
     Case("explain-loop", "explain loop"),
     Case("explain-wall-times", "explain wall-times.csv"),
     # report

@@ -123,7 +123,7 @@ def _compared(explained: Explanation) -> Section:
     text = explained.void or scaling_text(explained.compared)
     ratios = ("speed-up", "samples per second") if not explained.void else ()
     return Section(
-        title="Beside fewer ranks",
+        title="Beside fewer ranks" if explained.runs[0].run.world < explained.runs[-1].run.world else "Beside the other run",
         takeaway=f"{text[0].upper()}{text[1:]}.",
         table=Table(
             ("run", "ranks", "time", *ratios),

@@ -66,10 +66,10 @@ class Explanation:
         ]
         if self.compared and not busy:
             last = self.compared[-1]
-            if self.compared[0].world == 1 and (last.efficiency or 0.0) > across.MOST_EFFICIENCY:
+            if self.compared[0].world == 1 < last.world and (last.efficiency or 0.0) > across.MOST_EFFICIENCY:
                 busy = [
                     f"{last.world} ranks cannot do {last.throughput or 0.0:.2f} times the samples of one: something slowed "
-                    f"{self.compared[0].name}"
+                    f"{self.compared[0].name}, or it ran on a slower machine"
                 ]
         return f"void: {listed(busy)}; run {'them' if len(busy) > 1 else 'it'} again" if busy and self.compared else ""
 

@@ -109,5 +109,7 @@ def scaling_text(rows: Sequence[Compared]) -> str:
     """One sentence on how the time follows the ranks."""
     last = rows[-1]
     rate = "" if last.throughput is None else f", {last.throughput:.2f} times the samples per second"
+    if last.world == rows[0].world:
+        return f"on as many ranks {last.name} is {last.speedup:.2f} times as fast as {rows[0].name}{rate}"
     efficiency = "" if last.efficiency is None or rows[0].world != 1 else f" ({percent(last.efficiency, 0)} efficiency)"
     return f"from {rows[0].world} to {last.world} ranks {last.speedup:.2f} times as fast{rate}{efficiency}"
