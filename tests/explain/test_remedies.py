@@ -113,8 +113,8 @@ def test_one_start_for_several_runs(tmp_path: Path) -> None:
 
 
 def test_the_best_come_first_and_small_ones_are_left_out() -> None:
-    made = [Remedy(str(after), "", 1.0, after) for after in (0.9, 0.5, 0.99, 0.7, 0.6)]
-    assert [remedy.what for remedy in ranked(made)] == ["0.5", "0.6", "0.7"]
+    made = [Remedy(str(after), "", 1.0, after) for after in (0.9, 0.5, 0.99, 0.7, 0.6, 0.8)]
+    assert [remedy.what for remedy in ranked(made)] == ["0.5", "0.6", "0.7", "0.8"]
     assert len(ranked(made)) == MOST_REMEDIES
     assert ranked([Remedy("little", "", 1.0, 1 - 0.9 * LEAST_GAIN)]) == ()
 

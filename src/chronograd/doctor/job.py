@@ -73,7 +73,7 @@ def _predicted(job: Job, gpu_names: Sequence[str], measured: Sequence[Mapping[st
     peak: Memory = footprint_of_job(trace, job).at(-(-job.images_per_rank // job.training.accumulation))
     kept = peak.parameters + peak.buffers
     reserve = reserve_bytes(catalog.device("h100" if on_gpu else "cpu"))
-    found = {
+    found: dict[str, Any] = {
         "memory_bytes": peak.total + reserve,
         "gradient_bytes": peak.parameters,
         "checkpoint_bytes": kept + peak.optimizer_state,

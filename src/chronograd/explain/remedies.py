@@ -19,7 +19,7 @@ from chronograd.predict.collectives import ring
 from chronograd.units import seconds
 
 # A remedy that gives less is not named; of a cause so many are.
-LEAST_GAIN, MOST_REMEDIES = 0.05, 3
+LEAST_GAIN, MOST_REMEDIES = 0.05, 4
 # Batches between two exchanges; runs that share one start.
 ACCUMULATED, SHARED_STARTS = 4, 4
 # A usual link of data centres, if ranks have none like it.
