@@ -27,7 +27,20 @@ if TYPE_CHECKING:
         train,
     )
 
-__all__ = ["compare", "count", "explain", "fit", "judge", "measure", "plan", "predict", "record", "report", "show", "train"]
+__all__ = [
+    "compare",
+    "count",
+    "explain",
+    "fit",
+    "judge",
+    "measure",
+    "plan",
+    "predict",
+    "record",
+    "report",
+    "show",
+    "train",
+]
 
 
 class _Room(ModuleType):

@@ -200,7 +200,7 @@ def test_a_figure_that_needs_another_batch_says_so() -> None:
 
 def test_gains_are_predicted_ranked_and_above_three_per_cent() -> None:
     one = judged("367/s", "v100", "fp32", 112)
-    rates = [option.samples_per_s / one.predicted.samples_per_s for option in one.gains]
+    rates = [option.samples_per_s / (one.expected.value or 0.0) for option in one.gains]
     assert rates == sorted(rates, reverse=True)
     assert 1 <= len(rates) <= 3
     assert min(rates) > 1.03
@@ -311,3 +311,19 @@ def test_what_cannot_be_judged_is_refused(words: list[str], message: str, capsys
 def test_unknown_networks_get_near_names() -> None:
     with pytest.raises(NotFoundError, match="lenet6"):
         chronograd.judge("lenet6", "1/s", on="v100")
+
+
+def test_what_changes_nothing_explains_nothing() -> None:
+    """Of a setting with published figures: its own prediction holds a slow figure, too, and so would that of any layout."""
+    one = judged("2000/s", "8xv100", "fp32")
+    assert one.verdict == "slow"
+    assert one.predicted.holds(one.rate)
+    assert [option.words for option in one.explanations] == [("batch 4 per device",)]
+    assert one.explanations[0].factor == pytest.approx((one.expected.value or 0.0) / one.predicted.samples_per_s)
+
+
+def test_a_figure_that_is_too_high_gets_no_gains() -> None:
+    one = judged("2500/s", "a100-40", "bf16", 256)
+    assert one.verdict == "suspicious"
+    assert ("channels last",) in [option.words for option in one.explanations]
+    assert not one.gains

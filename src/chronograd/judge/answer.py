@@ -229,15 +229,16 @@ def _explanations(j: Judged) -> list[Section]:
 
 
 def _gains(j: Judged) -> list[Section]:
-    if j.verdict == "impossible":
+    if j.verdict in ("impossible", "suspicious"):  # first see what ran
         return []
-    base = j.predicted.samples_per_s
+    base = j.expected.value or 0.0
     if not j.gains:
         text = "No other precision, layout, batch or compiler is predicted to gain 3 % or more."
         return [Section("The largest gains left", text)]
     options = [*j.gains, *([j.together] if j.together else [])]
     rows = [
-        [listed(o.words) if o is not j.together else "together", _number(o.samples_per_s), f"{_number(o.samples_per_s / base)} ×", " ".join(o.changes) if o is not j.together else ""]
+        [listed(o.words) if o is not j.together else "together", f"{_number(o.samples_per_s / base)} ×",
+         _number(j.rate * o.samples_per_s / base), " ".join(o.changes) if o is not j.together else ""]
         for o in options
     ]  # fmt: skip
     first = options[-1] if j.together else options[0]
@@ -245,7 +246,7 @@ def _gains(j: Judged) -> list[Section]:
         Section(
             "The largest gains left",
             f"{_number(first.samples_per_s / base)} times as many samples per second are predicted with {listed(first.words)}.",
-            table=Table(("change", "predicted", "gain", "how"), rows, {1, 2}),
+            table=Table(("change", "gain", "yours then", "how"), rows, {1, 2}),
         )
     ]
 

@@ -30,20 +30,28 @@ PRECISION_NAMES = {"bf16": "bf16 (autocast)", "fp16": "fp16 (autocast)", "tf32":
 
 @dataclass(frozen=True)
 class Option:
-    """A setting, in words, by what differs from the one asked about, and what it is predicted to give."""
+    """A setting, in words, by what differs from the one asked about, and what it is predicted to give.
+
+    `factor`: of what published figures taught, over the prediction.
+    """
 
     words: tuple[str, ...]
     changes: tuple[str, ...]
     record: Record
+    factor: float = 1.0
 
     @property
     def rate(self) -> Quantity:
         """Samples per second of all devices."""
-        return self.record["throughput_samples_per_s"]
+        q = self.record["throughput_samples_per_s"]
+        scaled = {
+            name: getattr(q, name) * self.factor for name in ("value", "low", "high") if getattr(q, name) is not None
+        }
+        return q.model_copy(update=scaled)
 
     @property
     def samples_per_s(self) -> float:
-        return self.record.value("throughput_samples_per_s")
+        return self.factor * self.record.value("throughput_samples_per_s")
 
     @property
     def fields(self) -> set[str]:
@@ -62,11 +70,15 @@ class Option:
 
 @dataclass(frozen=True)
 class Near:
-    """The settings near a job's, each predicted when it is asked for. What cannot be predicted is left out."""
+    """The settings near a job's, each predicted when it is asked for. What cannot be predicted is left out.
+
+    `carried`: what published figures of the job's setting say over its prediction; it holds for the same precision and mode.
+    """
 
     job: Job
     mode: str
     trace_of: TraceOf
+    carried: float = 1.0
 
     @property
     def device(self) -> Device:
@@ -75,7 +87,9 @@ class Near:
     def option(self, words: Sequence[str] = (), changes: Sequence[str] = (), mode: str = "") -> Option:
         """A setting. Raises as `changed` and `predict`."""
         job = changed(self.job, list(changes)) if changes else self.job
-        return Option(tuple(words), tuple(changes), predict(self.trace_of(job, mode or self.mode), job))
+        is_alike = job.training.precision == self.job.training.precision and mode in ("", self.mode)
+        record = predict(self.trace_of(job, mode or self.mode), job)
+        return Option(tuple(words), tuple(changes), record, self.carried if is_alike else 1.0)
 
     def _options(self, candidates: Sequence[tuple[Sequence[str], Sequence[str]]], mode: str = "") -> Iterator[Option]:
         for words, changes in candidates:
@@ -92,7 +106,9 @@ class Near:
         return [([PRECISION_NAMES[name]], [f"training.precision={name}"]) for name in has]
 
     def explanations(self, rate: float, with_batches: bool = False) -> list[Option]:
-        """Settings in which a figure is as expected, those that differ least first. Nothing that another one is part of.
+        """Settings in which a figure is as expected, and nearer than in its own, those that differ least first.
+
+        Of two of which one is part of the other only that one.
 
         Args:
             with_batches: smaller batches, too.
@@ -107,7 +123,9 @@ class Near:
         ]
         if self.mode == "training":
             options += self._options([(["the forward pass alone"], [])], "inference")
-        fitting = sorted((option for option in options if option.holds(rate)), key=lambda o: o.order(rate))
+        far = self.option().order(rate)[-1]
+        options = [option for option in options if option.holds(rate) and option.order(rate)[-1] < far - LEAST_GAIN]
+        fitting = sorted(options, key=lambda option: option.order(rate))
         return [o for o in fitting if not any(set(other.words) < set(o.words) for other in fitting)]
 
     def gains(self) -> tuple[list[Option], Option | None]:

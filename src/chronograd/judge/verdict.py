@@ -116,12 +116,13 @@ def judge(
         and row not in alike
         and abs(math.log(row.samples_per_s / rate)) <= SAME
     )
+    near = replace(near, carried=(expected.value or 0.0) / predicted.samples_per_s)
     explanations: Sequence[Option] = ()
     gains: Sequence[Option] = ()
     together = None
     if with_advice and verdict != "as expected":
         explanations = near.explanations(rate, with_batches=not is_batch_given)
-    if with_advice and verdict != "impossible":
+    if with_advice and verdict in ("as expected", "slow"):
         gains, together = near.gains()
     fitted = predicted.record.provenance.calibration.get("table")
     return Judged(
