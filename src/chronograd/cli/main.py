@@ -23,6 +23,7 @@ VERBS = {
     "compare": "Two records side by side; a regression gate for CI.",
     "judge": "Is a throughput good? Held against the device, the prediction and what others published.",
     "explain": "Why is it not faster? Where each step goes, and what it loses time to.",
+    "forecast": "When will a run or log reach a level: epochs, hours, clock time.",
     "report": "One self-contained page, or a notebook, from runs.",
     "plan": "The largest batch that fits a device; which devices, how many, at what price.",
     "calibrate": "Measure this machine, so that `local` is a device like any other.",
