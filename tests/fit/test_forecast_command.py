@@ -117,7 +117,7 @@ def test_the_page_and_the_chart(log: Path, tmp_path: Path, capsys: pytest.Captur
     assert main(["forecast", str(log), "--to", "91%", "--out", str(page)]) == 0
     text = capsys.readouterr().out
     assert "<svg" in page.read_text()
-    assert max(len(line) for line in text.splitlines() if "…" in line or "│" in line) <= 84
+    assert max(len(line) for line in text.splitlines() if "│" in line or "  " in line) <= 80
     assert "• val_acc" in text
 
 
