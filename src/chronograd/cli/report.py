@@ -43,5 +43,7 @@ def command(runs: tuple[str, ...], out: Path, with_notebook: bool, as_json: bool
         return
     for section in page.sections:
         click.echo(f"{section.title}: {section.takeaway}")
+    for note in page.notes:
+        click.echo(f"note: {note}")
     for path in written:
         click.echo(f"wrote {path}")
