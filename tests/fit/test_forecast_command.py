@@ -53,8 +53,8 @@ def test_the_column_that_is_meant(log: Path) -> None:
     assert read(log, "Val/Acc", None).column == "val_acc"
     assert read(log, "loss", "0.01").column == "train_loss"
     assert read(log, None, "1.5").column == "train_loss"
+    (log.parent / "x.csv").write_text("epoch,speed\n1,2\n")
     with pytest.raises(InputError, match="none of them of accuracy"):
-        (log.parent / "x.csv").write_text("epoch,speed\n1,2\n")
         read(log.parent / "x.csv", None, "91%")
 
 
@@ -99,7 +99,10 @@ def test_names_of_schedules_are_those_of_job_files(log: Path, capsys: pytest.Cap
     for name in ("cosine", "one_cycle", "annealed"):
         data = found(capsys, log, "--schedule", name, "--planned", "60")
         assert data["schedule"] == {"kind": "annealed", "drops": [], "planned": 60}
-    assert main(["fit", "loss", str(log), "--metric", "accuracy", "--to", "92", "--schedule", "cosine", "--planned", "60"]) == 0
+    assert (
+        main(["fit", "loss", str(log), "--metric", "accuracy", "--to", "92", "--schedule", "cosine", "--planned", "60"])
+        == 0
+    )
     assert "accuracy 0.92" in capsys.readouterr().out
 
 

@@ -246,7 +246,9 @@ def _lines(forecast: Forecast) -> list[str]:
 
 def _untold(curve: LearningCurve) -> str:
     if curve.schedule.planned is not None:
-        return f"learning rate: only its end is known, {curve.unit} {_place(curve.schedule.planned)}; --schedule says more"
+        return (
+            f"learning rate: only its end is known, {curve.unit} {_place(curve.schedule.planned)}; --schedule says more"
+        )
     end = f"--schedule cosine --planned {2 * curve.steps[-1]:.0f}"
     return f"learning rate: not told, so taken to stay; if it will fall, say {end}"
 
