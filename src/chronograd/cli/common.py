@@ -39,14 +39,16 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 
 
 def answer_options(function: F) -> F:
-    """--json and --save FILE, as verbs take them that `show` an answer."""
+    """--json, --save FILE and --full, as verbs take them that `show` an answer."""
 
-    def keep(context: click.Context, _: click.Parameter, path: Path | None) -> None:
-        context.meta["save"] = path
+    def keep(context: click.Context, option: click.Parameter, value: Any) -> None:
+        context.meta[option.name or ""] = value
 
     text = "Also save the answer (.json), for `chronograd report`."
     save = click.option("--save", type=FILE, expose_value=False, callback=keep, help=text)
-    return json_option(save(function))
+    text = "Every row and column, sources and provenance, however wide."
+    full = click.option("--full", is_flag=True, expose_value=False, callback=keep, help=text)
+    return json_option(save(full(function)))
 
 
 trace_option = click.option("--trace", "trace_file", type=PATH, help="A saved trace; needs no torch.")
@@ -125,20 +127,25 @@ def numbers(option: str, text: str) -> list[float]:
 def show(answer: Answer, as_json: bool) -> int:
     """Print an answer, as text or as JSON, save it where that is asked for, and return its exit status."""
     context = click.get_current_context(silent=True)
-    if context is not None and (path := context.meta.get("save")):
+    asked = {} if context is None else context.meta
+    if path := asked.get("save"):
         answer.save(path)
     if as_json:
         print_json(answer.as_data())
     else:
         from chronograd.report import terminal
 
-        terminal.show(answer)
+        terminal.show(answer, in_full=asked.get("full", False), full_with="--full" if "full" in asked else "")
     return answer.exit_status
 
 
 def show_run(run: RunDir, as_json: bool) -> None:
     """Print the record of a run that has ended."""
-    print_json(run_data(run)) if as_json else print_record(run.record())
+    from dataclasses import replace
+
+    from chronograd.quantities import record_answer
+
+    show(replace(record_answer(run.record()), data=run_data(run)), as_json)
 
 
 def run_data(run: RunDir) -> dict[str, Any]:

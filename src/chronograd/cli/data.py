@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.argument("name")
 @click.argument("fields", nargs=-1, metavar="[FIELD=VALUE]...")
 @click.option("--out", type=common.FILE, help="Write a page with sample images.")
-@common.json_option
+@common.answer_options
 def command(name: str, fields: tuple[str, ...], out: Path | None, as_json: bool) -> None:
     """Show a data set: source, shape, images per class, mean and deviation, and what was left out.
 

@@ -41,7 +41,9 @@ def command(runs: tuple[str, ...], out: Path, with_notebook: bool, as_json: bool
             }
         )
         return
+    from chronograd.report.terminal import say
+
     for section in page.sections:
-        click.echo(f"{section.title}: {section.takeaway}")
+        say(f"{section.title}: {section.takeaway}")
     for path in written:
         click.echo(f"wrote {path}")

@@ -9,7 +9,7 @@ from chronograd.answer import Answer, Section, Table
 from chronograd.count.layers import summary
 from chronograd.figure import Bar, Bars, Figure
 from chronograd.trace import Trace
-from chronograd.units import percent, si
+from chronograd.units import memory, percent, si
 
 # Bars of a figure; the table and the data have all layers.
 MOST_BARS = 12
@@ -45,7 +45,7 @@ def _totals(counted: dict[str, Any]) -> Section:
         ("FLOPs backward", n(backward), f"{backward / forward:.3f} × forward" if forward else ""),
         ("vector FLOPs", n(counted["vector_flops_forward"]), "forward, everything that is no matrix work"),
         ("activations", n(counted["activations"]), "input, convolutions, linear layers, attention, pooling"),
-        ("peak memory", si(counted["memory_bytes"], "B"), _memory(counted)),
+        ("peak memory", memory(counted["memory_bytes"]), _memory(counted)),
     ]
     if counted["params_keras"] == counted["params"]:
         del rows[1]
@@ -54,7 +54,7 @@ def _totals(counted: dict[str, Any]) -> Section:
     return Section(
         title=f"{counted['network']}, input {shape}, {counted['mode']}",
         takeaway=f"{si(counted['params'])} parameters; {passes} take {si(forward + backward, 'FLOP')} "
-        f"and {si(counted['memory_bytes'], 'B')} at batch {counted['batch']}.",
+        f"and {memory(counted['memory_bytes'])} at batch {counted['batch']}.",
         lines=[f"not counted: {name}, {times} times (its bytes are)" for name, times in counted["uncounted"].items()],
         table=Table(("total", "", ""), rows, {1}),
         caption=counted["convention"],
@@ -106,7 +106,7 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def _memory(counted: dict[str, Any]) -> str:
-    memory = counted["memory"]
+    roles = counted["memory"]
     parts = ("parameters", "gradients", "optimizer_state", "activations")
-    text = ", ".join(f"{part.replace('_', ' ')} {si(memory[part], 'B')}" for part in parts if memory[part])
-    return f"batch {counted['batch']}, {memory['optimizer']}: {text}"
+    text = ", ".join(f"{part.replace('_', ' ')} {memory(roles[part])}" for part in parts if roles[part])
+    return f"batch {counted['batch']}, {roles['optimizer']}: {text}"
