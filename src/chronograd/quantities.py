@@ -37,7 +37,13 @@ MAIN = (
     "cost_usd_per_hour",
 )
 _WITH_INTERVAL = ("step_time_s", "training_time_s", "cost_usd")  # side by side, where not all intervals have room
-_DROP = ("mfu", "epoch_time_s", "cost_usd_per_hour", "throughput_samples_per_s", "memory_peak_bytes")  # below each other
+_DROP = (
+    "mfu",
+    "epoch_time_s",
+    "cost_usd_per_hour",
+    "throughput_samples_per_s",
+    "memory_peak_bytes",
+)  # below each other
 _MOST_BESIDE = 3  # devices side by side; more stand below each other
 _LEAST_SHARE = 0.005  # of a step, for a part to be worth a word
 
@@ -173,7 +179,9 @@ def _parts_words(record: Record) -> str:
 
 def _price_notes(records: Sequence[Record]) -> list[str]:
     """Where prices are from."""
-    sources = [record["cost_usd_per_hour"].source for record in records if record["cost_usd_per_hour"].value is not None]
+    sources = [
+        record["cost_usd_per_hour"].source for record in records if record["cost_usd_per_hour"].value is not None
+    ]
     return [f"price: {source}" for source in dict.fromkeys(sources) if source]
 
 

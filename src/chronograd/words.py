@@ -24,7 +24,15 @@ _NUMBER_UNIT = re.compile(
     r"(?<=\d) (?=%|(?:[nmµ]?s|min|h|d|[kKMGT]?i?B|[kMGTP]?FLOP|process(?:es)?|samples)\b)"
     r"|(?<=\d (?:h|d)) (?=\d)|(?<=\d min) (?=\d)"
 )
-_TIME_UNITS = (("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("minutes", 60.0), ("hours", 3600.0), ("days", 86400.0))
+_TIME_UNITS = (
+    ("ns", 1e-9),
+    ("µs", 1e-6),
+    ("ms", 1e-3),
+    ("s", 1.0),
+    ("minutes", 60.0),
+    ("hours", 3600.0),
+    ("days", 86400.0),
+)
 
 
 def kind_name(kind: str) -> str:

@@ -12,7 +12,10 @@ from chronograd.report.terminal import plain_console, render_terminal
 
 SPEEDS = Table(
     ("device", "samples per second", "80 % interval", "memory", "source"),
-    [("v100", "520,550 samples/s", "350,298 … 773,548 samples/s", "2.63 MiB", "GCP, 2021"), ("t4", "1 samples/s", "", "", "")],
+    [
+        ("v100", "520,550 samples/s", "350,298 … 773,548 samples/s", "2.63 MiB", "GCP, 2021"),
+        ("t4", "1 samples/s", "", "", ""),
+    ],
     {1, 2, 3},
     ("memory: of one rank", "all from datasheets"),
     drop=(3,),
@@ -43,7 +46,9 @@ def test_no_line_is_wider_and_no_word_is_broken(width: int, seed: int) -> None:
 
     right = set(range(1, num_columns, 2))
     rows = [[text(2 if i in right else 8) for i in range(num_columns)] for _ in range(num_rows)]
-    table = Table([text(3) for _ in range(num_columns)], rows, right, drop=draw.sample(range(1, num_columns), num_columns // 3))
+    table = Table(
+        [text(3) for _ in range(num_columns)], rows, right, drop=draw.sample(range(1, num_columns), num_columns // 3)
+    )
     narrow, whole = lay_out(table, width), lay_out(table, 10_000)
     assert all(len(line) <= width for line in narrow.lines if " " in line.strip()), narrow.lines
     of = {word for line in whole.lines for word in line.split()}

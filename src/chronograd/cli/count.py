@@ -22,7 +22,9 @@ def _shape(_: Any, __: Any, text: str | None) -> tuple[int, ...] | None:
         raise click.BadParameter(f"{text!r} is not a shape; write 3,224,224") from None
 
 
-@click.command(epilog="\b\nchronograd count vgg19 --show-work\nchronograd count torchvision:resnet50 --batch 32 --json")
+@click.command(
+    epilog="\b\nchronograd count vgg19 --show-work\nchronograd count torchvision:resnet50 --batch 32 --json\nchronograd count llama-7b --depth 2"
+)
 @click.argument("network", metavar="NETWORK|JOB|TRACE")
 @click.argument("overrides", nargs=-1, metavar="[FIELD=VALUE]...")
 @click.option("--batch", type=click.IntRange(1), help="Samples in one step; 1, or the job's batch.")
@@ -34,10 +36,11 @@ def _shape(_: Any, __: Any, text: str | None) -> tuple[int, ...] | None:
               help="Whose state counts as memory.")  # fmt: skip
 @click.option("--fixed-batch", type=click.IntRange(1), help="Trace at this one batch, for networks that loop over it.")
 @click.option("--show-work", is_flag=True, help="Each layer's formulas with its numbers in them.")
+@click.option("--depth", type=click.IntRange(1), help="Modules of so many names in a row each; layers by default.")
 @click.option("--out", type=common.FILE, help="Save the trace (.json or .json.gz).")
 @common.answer_options
 def command(network: str, overrides: tuple[str, ...], batch: int | None, out: Path | None, show_work: bool,
-            as_json: bool, **settings: Any) -> None:  # fmt: skip
+            depth: int | None, as_json: bool, **settings: Any) -> None:  # fmt: skip
     """Count parameters, MACs, FLOPs, bytes, activations and receptive fields.
 
     NETWORK is a name of ours, torchvision:NAME, timm:NAME or package.module:function (FIELD=VALUE are then its
@@ -49,7 +52,7 @@ def command(network: str, overrides: tuple[str, ...], batch: int | None, out: Pa
     trace, job_batch, job_optimizer = _trace(network, overrides, settings)
     if out is not None:
         trace.save(out)
-    common.show(count(trace, batch or job_batch, job_optimizer or optimizer, with_work=show_work), as_json)
+    common.show(count(trace, batch or job_batch, job_optimizer or optimizer, with_work=show_work, depth=depth), as_json)
     if out is not None and not as_json:
         click.echo(f"trace saved to {out}")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
 from chronograd.answer import Answer, Section, Table
+from chronograd.count.folding import REPEATED, Row, at_depth, folded
 from chronograd.count.layers import summary
 from chronograd.figure import Bar, Bars, Figure
 from chronograd.trace import Trace
@@ -15,16 +17,19 @@ from chronograd.units import memory, percent, si
 MOST_BARS = 12
 
 
-def count(trace: Trace, batch: int = 1, optimizer: str = "sgd-momentum", *, with_work: bool = False) -> Answer:
+def count(
+    trace: Trace, batch: int = 1, optimizer: str = "sgd-momentum", *, with_work: bool = False, depth: int | None = None
+) -> Answer:
     """Parameters, MACs, FLOPs, activations and memory, in total and by layer.
 
     Args:
         batch: samples of a step; a trace of a fixed batch has its own.
         optimizer: whose state counts as memory.
         with_work: also each layer's formulas with its numbers in them.
+        depth: of modules in the table: 1 for those of the network itself; layers by default. Data have all layers.
     """
     counted = summary(trace, trace.fixed_batch or batch, optimizer)
-    sections = [_totals(counted), _layers(counted["layers"], counted["macs"])]
+    sections = [_totals(counted), _layers(counted["layers"], counted["macs"], depth, trace.modules)]
     if with_work:
         sections.append(_work(counted["layers"]))
     else:
@@ -61,7 +66,7 @@ def _totals(counted: dict[str, Any]) -> Section:
     )
 
 
-def _layers(rows: list[dict[str, Any]], macs: int) -> Section:
+def _layers(rows: list[dict[str, Any]], macs: int, depth: int | None, modules: Mapping[str, str]) -> Section:
     largest = sorted((row for row in rows if row["macs"]), key=lambda row: -row["macs"])
     bars = [Bar(_name(row), "predicted", {row["kind"]: float(row["macs"])}) for row in largest[:MOST_BARS]]
     takeaway = "No layer has matrix work."
@@ -71,14 +76,17 @@ def _layers(rows: list[dict[str, Any]], macs: int) -> Section:
             f"{half} of {len(rows)} layers {'does' if half == 1 else 'do'} half of the MACs or more; the largest is "
             f"{_name(largest[0])} ({largest[0]['kind']}) with {percent(largest[0]['macs'] / macs)}."
         )
+    shown = folded(rows if depth is None else at_depth(rows, depth, modules), modules)
     return Section(
         title="Layers",
         takeaway=takeaway,
         figure=Figure([Bars("MACs", "layer", bars)]) if bars else None,
         table=Table(
             ("layer", "kind", "output", "params", "activations", "MACs", "field", "stride"),
-            [_cells(row) for row in rows],
+            [_cells(row) for row in shown],
             {3, 4, 5, 6, 7},
+            [REPEATED] if any(" × " in row["name"] for row in shown) else [],
+            drop=(7, 6, 4, 2),
         ),
     )
 
@@ -92,7 +100,7 @@ def _work(rows: list[dict[str, Any]]) -> Section:
     )
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+def _cells(row: Row) -> tuple[str, ...]:
     where = [row["receptive_field"], row["stride"]]
     field, stride = ("" if w is None else "×".join(map(str, w)) if isinstance(w, list) else str(w) for w in where)
     shape = "×".join(str(d) for d in row["output_shape"])
@@ -100,7 +108,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     return (_name(row), row["kind"], shape, *amounts, field, stride)
 
 
-def _name(row: dict[str, Any]) -> str:
+def _name(row: Row) -> str:
     name: str = row["name"] or "(network)"
     return f"{name} (call {row['call'] + 1})" if row["call"] else name
 

@@ -40,7 +40,17 @@ from chronograd.predict.scaling import (
     topology_of,
     traffic_factor,
 )
-from chronograd.record import DOES_NOT_FIT, QUANTITIES, STEP_PARTS, Z80, Cluster, OperatorKind, Provenance, Quantity, Record
+from chronograd.record import (
+    DOES_NOT_FIT,
+    QUANTITIES,
+    STEP_PARTS,
+    Z80,
+    Cluster,
+    OperatorKind,
+    Provenance,
+    Quantity,
+    Record,
+)
 from chronograd.trace import Trace
 from chronograd.units import memory
 

@@ -123,5 +123,7 @@ _HARD = "\u00a0"  # a blank at which no line ends
 
 def _words(text: str) -> list[str]:
     """What stays together: words, a number and its unit, and what is quoted for copying where it is short."""
-    quoted = [part.replace(" ", _HARD) if i % 2 and len(part) <= TEXT else part for i, part in enumerate(text.split("`"))]
+    quoted = [
+        part.replace(" ", _HARD) if i % 2 and len(part) <= TEXT else part for i, part in enumerate(text.split("`"))
+    ]
     return [word for word in tight("`".join(quoted)).split(" ") if word]
