@@ -28,7 +28,7 @@ test-all: install
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 slowest: install
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m "not ($(LONG))" --slowest docs/slowest-tests.md
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m "not ($(LONG))" --slowest=docs/slowest-tests.md
 
 check: install
 	$(BIN)/ruff format --check src tests benchmarks tools

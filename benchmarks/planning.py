@@ -16,7 +16,7 @@ import time
 import numpy as np
 
 from chronograd import job as jobs
-from chronograd.count.network import cached_trace
+from chronograd.count.cached import cached_trace
 from chronograd.hardware import catalog
 from chronograd.plan.goal import Goal, SamplesToTarget, changes, choose
 from chronograd.plan.settings import evaluate

@@ -1,4 +1,4 @@
-"""`pytest --slowest FILE`: writes the slowest tests as a table, and fails where one without the mark `slow` takes too long.
+"""`pytest --slowest=FILE`: writes the slowest tests as a table, and fails where one without the mark `slow` takes too long.
 
 Without the option nothing is timed or enforced: wall times on a machine that does other work say little.
 """
@@ -54,7 +54,7 @@ def table(seconds: dict[str, dict[str, float]], marks: dict[str, list[str]]) -> 
     head = [
         "# The slowest tests",
         "",
-        f"Of {len(seconds)} tests, which took {total_s:.0f} s one after the other. Written by `pytest --slowest FILE`.",
+        f"Of {len(seconds)} tests, which took {total_s:.0f} s one after the other. Written by `pytest --slowest=FILE`.",
         "Set-up is that of fixtures which the test was the first to need.",
         "",
         "| test | marks | set-up | call | |",

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from benchmarks.sources import Row, row_of
-from chronograd.count.network import cached_trace
+from chronograd.count.cached import cached_trace
 from chronograd.errors import NotFoundError
 from chronograd.hardware import catalog
 from chronograd.predict.calibration import from_datasheet

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from benchmarks.sources import Row, row_of
 from chronograd.calibrate.machine import Setup, calibrate
-from chronograd.count.network import cached_trace
+from chronograd.count.cached import cached_trace
 from chronograd.hardware.catalog import Device
 from chronograd.measure import environment
 from chronograd.models import registry

@@ -27,7 +27,7 @@ from benchmarks.kernels import (
     spread_rates,
 )
 from benchmarks.sources import Row, row_of
-from chronograd.count.network import cached_trace
+from chronograd.count.cached import cached_trace
 from chronograd.fit.device import Sample, fit_calibration
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Node

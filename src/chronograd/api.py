@@ -1,6 +1,6 @@
 """The verbs as Python functions: `chronograd.predict(...)` does what `chronograd predict ...` does.
 
-Each takes a job, the path of a job file, or (where only counting is needed) the name of a network or a `torch.nn.Module`, and
+Each takes a job, the path of a job file, or the name of a network, and, where only counting is needed, a `torch.nn.Module`; it
 returns an `Answer`: `answer.sections` say it, `answer.data` is what `--json` prints, `answer.records` are what it rests on.
 `chronograd.show(answer)` prints it. Importing this needs no torch; what needs it says so with MissingExtraError.
 
@@ -11,10 +11,11 @@ returns an `Answer`: `answer.sections` say it, `answer.data` is what `--json` pr
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from chronograd import ask
 from chronograd import job as jobs
 from chronograd.answer import Answer
 from chronograd.errors import InputError
@@ -54,7 +55,8 @@ def count(network: JobLike | Trace | nn.Module, *overrides: str, batch: int | No
 
 
 def predict(network: JobLike | Trace | nn.Module, *overrides: str, on: str | Sequence[str] = (), trace: Trace | None = None,
-            algorithm: str | None = None, batch: int = 32, precision: str = "fp32", **options: Any) -> Answer:  # fmt: skip
+            algorithm: str | None = None, data: str | None = None, batch: int | None = None, precision: str | None = None,
+            **options: Any) -> Answer:  # fmt: skip
     """Step time by part, memory, throughput, utilisation and cost, each with an 80 % interval.
 
     Args:
@@ -62,17 +64,23 @@ def predict(network: JobLike | Trace | nn.Module, *overrides: str, on: str | Seq
         on: devices, such as `v100` or `8xh100`, instead of the job's; one record for each, by that name.
         trace: the job's network, counted before; then no torch is needed.
         algorithm: of the all-reduce; a ring by default.
-        batch, precision: where there is no job: the global batch, and the precision of training.
-        options: as of `count`.
-    Raises: as `count`; NotFoundError for a device.
+        data, batch, precision: fields of the job: the data set, the global batch (32 of a module or a trace), the precision.
+        options: of a module or a trace, as of `count`; of a name `input_shape` and `num_classes`.
+    Raises: as `count`; NotFoundError for a device or a data set.
     """
     from dataclasses import replace
 
     from chronograd.predict.answer import on_devices, predict_jobs
 
-    counted, job = (trace, None) if trace is not None else _trace(network, overrides, options)
-    is_job = job is not None or (trace is not None and not _is_network(network))
-    asked = _job(network, overrides) if is_job else _job_of(counted, batch, precision)
+    is_job = isinstance(network, Job | str | os.PathLike)
+    if is_job:
+        short = {"data": data, "batch": batch, "precision": precision}
+        named = {"input": options.get("input_shape"), "classes": options.get("num_classes")}
+        asked = _job(network, overrides, {**short, **named})
+        counted = trace or _trace(asked, (), {})[0]
+    else:
+        counted = trace or _trace(network, overrides, options)[0]
+        asked = _job_of(counted, batch or 32, precision or "fp32")
     places = [on] if isinstance(on, str) else list(on)
     answer = predict_jobs(counted, on_devices(asked, places), samples=_samples(asked) if is_job else None,
                           algorithm=algorithm)  # fmt: skip
@@ -112,14 +120,17 @@ def compare(a: PathLike, b: PathLike, *, fail_if: Sequence[str] = (), is_strict:
     return answer.compare(*(listing.load(listing.one_run(side)) for side in (a, b)))
 
 
-def plan(job: JobLike, *overrides: str, on: Sequence[str] = (), trace: Trace | None = None, largest_batch: bool = False,
+def plan(job: JobLike, *overrides: str, on: Sequence[str] = (), data: str | None = None, batch: int | None = None,
+         precision: str | None = None, trace: Trace | None = None, largest_batch: bool = False,
          target_accuracy: float | None = None, budget_usd: float | None = None, deadline_s: float | None = None,
          confidence: float = 0.8, epochs_to_target: float | None = None, curve: PathLike | None = None,
          counts: Sequence[int] = (1, 2, 4, 8), batches: Sequence[int] = (16, 32, 64, 128)) -> Answer:  # fmt: skip
     """The largest batch that fits, the setting for a goal, or settings by the price of a sample.
 
     Args:
+        job: also the name of a network, whose recipe is that of a published result where one is known.
         on: devices; all GPUs of the catalogue by default.
+        data, batch, precision: fields of the job.
         largest_batch: answer only that.
         target_accuracy, budget_usd, deadline_s, confidence: the goal, and how surely it is to be kept.
         epochs_to_target, curve: what the target takes: epochs, or a run or log of such a job.
@@ -131,7 +142,7 @@ def plan(job: JobLike, *overrides: str, on: Sequence[str] = (), trace: Trace | N
     from chronograd.plan.goal import Goal
     from chronograd.plan.largest import largest_batches
 
-    asked = _job(job, overrides)
+    asked = _job(job, overrides, {"data": data, "batch": batch, "precision": precision}, target_accuracy)
     counted = trace or _trace(asked, (), {})[0]
     if largest_batch:
         changed = [jobs.changed(asked, [f"cluster.device={name.lower()}"]) for name in on] or [asked]
@@ -223,17 +234,20 @@ def show(answer: Answer) -> None:
 # -- what is asked about ------------------------------------------------------------------------------------
 
 
-def _job(given: Any, overrides: Sequence[str]) -> Job:
+def _job(
+    given: Any, overrides: Sequence[str], short: Mapping[str, Any] | None = None, target: float | None = None
+) -> Job:
     if isinstance(given, Job):
-        return jobs.changed(given, list(overrides)) if overrides else given
-    return jobs.load(Path(given), overrides)
+        changes = [*ask.as_overrides(short or {}), *overrides]
+        return jobs.changed(given, changes) if changes else given
+    return ask.job_of(os.fspath(given), overrides, short, target)
 
 
 def _is_network(given: Any) -> bool:
     """Whether it is no job: a trace, a module, or a name that is no job file's."""
     if isinstance(given, Job):
         return False
-    return not isinstance(given, str | os.PathLike) or not os.fspath(given).endswith((".yaml", ".yml"))
+    return not isinstance(given, str | os.PathLike) or not ask.is_job_file(os.fspath(given))
 
 
 def _trace(given: Any, overrides: Sequence[str], options: dict[str, Any]) -> tuple[Trace, Job | None]:
@@ -248,9 +262,9 @@ def _trace(given: Any, overrides: Sequence[str], options: dict[str, Any]) -> tup
     if isinstance(given, str | os.PathLike):
         if os.fspath(given).endswith((".json", ".json.gz")):
             return Trace.load(given), None
-        from chronograd.count.network import trace_network
+        from chronograd.count.cached import cached_trace
 
-        return trace_network(os.fspath(given), **options), None
+        return cached_trace(os.fspath(given), **options), None
     from chronograd.count.tracing import trace
 
     shape = options.pop("input_shape", None)

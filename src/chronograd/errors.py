@@ -126,12 +126,15 @@ def _readable(text: str) -> str:
 
 
 def near_names(name: str, known: Iterable[str]) -> list[str]:
-    """Names in `known` that look like `name`, best first.
+    """Names in `known` that look like `name`, best first; then those of which it is a part, the shortest first.
 
-    >>> near_names("resnet2", ["resnet20", "vgg16"])
-    ['resnet20']
+    >>> near_names("resnet2", ["resnet20", "vgg16"]), near_names("gpt2", ["gpt2-small", "vgg16"])
+    (['resnet20'], ['gpt2-small'])
     """
-    return difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    around = sorted((one for one in known if len(name) > 2 and name in one), key=len)
+    return list(dict.fromkeys([*near, *around]))[:3]
 
 
 MOST_PROBLEMS, MOST_KNOWN = 20, 40

@@ -323,6 +323,15 @@ class Job(_Model):
         return self
 
 
+def check_backend(job: Job) -> None:
+    """Raise JobError for several devices under a backend of one rank, which neither runs nor can be predicted."""
+    if job.backend == "single" and job.cluster.count != 1:
+        raise JobError(
+            f"cluster.count is {job.cluster.count} and backend is single, which has one rank",
+            "write backend=ddp, or cluster.count=1",
+        )
+
+
 def from_dict(data: Any, where: str = "job") -> Job:
     """A validated job. Raises JobError that lists each field that is wrong, the value seen and near names."""
     if not isinstance(data, dict):
@@ -355,7 +364,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Job:
     data = {} if data is None else data
     if not isinstance(data, dict):
         raise JobError(f"{path} must be a mapping of keys to values, got {shown(data)}", _EXAMPLE)
-    return from_dict(_override(data, overrides), str(path))
+    return from_dict(override(data, overrides), str(path))
 
 
 def changed(job: Job, overrides: Sequence[str]) -> Job:
@@ -363,13 +372,18 @@ def changed(job: Job, overrides: Sequence[str]) -> Job:
 
     Only fields that the job states keep their value; the others follow the recipe again.
     """
+    return from_dict(override(stated(job), overrides), "job")
+
+
+def stated(job: Job) -> dict[str, Any]:
+    """What a job says beyond defaults and its recipe, as plain data: the shortest job file that means the same."""
     data = job.model_dump(mode="json", exclude_unset=True)
     defaults = Training(recipe=job.training.recipe)
     training = data.get("training", {})
     data["training"] = {
         k: v for k, v in training.items() if k == "recipe" or getattr(job.training, k) != getattr(defaults, k)
     }
-    return from_dict(_override(data, overrides), "job")
+    return data
 
 
 def steps_per_epoch(num_samples: int, batch: int) -> int:
@@ -406,8 +420,10 @@ def resolved(job: Job) -> dict[str, Any]:
     return job.model_dump(mode="json")
 
 
-def to_yaml(job: Job) -> str:
-    return str(yaml.safe_dump(resolved(job), sort_keys=False, allow_unicode=True))
+def to_yaml(job: Job, is_whole: bool = True) -> str:
+    """A job file: every field, or only what the job says beyond defaults and its recipe."""
+    data = resolved(job) if is_whole else stated(job)
+    return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
 
 
 def json_schema() -> dict[str, Any]:
@@ -431,7 +447,8 @@ def parse_on(text: str) -> tuple[int, str]:
 _EXAMPLE = "examples/digits.yaml is a whole job file; `chronograd run --schema` prints every field"
 
 
-def _override(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def override(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """A job as plain data, with overrides written `a.b=c` applied. Raises JobError for one that cannot be read."""
     data = {k: (dict(v) if isinstance(v, dict) else v) for k, v in data.items()}
     for text in overrides:
         key, sign, value = text.partition("=")

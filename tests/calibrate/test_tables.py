@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chronograd.calibrate.tables import fit_table, join, prior_of, score, validate
-from chronograd.count.network import cached_trace
+from chronograd.count.cached import cached_trace
 from chronograd.errors import InputError
 from chronograd.fit.tables import Row, Table
 from chronograd.hardware import catalog

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -12,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
+import torchvision
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from chronograd.errors import InputError, MissingExtraError, NotFoundError
-from chronograd.models import registry
+from chronograd.models import names, registry
 from chronograd.models.registry import build, spec
 from chronograd.models.without_init import SkipInitialisation, on_meta
 
@@ -44,7 +47,7 @@ def sample(name: str, batch: int = 2, device: str = "meta") -> torch.Tensor:
     return torch.zeros(batch, *expected.required_input_shape(), dtype=DTYPES[expected.input_dtype], device=device)
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", sorted(names.zoo()))
 class TestContract:
     def test_params_are_the_published_ones(self, name: str) -> None:
         published = spec(name).published
@@ -283,6 +286,20 @@ def test_tied_output_stays_tied_on_meta() -> None:
 
 
 # -- references -------------------------------------------------------------------------------------
+
+
+def test_names_need_no_torch_and_are_those_of_the_registry_and_of_the_libraries() -> None:
+    assert set(names.zoo()) == set(registry._zoo())
+    for name, row in names.zoo().items():
+        own = spec(name)
+        assert (row.shape, row.classes, row.paper) == (own.input_shape, own.num_classes, own.paper)
+    assert names.of_library("torchvision") == set(torchvision.models.list_models())
+    assert names.of_library("timm") >= set(timm.list_models(include_tags=False))
+    code = (
+        "import sys; from chronograd.models import names; names.check('timm:resnet50'); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_near_names() -> None:

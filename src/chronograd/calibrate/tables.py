@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from chronograd.calibrate.workers import Progress
-from chronograd.count.network import cached_trace
+from chronograd.count.cached import cached_trace
 from chronograd.errors import ChronogradError, InputError
 from chronograd.fit.device import Sample, fit_calibration
 from chronograd.fit.tables import Row, Table, shuffled

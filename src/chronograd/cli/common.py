@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,28 +54,102 @@ def answer_options(function: F) -> F:
     return json_option(save(full(function)))
 
 
+def complete_devices(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Devices of the catalogue and of the user's own, behind a count such as `8x`; for options that name one."""
+    from chronograd.hardware import catalog
+
+    count, name = re.fullmatch(r"(\d*x)?(.*)", begun, re.DOTALL).groups("")  # type: ignore[union-attr]
+    known = [(device.name, device.title) for device in catalog.devices()]
+    return [CompletionItem(count + n, help=title) for n, title in known if n.startswith(name.lower())]
+
+
+def complete_jobs(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Files, and networks by name, without importing any: for arguments that take a job or a network."""
+    from chronograd.models import names
+
+    library, colon, _rest = begun.partition(":")
+    if not colon:
+        known = [*names.zoo(), *(f"{library}:" for library in names.LIBRARIES)]
+    else:
+        known = (
+            [f"{library}:{name}" for name in sorted(names.of_library(library))] if library in names.LIBRARIES else []
+        )
+    matching = [CompletionItem(name) for name in known if name.startswith(begun)]
+    return [*matching, CompletionItem(begun, type="file")]
+
+
 trace_option = click.option("--trace", "trace_file", type=PATH, help="A saved trace; needs no torch.")
 print_config_option = click.option(
     "--print-config", is_flag=True, help="Print the resolved job and stop; nothing is started."
 )
 
 
+def shape(_: Any, __: Any, text: str | None) -> tuple[int, ...] | None:
+    """A callback of options that take the shape of a sample, such as `--input 3,224,224`."""
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.replace("x", ",").split(","))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a shape; write 3,224,224") from None
+
+
+def _keep(context: click.Context, option: click.Parameter, value: Any) -> None:
+    """Of a short form of a field: kept for `read_job`, so that no verb has to pass it on."""
+    context.meta.setdefault("short", {})[option.name] = value
+
+
+def _keep_shape(context: click.Context, option: click.Parameter, text: str | None) -> None:
+    _keep(context, option, shape(context, option, text))
+
+
+def short_options(function: F) -> F:
+    """Fields of a job by their short form, and --save-job: for a network in place of a job file, and for any job."""
+    kept: dict[str, Any] = {"expose_value": False, "callback": _keep}
+    for option in (
+        click.option("--save-job", type=FILE, help="Write the job that was meant (.yaml).", **kept),
+        click.option("--classes", type=click.IntRange(2), help="Number of classes.", **kept),
+        click.option("--input", metavar="C,H,W", help="Shape of one sample.", **{**kept, "callback": _keep_shape}),
+        click.option("--batch", type=click.IntRange(1), help="Samples of a step, over all devices.", **kept),
+        click.option("--precision", help="fp32, tf32, bf16 or fp16.", **kept),
+        click.option("--data", metavar="NAME", help="Data set: `chronograd data --list`.", **kept),
+    ):
+        function = option(function)
+    return function
+
+
 def job_arguments(function: F) -> F:
-    """JOB [FIELD=VALUE...] --print-config, as every verb on a job takes them."""
-    function = print_config_option(function)
+    """JOB [FIELD=VALUE...], short forms of fields and --print-config, as every verb on a job takes them.
+
+    JOB is a job file, or the name of a network: of the zoo, torchvision:NAME, timm:NAME, FILE.py:CLASS.
+    """
+    function = print_config_option(short_options(function))
     function = click.argument("overrides", nargs=-1, metavar="[FIELD=VALUE]...")(function)
-    return click.argument("job_file", metavar="JOB")(function)
+    return click.argument("job_file", metavar="JOB|NETWORK", shell_complete=complete_jobs)(function)
 
 
-def read_job(job_file: str, overrides: Sequence[str], print_config: bool = False) -> Job:
-    """The validated job. With `print_config`, prints it as YAML and ends the verb."""
-    from chronograd import job
+def read_job(job_file: str, overrides: Sequence[str], print_config: bool = False, target: float | None = None) -> Job:
+    """The validated job of a file, or of a network's name. With `print_config`, prints it as YAML and ends the verb.
 
-    loaded = job.load(job_file, overrides)
+    Args:
+        target: an accuracy to be reached, by which a network's recipe is chosen.
+    """
+    from chronograd import ask, job
+
+    context = click.get_current_context(silent=True)
+    short = dict(context.meta.get("short", {})) if context is not None else {}
+    save_to = short.pop("save_job", None)
+    asked = ask.job_of(job_file, overrides, short, target)
+    if save_to is not None:
+        from chronograd.files import as_asked, write_aside
+
+        with as_asked(save_to):
+            write_aside(save_to, job.to_yaml(asked, is_whole=False))
+        click.echo(f"wrote the job to {save_to}", err=True)
     if print_config:
-        click.echo(job.to_yaml(loaded), nl=False)
+        click.echo(job.to_yaml(asked), nl=False)
         raise click.exceptions.Exit(0)
-    return loaded
+    return asked
 
 
 def launcher(name: str | None, hosts: str | None) -> str | None:
@@ -220,6 +297,43 @@ def progress(title: str) -> Iterator[Callable[[float, str], None]]:
             click.echo(f"{title}: {100 * share:.0f} % ({text})", err=True)
 
     yield say
+
+
+SILENCE_S = 1.0  # longer than this nobody waits without a word
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[Callable[[str], None]]:
+    """Say on standard error what goes on, once it has taken a second, to who sits before a terminal; then take it away.
+
+    Yields: what takes other words, for the next stage.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    words, status = text, None
+
+    def begin() -> None:
+        nonlocal status
+        status = console(stderr=True).status(f"{words} …")
+        status.start()
+
+    def say(text: str) -> None:
+        nonlocal words
+        words = text
+        if status is not None:
+            status.update(f"{words} …")
+
+    timer = Timer(SILENCE_S, begin)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield say
+    finally:
+        timer.cancel()
+        timer.join()
+        if status is not None:
+            status.stop()
 
 
 def has_events(path: str | os.PathLike[str]) -> bool:

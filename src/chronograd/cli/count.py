@@ -13,22 +13,12 @@ if TYPE_CHECKING:
     from chronograd.trace import Trace
 
 
-def _shape(_: Any, __: Any, text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(int(part) for part in text.replace("x", ",").split(","))
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is not a shape; write 3,224,224") from None
-
-
-@click.command(
-    epilog="\b\nchronograd count vgg19 --show-work\nchronograd count torchvision:resnet50 --batch 32 --json\nchronograd count llama-7b --depth 2"
-)
-@click.argument("network", metavar="NETWORK|JOB|TRACE")
+@click.command(epilog="\b\nchronograd count vgg19 --show-work\nchronograd count torchvision:resnet50 --batch 32 --json\n"
+               "chronograd count llama-7b --depth 2")  # fmt: skip
+@click.argument("network", metavar="NETWORK|JOB|TRACE", required=False, shell_complete=common.complete_jobs)
 @click.argument("overrides", nargs=-1, metavar="[FIELD=VALUE]...")
 @click.option("--batch", type=click.IntRange(1), help="Samples in one step; 1, or the job's batch.")
-@click.option("--input", "input_shape", callback=_shape, metavar="C,H,W", help="Shape of one sample.")
+@click.option("--input", "input_shape", callback=common.shape, metavar="C,H,W", help="Shape of one sample.")
 @click.option("--classes", type=click.IntRange(1), help="Size of the head.")
 @click.option("--mode", type=click.Choice(["training", "inference"]), default="training")
 @click.option("--loss", type=click.Choice(["cross_entropy", "sum"]), default="cross_entropy")
@@ -37,19 +27,28 @@ def _shape(_: Any, __: Any, text: str | None) -> tuple[int, ...] | None:
 @click.option("--fixed-batch", type=click.IntRange(1), help="Trace at this one batch, for networks that loop over it.")
 @click.option("--show-work", is_flag=True, help="Each layer's formulas with its numbers in them.")
 @click.option("--depth", type=click.IntRange(1), help="Modules of so many names in a row each; layers by default.")
+@click.option("--list", "is_list", is_flag=True, help="List the names of networks.")
 @click.option("--out", type=common.FILE, help="Save the trace (.json or .json.gz).")
 @common.answer_options
-def command(network: str, overrides: tuple[str, ...], batch: int | None, out: Path | None, show_work: bool,
-            depth: int | None, as_json: bool, **settings: Any) -> None:  # fmt: skip
+def command(network: str | None, overrides: tuple[str, ...], batch: int | None, out: Path | None, show_work: bool,
+            depth: int | None, is_list: bool, as_json: bool, **settings: Any) -> None:  # fmt: skip
     """Count parameters, MACs, FLOPs, bytes, activations and receptive fields.
 
-    NETWORK is a name of ours, torchvision:NAME, timm:NAME or package.module:function (FIELD=VALUE are then its
-    keyword arguments); or a job file; or a saved trace. Nothing is downloaded and no weights are made.
+    NETWORK is a name of ours, torchvision:NAME, timm:NAME, FILE.py:CLASS or package.module:function (FIELD=VALUE are
+    then its keyword arguments); or a job file; or a saved trace. Nothing is downloaded and no weights are made.
     """
+    if is_list:
+        from chronograd.models.names import listed
+
+        common.show(listed(), as_json)
+        return
+    if network is None:
+        raise click.UsageError("name a network, a job file or a saved trace; --list shows the names")
     from chronograd.count.answer import count
 
     optimizer = settings.pop("optimizer")
-    trace, job_batch, job_optimizer = _trace(network, overrides, settings)
+    with common.waiting("counting the work of the network"):
+        trace, job_batch, job_optimizer = _trace(network, overrides, settings)
     if out is not None:
         trace.save(out)
     common.show(count(trace, batch or job_batch, job_optimizer or optimizer, with_work=show_work, depth=depth), as_json)
@@ -69,7 +68,7 @@ def _trace(network: str, overrides: tuple[str, ...], settings: dict[str, Any]) -
         from chronograd.trace import Trace
 
         return Trace.load(network), 1, None
-    from chronograd.count.network import trace_network
+    from chronograd.count.cached import cached_trace
 
     settings["num_classes"] = settings.pop("classes")
-    return trace_network(network, common.options(overrides), **settings), 1, None
+    return cached_trace(network, common.options(overrides), **settings), 1, None

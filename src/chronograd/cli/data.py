@@ -16,23 +16,31 @@ if TYPE_CHECKING:
 
 
 @click.command("data")
-@click.argument("name")
+@click.argument("name", required=False)
 @click.argument("fields", nargs=-1, metavar="[FIELD=VALUE]...")
 @click.option("--out", type=common.FILE, help="Write a page with sample images.")
+@click.option("--list", "is_list", is_flag=True, help="List all data sets.")
 @common.answer_options
-def command(name: str, fields: tuple[str, ...], out: Path | None, as_json: bool) -> None:
+def command(name: str | None, fields: tuple[str, ...], out: Path | None, is_list: bool, as_json: bool) -> None:
     """Show a data set: source, shape, images per class, mean and deviation, and what was left out.
 
     NAME is that of a job's data.name, FIELDs are the others of its data. A set that torchvision can download is
-    downloaded if it is not on disk.
+    downloaded if it is not on disk. Sets such as imagenet are known for planning: their card is shown.
 
     \b
     chronograd data cifar10 --out cifar10.html
     chronograd data folder:pictures image_size=96 --json
     chronograd data cifar100 samples=5000 long_tail=1
     """
-    from chronograd.data.answer import data_set, describe
+    from chronograd.data import catalogue
+    from chronograd.data.answer import data_set, describe, describe_listed, listed
 
+    if is_list or name is None:
+        common.show(listed(), as_json)
+        return
+    if name in catalogue.sets():
+        common.show(describe_listed(name), as_json)
+        return
     data = _data(name, fields)
     dataset = data_set(data)
     answer = describe(data, dataset)

@@ -83,13 +83,16 @@ def _measure_scaling(
     from chronograd.measure import environment
     from chronograd.rundir import RunDir
 
+    with common.waiting("counting the work of the network"):
+        trace = trace_job(job)
     whole = RunDir.create(job, environment.environment(), out)
+    click.echo(f"timing steps on {', '.join(map(str, worlds))} ranks", err=True)
     record = measure_scaling(
         job,
         worlds,
         scalings,  # type: ignore[arg-type]
         folder=whole.path,
-        trace=trace_job(job),
+        trace=trace,
         samples=card(job.data).train_size,
         say=lambda line: click.echo(line, err=True),
         **timing,

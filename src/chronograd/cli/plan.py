@@ -112,7 +112,7 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
     from chronograd.plan.goal import KINDS, Goal, Spot
     from chronograd.plan.largest import Trial, largest_batches
 
-    job = common.read_job(job_file, overrides, print_config)
+    job = common.read_job(job_file, overrides, print_config, target_accuracy)
     has_goal = any(asked is not None for asked in (target_accuracy, budget, deadline))
     if not is_largest and (memory or confirm):
         raise click.UsageError("--memory and --confirm go with --largest-batch")

@@ -19,8 +19,9 @@ OnPoll = Callable[["RunDir"], None]
 
 
 @click.command(name="train")
-@click.argument("job_file", metavar="JOB", required=False)
+@click.argument("job_file", metavar="JOB|NETWORK", required=False)
 @click.argument("overrides", nargs=-1, metavar="[FIELD=VALUE]...")
+@common.short_options
 @common.print_config_option
 @click.option("--out", type=click.Path(), help="Run directory; a new one in runs/ by default.")
 @click.option("--resume", "resumed", type=click.Path(), help="Go on with the run in this directory. JOB is not needed.")

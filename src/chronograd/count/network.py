@@ -1,22 +1,16 @@
-"""A Trace from the name of a network; those kept on disk are traced once per version of torch, its library and this code."""
+"""A Trace from the name of a network."""
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import importlib.metadata
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import platformdirs
 import torch
 
 from chronograd.count.tracing import trace
-from chronograd.errors import FileFormatError, InputError
+from chronograd.errors import InputError
 from chronograd.models import registry
-from chronograd.trace import VERSION, Trace
+from chronograd.trace import Trace
 
 
 def trace_network(
@@ -64,37 +58,3 @@ def trace_network(
     )
     result.keras_extra = extra
     return result
-
-
-def cached_trace(reference: str, options: dict[str, Any] | None = None, **settings: Any) -> Trace:
-    """`trace_network`, kept in the user's cache folder (XDG_CACHE_HOME). A damaged file is made again."""
-    library = reference.partition(":")[0] if ":" in reference else "chronograd"
-    versions = [VERSION, _source(), *(_version(name) for name in ("torch", "chronograd", library))]
-    key = json.dumps([reference, options or {}, sorted(settings.items()), versions])
-    name = f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json.gz"
-    path = Path(platformdirs.user_cache_path("chronograd")) / "traces" / name
-    if path.exists():
-        try:
-            return Trace.load(path)
-        except FileFormatError:
-            path.unlink(missing_ok=True)
-    made = trace_network(reference, options, **settings)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    made.save(path)
-    return made
-
-
-def _version(library: str) -> str:
-    try:
-        return importlib.metadata.version(library)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
-@functools.cache
-def _source() -> str:
-    """Changes with the counting code itself."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.[pt]*")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]

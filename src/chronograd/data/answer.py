@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from chronograd.answer import Answer, Highlight, Section, Table
-from chronograd.data import datasets
+from chronograd.data import catalogue, datasets, published
 from chronograd.data.datasets import Dataset
 from chronograd.figure import Figure, Picture, PictureRow, Pictures, png_base64
 from chronograd.job import Data
-from chronograd.units import percent, signed
+from chronograd.units import percent, si, signed
 
 # Classes that a terminal shows; a page and the data have all.
 MOST_CLASSES = 40
@@ -175,3 +175,68 @@ def sample_images(dataset: Dataset) -> list[SampleImages]:
         samples = dataset.train_samples_N[positions].tolist()
         found.append(SampleImages(dataset.card.class_names[label], samples, pixels))
     return found
+
+
+def listed() -> Answer:
+    """Every data set that a job can name, with those that are only planned with."""
+    own = [(name, found.card) for name, found in sorted(published.SETS.items())]
+    rows = [
+        {"name": name, "shape": list(card.shape), "classes": card.num_classes, "train_size": card.train_size,
+         "test_size": card.test_size, "tokens": None, "bytes": None, "trained": name, "source": card.source}
+        for name, card in own
+    ] + [_listed_row(one) for one in catalogue.sets().values()]  # fmt: skip
+    return Answer(
+        "Data sets",
+        sections=[
+            Section(
+                "Data sets",
+                f"{len(own)} sets are downloaded or at hand; {len(rows) - len(own)} more are planned with, without their files.",
+                table=Table(
+                    ("name", "sample", "classes", "training", "test", "to train"),
+                    [
+                        (row["name"], _by(row["shape"]) or f"{row['tokens'] / 1e9:,.3g} G tokens",
+                         f"{row['classes'] or 0:,}" if row["classes"] else "", f"{row['train_size']:,}", f"{row['test_size']:,}",
+                         row["trained"])
+                        for row in rows
+                    ],
+                    {2, 3, 4},
+                ),
+                data=rows,
+            )
+        ],
+        data=rows,
+    )  # fmt: skip
+
+
+def describe_listed(name: str) -> Answer:
+    """A set of the catalogue: what a prediction knows of it, and where that comes from."""
+    one = catalogue.sets()[name]
+    row = _listed_row(one)
+    size = None if one.bytes is None else si(one.bytes, "B")
+    values = {
+        "sample": _by(one.shape),
+        "classes": one.classes and f"{one.classes:,}",
+        "training": f"{one.train_size:,}",
+        "test": f"{one.test_size:,}",
+        "training tokens": one.tokens and f"{one.tokens:,}",
+        "training part, as published": size,
+        "to train": one.trained and f"data.name={one.trained}",
+        "source": f"{one.source} ({one.tag})",
+    }
+    kind = "documents" if one.classes is None else f"images of {one.classes:,} classes"
+    return Answer(
+        f"Data set {name}",
+        sections=[
+            Section(
+                name,
+                f"{one.title}: {one.train_size:,} training {kind}; known for planning, not read here.",
+                table=Table(("property", "value"), [(key, text) for key, text in values.items() if text]),
+                data=[row],
+            )
+        ],
+        data=row,
+    )
+
+
+def _listed_row(one: catalogue.Listed) -> dict[str, Any]:
+    return {**asdict(one), "shape": list(one.shape)}

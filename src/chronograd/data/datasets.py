@@ -7,6 +7,7 @@
     folder:PATH         one folder of pictures per class
     imagenet:PATH       ILSVRC 2012 as it is published
     decathlon:SET       a set of the Visual Decathlon
+    imagenet, places365 … sets of `catalogue.toml`: planned with, never read
 
 A card needs neither torch nor the data; that of a folder is read from the names in it. Images stay whole numbers
 (uint8): they are normalised and augmented in the training step, on the training device.
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chronograd.data import labels, layouts, published, synthetic
+from chronograd.data import catalogue, labels, layouts, published, synthetic
 from chronograd.data.normalisation import scale_shift
 from chronograd.data.published import FOLDER_VARIABLE, DatasetCard, data_folder
 from chronograd.errors import InputError, MissingExtraError, NotFoundError
@@ -74,14 +75,16 @@ def card(data: Data) -> DatasetCard:
     if data.name == "synthetic":
         drawn = synthetic.card(data)
         return replace(drawn, train_size=labels.num_training(data, drawn.train_size))
+    if data.name in catalogue.sets():
+        return _checked(data, catalogue.card(data.name))
     if data.name not in published.SETS:
-        raise NotFoundError("data set", data.name, names())
+        raise NotFoundError("data set", data.name, names(), "`chronograd data --list`")
     return _checked(data, published.SETS[data.name].card)
 
 
 def names() -> list[str]:
     """Names of the data sets, and how those of folders are written."""
-    return [*sorted([*published.SETS, "synthetic"]), *layouts.names()]
+    return [*sorted([*published.SETS, *catalogue.sets(), "synthetic"]), *layouts.names()]
 
 
 def fetch(data: Data) -> None:
@@ -94,9 +97,11 @@ def fetch(data: Data) -> None:
         layouts.listing(data.name)
     elif data.name == "synthetic":
         synthetic.check_memory(synthetic.card(data))
+    elif data.name in catalogue.sets():
+        raise catalogue.without_data(data.name)
     else:
         if data.name not in published.SETS:
-            raise NotFoundError("data set", data.name, names())
+            raise NotFoundError("data set", data.name, names(), "`chronograd data --list`")
         published.fetch(data.name)
 
 
@@ -121,6 +126,8 @@ def load(data: Data, seed: int = 0) -> Dataset:
         read = reading.read_folder(data, described, listing, chosen)
     else:
         described = card(data)
+        if data.name in catalogue.sets():
+            raise catalogue.without_data(data.name)
         if data.name == "synthetic":
             arrays = synthetic.draw(synthetic.card(data), seed)
             data = data.model_copy(update={"samples": None})  # so many were drawn: all are used, in their order

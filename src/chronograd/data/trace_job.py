@@ -29,10 +29,10 @@ def trace_job(job: Job, saved: Path | None = None) -> Trace:
         return trace
     if job.task != "classification":
         raise InputError(f"a {job.task} job cannot be counted yet", "count its network: chronograd count NETWORK")
-    from chronograd.count.network import trace_network
+    from chronograd.count.cached import cached_trace
 
     data = card(job.data)
-    return trace_network(
+    return cached_trace(
         job.network.name,
         dict(job.network.options),
         input_shape=data.shape,

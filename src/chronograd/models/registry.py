@@ -5,7 +5,8 @@ A network is written as
     resnet20                    a network of this folder, the zoo
     torchvision:vgg19           torchvision.models.get_model("vgg19", weights=None)
     timm:vit_base_patch16_224   timm.create_model(..., pretrained=False)
-    package.module:function     a function of the user's, also from the current directory
+    my_net.py:MyNet             a function or class in a file of the user's
+    package.module:function     the same by its import path, also from the current directory
 
 `build` makes it, `spec` tells what it expects. On the device `meta` a network of any size takes no
 memory and no initialisation. Nothing is downloaded unless an option of the network asks for it.
@@ -14,6 +15,7 @@ memory and no initialisation. Nothing is downloaded unless an option of the netw
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import os
 import pkgutil
@@ -23,13 +25,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 from torch import nn
 
 from chronograd.errors import EXTRAS, ChronogradError, InputError, MissingExtraError, NotFoundError
-from chronograd.models import without_init
+from chronograd.models import names, without_init
+from chronograd.models.names import FORMS
 
 Builder = Callable[..., nn.Module]
 KerasExtra = Callable[[nn.Module], dict[str, int]]
@@ -69,7 +73,7 @@ class NetworkSpec:
         if self.input_shape is None:
             raise InputError(
                 f"{self.name} does not say the shape of its input",
-                "give the shape of one sample, such as 3,224,224, or set the attribute input_shape of the function",
+                "write --input 3,224,224, or set the attribute input_shape of the function",
             )
         return self.input_shape
 
@@ -113,11 +117,6 @@ def register(
     return enter
 
 
-def names() -> list[str]:
-    """Names of the zoo."""
-    return sorted(_zoo())
-
-
 def build(
     reference: str,
     options: dict[str, Any] | None = None,
@@ -140,7 +139,7 @@ def build(
     269722
     """
     options = dict(options or {})
-    library, name = _split(reference)
+    library, name = names.split(reference)
     make: Callable[[], nn.Module]
     if library == "function":
         with _working_directory_importable():
@@ -165,7 +164,7 @@ def spec(reference: str, options: dict[str, Any] | None = None) -> NetworkSpec:
     >>> spec("resnet20").input_shape, spec("resnet20", {"in_channels": 1}).input_shape
     ((3, 32, 32), (1, 32, 32))
     """
-    library, name = _split(reference)
+    library, name = names.split(reference)
     if library == "timm":
         found = _timm_spec(reference, name)
     elif library == "torchvision":
@@ -196,19 +195,6 @@ def _with_options(found: NetworkSpec, options: Mapping[str, Any]) -> NetworkSpec
 # -- where a reference leads ------------------------------------------------------------------------
 
 
-def _split(reference: str) -> tuple[str, str]:
-    """`zoo`, `torchvision`, `timm` or `function`, and the name within it."""
-    prefix, colon, name = reference.partition(":")
-    if not colon:
-        return "zoo", reference
-    if not prefix or not name:
-        raise InputError(f"cannot read network {reference!r}", _FORMS)
-    return (prefix, name) if prefix in ("torchvision", "timm") else ("function", reference)
-
-
-_FORMS = "write a name of the zoo, torchvision:NAME, timm:NAME or package.module:function"
-
-
 @cache
 def _zoo() -> dict[str, _Entry]:
     """The zoo, after importing every file of this folder."""
@@ -222,25 +208,8 @@ def _zoo_entry(name: str) -> _Entry:
     entry = _zoo().get(name)
     if entry is not None:
         return entry
-    error = NotFoundError("network", name, names())
-    elsewhere = [f"{library}:{name}" for library in ("torchvision", "timm") if _has(library, name)]
-    if elsewhere:
-        error.hint = f"did you mean {' or '.join(elsewhere)}?"
-    raise error
-
-
-def _has(library: str, name: str) -> bool:
-    try:
-        return bool(name) and name in _library_names(library)
-    except ImportError:
-        return False
-
-
-@cache
-def _library_names(library: str) -> frozenset[str]:
-    if library == "torchvision":
-        return frozenset(importlib.import_module("torchvision.models").list_models())
-    return frozenset(importlib.import_module("timm").list_models())
+    names.check(name)
+    raise AssertionError(f"{name} is listed in zoo.csv and not in the zoo")
 
 
 def optional_library(module: str, purpose: str) -> ModuleType:
@@ -268,15 +237,15 @@ def _working_directory_importable() -> Iterator[None]:
 
 
 def _function(reference: str) -> Builder:
-    """The function of the user's that `package.module:function` names. Raises InputError."""
-    path, _, attribute = reference.partition(":")
+    """The function of the user's that `my_net.py:MyNet` or `package.module:function` names. Raises InputError."""
+    path, _, attribute = reference.rpartition(":")
     try:
-        target: Any = importlib.import_module(path)
+        target: Any = _file(Path(path)) if path.endswith(".py") else importlib.import_module(path)
     except Exception as error:
         raise InputError(f"network {reference}: cannot import {path}: {one_line(error)}", _PATHS) from error
     for part in attribute.split("."):
         if not hasattr(target, part):
-            raise InputError(f"network {reference}: {path} has no {attribute}", _FORMS)
+            raise InputError(f"network {reference}: {path} has no {attribute}", FORMS)
         target = getattr(target, part)
     if isinstance(target, nn.Module) or not callable(target):
         kind = type(target).__name__
@@ -284,6 +253,23 @@ def _function(reference: str) -> Builder:
             f"network {reference}: {attribute} is a {kind}, not a function", "name a function that returns the network"
         )
     return target  # type: ignore[no-any-return]
+
+
+def _file(path: Path) -> ModuleType:
+    """The module that a file holds, run once for each of its versions; what lies beside it can be imported by it."""
+    return _loaded(path.absolute(), path.stat().st_mtime_ns)
+
+
+@cache
+def _loaded(path: Path, modified_ns: int) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"{path.stem}_{modified_ns}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 _PATHS = "a module is looked for in the current directory, in PYTHONPATH and among installed packages"
@@ -365,8 +351,7 @@ def _torchvision_builder(
 
 def _torchvision_models(reference: str, name: str) -> ModuleType:
     optional_library("torchvision", f"network {reference}")
-    if name not in _library_names("torchvision"):
-        raise NotFoundError("torchvision network", name, _library_names("torchvision"))
+    names.check(reference)
     return importlib.import_module("torchvision.models")
 
 
@@ -427,8 +412,7 @@ def _timm_builder(
 
 def _timm(reference: str, name: str) -> ModuleType:
     timm = optional_library("timm", f"network {reference}")
-    if not timm.is_model(name):
-        raise NotFoundError("timm network", name, _library_names("timm"))
+    names.check(reference)
     if "." in name and name not in timm.list_pretrained():
         raise NotFoundError("timm network", name, timm.list_pretrained(name.partition(".")[0] + ".*"))
     return timm

@@ -176,7 +176,7 @@ def reach_goal(
         "too_large_for_the_data": num_too_large,
     }
     section = _goal_section(trace.network, choices, data)
-    notes = _left_out(num_too_large, samples)
+    notes = [*([effort.note] if effort.note else []), *_left_out(num_too_large, samples)]
     return Answer(f"Goal of {trace.network}", sections=[section], data=data, notes=notes)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from chronograd import known
 from chronograd.errors import InputError
 from chronograd.fit.convergence import from_schedule
 from chronograd.fit.forecast import forecast
@@ -15,6 +16,7 @@ from chronograd.fit.learning_curves import read_curve
 from chronograd.fit.published_curves import published
 from chronograd.fit.schedule import schedule_of
 from chronograd.job import Job
+from chronograd.known import KnownResult
 from chronograd.plan.goal import SEED_SIGMA, SamplesToTarget
 from chronograd.record import Z80
 from chronograd.rundir import RunDir, is_run_dir
@@ -23,6 +25,8 @@ Scale = tuple[float, float, float] | None
 UNKNOWN = (math.nan, math.nan, math.nan)
 # Where a forecast has no upper bound, the target may never come: not even its 90th percentile does.
 REACHED_WITHOUT_BOUND = 0.9
+# Of the samples of a published recipe: its epochs are fixed, and the last batch of each is dropped or padded.
+RECIPE_SIGMA = 0.01
 
 
 def effort_of(
@@ -47,7 +51,9 @@ def effort_of(
         return of_epochs(epochs, samples, job.training.batch, noise)
     target = target or job.training.target_accuracy
     if curve is None:
-        return of_job(job, samples, target, noise)
+        result = known.of_job(job)
+        effort = of_job(job, samples, target, noise) if result is None or noise else of_result(result, samples, target)
+        return replace(effort, note=unknown_recipe(job, target))
     if target is None:
         raise InputError("a curve tells nothing without a target", "give --target-accuracy, to tell when it is reached")
     return of_curve(curve, job, samples, target, noise)
@@ -58,6 +64,47 @@ def of_epochs(epochs: float, samples: int, batch: int, noise: Scale = None) -> S
     return SamplesToTarget(
         epochs * samples, batch, SEED_SIGMA, 1.0, noise or UNKNOWN, f"{epochs:g} epochs at batch {batch}, told"
     )
+
+
+def of_result(result: KnownResult, samples: int, target: float | None) -> SamplesToTarget:
+    """Of a published run of the job's recipe: all its epochs, as its schedule is not at its end before."""
+    reaches = f"{100 * result.accuracy:.4g} %" + ("" if result.std is None else f" ± {100 * result.std:.2g}")
+    source = f"{result.epochs} epochs, in which published runs of this recipe reach {reaches} ({result.source})"
+    return SamplesToTarget(
+        result.epochs * samples,
+        result.batch,
+        RECIPE_SIGMA,
+        1.0 if target is None else result.probability(target),
+        source=source,
+        largest_batch=result.most_samples,
+    )
+
+
+def unknown_recipe(job: Job, target: float | None) -> str:
+    """What a reader has to know of a target that no published run of the job's recipe is known to reach; else nothing.
+
+    >>> from chronograd.job import from_dict
+    >>> unknown_recipe(from_dict({"network": {"name": "resnet50"}, "data": {"name": "imagenet"}}), 0.75)[:60]
+    'No published run known here reaches 75 % with schedule const'
+    """
+    if target is None:
+        return ""
+    result = known.of_job(job)
+    if result is not None and result.probability(target) >= 0.5:
+        return ""
+    others = [one for one in known.known(job.network.name, job.data.name) if one.probability(target) >= 0.5]
+    training = job.training
+    how = f"schedule {training.schedule.replace('_', '-')} and {training.epochs} epochs"
+    text = f"No published run known here reaches {100 * target:g} % with {how}; that this one does is assumed."
+    if result is not None:
+        text = (
+            f"The recipe of this job reaches {100 * result.accuracy:.4g} % in published runs, not {100 * target:g} %."
+        )
+    if others:
+        best = min(others, key=lambda one: one.epochs)
+        fields = " ".join(f"training.{key}={value}" for key, value in best.fields.items()).replace(", ", ",")
+        text += f" One that does ({100 * best.accuracy:.4g} %): {fields}"
+    return text
 
 
 def of_job(job: Job, samples: int, target: float | None, noise: Scale = None) -> SamplesToTarget:

@@ -42,7 +42,10 @@ class SamplesToTarget:
         sigma_log: standard deviation of log(samples).
         reached: probability that the target is reached at all.
         noise_scale: of the gradient, in samples, with an 80 % interval.
+        largest_batch: with which published runs reached the target in as many samples. Up to it a batch costs no samples;
+            beyond it, the noise scale is not asked: the samples are between as many, and as many more as the batch is larger.
         source: where the number comes from.
+        note: what a reader has to know of it before trusting it; empty where there is nothing.
     """
 
     samples: float
@@ -51,6 +54,8 @@ class SamplesToTarget:
     reached: float = 1.0
     noise_scale: tuple[float, float, float] = (math.nan, math.nan, math.nan)
     source: str = "told"
+    largest_batch: int | None = None
+    note: str = ""
 
     def __post_init__(self) -> None:
         if not (0 < self.samples < math.inf and self.reference_batch > 0 and 0 <= self.sigma_log < math.inf):
@@ -63,6 +68,10 @@ class SamplesToTarget:
 
     def steps(self, batch: Any) -> tuple[Any, Any]:
         """Steps to the target by global batch, and the standard deviation of their logarithm."""
+        if self.largest_batch is not None:
+            beyond = np.maximum(np.log(np.asarray(batch) / self.largest_batch), 0.0)
+            sigma = np.hypot(self.sigma_log, beyond / (2 * Z80))
+            return self.samples / np.asarray(batch) * np.exp(beyond / 2), sigma
         least, middle, most = (steps_factor(batch, self.reference_batch, scale) for scale in self.noise_scale)
         of_noise = np.abs(np.log(most / least)) / (2 * Z80)
         return self.samples / self.reference_batch * middle, np.hypot(self.sigma_log, of_noise)

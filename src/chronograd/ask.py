@@ -1,0 +1,138 @@
+"""A job from what a user names: a job file, or a network with its data and the recipe that is known to train it.
+
+resnet50 --data imagenet      the network on a set of the catalogue, with the recipe of its published result
+resnet20                      the network on the data of its published result
+my_net.py:MyNet --input 3,224,224 --classes 10
+                              a file of the user's, on synthetic images
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from chronograd import job as jobs
+from chronograd import known
+from chronograd.data import catalogue, published
+from chronograd.errors import InputError
+from chronograd.job import Job
+from chronograd.models import names
+
+# The data on which a classifier of 1,000 classes is trained.
+USUAL = "imagenet"
+# Fields of a job that have a short form, by the name of the option or argument.
+SHORT = {
+    "data": "data.name",
+    "input": "data.shape",
+    "classes": "data.classes",
+    "batch": "training.batch",
+    "precision": "training.precision",
+}
+
+
+def job_of(
+    what: str | Path, overrides: Sequence[str] = (), short: Mapping[str, Any] | None = None, target: float | None = None
+) -> Job:
+    """The job that is meant.
+
+    Args:
+        what: the path of a job file, or the name of a network: of the zoo, `torchvision:NAME`, `timm:NAME`, `FILE.py:CLASS`,
+            `package.module:function`, or the path of a saved trace.
+        overrides: `FIELD=VALUE` of a job.
+        short: values of fields by their short form, a key of `SHORT`.
+        target: an accuracy to be reached; of the known recipes, the shortest that gets there is taken.
+    Raises: JobError for a job that is not valid, NotFoundError for a name, InputError where a network's samples are not known.
+    """
+    given = {key: value for key, value in (short or {}).items() if value is not None}
+    if is_job_file(what):
+        return jobs.load(what, [*as_overrides(given), *overrides])
+    return jobs.from_dict(
+        jobs.override(_of_network(str(what), given, overrides, target), overrides), f"the job of {what}"
+    )
+
+
+def is_job_file(what: str | Path) -> bool:
+    """Whether it is a job file rather than the name of a network."""
+    text = str(what)
+    if text.endswith((".yaml", ".yml")):
+        return True
+    return ":" not in text and not _is_trace(text) and ("/" in text or Path(text).is_file())
+
+
+def _is_trace(text: str) -> bool:
+    return text.endswith((".json", ".json.gz"))
+
+
+def as_overrides(short: Mapping[str, Any]) -> list[str]:
+    """Short forms as `FIELD=VALUE`; None is left out.
+
+    >>> as_overrides({"input": (3, 224, 224), "data": None})
+    ['data.shape=[3, 224, 224]']
+    """
+    given = {SHORT[key]: value for key, value in short.items() if value is not None}
+    return [f"{key}={list(value) if isinstance(value, tuple) else value}" for key, value in given.items()]
+
+
+def _of_network(
+    network: str, given: Mapping[str, Any], overrides: Sequence[str], target: float | None
+) -> dict[str, Any]:
+    """The job of a network as plain data, without overrides."""
+    if not _is_trace(network):
+        names.check(network)
+    data = _data(network, given, overrides)
+    results = known.known(network, data["name"])
+    enough = [one for one in results if target is not None and one.probability(target) >= 0.5]
+    chosen = min(enough or results, key=lambda one: (one.epochs, -one.most_samples), default=None)
+    training = {} if chosen is None else chosen.fields
+    training |= {key: given[key] for key in ("batch", "precision") if key in given}
+    return {"network": {"name": network}, "data": data, "training": training}
+
+
+def _data(network: str, given: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The data section: the set that is named, else that of a published result, else one of the network's own shape."""
+    stated = dict(text.split("=", 1) for text in overrides if "=" in text)
+    name, shape, classes = given.get("data", stated.get("data.name")), given.get("input"), given.get("classes")
+    if name is None and shape is None and "data.shape" not in stated:
+        name = known.data_of(network)
+        if name is None:
+            shape, own_classes = _own(network)
+            classes = classes or own_classes
+            name = USUAL if (tuple(shape), classes) == ((3, 224, 224), 1000) else None
+            shape = None if name else shape
+    if name is None:
+        sizes = {"shape": list(shape)} if shape else {}
+        return {"name": "synthetic", **sizes, "classes": classes or 1000}
+    data: dict[str, Any] = {"name": name}
+    if classes is not None:
+        data["classes"] = classes
+    if shape is not None and name in {*catalogue.sets(), *published.SETS} and shape[-1] == shape[-2]:
+        data["image_size"] = shape[-1]
+    elif shape is not None:
+        data["shape"] = list(shape)
+    return data
+
+
+def _own(network: str) -> tuple[tuple[int, ...], int | None]:
+    """Shape of a sample and number of classes that a network expects. Raises InputError where it does not say."""
+    library, name = names.split(network)
+    if _is_trace(network):
+        from chronograd.trace import Trace
+
+        trace = Trace.load(network)
+        classes = [trace.tensors[i].shape[-1].const for i in trace.outputs if len(trace.tensors[i].shape) == 2]
+        return tuple(size.const for size in trace.input_shapes[0][1:]), classes[0] if classes else None
+    if library == "zoo":
+        shape, num_classes = names.zoo()[name].shape, names.zoo()[name].classes
+    else:
+        from chronograd.models import registry
+
+        spec = registry.spec(network)
+        shape, num_classes = spec.input_shape or (), spec.num_classes
+    if not shape:
+        raise InputError(f"{network} does not say the shape of its samples", "write --data NAME, or --input 3,224,224")
+    if len(shape) != 3:
+        raise InputError(
+            f"{network} takes samples of shape {shape}, and a job is of images", f"count it: chronograd count {network}"
+        )
+    return shape, num_classes

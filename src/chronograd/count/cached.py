@@ -1,0 +1,72 @@
+"""Traces by the name of a network, kept on disk: made once per version of torch, its library and this code.
+
+Where a trace is kept, torch is not imported, which takes seconds.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from chronograd.errors import FileFormatError
+from chronograd.models import names
+from chronograd.trace import VERSION, Trace
+
+
+def cached_trace(reference: str, options: dict[str, Any] | None = None, **settings: Any) -> Trace:
+    """`trace_network`, kept in the user's cache folder (XDG_CACHE_HOME). A damaged file is made again.
+
+    A function of the user's is traced each time: what it is made of may have changed. Arguments and errors as of
+    `chronograd.count.network.trace_network`.
+    """
+    names.check(reference)
+    library, _ = names.split(reference)
+    if library == "function":
+        return _traced(reference, options, settings)
+    versions = [VERSION, _source(), *(_version(name) for name in ("torch", "chronograd", library))]
+    key = json.dumps([reference, options or {}, sorted(settings.items()), versions], default=str)
+    name = f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json.gz"
+    path = Path(platformdirs.user_cache_path("chronograd")) / "traces" / name
+    if path.exists():
+        try:
+            return Trace.load(path)
+        except FileFormatError:
+            path.unlink(missing_ok=True)
+    made = _traced(reference, options, settings)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made.save(path)
+    return made
+
+
+def _traced(reference: str, options: dict[str, Any] | None, settings: dict[str, Any]) -> Trace:
+    from chronograd.count.network import trace_network
+
+    return trace_network(reference, options, **settings)
+
+
+def _version(library: str) -> str:
+    try:
+        return importlib.metadata.version(library)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+@functools.cache
+def _source() -> str:
+    """Changes with the counting code itself, and with the networks of the zoo."""
+    digest = hashlib.sha256()
+    for room in ("count", "models"):
+        files: Iterable[Any] = (resources.files("chronograd") / room).iterdir()
+        for path in sorted(
+            (one for one in files if one.name.endswith((".py", ".toml"))), key=lambda one: str(one.name)
+        ):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

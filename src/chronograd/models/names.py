@@ -1,0 +1,127 @@
+"""Names of networks, without importing torch: to check one before seconds pass, to list them, to complete one.
+
+Names of the zoo, with what their samples are, stand in `zoo.csv`, which a test holds to the registry. Those of torchvision and
+timm are read from the source of the installed package, where functions are decorated by `register_model`.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import re
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from chronograd.answer import Answer, Section, Table
+from chronograd.errors import InputError, NotFoundError
+
+LIBRARIES = ("torchvision", "timm")
+FORMS = "write a name of the zoo, torchvision:NAME, timm:NAME, FILE.py:CLASS or package.module:function"
+LIST = "`chronograd count --list`"
+_REGISTERED = re.compile(
+    r"^@register_model(?:\(\)|\(name=\"(\w+)\"\))?\n(?:@.*\n(?:[ )].*\n)*)*def (\w+)\(", re.MULTILINE
+)
+_DEPRECATED = re.compile(r"^register_model_deprecations\(__name__, \{(.*?)^\}\)", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class ZooName:
+    """A network of the zoo. `shape` is that of one sample: channels, height, width, or positions of tokens."""
+
+    name: str
+    shape: tuple[int, ...]
+    classes: int | None
+    paper: str
+
+
+def split(reference: str) -> tuple[str, str]:
+    """`zoo`, `torchvision`, `timm` or `function`, and the name in it. Raises InputError for what is none.
+
+    >>> split("timm:resnet50"), split("my_net.py:MyNet")
+    (('timm', 'resnet50'), ('function', 'my_net.py:MyNet'))
+    """
+    prefix, colon, name = reference.partition(":")
+    if not colon:
+        return "zoo", reference
+    if not prefix or not name:
+        raise InputError(f"cannot read network {reference!r}", FORMS)
+    return (prefix, name) if prefix in LIBRARIES else ("function", reference)
+
+
+@cache
+def zoo() -> dict[str, ZooName]:
+    """Networks of the zoo by name."""
+    text = (resources.files("chronograd.models") / "zoo.csv").read_text(encoding="utf-8")
+    rows = csv.DictReader(text.splitlines())
+    return {
+        row["name"]: ZooName(
+            row["name"], tuple(map(int, row["shape"].split("x"))), int(row["classes"] or 0) or None, row["paper"]
+        )
+        for row in rows
+    }
+
+
+@cache
+def of_library(library: str) -> frozenset[str]:
+    """Names of torchvision's or timm's networks, read from their source; empty where the library is not installed."""
+    try:
+        spec = importlib.util.find_spec(library)
+    except ValueError:  # it was imported, and is kept from being imported again
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        return frozenset()
+    found: set[str] = set()
+    for path in (Path(spec.submodule_search_locations[0]) / "models").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        found |= {given or function for given, function in _REGISTERED.findall(text)}
+        for table in _DEPRECATED.findall(text):
+            found |= set(re.findall(r"^\s*'(\w+)':", table, re.MULTILINE))
+    return frozenset(found)
+
+
+def listed() -> Answer:
+    """Every name: the zoo with its samples, and the libraries that are installed."""
+    rows: list[dict[str, Any]] = [{**asdict(one), "shape": list(one.shape)} for one in zoo().values()]
+    libraries = {library: sorted(of_library(library)) for library in LIBRARIES}
+    return Answer(
+        "Networks",
+        sections=[
+            Section(
+                "The zoo",
+                f"{len(rows)} networks of ours, " + " and ".join(f"{len(own):,} of {name}" for name, own in libraries.items())
+                + "; also FILE.py:CLASS and package.module:function.",
+                table=Table(
+                    ("name", "sample", "classes", "from"),
+                    [(r["name"], " × ".join(map(str, r["shape"])), f"{r['classes'] or 0:,}" if r["classes"] else "", r["paper"])
+                     for r in rows],
+                    {2},
+                ),
+                data=rows,
+            ),
+            *(
+                Section(f"{library}:NAME", ", ".join(own) or f"{library} is not installed.", data=[{"name": n} for n in own])
+                for library, own in libraries.items()
+            ),
+        ],
+        data={"zoo": rows, **libraries},
+    )  # fmt: skip
+
+
+def check(reference: str) -> None:
+    """Raise NotFoundError, with near names, for a network that neither the zoo nor an installed library has.
+
+    A function of the user's is not looked for; nor is a library whose source does not show its names.
+    """
+    library, name = split(reference)
+    if library == "zoo" and name not in zoo():
+        error = NotFoundError("network", name, zoo(), LIST)
+        elsewhere = [f"{other}:{name}" for other in LIBRARIES if name in of_library(other)]
+        if elsewhere:
+            error.hint = f"did you mean {' or '.join(elsewhere)}?"
+        raise error
+    known = of_library(library) if library in LIBRARIES else ()
+    if known and name.partition(".")[0] not in known:
+        raise NotFoundError(f"{library} network", name, known, LIST)

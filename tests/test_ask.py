@@ -1,0 +1,207 @@
+"""A network's name where a job file may stand: what job is meant, and what is refused before torch is imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torchvision
+
+from chronograd import ask, known
+from chronograd import job as jobs
+from chronograd.cli.main import main
+from chronograd.data import catalogue, datasets
+from chronograd.errors import InputError, JobError, NotFoundError
+from chronograd.job import Data
+from chronograd.plan.effort import effort_of, unknown_recipe
+
+MINE = """
+from torch import nn
+import beside
+
+class Mine(nn.Module):
+    def __init__(self, num_classes=10):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, beside.WIDTH, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.head = nn.Linear(beside.WIDTH, num_classes)
+
+    def forward(self, x):
+        return self.head(self.layers(x))
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "beside.py").write_text("WIDTH = 6\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return "mine.py:Mine"
+
+
+def test_a_name_and_a_data_set_get_the_recipe_of_the_published_result() -> None:
+    job = ask.job_of("resnet50", short={"data": "imagenet", "precision": "bf16"})
+    assert (job.network.name, job.data.name) == ("resnet50", "imagenet")
+    assert (job.training.batch, job.training.epochs, job.training.schedule) == (256, 90, "multi_step")
+    assert job.training.precision == "bf16"
+    assert datasets.card(job.data).train_size == 1_281_167
+
+
+def test_a_name_alone_gets_the_data_that_it_is_known_on() -> None:
+    assert ask.job_of("resnet20").data.name == "cifar10"
+    assert ask.job_of("torchvision:mobilenet_v2").data.name == "imagenet"
+    assert ask.job_of("timm:vit_base_patch16_224").data.name == "imagenet"
+    larger = ask.job_of("timm:vit_base_patch16_384").data
+    assert (larger.name, larger.shape) == ("synthetic", (3, 384, 384))
+    assert datasets.card(ask.job_of("lenet5").data).shape == (1, 28, 28)
+
+
+def test_another_size_of_a_set_that_is_known() -> None:
+    job = ask.job_of("torchvision:resnet50", short={"data": "imagenet", "input": (3, 160, 160)})
+    assert datasets.card(job.data).shape == (3, 160, 160)
+
+
+def test_overrides_win_over_the_recipe_and_short_forms_hold_for_files(tmp_path: Path) -> None:
+    assert ask.job_of("resnet20", ["training.epochs=3"]).training.epochs == 3
+    assert ask.job_of("resnet20", ["data.name=cifar100"]).data.name == "cifar100"
+    path = tmp_path / "job.yaml"
+    path.write_text(jobs.to_yaml(ask.job_of("resnet20")))
+    assert ask.job_of(path, short={"batch": 32, "data": "cifar100"}).training.batch == 32
+    with pytest.raises(JobError, match="no job file at"):
+        ask.job_of(tmp_path / "other.yaml")
+
+
+def test_the_job_that_was_meant_is_saved_and_means_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    assert main(["plan", "resnet18-cifar", "--data", "cifar10", "--batch", "64", "--largest-batch", "--on", "v100",
+                 "--save-job", str(path), "--json"]) == 0  # fmt: skip
+    assert len(path.read_text().splitlines()) < 12
+    assert jobs.load(path) == ask.job_of("resnet18-cifar", short={"data": "cifar10", "batch": 64})
+
+
+def test_a_file_of_the_users_own(mine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["count", mine, "--input", "3,16,16", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["params"] == 6 * 3 * 9 + 6 + 6 * 10 + 10
+    assert main(["predict", mine, "--input", "3,16,16", "--classes", "7", "--on", "v100", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["job"]["data"]["classes"] == 7
+    with pytest.raises(InputError, match="does not say the shape") as refused:
+        ask.job_of(mine)
+    assert "--input" in refused.value.hint
+    with pytest.raises(InputError, match="cannot import nowhere"):
+        ask.job_of("nowhere.py:Mine")
+
+
+def test_a_file_that_has_changed_is_read_again(mine: str) -> None:
+    from chronograd.models import registry
+
+    path = Path(mine.partition(":")[0])
+    assert registry.build(mine).head.out_features == 10
+    path.write_text(MINE.replace("num_classes=10", "num_classes=11 "))
+    assert registry.build(mine).head.out_features == 11
+
+
+def test_wrong_names_are_told_before_torch_is_imported(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, near in (
+        (["predict", "resnet51", "--on", "v100"], "resnet50"),
+        (["predict", "mobilenet_v2", "--on", "v100"], "torchvision:mobilenet_v2"),
+        (["predict", "resnet50", "--on", "v1000"], "v100"),
+        (["count", "gpt2"], "gpt2-small"),
+        (["predict", "gpt2-small", "--on", "v100"], "a job is of images"),
+        (["predict", "resnet50", "--data", "imagenette2", "--on", "v100"], "imagenette"),
+        (["predict", "resnet50", "--data", "c4", "--on", "v100"], "is text"),
+    ):
+        code = f"import sys; from chronograd.cli.main import main; main({words}); print('torch' in sys.modules)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert near in done.stderr, words
+        assert done.stdout == "False\n", words
+
+
+def test_several_devices_of_one_rank_are_refused_as_training_refuses_them(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["resnet20", "cluster.count=2", "cluster.device=v100"]
+    assert main(["predict", *words]) == 2
+    assert "backend is single, which has one rank" in capsys.readouterr().err
+    assert main(["predict", *words[:1], "--on", "2xv100", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["job"]["backend"] == "ddp"
+
+
+# -- data sets that are planned with ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(catalogue.sets()))
+def test_a_set_of_the_catalogue_is_planned_with_and_not_read(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    one = catalogue.sets()[name]
+    assert one.source
+    assert one.date
+    assert one.tag in ("verified", "recalled")
+    assert (one.tokens is None) == (one.classes is not None)
+    assert main(["data", name, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["train_size"] == one.train_size
+    data = Data(name=name)
+    if one.classes is None:
+        with pytest.raises(InputError, match="is text"):
+            datasets.card(data)
+        return
+    assert datasets.card(data).train_size == one.train_size
+    for read in (datasets.fetch, datasets.load):
+        with pytest.raises(InputError, match="planned without its images"):
+            read(data)
+
+
+def test_the_list_has_every_set(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "--list", "--json"]) == 0
+    listed = {row["name"] for row in json.loads(capsys.readouterr().out)}
+    assert listed == {*catalogue.sets(), "cifar10", "cifar100", "digits", "fashion-mnist"}
+    with pytest.raises(NotFoundError, match="did you mean imagenet"):
+        datasets.card(Data(name="imagenett"))
+
+
+# -- recipes with a known result ----------------------------------------------------------------------------
+
+
+def test_results_of_torchvision_are_those_that_it_documents() -> None:
+    checked = [one for one in known._results() if one.weights]
+    assert len(checked) >= 8
+    for one in checked:
+        weights = torchvision.models.get_weight(one.weights)
+        assert one.accuracy == pytest.approx(weights.meta["_metrics"]["ImageNet-1K"]["acc@1"] / 100)
+
+
+def test_every_result_names_a_job_that_can_be_asked_for() -> None:
+    for one in known._results():
+        assert one.source
+        assert one.date
+        for network in one.networks:
+            job = ask.job_of(network, short={"data": one.data})
+            assert known.of_job(job) is not None
+
+
+def test_a_goal_that_the_recipe_reaches_takes_its_epochs_at_any_batch_that_it_holds_to() -> None:
+    job = ask.job_of("resnet50", short={"data": "imagenet"}, target=0.75)
+    effort = effort_of(job, 1_281_167, target=0.75)
+    assert effort.reached > 0.99
+    assert effort.note == ""
+    for batch in (256, 2048, 8192):
+        steps, sigma = effort.steps(batch)
+        assert steps == pytest.approx(90 * 1_281_167 / batch)
+        assert sigma < 0.02
+    beyond, sigma = effort.steps(32_768)
+    at_most = 90 * 1_281_167 / 8192
+    assert at_most / 4 < beyond < at_most
+    assert sigma > 0.4
+
+
+def test_a_goal_out_of_reach_and_a_schedule_that_nobody_is_known_to_have_reached_it_with() -> None:
+    job = ask.job_of("resnet50", short={"data": "imagenet"}, target=0.79)
+    effort = effort_of(job, 1_281_167, target=0.79)
+    assert effort.reached < 0.01
+    assert "reaches 76.26 % in published runs, not 79 %" in effort.note
+    constant = ask.job_of("resnet50", ["training.recipe=sgd-momentum", "training.milestones=[]",
+                                       "training.schedule=constant"], {"data": "imagenet"})  # fmt: skip
+    note = effort_of(constant, 1_281_167, target=0.75).note
+    assert "with schedule constant and 90 epochs" in note
+    assert "training.recipe=imagenet-step" in note
+    assert unknown_recipe(constant, None) == ""
