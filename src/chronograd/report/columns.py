@@ -106,6 +106,9 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
     """
     lines = []
     for line in text.splitlines() or [""]:
+        if cell_len(line) <= width:
+            lines.append(line)
+            continue
         margin = line[: len(line) - len(line.lstrip(" "))]
         line_so_far = ""
         for word in _words(line):
