@@ -25,24 +25,38 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of finished text. Columns in `right` hold numbers; `notes` say why a cell is "–".
+    """Rows of finished text. Columns in `right` hold numbers; `notes` say why a cell is "–", or, after `COLUMN:`, what it
+    means.
 
-    A cell may hold several lines.
+    A cell may hold several lines. Where all of it is shown, as on a page and with --full, the rest does not matter.
+
+    Attributes:
+        drop: columns that a terminal does without where it is too narrow, the least important first; after them those at
+            the right.
+        details: columns of provenance, such as sources, which a terminal shows in full only.
+        most: rows that a terminal shows, the first ones; 0 for all.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     right: Annotated[frozenset[int] | set[int], PlainSerializer(sorted)] = frozenset()
     notes: Sequence[str] = ()
+    drop: Sequence[int] = ()
+    details: Sequence[int] = ()
+    most: int = 0
 
     def without_empty_columns(self) -> Table:
         """The same table less the columns in which no row says anything."""
-        kept = [i for i in range(len(self.columns)) if any(row[i] for row in self.rows)]
+        names = [i for i in range(len(self.columns)) if any(row[i] for row in self.rows)]
+        place = {old: new for new, old in enumerate(names)}
         return Table(
-            [self.columns[i] for i in kept],
-            [[row[i] for i in kept] for row in self.rows],
-            {new for new, old in enumerate(kept) if old in self.right},
+            [self.columns[i] for i in names],
+            [[row[i] for i in names] for row in self.rows],
+            {place[i] for i in self.right if i in place},
             self.notes,
+            [place[i] for i in self.drop if i in place],
+            [place[i] for i in self.details if i in place],
+            self.most,
         )
 
 

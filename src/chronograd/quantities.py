@@ -1,15 +1,18 @@
-"""What a record says: every quantity with its interval, count and source. Of predictions and of measurements alike."""
+"""What a record says: every quantity with its interval, count and source. Of predictions and of measurements alike.
+
+Records of several devices stand side by side. What does not fit into a device's memory is said before its times.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chronograd.answer import Answer, Section, Table
 from chronograd.figure import Role, Series
-from chronograd.record import QUANTITIES, Record
-from chronograd.units import quantity
-from chronograd.words import interval, named, quantity_name, scaled
+from chronograd.record import DOES_NOT_FIT, QUANTITIES, STEP_PARTS, Record
+from chronograd.units import percent, quantity
+from chronograd.words import interval, listed, named, quantity_name, scaled
 
 # What a reader asks for first; the first that is known is said with its interval.
 FIRST = (
@@ -20,45 +23,123 @@ FIRST = (
     "cost_usd",
     "memory_peak_bytes",
 )
+# The rows that matter, in their order; the others are for who asks for them.
+MAIN = (
+    "test_accuracy",
+    "time_to_accuracy_s",
+    "step_time_s",
+    "throughput_samples_per_s",
+    "mfu",
+    "memory_peak_bytes",
+    "epoch_time_s",
+    "training_time_s",
+    "cost_usd",
+    "cost_usd_per_hour",
+)
+_WITH_INTERVAL = ("step_time_s", "training_time_s", "cost_usd")  # side by side, where not all intervals have room
+_DROP = (
+    "mfu",
+    "epoch_time_s",
+    "cost_usd_per_hour",
+    "throughput_samples_per_s",
+    "memory_peak_bytes",
+)  # below each other
+_MOST_BESIDE = 3  # devices side by side; more stand below each other
+_LEAST_SHARE = 0.005  # of a step, for a part to be worth a word
 
 
 def record_answer(*records: Record) -> Answer:
-    """Records of any kind, one section each. As data: the records themselves, or the one there is."""
+    """Records of any kind, one or side by side. As data: the records themselves, or the one there is."""
     data: list[Any] = [record.model_dump(mode="json") for record in records]
     is_one = len(records) == 1
+    notes = [(r.title, note) for r in records for note in r.notes if not note.startswith(DOES_NOT_FIT)]
     return Answer(
         title=records[0].title if is_one else f"{len(records)} records",
-        sections=[record_section(record) for record in records],
+        sections=[record_section(records[0]) if is_one else records_section(records)],
         records=named((record.title, record) for record in records),
         data=data[0] if is_one else data,
-        notes=[note if is_one else f"{record.title}: {note}" for record in records for note in record.notes],
+        notes=list(dict.fromkeys(note if is_one else f"{title}: {note}" for title, note in notes)),
     )
 
 
 def record_section(record: Record) -> Section:
-    """Every quantity of a record in a table; those that are asked for first in a sentence."""
-    usual = [name for name in QUANTITIES if name in record.quantities]
-    others = sorted(name for name in record.quantities if name not in QUANTITIES)
+    """Every quantity of a record in a table, those that matter first; those that are asked for first in a sentence."""
+    names = _names([record])
+    table = Table(
+        ("quantity", "value", "80 % interval", "n", "± deviation", "source"),
+        [_row(record, name) for name in names],
+        {1, 2, 3, 4},
+        _price_notes([record]),
+        drop=(4, 3),
+        details=(5,),
+        most=_num_main([record]),
+    )
     return Section(
         title=f"{record.title} ({record.kind})",
         takeaway=_takeaway(record),
-        table=Table(
-            ("quantity", "value", "± deviation", "80 % interval", "n", "source"),
-            [_row(record, name) for name in (*usual, *others)],
-            {1, 2, 3, 4},
-        ),
-        data=[{"quantity": name, **record[name].model_dump(mode="json")} for name in (*usual, *others)],
+        lines=[words] if (words := _parts_words(record)) else [],
+        table=table.without_empty_columns(),
+        data=[{"quantity": name, **record[name].model_dump(mode="json")} for name in names],
     )
+
+
+def records_section(records: Sequence[Record]) -> Section:
+    """Records side by side: a column for each, a row for each quantity; of many a row for each."""
+    labels, rows, names, most = _labels(records), [], [], 0
+    for number, name in enumerate(_names(records), 1):
+        rows.append([quantity_name(name), *(quantity(record[name].value, record[name].unit) for record in records)])
+        if name in _WITH_INTERVAL and any(interval(record[name]) for record in records):
+            rows.append(["  80 % interval", *(interval(record[name]) for record in records)])
+        names += [name] * (len(rows) - len(names))
+        most = len(rows) if number == _num_main(records) else most
+    if len(records) <= _MOST_BESIDE:
+        table = Table(["quantity", *labels], rows, set(range(1, len(labels) + 1)), _price_notes(records), most=most)
+    else:
+        columns = ["", *(row[0].strip() for row in rows)]
+        table = Table(
+            columns,
+            [[label, *(row[i] for row in rows)] for i, label in enumerate(labels, 1)],
+            set(range(1, len(columns))),
+            _price_notes(records),
+            drop=[names.index(name) + 1 for name in _DROP if name in names],
+            details=range(most + 1, len(columns)),
+        )
+    return Section(
+        title=f"{listed(list(dict.fromkeys(r.title.partition(' on ')[0] for r in records)))} on {len(records)} settings "
+        f"({listed(sorted({r.kind for r in records}))})",
+        takeaway=_side_by_side(records, labels),
+        table=table,
+        data=[
+            {"record": record.title, "quantity": name, **record[name].model_dump(mode="json")}
+            for record in records
+            for name in _names([record])
+        ],
+    )
+
+
+def _names(records: Sequence[Record]) -> list[str]:
+    """Quantities that any of the records has: those that matter and are known, the usual ones, others."""
+    names = {name for record in records for name in record.quantities}
+    main = [name for name in MAIN if any(record[name].value is not None for record in records)]
+    usual = [name for name in QUANTITIES if name in names and name not in main]
+    return [*main, *usual, *sorted(names - QUANTITIES.keys())]
+
+
+def _num_main(records: Sequence[Record]) -> int:
+    return sum(any(record[name].value is not None for record in records) for name in MAIN)
 
 
 def _row(record: Record, name: str) -> list[str]:
     q = record[name]
     deviation = "" if q.std is None else quantity(q.std, q.unit)
     count = "" if q.n is None else str(q.n)
-    return [quantity_name(name), quantity(q.value, q.unit), deviation, interval(q), count, q.source or q.reason]
+    return [quantity_name(name), quantity(q.value, q.unit), interval(q), count, deviation, q.source or q.reason]
 
 
 def _takeaway(record: Record) -> str:
+    misfit = _misfit(record)
+    if misfit:
+        return f"It {misfit}. What follows holds for more memory."
     known = [name for name in FIRST if record[name].value is not None]
     if not known:
         missing = next((q.reason for q in record.quantities.values() if q.value is None and q.reason), "")
@@ -67,6 +148,47 @@ def _takeaway(record: Record) -> str:
     between = interval(record[known[0]])
     parts[0] += f" (80 % interval {between})" if between else ""
     return f"{record.kind.capitalize()}: {', '.join(parts)}."
+
+
+def _side_by_side(records: Sequence[Record], labels: Sequence[str]) -> str:
+    """First what does not fit, then which of the others is the fastest, and which trains at the least cost."""
+    misfits = [f"{label} {text}" for label, r in zip(labels, records, strict=True) if (text := _misfit(r))]
+    fitting = [(label, r) for label, r in zip(labels, records, strict=True) if not _misfit(r)]
+    sentences, best = misfits, {}
+    for name, words, pick in (("throughput_samples_per_s", "fastest", max), ("cost_usd", "cheapest", min)):
+        known = [(r.value(name), label, r[name].unit) for label, r in fitting if r[name].value is not None]
+        if known:
+            value, label, unit = pick(known, key=lambda item: item[0])
+            best.setdefault(label, []).append(f"the {words}, with {quantity(value, unit)}")
+    sentences += [f"{label} is {listed(words)}" for label, words in best.items()]
+    return ". ".join(sentences) + "." if sentences else "Nothing is known."
+
+
+def _misfit(record: Record) -> str:
+    """That the device has too little memory, with the figures; empty if it has enough."""
+    return next((note for note in record.notes if note.startswith(DOES_NOT_FIT)), "")
+
+
+def _parts_words(record: Record) -> str:
+    """What a step consists of, longest first."""
+    step = record["step_time_s"].value
+    parts = [(value / step, text) for name, text in STEP_PARTS.items() if (value := record[name].value) and step]
+    shares = [f"{percent(share, 0)} {text}" for share, text in sorted(parts, reverse=True) if share >= _LEAST_SHARE]
+    return f"A step is {listed(shares)}." if len(shares) > 1 else ""
+
+
+def _price_notes(records: Sequence[Record]) -> list[str]:
+    """Where prices are from."""
+    sources = [
+        record["cost_usd_per_hour"].source for record in records if record["cost_usd_per_hour"].value is not None
+    ]
+    return [f"price: {source}" for source in dict.fromkeys(sources) if source]
+
+
+def _labels(records: Sequence[Record]) -> list[str]:
+    """Count and device of each; whole titles where these are not distinct."""
+    short = [record.device if record.world == 1 else f"{record.world} × {record.device}" for record in records]
+    return short if len(set(short)) == len(short) else list(named((r.title, r) for r in records))
 
 
 def series_of(

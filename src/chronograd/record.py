@@ -35,6 +35,7 @@ FORMAT = "chronograd-record"
 VERSION = 1
 INTERVAL = (0.1, 0.9)  # quantiles: `low` and `high` of every quantity, an 80 % interval
 Z80 = 1.2816  # standard deviations from the middle to either bound of an 80 % interval of a normal distribution
+DOES_NOT_FIT = "does not fit"  # so begins the note of a prediction whose device has too little memory
 WARMUP = 5  # first steps of every start, which pay for what libraries set up on first use; left out of step times
 
 # The parts of a step, in the order they happen. Their sum is the step time.
@@ -57,7 +58,7 @@ QUANTITIES = {
     "input_stall_s": ("waiting for the input pipeline, within input", "s"),
     "throughput_samples_per_s": ("throughput of all ranks", "sample/s"),
     "achieved_flops_per_s": ("achieved rate of matrix FLOPs per rank", "FLOP/s"),
-    "mfu": ("model FLOPs utilisation, of the peak stated in the provenance", "1"),
+    "mfu": ("model FLOPs utilisation (MFU)", "1"),
     "ppp": ("PALEO's percent of peak, of forward and backward", "1"),
     "memory_peak_bytes": ("peak memory of one rank", "B"),
     "epoch_time_s": ("time per epoch", "s"),

@@ -7,32 +7,53 @@ import math
 FLOPS_PER_MAC = 2
 GIB = 2**30
 
+MINUS = "\u2212"  # as long as a plus; what is typed is a hyphen
+NOTHING_S = 1e-9  # a shorter time is nothing that a step could show, most often what is left of a difference
+
 _SI = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")]
+_BINARY = [(2.0**40, "Ti"), (2.0**30, "Gi"), (2.0**20, "Mi"), (2.0**10, "Ki"), (1.0, "")]
 
 
 def si(value: float, unit: str = "", digits: int = 3) -> str:
-    """`value` with an SI prefix.
+    """`value` with an SI prefix: work, rates, and bytes that are moved or stored.
 
     >>> si(19_632_062_464, "MAC")
     '19.6 GMAC'
     >>> si(0, "FLOP")
     '0 FLOP'
     """
+    return _prefixed(value, unit, digits, _SI)
+
+
+def memory(num_bytes: float) -> str:
+    """Bytes of a memory, as drivers and PyTorch count them. What is moved or stored on a disk is for `si`.
+
+    >>> memory(24 * GIB), memory(1_572_864)
+    ('24 GiB', '1.5 MiB')
+    """
+    return _prefixed(num_bytes, "B", 3, _BINARY)
+
+
+def _prefixed(value: float, unit: str, digits: int, prefixes: list[tuple[float, str]]) -> str:
     if value == 0 or not math.isfinite(value):
         return f"{value:g} {unit}".rstrip()
-    scale, prefix = next(((s, p) for s, p in _SI if abs(value) >= s), _SI[-1])
+    scale, prefix = next(((s, p) for s, p in prefixes if abs(value) >= s), prefixes[-1])
     return f"{_digits(value / scale, digits)} {prefix}{unit}".rstrip()
 
 
 def seconds(value: float, digits: int = 3) -> str:
-    """A duration at the scale a person would use.
+    """A duration at the scale a person would use; what is shorter than a nanosecond is none.
 
     >>> seconds(0.00123), seconds(93), seconds(7300), seconds(400_000)
     ('1.23 ms', '1 min 33 s', '2 h 01 min', '4 d 15 h')
+    >>> seconds(-0.01), seconds(-2.8e-17)
+    ('−10 ms', '0 s')
     """
+    if abs(value) < NOTHING_S:
+        return "0 s"
     if value < 0:
-        return "-" + seconds(-value, digits)
-    for limit, scale, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (60.0, 1.0, "s")):
+        return MINUS + seconds(-value, digits)
+    for limit, scale, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (60.0, 1.0, "s")):
         if value < limit:
             return f"{_digits(value * scale, digits)} {unit}"
     if value < 3600:
@@ -48,9 +69,11 @@ def dollars(value: float) -> str:
     >>> dollars(12.3456), dollars(0.00123), dollars(0)
     ('$12.35', '$0.0012', '$0.00')
     """
-    if value == 0 or abs(value) >= 0.1:
+    if value < 0:
+        return MINUS + dollars(-value)
+    if value == 0 or value >= 0.1:
         return f"${value:,.2f}"
-    return f"${value:.{1 - math.floor(math.log10(abs(value)))}f}"
+    return f"${value:.{1 - math.floor(math.log10(value))}f}"
 
 
 def percent(fraction: float, digits: int = 1) -> str:
@@ -59,28 +82,41 @@ def percent(fraction: float, digits: int = 1) -> str:
     >>> percent(0.0912)
     '9.1 %'
     """
-    return f"{100 * fraction:.{digits}f} %"
+    return signed(f"{100 * fraction:.{digits}f} %")
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """Any quantity of a record, formatted by its unit.
+    """Any quantity of a record, formatted by its unit. Bytes of a record are those of a memory.
 
-    >>> quantity(0.0123, "s"), quantity(2e9, "B"), quantity(None, "s"), quantity(0.31, "1")
-    ('12.3 ms', '2 GB', '–', '31.0 %')
+    >>> quantity(0.0123, "s"), quantity(2**31, "B"), quantity(None, "s"), quantity(0.31, "1")
+    ('12.3 ms', '2 GiB', '–', '31.0 %')
+    >>> quantity(-10196, "sample/s")
+    '−10,196 samples/s'
     """
     if value is None or not math.isfinite(value):
         return "–" if value is None else f"{value:g} {unit}"
     if unit == "s":
-        return seconds(value) if value else "0 s"
+        return seconds(value)
     if unit == "sample/s":
-        return f"{_digits(value, 3) if value < 100 else f'{value:,.0f}'} samples/s"
+        return signed(f"{_digits(value, 3) if abs(value) < 100 else f'{value:,.0f}'} samples/s")
     if unit == "usd":
         return dollars(value)
     if unit == "1":
         return percent(value)
+    if unit == "B":
+        return memory(value)
     if unit in ("", "count"):
-        return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
+        return signed(f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}")
     return si(value, unit)
+
+
+def signed(number: str) -> str:
+    """A number as text, with a minus where Python prints a hyphen.
+
+    >>> signed("-5 %"), signed("0.5")
+    ('−5 %', '0.5')
+    """
+    return MINUS + number[1:] if number.startswith("-") else number
 
 
 def _digits(value: float, digits: int) -> str:
@@ -88,5 +124,5 @@ def _digits(value: float, digits: int) -> str:
     if value == 0:
         return "0"
     places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    text = f"{value:.{places}f}"
+    text = signed(f"{value:.{places}f}")
     return text.rstrip("0").rstrip(".") if "." in text else text

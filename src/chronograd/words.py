@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
@@ -19,7 +20,19 @@ KIND_NAMES = {
     "gemm": "GEMM",
     "batched_gemm": "batched GEMM",
 }
-_TIME_UNITS = (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("minutes", 60.0), ("hours", 3600.0), ("days", 86400.0))
+_NUMBER_UNIT = re.compile(
+    r"(?<=\d) (?=%|(?:[nmµ]?s|min|h|d|[kKMGT]?i?B|[kMGTP]?FLOP|process(?:es)?|samples)\b)"
+    r"|(?<=\d (?:h|d)) (?=\d)|(?<=\d min) (?=\d)"
+)
+_TIME_UNITS = (
+    ("ns", 1e-9),
+    ("µs", 1e-6),
+    ("ms", 1e-3),
+    ("s", 1.0),
+    ("minutes", 60.0),
+    ("hours", 3600.0),
+    ("days", 86400.0),
+)
 
 
 def kind_name(kind: str) -> str:
@@ -133,6 +146,11 @@ def reasons(records: Iterable[tuple[str, Record]], names: Iterable[str]) -> list
                 text = f"no {quantity_name(name)}: {q.reason or 'no reason was given'}"
                 found.setdefault(text, []).append(label)
     return [f"{listed(list(dict.fromkeys(labels)))}: {text}" for text, labels in found.items()]
+
+
+def tight(text: str) -> str:
+    """Text whose numbers are not parted from their units at the end of a line."""
+    return _NUMBER_UNIT.sub("\u00a0", text)
 
 
 def time_unit(values: Iterable[float | None]) -> tuple[str, float]:

@@ -30,10 +30,11 @@ def test_what_is_slower_fails_and_what_is_equal_passes(capsys):
     conditions = ("--fail-if", "step_time > 5%", "--fail-if", "memory_peak > 10%")
     status, told = gate(capsys, "main.json", "slow.json", *conditions)
     assert status == 1
-    title, takeaway, slower, memory = told.out.splitlines()
+    title, takeaway, slower, _, memory, *_ = told.out.splitlines()
     assert (title, takeaway) == ("Regression gate", "1 of 2 conditions fail.")
-    assert slower.startswith("fails        step_time > 5%: +30.0 %, 95 % from +19.6 % to +41.3 %; 1 against 1 run")
-    assert memory.startswith("passes       memory_peak > 10%: +0.0 %")
+    assert slower.split()[:6] == ["fails", "step_time", ">", "5%:", "+30.0", "%,"]
+    assert "95 % from +19.6 % to +41.3 %; 1 against 1 run" in " ".join(told.out.split())
+    assert memory.split()[:5] == ["passes", "memory_peak", ">", "10%:", "+0.0"]
     assert gate(capsys, "main.json", "main.json", "--fail-if", "step_time > 10%")[0] == 0
 
 
@@ -41,8 +42,9 @@ def test_what_cannot_be_told_fails_if_strict(capsys):
     arguments = ("main.json", "near.json", "--fail-if", "step_time > 5%")
     status, told = gate(capsys, *arguments)
     assert status == 0
-    assert "\ncannot tell  step_time > 5%: +4.0 %" in told.out
-    assert "too noisy to tell 5.0 %" in told.out
+    words = " ".join(told.out.split())
+    assert "cannot tell step_time > 5%: +4.0 %" in words
+    assert "too noisy to tell 5.0 %" in words
     assert told.out.endswith("note: A and B differ in threads 1 and 2\n")
     assert gate(capsys, *arguments, "--strict")[0] == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -143,8 +144,8 @@ def test_options_classes_and_input(capsys: pytest.CaptureFixture[str]) -> None:
 def test_parameters_as_keras_counts_them_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "resnet50-keras")
     assert status == 0
-    assert "23,549,222" in out
-    assert "23,628,902   23,549,222 parameters + 53,120 batch-norm statistics + 26,560 convolution biases" in out
+    assert "23,628,902  23,549,222 parameters + 53,120" in out
+    assert re.search(r"53,120\s+batch-norm\s+statistics\s+\+\s+26,560\s+convolution\s+biases", out)
 
 
 def test_what_is_not_counted_is_listed(capsys: pytest.CaptureFixture[str], networks: str) -> None:

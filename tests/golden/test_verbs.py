@@ -1,7 +1,8 @@
 """What every verb prints, as text and as JSON, on inputs that stay: the whole of it, against files in `verbs/`.
 
 CHRONOGRAD_REFRESH_GOLDEN=1 writes the files anew; what then changed is for a person to read in the diff. A file that is missing fails.
-Text is compared as it is, standard error below a rule; JSON by value, and its floats within the tolerance of the case. What a
+Text is compared as it is, standard error below a rule, on a terminal of 80 columns, and in NAME-110.txt of 110 where that is not
+the same; no line of it is wider, and no word is broken; JSON by value, and its floats within the tolerance of the case. What a
 clock, an installation or a folder says is put aside: a time within the last hour is NOW, a date of today TODAY, versions are
 VERSIONS, the current folder is HERE.
 """
@@ -28,6 +29,7 @@ WATCHDOG = Path(__file__).parent
 INPUTS, GOLDEN = WATCHDOG / "inputs", WATCHDOG / "verbs"
 IS_REFRESHING = os.environ.get("CHRONOGRAD_REFRESH_GOLDEN") == "1"
 ERROR_RULE = "--- standard error ---\n"
+WIDE = "-110"
 A_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\+00:00|Z)")
 
 
@@ -42,6 +44,7 @@ class Case:
         rows: only entries of these names, of a list to which others may be added.
         tolerance: relative, of floats in JSON. Sums may differ in their last digits between processors.
         is_slow: it is left out of `make test`.
+        is_verbatim: a script, or a line to copy, that is as long as it is.
     """
 
     name: str
@@ -51,6 +54,7 @@ class Case:
     rows: tuple[str, ...] = ()
     tolerance: float = 1e-9
     is_slow: bool = False
+    is_verbatim: bool = False
 
 
 TEXT, JSON, SHAPE = ("text",), ("json",), ("shape",)
@@ -87,10 +91,12 @@ CASES = [
     Case("train-nothing", "train", status=2),
     Case("run-print-config", "run job.yaml training.epochs=1 --print-config", outputs=TEXT),
     # launch
-    Case("launch-slurm", "launch job.yaml --on slurm --dry-run backend=ddp cluster.count=2 --time 01:00:00 --python python3"),
+    Case("launch-slurm", "launch job.yaml --on slurm --dry-run backend=ddp cluster.count=2 --time 01:00:00 --python python3",
+         is_verbatim=True),
     Case("launch-slurm-nodes", "launch job.yaml --on slurm --dry-run backend=ddp cluster.device=v100 cluster.count=16 "
-         "cluster.per_node=8 --partition gpu --account lab --interface ib0 --sbatch=--mem=0 --python python3"),
-    Case("launch-sweep", "launch job.yaml --on slurm --dry-run --sweep training.batch=32,64 --python python3"),
+         "cluster.per_node=8 --partition gpu --account lab --interface ib0 --sbatch=--mem=0 --python python3", is_verbatim=True),
+    Case("launch-sweep", "launch job.yaml --on slurm --dry-run --sweep training.batch=32,64 --python python3",
+         is_verbatim=True),
     Case("launch-ray", "launch job.yaml --on ray --dry-run", status=2),
     # compare
     Case("compare", "compare predicted.json measured-2"),
@@ -145,7 +151,7 @@ CASES = [
     Case("study-unknown", "study run cutoff --size smoke", status=2),
     Case("data-digits", "data digits"),
     Case("data-synthetic", "data synthetic shape=[1,8,8] classes=3 samples=30"),
-    Case("label-help", "label --help", outputs=TEXT),
+    Case("label-help", "label --help", outputs=TEXT, is_verbatim=True),
     # doctor, validate
     Case("doctor", "doctor job.yaml", outputs=SHAPE, is_slow=True),
     Case("validate", "validate throughputs.csv --device v100 --precision fp32 --layout nchw --phase inference --torch 2.4 --calibrate 10",
@@ -182,19 +188,28 @@ def _in_a_copy_of_the_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     shutil.copytree(INPUTS, tmp_path / "work")
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(market, "today", lambda: date(2026, 11, 22))  # prices age
 
 
 @pytest.mark.parametrize(("case", "output"), PAIRS)
-def test_a_verb_prints_what_it_printed(case: Case, output: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_verb_prints_what_it_printed(
+    case: Case, output: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = shlex.split(case.line)
     status = main(words if output == "text" else [*words, "--json"])
     out, err = capsys.readouterr()
     assert status == case.status, f"{out}{err}"
     if output == "text":
-        text = _picked_lines(out, case.rows) if case.rows else out
-        _compare_text(GOLDEN / f"{case.name}.txt", _without_here_and_now(text + (ERROR_RULE + err if err else "")))
+        monkeypatch.setenv("COLUMNS", "110")
+        assert main(words) == case.status
+        wide = capsys.readouterr().out
+        if not case.is_verbatim:
+            _check_fits(out, 80, wide)
+            _check_fits(wide, 110, wide)
+        narrow, wide = (_picked_lines(text, case.rows) if case.rows else text for text in (out, wide))
+        _compare_text(GOLDEN / f"{case.name}.txt", _without_here_and_now(narrow + (ERROR_RULE + err if err else "")))
+        _compare_text(GOLDEN / f"{case.name}{WIDE}.txt", _without_here_and_now(wide) if wide != narrow else None)
     else:
         data = _without_versions(json.loads(_without_here_and_now(out)))
         data = [entry for entry in data if entry["name"] in case.rows] if case.rows else data
@@ -203,7 +218,7 @@ def test_a_verb_prints_what_it_printed(case: Case, output: str, capsys: pytest.C
 
 def test_every_golden_file_has_a_case() -> None:
     suffixes = {"text": "txt", "json": "json", "shape": "json"}
-    assert {path.name for path in GOLDEN.iterdir()} == {
+    assert {path.name for path in GOLDEN.iterdir() if not path.stem.endswith(WIDE)} == {
         f"{case.name}.{suffixes[output]}" for case in CASES for output in case.outputs
     }
 
@@ -221,11 +236,22 @@ def test_a_changed_figure_is_seen() -> None:
 # -- comparing -------------------------------------------------------------------------------------------
 
 
-def _compare_text(path: Path, text: str) -> None:
-    if IS_REFRESHING:
+def _compare_text(path: Path, text: str | None) -> None:
+    """None: there is nothing to compare, and no file."""
+    if IS_REFRESHING and text is None:
+        path.unlink(missing_ok=True)
+    elif IS_REFRESHING and text is not None:
         path.write_text(text)
-    assert path.exists(), f"no {path.name}; CHRONOGRAD_REFRESH_GOLDEN=1 writes it"
-    assert text == path.read_text()
+    assert path.exists() == (text is not None), f"{path.name}; CHRONOGRAD_REFRESH_GOLDEN=1 writes it"
+    assert text is None or text == path.read_text()
+
+
+def _check_fits(text: str, width: int, wider: str) -> None:
+    """No line of an answer is wider, and no word is broken: each is one of a wider text. What is copied is as long as it is."""
+    words = set(re.sub("[─└┌]", "", wider).split())
+    for line in re.sub("[─└┌]", "", text.partition("--full shows")[0]).splitlines():
+        assert len(line) <= width or " " not in line.strip(), f"wider than {width}: {line}"
+        assert set(line.split()) <= words, f"broken words: {set(line.split()) - words}"
 
 
 def _compare_json(path: Path, data: Any, tolerance: float) -> None:

@@ -17,7 +17,7 @@ from chronograd.predict.speed import OPTIMUS_RESNET50
 from chronograd.predict.staleness import Duration, of_pushes
 from chronograd.quantities import record_section
 from chronograd.record import Quantity, Record
-from chronograd.units import seconds
+from chronograd.units import GIB, seconds
 
 TRACE = trace_network("lenet5")
 JOB = jobs.from_dict({"network": {"name": "lenet5"}, "data": {"name": "digits"}, "cluster": {"device": "v100"}})
@@ -34,13 +34,52 @@ def test_a_record_is_said_with_its_step_time_first() -> None:
     assert answer.as_data()["quantities"]["step_time_s"]["value"] == step.value
 
 
-def test_several_devices_are_a_section_and_a_record_each() -> None:
-    answer = predict_jobs(TRACE, on_devices(JOB, ["2xv100", "h100"]))
+def test_several_devices_are_a_record_each_and_stand_side_by_side() -> None:
+    answer = predict_jobs(TRACE, on_devices(JOB, ["2xv100", "h100"]), samples=1000)
     assert [record["cluster"]["count"] for record in answer.as_data()] == [2, 1]
-    assert [record.title for record in answer.records.values()] == [
-        s.title.removesuffix(" (predicted)") for s in answer.sections
-    ]
+    (section,) = answer.sections
+    assert section.table is not None
+    assert section.table.columns == ["quantity", "2 × v100", "h100"]
+    steps = [seconds(record.value("step_time_s")) for record in answer.records.values()]
+    assert section.table.rows[0] == ["step time", *steps]
     assert on_devices(JOB, []) == [JOB]
+
+
+def test_many_devices_stand_below_each_other() -> None:
+    answer = predict_jobs(TRACE, on_devices(JOB, ["v100", "t4", "h100", "a100-80"]), samples=1000)
+    table = answer.sections[0].table
+    assert table is not None
+    assert [row[0] for row in table.rows] == ["v100", "t4", "h100", "a100-80"]
+    assert [row[1] for row in table.rows] == [seconds(r.value("step_time_s")) for r in answer.records.values()]
+
+
+def test_what_does_not_fit_is_said_first_and_once() -> None:
+    huge = jobs.changed(JOB, ["training.batch=400000"])
+    both = predict_jobs(TRACE, on_devices(huge, ["p4", "h200"]))
+    needed = both.as_data()[0]["quantities"]["memory_peak_bytes"]["value"] / GIB
+    assert 8 < needed < 100
+    assert both.sections[0].takeaway.startswith(f"p4 does not fit: a rank needs {needed:.3g} GiB beside ")
+    assert "p4 has 8 GiB. h200 is the fastest" in both.sections[0].takeaway
+    assert not both.notes
+    alone = predict_jobs(TRACE, on_devices(huge, ["p4"]))
+    assert alone.sections[0].takeaway.startswith(f"It does not fit: a rank needs {needed:.3g} GiB beside ")
+
+
+def test_a_prediction_has_no_empty_columns_and_its_sources_are_details() -> None:
+    table = predict_jobs(TRACE, [JOB], samples=1000).sections[0].table
+    assert table is not None
+    assert table.columns == ["quantity", "value", "80 % interval", "source"]
+    assert table.details == [3]
+    assert len(table.rows) > table.most == 8
+    assert any(note.startswith("price: ") for note in table.notes)
+
+
+def test_rounding_is_no_wait() -> None:
+    """Ranks that hardly vary wait for one another for nothing, and not for less than nothing."""
+    cluster = {"device": "v100", "count": 2, "per_node": 1, "link": "ethernet-1g", "step_sigma_log": 1e-14}
+    for batch in (64, 512, 2048):
+        data = JOB.model_dump() | {"training": {"batch": batch}, "backend": "ddp", "cluster": cluster}
+        assert predict(TRACE, jobs.from_dict(data))["straggler_wait_s"].value == 0
 
 
 def test_layers_have_their_roof_as_a_figure() -> None:

@@ -13,9 +13,10 @@ from chronograd.answer import Answer, Section, Table
 from chronograd.errors import MissingExtraError
 from chronograd.figure import Figure, Picture, PictureRow, Pictures, png_base64
 from chronograd.record import Provenance, Record
-from chronograd.report.html import render_html, tight
+from chronograd.report.html import render_html
 from chronograd.report.plots import svg
 from chronograd.report.runs import generic_page
+from chronograd.words import tight
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(1)"> $x$ ]]> -->'
 VOID = {"meta", "br", "hr", "img", "input", "link"}

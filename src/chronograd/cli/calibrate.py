@@ -13,7 +13,7 @@ from chronograd.cli import common
 @click.option("--precision", "precisions", multiple=True, type=click.Choice(["fp32", "tf32", "bf16", "fp16"]),
               help="What to calibrate; fp32 by default. May be given several times.")  # fmt: skip
 @click.option("--out", type=common.FILE, help="Also save the device file (.toml).")
-@common.json_option
+@common.answer_options
 @click.pass_context
 def command(context: click.Context, precisions: tuple[str, ...], out: Path | None, as_json: bool) -> None:
     """Measure this machine's GPU, or its CPU, in about a minute for each way of running.
@@ -40,7 +40,7 @@ def command(context: click.Context, precisions: tuple[str, ...], out: Path | Non
 @click.option("--seconds", default=0.4, type=common.ABOVE_0, help="Time for one collective of one size.")
 @common.hosts_option
 @click.option("--name", help="With --hosts: what the link is called, such as ethernet-here.")
-@common.json_option
+@common.answer_options
 def links_command(worlds: list[int] | None, collectives: tuple[str, ...], seconds: float, hosts: str | None,
                   name: str | None, as_json: bool) -> None:  # fmt: skip
     """Time collectives between processes of this machine, or of several, and fit the link that predict uses.

@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,14 +42,40 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 
 
 def answer_options(function: F) -> F:
-    """--json and --save FILE, as verbs take them that `show` an answer."""
+    """--json, --save FILE and --full, as verbs take them that `show` an answer."""
 
-    def keep(context: click.Context, _: click.Parameter, path: Path | None) -> None:
-        context.meta["save"] = path
+    def keep(context: click.Context, option: click.Parameter, value: Any) -> None:
+        context.meta[option.name or ""] = value
 
     text = "Also save the answer (.json), for `chronograd report`."
     save = click.option("--save", type=FILE, expose_value=False, callback=keep, help=text)
-    return json_option(save(function))
+    text = "Every row and column, sources and provenance, however wide."
+    full = click.option("--full", is_flag=True, expose_value=False, callback=keep, help=text)
+    return json_option(save(full(function)))
+
+
+def complete_devices(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Devices of the catalogue and of the user's own, behind a count such as `8x`; for options that name one."""
+    from chronograd.hardware import catalog
+
+    count, name = re.fullmatch(r"(\d*x)?(.*)", begun, re.DOTALL).groups("")  # type: ignore[union-attr]
+    known = [(device.name, device.title) for device in catalog.devices()]
+    return [CompletionItem(count + n, help=title) for n, title in known if n.startswith(name.lower())]
+
+
+def complete_jobs(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Files, and networks by name, without importing any: for arguments that take a job or a network."""
+    from chronograd.models import names
+
+    library, colon, _rest = begun.partition(":")
+    if not colon:
+        known = [*names.zoo(), *(f"{library}:" for library in names.LIBRARIES)]
+    else:
+        known = (
+            [f"{library}:{name}" for name in sorted(names.of_library(library))] if library in names.LIBRARIES else []
+        )
+    matching = [CompletionItem(name) for name in known if name.startswith(begun)]
+    return [*matching, CompletionItem(begun, type="file")]
 
 
 trace_option = click.option("--trace", "trace_file", type=PATH, help="A saved trace; needs no torch.")
@@ -96,7 +125,7 @@ def job_arguments(function: F) -> F:
     """
     function = print_config_option(short_options(function))
     function = click.argument("overrides", nargs=-1, metavar="[FIELD=VALUE]...")(function)
-    return click.argument("job_file", metavar="JOB|NETWORK")(function)
+    return click.argument("job_file", metavar="JOB|NETWORK", shell_complete=complete_jobs)(function)
 
 
 def read_job(job_file: str, overrides: Sequence[str], print_config: bool = False, target: float | None = None) -> Job:
@@ -175,20 +204,25 @@ def numbers(option: str, text: str) -> list[float]:
 def show(answer: Answer, as_json: bool) -> int:
     """Print an answer, as text or as JSON, save it where that is asked for, and return its exit status."""
     context = click.get_current_context(silent=True)
-    if context is not None and (path := context.meta.get("save")):
+    asked = {} if context is None else context.meta
+    if path := asked.get("save"):
         answer.save(path)
     if as_json:
         print_json(answer.as_data())
     else:
         from chronograd.report import terminal
 
-        terminal.show(answer)
+        terminal.show(answer, in_full=asked.get("full", False), full_with="--full" if "full" in asked else "")
     return answer.exit_status
 
 
 def show_run(run: RunDir, as_json: bool) -> None:
     """Print the record of a run that has ended."""
-    print_json(run_data(run)) if as_json else print_record(run.record())
+    from dataclasses import replace
+
+    from chronograd.quantities import record_answer
+
+    show(replace(record_answer(run.record()), data=run_data(run)), as_json)
 
 
 def run_data(run: RunDir) -> dict[str, Any]:
@@ -263,6 +297,43 @@ def progress(title: str) -> Iterator[Callable[[float, str], None]]:
             click.echo(f"{title}: {100 * share:.0f} % ({text})", err=True)
 
     yield say
+
+
+SILENCE_S = 1.0  # longer than this nobody waits without a word
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[Callable[[str], None]]:
+    """Say on standard error what goes on, once it has taken a second, to who sits before a terminal; then take it away.
+
+    Yields: what takes other words, for the next stage.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    words, status = text, None
+
+    def begin() -> None:
+        nonlocal status
+        status = console(stderr=True).status(f"{words} …")
+        status.start()
+
+    def say(text: str) -> None:
+        nonlocal words
+        words = text
+        if status is not None:
+            status.update(f"{words} …")
+
+    timer = Timer(SILENCE_S, begin)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield say
+    finally:
+        timer.cancel()
+        timer.join()
+        if status is not None:
+            status.stop()
 
 
 def has_events(path: str | os.PathLike[str]) -> bool:

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from chronograd.trace import Trace
 
 
-@click.command(epilog="\b\nchronograd count vgg19 --show-work\nchronograd count torchvision:resnet50 --batch 32 --json")
-@click.argument("network", metavar="NETWORK|JOB|TRACE", required=False)
+@click.command(epilog="\b\nchronograd count vgg19 --show-work\nchronograd count torchvision:resnet50 --batch 32 --json\n"
+               "chronograd count llama-7b --depth 2")  # fmt: skip
+@click.argument("network", metavar="NETWORK|JOB|TRACE", required=False, shell_complete=common.complete_jobs)
 @click.argument("overrides", nargs=-1, metavar="[FIELD=VALUE]...")
 @click.option("--batch", type=click.IntRange(1), help="Samples in one step; 1, or the job's batch.")
 @click.option("--input", "input_shape", callback=common.shape, metavar="C,H,W", help="Shape of one sample.")
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
               help="Whose state counts as memory.")  # fmt: skip
 @click.option("--fixed-batch", type=click.IntRange(1), help="Trace at this one batch, for networks that loop over it.")
 @click.option("--show-work", is_flag=True, help="Each layer's formulas with its numbers in them.")
+@click.option("--depth", type=click.IntRange(1), help="Modules of so many names in a row each; layers by default.")
 @click.option("--list", "is_list", is_flag=True, help="List the names of networks.")
 @click.option("--out", type=common.FILE, help="Save the trace (.json or .json.gz).")
 @common.answer_options
 def command(network: str | None, overrides: tuple[str, ...], batch: int | None, out: Path | None, show_work: bool,
-            is_list: bool, as_json: bool, **settings: Any) -> None:  # fmt: skip
+            depth: int | None, is_list: bool, as_json: bool, **settings: Any) -> None:  # fmt: skip
     """Count parameters, MACs, FLOPs, bytes, activations and receptive fields.
 
     NETWORK is a name of ours, torchvision:NAME, timm:NAME, FILE.py:CLASS or package.module:function (FIELD=VALUE are
@@ -45,10 +47,11 @@ def command(network: str | None, overrides: tuple[str, ...], batch: int | None, 
     from chronograd.count.answer import count
 
     optimizer = settings.pop("optimizer")
-    trace, job_batch, job_optimizer = _trace(network, overrides, settings)
+    with common.waiting("counting the work of the network"):
+        trace, job_batch, job_optimizer = _trace(network, overrides, settings)
     if out is not None:
         trace.save(out)
-    common.show(count(trace, batch or job_batch, job_optimizer or optimizer, with_work=show_work), as_json)
+    common.show(count(trace, batch or job_batch, job_optimizer or optimizer, with_work=show_work, depth=depth), as_json)
     if out is not None and not as_json:
         click.echo(f"trace saved to {out}")
 

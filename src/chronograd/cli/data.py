@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.argument("fields", nargs=-1, metavar="[FIELD=VALUE]...")
 @click.option("--out", type=common.FILE, help="Write a page with sample images.")
 @click.option("--list", "is_list", is_flag=True, help="List all data sets.")
-@common.json_option
+@common.answer_options
 def command(name: str | None, fields: tuple[str, ...], out: Path | None, is_list: bool, as_json: bool) -> None:
     """Show a data set: source, shape, images per class, mean and deviation, and what was left out.
 

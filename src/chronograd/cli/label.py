@@ -18,7 +18,7 @@ from chronograd.cli import common
 @click.option("--per-class", "-K", type=click.IntRange(1), help="Images kept per class; all by default.")
 @click.option("--soft", "is_soft", is_flag=True, help="Keep each image once, with the probabilities of all classes.")
 @click.option("--out", type=common.FILE, required=True, help="The file, for data.labels.")
-@common.json_option
+@common.answer_options
 def command(run_dir: Path, fields: tuple[str, ...], out: Path, as_json: bool, **chosen: Any) -> None:
     """Label the training images of a data set with the network of a RUN, and keep the best of each class.
 

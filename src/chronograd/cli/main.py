@@ -12,34 +12,49 @@ import click
 
 from chronograd.errors import ChronogradError, missing_extra, near_names
 
-# Verb → one line of help, in the order of the loop. The file of a verb is this folder's VERB.py.
-VERBS = {
-    "run": "The whole loop on one job file, ending in a report.",
-    "count": "Count the work of a network: parameters, MACs, FLOPs, bytes, receptive field.",
-    "predict": "Predict time, memory and cost of a job on any device.",
-    "measure": "Time a job's steps for real, on one process or many.",
-    "train": "Train a job to its epochs or target accuracy; resumes.",
-    "launch": "Train a job on a cluster; look at it, collect it, go on with it.",
-    "compare": "Two records side by side; a regression gate for CI.",
-    "judge": "Is a throughput good? Held against the device, the prediction and what others published.",
-    "explain": "Why is it not faster? Where each step goes, and what it loses time to.",
-    "forecast": "When will a run or log reach a level: epochs, hours, clock time.",
-    "report": "One self-contained page, or a notebook, from runs.",
-    "plan": "The largest batch that fits a device; which devices, how many, at what price.",
-    "calibrate": "Measure this machine, so that `local` is a device like any other.",
-    "simulate": "Staleness of asynchronous SGD; speed by numbers of workers and parameter servers.",
-    "fit": "A device from a table, a speed model from timed pairs, a forecast from a learning curve.",
-    "study": "A question answered from numbers: list the studies, run one.",
-    "data": "Show a data set: classes, images per class, sample images.",
-    "label": "Label images with a trained network, the best of each class.",
-    "doctor": "Seconds before a run: what is in its way here, what would slow it down, what to do.",
-    "validate": "How well a table is predicted from a few of its rows.",
-    "devices": "List devices, links and prices.",
-    "records": "List, filter and show what was predicted and measured.",
+# When one wants a verb → its name → one line of help. The file of a verb is this folder's VERB.py.
+GROUPS = {
+    "Before": {
+        "count": "The work of a network: parameters, FLOPs, bytes, receptive field.",
+        "predict": "Time, memory and cost of a job on any device.",
+        "plan": "The largest batch; which devices, how many, at what price.",
+        "judge": "Is a throughput good? Beside the device and published rows.",
+        "devices": "Devices, links and prices.",
+        "doctor": "Seconds before a run: what is in its way here, and what to do.",
+    },
+    "Run": {
+        "run": "The whole loop on one job file, ending in a report.",
+        "measure": "Time a job's steps for real, on one process or many.",
+        "train": "Train a job to its epochs or target accuracy; resumes.",
+        "launch": "Train a job on a cluster; look at it, collect it, go on with it.",
+    },
+    "After": {
+        "explain": "Why is it not faster? Where each step goes, and what it loses.",
+        "forecast": "When will a run or a log reach a level: epochs, hours, clock.",
+        "compare": "Two records side by side; a regression gate for CI.",
+        "report": "One self-contained page, or a notebook, from runs.",
+        "records": "List, filter and show what was predicted and measured.",
+    },
+    "Research": {
+        "fit": "A device from a table, a speed model, a forecast of a curve.",
+        "study": "A question answered from numbers: list the studies, run one.",
+        "simulate": "Staleness and speed of asynchronous SGD.",
+        "label": "Label images with a trained network, the best of each class.",
+        "data": "Show a data set: classes, images per class, sample images.",
+        "validate": "How well a table is predicted from a few of its rows.",
+        "calibrate": "Measure this machine, so that `local` is a device.",
+    },
 }
+VERBS = {name: line for group in GROUPS.values() for name, line in group.items()}
 EPILOG = """\b
-Exit status: 0 done; 1 failed; 2 the input is wrong; 3 an optional part is not installed;
-130 interrupted. Every verb takes --json."""
+Exit status: 0 done; 1 failed; 2 the input is wrong; 3 an optional part is
+not installed; 130 interrupted. Every verb takes --json, and --full where it
+prints a table.
+
+\b
+Completion of verbs, options, devices and networks, in bash (zsh, fish alike):
+  eval "$(_CHRONOGRAD_COMPLETE=bash_source chronograd)"
+"""
 
 
 class _Verbs(click.Group):
@@ -64,8 +79,9 @@ class _Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
+        for group, verbs in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(name.ljust(max(map(len, VERBS))), line) for name, line in verbs.items()])
 
 
 @click.group(cls=_Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--out", type=click.Path(), help="Run directory; a new one in runs/ by default.")
 @click.option("--launcher", help="How ranks are started: local, torchrun, horovodrun; the backend's own by default.")
 @common.hosts_option
-@common.json_option
+@common.answer_options
 def command(job_file: str, overrides: tuple[str, ...], print_config: bool, worlds: list[int] | None, scaling: str,
             with_epochs: bool, batches: list[int] | None, out: str | None, hosts: str | None, as_json: bool, **timing: Any) -> None:  # fmt: skip
     """Time a job's steps for real, on one process or many.
@@ -83,13 +83,16 @@ def _measure_scaling(
     from chronograd.measure import environment
     from chronograd.rundir import RunDir
 
+    with common.waiting("counting the work of the network"):
+        trace = trace_job(job)
     whole = RunDir.create(job, environment.environment(), out)
+    click.echo(f"timing steps on {', '.join(map(str, worlds))} ranks", err=True)
     record = measure_scaling(
         job,
         worlds,
         scalings,  # type: ignore[arg-type]
         folder=whole.path,
-        trace=trace_job(job),
+        trace=trace,
         samples=card(job.data).train_size,
         say=lambda line: click.echo(line, err=True),
         **timing,

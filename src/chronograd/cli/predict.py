@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     "places",
     multiple=True,
     metavar="[COUNTx]DEVICE",
+    shell_complete=common.complete_devices,
     help="Device, instead of the job's; may be given several times.",
 )
 @common.trace_option
@@ -82,7 +83,8 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, place
         raise click.UsageError("--measured-on corrects times of operators; leave --model paleo out")
     for job in jobs:
         catalog.device(job.cluster.device)  # before torch is imported
-    trace = trace_job(jobs[0], trace_file)
+    with common.waiting("counting the work of the network"):
+        trace = trace_job(jobs[0], trace_file)
     samples = card(jobs[0].data).train_size
     options: dict[str, Any] = {
         "algorithm": algorithm or ("tree" if is_paleo else None),
@@ -94,7 +96,10 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, place
     if timeline is not None:
         common.save_json(timeline, timeline_of_step(trace, setting_of(jobs[0], algorithm)))
     measured = Record.load(measured_on) if measured_on else None
-    answer = predict_jobs(trace, jobs, samples=samples, depth=depth, with_layers=layers, measured=measured, **options)
+    with common.waiting("predicting"):
+        answer = predict_jobs(
+            trace, jobs, samples=samples, depth=depth, with_layers=layers, measured=measured, **options
+        )
     if out is not None:
         next(iter(answer.records.values())).save(out)
     common.show(answer, as_json)

@@ -17,7 +17,7 @@ from chronograd.cli import common
 @click.option("--device", help="Only those whose device, or what they ran on, has this in it.")
 @click.option("--timeline", type=common.FILE, help="Save RECORD's steps for Perfetto.")
 @click.option("--follow", is_flag=True, help="Show how the run RECORD goes on, wherever it was started, until it ends.")
-@common.json_option
+@common.answer_options
 def command(record: str | None, folder: str, job_text: str | None, kind: str | None, device: str | None,
             timeline: Path | None, follow: bool, as_json: bool) -> None:  # fmt: skip
     """List what was predicted and measured; with RECORD (a run directory or a record file), show that one.
@@ -46,5 +46,6 @@ def command(record: str | None, folder: str, job_text: str | None, kind: str | N
         common.save_json(timeline, timeline_of_run(RunDir.open(path)))
         click.echo(f"{timeline}: open it in https://ui.perfetto.dev", err=True)
         return
-    loaded = listing.load(path)
-    common.print_json(loaded.model_dump(mode="json")) if as_json else common.print_record(loaded)
+    from chronograd.quantities import record_answer
+
+    common.show(record_answer(listing.load(path)), as_json)

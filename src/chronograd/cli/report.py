@@ -41,9 +41,11 @@ def command(runs: tuple[str, ...], out: Path, with_notebook: bool, as_json: bool
             }
         )
         return
+    from chronograd.report.terminal import say
+
     for section in page.sections:
-        click.echo(f"{section.title}: {section.takeaway}")
+        say(f"{section.title}: {section.takeaway}")
     for note in page.notes:
-        click.echo(f"note: {note}")
+        say(f"note: {note}")
     for path in written:
         click.echo(f"wrote {path}")

@@ -22,7 +22,7 @@ def command() -> None:
 
 
 @command.command(name="list")
-@common.json_option
+@common.answer_options
 def list_(as_json: bool) -> None:
     """List the studies: name, question, sizes."""
     from chronograd.answer import Answer, Section, Table
@@ -68,6 +68,7 @@ def run(name: str, files: tuple[Path, ...], size: str, out: Path | None, paralle
     """
     importlib.import_module("chronograd.report.html")  # an extra: better missed now than after the runs
     from chronograd.report.markdown import write_markdown
+    from chronograd.report.terminal import say
     from chronograd.studies import find
     from chronograd.study.results import Results
     from chronograd.study.runner import StudyRunner
@@ -91,7 +92,7 @@ def run(name: str, files: tuple[Path, ...], size: str, out: Path | None, paralle
         common.print_json({"folder": str(folder), "written": [str(p) for p in written], "takeaways": takeaways})
         return
     for section in page.sections:
-        click.echo(f"{section.title}: {section.takeaway}")
+        say(f"{section.title}: {section.takeaway}")
     click.echo(f"report     {folder / 'report.html'}")
 
 

@@ -30,7 +30,7 @@ OnPoll = Callable[["RunDir"], None]
 @common.hosts_option
 @click.option("--seeds", type=click.IntRange(2), help="Train once per seed; the record has mean and deviation.")
 @click.option("--tensorboard", is_flag=True, help="Also write TensorBoard events, as the run goes on.")
-@common.json_option
+@common.answer_options
 def command(job_file: str | None, overrides: tuple[str, ...], print_config: bool, resumed: str | None, hosts: str | None,
             tensorboard: bool, as_json: bool, **options: Any) -> None:  # fmt: skip
     """Train a job to its epochs or target accuracy; resumes.

@@ -28,10 +28,11 @@ def command(calibrate: int, seed: int, limit: int | None, prior: str, as_json: b
     """
     from chronograd.calibrate.answer import validate
     from chronograd.calibrate.table_answer import described
+    from chronograd.report.terminal import say
 
     table, device = stated_table(**stated)
     if not as_json:
-        click.echo(f"{table.name}: {described(table, device)}")
+        say(f"{table.name}: {described(table, device)}")
     with common.progress("tracing") as report:
         scored = validate(table, device, calibrate=calibrate, seed=seed, prior=prior, limit=limit, progress=report)
     common.show(scored, as_json)

@@ -15,18 +15,17 @@ from chronograd.words import off, signed_percent, time_unit
 
 Row = Mapping[str, Any]
 UTILISATION = (
-    "bandwidth utilisation: 2(n − 1)/n · gradient bytes / exposed communication / link bandwidth; above 100 % where most "
+    "bandwidth used: 2(n − 1)/n · gradient bytes / exposed communication / link bandwidth; above 100 % where most "
     "of the exchange is hidden behind backward"
 )
 COMPUTATION, EXPOSED = "computation", "exposed communication"
-EFFICIENCY = "efficiency: throughput over n times that of one rank; growth: step time over that of one rank"
+EFFICIENCY = "efficiency: throughput over n times that of one rank"
+GROWTH = "growth: step time over that of one rank"
 _COLORS = ("accent", "vermilion", "green", "purple", "orange", "grey")
 
 
 def _seconds(value: float | None) -> str:
-    if value is None:
-        return ""
-    return seconds(value) if value >= 0 else f"−{seconds(-value)}"
+    return "" if value is None else seconds(value)
 
 
 def _share(value: float | None) -> str:
@@ -61,6 +60,8 @@ _CELLS: dict[str, tuple[str, Callable[[Row], str]]] = {
 _TEXT = ("series", "scaling", "kind")
 _STEP = ("ranks", "kind", "batch", "per rank", "step", "rate", "training", "cost", "speed-up", "efficiency", "growth")
 _SPLIT = ("computation", "difference", "exposed")
+# What a narrow terminal does without, the first of them first.
+_DROP = ("bandwidth", "growth", "difference", "per rank", "training", "computation", "batch", "cost", "interval")
 
 
 def _exchange(row: Row, name: str) -> str:
@@ -70,15 +71,16 @@ def _exchange(row: Row, name: str) -> str:
 def _table(rows: Sequence[Row], names: Sequence[str], notes: Sequence[str]) -> Table:
     body = [[_CELLS[name][1](row) for name in names] for row in rows]
     right = {i for i, name in enumerate(names) if name not in _TEXT}
-    return Table([_CELLS[name][0] for name in names], body, right, notes).without_empty_columns()
+    drop = [names.index(name) for name in _DROP if name in names]
+    return Table([_CELLS[name][0] for name in names], body, right, notes, drop).without_empty_columns()
 
 
 def table_of(rows: Sequence[Row], with_communication: bool = True) -> Table:
     """Every row: step, throughput, time and cost of the training, speed-up, efficiency, and communication."""
     missing = [f"missing: {reason}" for reason in sorted({row["reason"] for row in rows if row["kind"] == "missing"})]
     if not with_communication:
-        return _table(rows, _STEP, [EFFICIENCY, *missing])
-    return _table(rows, (*_STEP, *_SPLIT, "bandwidth"), [EFFICIENCY, UTILISATION, *missing])
+        return _table(rows, _STEP, [EFFICIENCY, GROWTH, *missing])
+    return _table(rows, (*_STEP, *_SPLIT, "bandwidth"), [EFFICIENCY, GROWTH, UTILISATION, *missing])
 
 
 def throughput_section(title: str, rows: Sequence[Row], intro: str = "", with_communication: bool = False) -> Section:

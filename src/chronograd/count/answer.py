@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
 from chronograd.answer import Answer, Section, Table
+from chronograd.count.folding import REPEATED, Row, at_depth, folded
 from chronograd.count.layers import summary
 from chronograd.figure import Bar, Bars, Figure
 from chronograd.trace import Trace
-from chronograd.units import percent, si
+from chronograd.units import memory, percent, si
 
 # Bars of a figure; the table and the data have all layers.
 MOST_BARS = 12
 
 
-def count(trace: Trace, batch: int = 1, optimizer: str = "sgd-momentum", *, with_work: bool = False) -> Answer:
+def count(
+    trace: Trace, batch: int = 1, optimizer: str = "sgd-momentum", *, with_work: bool = False, depth: int | None = None
+) -> Answer:
     """Parameters, MACs, FLOPs, activations and memory, in total and by layer.
 
     Args:
         batch: samples of a step; a trace of a fixed batch has its own.
         optimizer: whose state counts as memory.
         with_work: also each layer's formulas with its numbers in them.
+        depth: of modules in the table: 1 for those of the network itself; layers by default. Data have all layers.
     """
     counted = summary(trace, trace.fixed_batch or batch, optimizer)
-    sections = [_totals(counted), _layers(counted["layers"], counted["macs"])]
+    sections = [_totals(counted), _layers(counted["layers"], counted["macs"], depth, trace.modules)]
     if with_work:
         sections.append(_work(counted["layers"]))
     else:
@@ -45,7 +50,7 @@ def _totals(counted: dict[str, Any]) -> Section:
         ("FLOPs backward", n(backward), f"{backward / forward:.3f} × forward" if forward else ""),
         ("vector FLOPs", n(counted["vector_flops_forward"]), "forward, everything that is no matrix work"),
         ("activations", n(counted["activations"]), "input, convolutions, linear layers, attention, pooling"),
-        ("peak memory", si(counted["memory_bytes"], "B"), _memory(counted)),
+        ("peak memory", memory(counted["memory_bytes"]), _memory(counted)),
     ]
     if counted["params_keras"] == counted["params"]:
         del rows[1]
@@ -54,14 +59,14 @@ def _totals(counted: dict[str, Any]) -> Section:
     return Section(
         title=f"{counted['network']}, input {shape}, {counted['mode']}",
         takeaway=f"{si(counted['params'])} parameters; {passes} take {si(forward + backward, 'FLOP')} "
-        f"and {si(counted['memory_bytes'], 'B')} at batch {counted['batch']}.",
+        f"and {memory(counted['memory_bytes'])} at batch {counted['batch']}.",
         lines=[f"not counted: {name}, {times} times (its bytes are)" for name, times in counted["uncounted"].items()],
         table=Table(("total", "", ""), rows, {1}),
         caption=counted["convention"],
     )
 
 
-def _layers(rows: list[dict[str, Any]], macs: int) -> Section:
+def _layers(rows: list[dict[str, Any]], macs: int, depth: int | None, modules: Mapping[str, str]) -> Section:
     largest = sorted((row for row in rows if row["macs"]), key=lambda row: -row["macs"])
     bars = [Bar(_name(row), "predicted", {row["kind"]: float(row["macs"])}) for row in largest[:MOST_BARS]]
     takeaway = "No layer has matrix work."
@@ -71,14 +76,17 @@ def _layers(rows: list[dict[str, Any]], macs: int) -> Section:
             f"{half} of {len(rows)} layers {'does' if half == 1 else 'do'} half of the MACs or more; the largest is "
             f"{_name(largest[0])} ({largest[0]['kind']}) with {percent(largest[0]['macs'] / macs)}."
         )
+    shown = folded(rows if depth is None else at_depth(rows, depth, modules), modules)
     return Section(
         title="Layers",
         takeaway=takeaway,
         figure=Figure([Bars("MACs", "layer", bars)]) if bars else None,
         table=Table(
             ("layer", "kind", "output", "params", "activations", "MACs", "field", "stride"),
-            [_cells(row) for row in rows],
+            [_cells(row) for row in shown],
             {3, 4, 5, 6, 7},
+            [REPEATED] if any(" × " in row["name"] for row in shown) else [],
+            drop=(7, 6, 4, 2),
         ),
     )
 
@@ -92,7 +100,7 @@ def _work(rows: list[dict[str, Any]]) -> Section:
     )
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+def _cells(row: Row) -> tuple[str, ...]:
     where = [row["receptive_field"], row["stride"]]
     field, stride = ("" if w is None else "×".join(map(str, w)) if isinstance(w, list) else str(w) for w in where)
     shape = "×".join(str(d) for d in row["output_shape"])
@@ -100,13 +108,13 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     return (_name(row), row["kind"], shape, *amounts, field, stride)
 
 
-def _name(row: dict[str, Any]) -> str:
+def _name(row: Row) -> str:
     name: str = row["name"] or "(network)"
     return f"{name} (call {row['call'] + 1})" if row["call"] else name
 
 
 def _memory(counted: dict[str, Any]) -> str:
-    memory = counted["memory"]
+    roles = counted["memory"]
     parts = ("parameters", "gradients", "optimizer_state", "activations")
-    text = ", ".join(f"{part.replace('_', ' ')} {si(memory[part], 'B')}" for part in parts if memory[part])
-    return f"batch {counted['batch']}, {memory['optimizer']}: {text}"
+    text = ", ".join(f"{part.replace('_', ' ')} {memory(roles[part])}" for part in parts if roles[part])
+    return f"batch {counted['batch']}, {roles['optimizer']}: {text}"

@@ -14,7 +14,7 @@ from chronograd.data import catalogue, datasets, published
 from chronograd.data.datasets import Dataset
 from chronograd.figure import Figure, Picture, PictureRow, Pictures, png_base64
 from chronograd.job import Data
-from chronograd.units import percent, si
+from chronograd.units import percent, si, signed
 
 # Classes that a terminal shows; a page and the data have all.
 MOST_CLASSES = 40
@@ -127,9 +127,10 @@ def _pixels_section(data: Data, dataset: Dataset) -> Section:
         [str(number), f"{mean:.4f}", f"{std:.4f}", f"{scale:.6g}", f"{shift:.6g}"]
         for number, (mean, std, (scale, shift)) in enumerate(zip(dataset.mean_C, dataset.std_C, channels, strict=True))
     ]
+    lowest = signed(f"{low:.3g}")
     return Section(
         title="Pixels",
-        takeaway=f"With normalisation {data.normalisation}, pixels of 0 … {dataset.top} become {low:.3g} … {high:.3g}.",
+        takeaway=f"With normalisation {data.normalisation}, pixels of 0 … {dataset.top} become {lowest} … {high:.3g}.",
         table=Table(("channel", "mean", "standard deviation", "scale", "shift"), rows, {1, 2, 3, 4}),
         caption="Mean and standard deviation are those of the training images with their range mapped to 0 … 1. A network "
         "sees pixel × scale − shift.",

@@ -54,7 +54,7 @@ def _traced(job: Job, mode: str) -> Trace:
     is_library = ":" not in name or name.partition(":")[0] in ("timm", "torchvision")
     if name.endswith((".json", ".json.gz")) or data.name != "synthetic" or not is_library:
         return trace_job(job, mode=mode)
-    from chronograd.count.network import cached_trace
+    from chronograd.count.cached import cached_trace
 
     return cached_trace(name, dict(job.network.options), input_shape=data.shape, num_classes=data.classes, mode=mode,
                         channels_last=job.training.channels_last)  # fmt: skip

@@ -15,9 +15,9 @@ from chronograd.plan.settings import evaluate
 from chronograd.predict.memory import reserve_bytes
 from chronograd.predict.prediction import likely_by, put_run
 from chronograd.quantities import series_of
-from chronograd.record import Cluster, Provenance, Quantity, Record
+from chronograd.record import DOES_NOT_FIT, Cluster, Provenance, Quantity, Record
 from chronograd.trace import Trace
-from chronograd.units import dollars, quantity, seconds, si
+from chronograd.units import dollars, quantity, seconds
 from chronograd.words import device, interval, reasons, time_unit
 
 ByDevice = dict[str, dict[int, Record]]
@@ -69,7 +69,8 @@ def _record(trace: Trace, job: Job, values: dict[str, float], samples: int) -> R
     record.put("throughput_samples_per_s", likely(job.training.images_per_step / step_s, "sample/s"))
     record.put("memory_peak_bytes", Quantity(value=memory, unit="B", source="lifetimes in the trace"))
     if not values["fits"]:
-        why = f"does not fit: a rank needs {si(memory, 'B')} beside {si(reserve_bytes(device), 'B')} for the framework"
+        needed, reserve = quantity(memory, "B"), quantity(reserve_bytes(device), "B")
+        why = f"{DOES_NOT_FIT}: a rank needs {needed} beside {reserve} for the framework"
         for name in ("epoch_time_s", "training_time_s", "cost_usd"):
             record.put(name, Quantity.missing(record[name].unit, why))
     return record

@@ -42,6 +42,7 @@ def roofline_section(record: Record, measured: Record | None = None) -> Section:
             ),
             [_row(r) for r in sorted(layers, key=lambda r: -r.time_to_win_s)],
             {2, 3, 4, 5, 6, 7, 9},
+            drop=(3, 4, 2, 1),
         ),
         takeaway=_takeaway(record, layers),
     )

@@ -35,13 +35,25 @@ from chronograd.predict.scaling import (
     exchange,
     gather_exposed_s,
     input_stall_s,
+    less,
     straggler_wait_s,
     topology_of,
     traffic_factor,
     upkeep_s,
 )
-from chronograd.record import QUANTITIES, STEP_PARTS, Z80, Cluster, OperatorKind, Provenance, Quantity, Record
+from chronograd.record import (
+    DOES_NOT_FIT,
+    QUANTITIES,
+    STEP_PARTS,
+    Z80,
+    Cluster,
+    OperatorKind,
+    Provenance,
+    Quantity,
+    Record,
+)
 from chronograd.trace import Trace
+from chronograd.units import memory
 
 # A batch kept in memory is gathered sample by sample: each byte is read and written once, at this share of
 # the bandwidth that large copies reach.
@@ -207,7 +219,7 @@ def with_others(
         # The slowest rank is later with every part; what it is late with while the link is busy nobody waits for.
         later = straggler_wait_s(1.0, num_ranks, setting.step_sigma_log)
         slowest = _exchanged(trace, times, alone, setting, 1 + later) if setting.step_sigma_log else exchanged
-        wait_s = sum(alone.values()) * later + slowest.exposed_s - exchanged.exposed_s
+        wait_s = less(sum(alone.values()) * later + slowest.exposed_s, exchanged.exposed_s)
     parts["communication_exposed_s"] = communication.exposed_s + wait_s
     if zero_stage:
         parts["update_s"] = alone["update_s"] / num_ranks  # each rank updates its share
@@ -387,8 +399,8 @@ def _put_step(record: Record, setting: Setting, step: Step, likely: Callable[...
     record.put("achieved_flops_per_s", likely(achieved, "FLOP/s"))
     convention = f"of {calibration.peak_flops_per_s:.3g} FLOP/s, {calibration.precision}"
     record.put("mfu", likely(achieved / calibration.peak_flops_per_s, "1", convention))
-    memory = Quantity(value=step.memory.total, unit="B", source="lifetimes in the trace; no allocator, no workspace")
-    record.put("memory_peak_bytes", memory)
+    peak = Quantity(value=step.memory.total, unit="B", source="lifetimes in the trace; no allocator, no workspace")
+    record.put("memory_peak_bytes", peak)
 
 
 def _put_roofline(record: Record, roof: Roofline) -> None:
@@ -442,8 +454,8 @@ def _check_memory(record: Record, setting: Setting, step: Step) -> None:
     reserve = reserve_bytes(setting.device)
     if step.memory.total + reserve > setting.device.memory_bytes:
         record.notes.append(
-            f"does not fit: a rank needs {step.memory.total / 1e9:.1f} GB beside {reserve / 1e9:.1f} GB for the "
-            f"framework, {setting.device.name} has {setting.device.memory_bytes / 1e9:.1f} GB"
+            f"{DOES_NOT_FIT}: a rank needs {memory(step.memory.total)} beside {memory(reserve)} for the framework, "
+            f"{setting.device.name} has {memory(setting.device.memory_bytes)}"
         )
 
 

@@ -15,6 +15,7 @@ from chronograd.trace import PHASES, Trace
 # Of PyTorch's DistributedDataParallel: a small first bucket, so that communication starts early, then 25 MiB.
 FIRST_BUCKET_BYTES = 2**20
 BUCKET_BYTES = 25 * 2**20
+_ROUNDING = 1e-9  # of a whole: less than this is left by rounding where two sums of the same times are subtracted
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,7 @@ class Communication:
 
     @property
     def overlapped_s(self) -> Amount:
-        hidden_s = np.maximum(self.total_s - self.exposed_s, 0.0)  # rounding may leave less
-        return hidden_s if np.ndim(hidden_s) else float(hidden_s)
+        return less(self.total_s, self.exposed_s)
 
     @property
     def num_buckets(self) -> int:
@@ -173,6 +173,17 @@ def topology_of(
     node = device.node
     links = [catalog.link(x) if isinstance(x, str) else x for x in (intra or node.intra_link, inter or node.inter_link)]
     return Topology(count, per_node or node.devices_per_node, *links)
+
+
+def less(whole_s: Amount, part_s: Amount) -> Amount:
+    """What a part leaves of a whole, in seconds: 0 where it is less than rounding leaves, of either sign.
+
+    >>> less(0.3, 0.1 + 0.2), less(0.3, 0.1)
+    (0.0, 0.19999999999999998)
+    """
+    rest_s = np.asarray(whole_s - part_s)
+    rest_s = np.where(rest_s > _ROUNDING * np.asarray(whole_s), rest_s, 0.0)
+    return rest_s if rest_s.ndim else float(rest_s)
 
 
 def straggler_wait_s(step_s: Amount, num_ranks: Amount, sigma_log: float) -> Amount:

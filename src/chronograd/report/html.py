@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -13,6 +12,7 @@ from chronograd.errors import MissingExtraError
 from chronograd.figure import PALETTE
 from chronograd.record import Record
 from chronograd.units import quantity
+from chronograd.words import tight
 
 try:
     import jinja2
@@ -23,9 +23,6 @@ except ImportError:
 # A longer table is cut in the page; the embedded JSON has every row.
 MOST_ROWS = 500
 LONGEST_LINE = 56  # letters in a cell or an answer that is not wrapped
-_NUMBER_UNIT = re.compile(
-    r"(?<=\d) (?=%|(?:[mµ]?s|min|h|d|[kMGT]?B|[kMGTP]?FLOP|process(?:es)?)\b)|(?<=\d (?:h|d)) (?=\d)|(?<=\d min) (?=\d)"
-)
 
 
 def render_html(page: Answer) -> str:
@@ -46,11 +43,6 @@ def render_html(page: Answer) -> str:
         records=[_record(name, record) for name, record in page.records.items()],
         embedded=_embedded(page),
     )
-
-
-def tight(text: str) -> str:
-    """Text whose numbers are not parted from their units at the end of a line."""
-    return _NUMBER_UNIT.sub("\u00a0", text)
 
 
 def is_long(text: str) -> bool:

@@ -1,78 +1,109 @@
-"""Writes an `Answer` as text for a terminal: the sentence first, the table that bears it below.
+"""Writes an `Answer` as text for a terminal: the sentence first, below it the rows that bear it, as wide as the screen.
 
-Without a terminal the same text is plain, and neither tables nor sentences are folded.
+Without a terminal the same text is plain, and as wide as COLUMNS says, else 80. What rests on a choice of rows and columns
+can be had in full.
 """
 
 from __future__ import annotations
 
 import io
+import shutil
 import sys
-import textwrap
 from typing import IO
 
-from rich import box
 from rich.console import Console
-from rich.table import Table as RichTable
 from rich.text import Text
 
-from chronograd.answer import Answer, Section, Table
+from chronograd.answer import Answer, Section
+from chronograd.report.columns import LaidOut, lay_out, wrapped
 
-PLAIN_WIDTH = 200  # columns where there is no terminal, so that no table is folded
-PROSE_WIDTH = 100
+PROSE_WIDTH = 100  # letters of a line of sentences, on however wide a screen
+MOST_NAMES = 5  # of columns that were left out
 
 
-def render_terminal(answer: Answer, console: Console | None = None) -> str:
-    """The whole answer as text, each line without blanks at its end."""
+def render_terminal(
+    answer: Answer, console: Console | None = None, *, in_full: bool = False, full_with: str = ""
+) -> str:
+    """The whole answer as text, each line without blanks at its end.
+
+    Args:
+        in_full: every row and column of tables, and what was asked for.
+        full_with: how to ask for that, which is said where anything was left out.
+    """
     screen = console or plain_console()
     with screen.capture() as captured:
+        left_out = []
         for number, section in enumerate(answer.sections):
             if number:
                 screen.print()
-            _show(screen, section)
-        if answer.notes:
+            left_out += _show(screen, section, in_full)
+        if answer.notes or (left_out and full_with):
             screen.print()
         for note in answer.notes:
             _prose(screen, f"note: {note}", style="dim")
+        if left_out and full_with:
+            _prose(screen, f"{full_with} shows {_what_more(left_out)}.", style="dim")
+        if in_full and answer.asked:
+            _prose(screen, "\n".join(["", *(f"{name}: {value}" for name, value in answer.asked)]), style="dim")
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
-def show(answer: Answer, stream: IO[str] | None = None) -> None:
-    """Print an answer, in colour and as wide as the terminal where there is one."""
+def show(answer: Answer, stream: IO[str] | None = None, *, in_full: bool = False, full_with: str = "") -> None:
+    """Print an answer, in colour where there is a terminal."""
     out = stream or sys.stdout
     console = Console(file=out, highlight=False) if out.isatty() else plain_console()
-    out.write(render_terminal(answer, console))
+    out.write(render_terminal(answer, console, in_full=in_full, full_with=full_with))
 
 
-def plain_console() -> Console:
-    return Console(file=io.StringIO(), no_color=True, width=PLAIN_WIDTH, highlight=False, force_terminal=False)
+def say(text: str, stream: IO[str] | None = None) -> None:
+    """Print sentences that belong to no answer, wrapped like those of one."""
+    out = stream or sys.stdout
+    width = min(shutil.get_terminal_size((80, 24)).columns, PROSE_WIDTH)
+    out.write("".join(f"{line}\n" for line in wrapped(text, width)))
 
 
-def _show(screen: Console, section: Section) -> None:
-    screen.print(Text(section.title, style="bold"), soft_wrap=True)
+def plain_console(width: int | None = None) -> Console:
+    """Without colour; as wide as COLUMNS says, else 80."""
+    columns = width or shutil.get_terminal_size((80, 24)).columns
+    return Console(file=io.StringIO(), no_color=True, width=columns, highlight=False, force_terminal=False)
+
+
+def _show(screen: Console, section: Section, in_full: bool) -> list[LaidOut]:
+    """Print a section; returns its table if anything of it was left out."""
+    _prose(screen, section.title, style="bold")
     for sentence in (section.takeaway, *section.lines, section.intro):
         if sentence:
             _prose(screen, sentence)
+    table = None
     if section.table is not None and section.table.rows:
-        screen.print(_table(section.table))
-        for note in section.table.notes:
+        table = lay_out(section.table, screen.width, in_full)
+        screen.print()
+        for number, line in enumerate(table.lines):
+            screen.print(Text(line, style="dim" if number < table.head else ""), soft_wrap=True)
+        notes = [note for note in section.table.notes if note.partition(":")[0] not in table.columns_left_out]
+        if notes:
+            screen.print()
+        for note in notes:
             _prose(screen, note, style="dim")
     if section.caption and section.figure is None:
+        screen.print()
         _prose(screen, section.caption, style="dim")
+    return [table] if table is not None and (table.rows_left_out or table.columns_left_out) else []
+
+
+def _what_more(tables: list[LaidOut]) -> str:
+    """What was left out of tables, in words."""
+    rows = sum(table.rows_left_out for table in tables)
+    names = list(dict.fromkeys(name for table in tables for name in table.columns_left_out))
+    parts = [f"{rows:,} more row{'s' if rows > 1 else ''}"] if rows else []
+    if len(names) > MOST_NAMES:
+        names[MOST_NAMES - 1 :] = [f"and {len(names) - MOST_NAMES + 1} more"]
+    if names:
+        parts.append(f"the column{'s' if len(names) > 1 else ''} {', '.join(names)}")
+    return " and ".join(parts)
 
 
 def _prose(screen: Console, text: str, style: str = "") -> None:
-    """Sentences are wrapped on a terminal; words that a user copies, such as commands, stay whole."""
-    width = min(screen.width, PROSE_WIDTH) if screen.is_terminal else max(len(text), 1)
-    for line in text.splitlines():
-        for part in textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]:
-            screen.print(Text(part, style=style), soft_wrap=True)
-
-
-def _table(data: Table) -> RichTable:
-    """A rule under the header only; columns in `right` are right-aligned."""
-    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, name in enumerate(data.columns):
-        table.add_column(Text(name), justify="right" if index in data.right else "left", overflow="fold")
-    for row in data.rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+    """Sentences, wrapped at blanks."""
+    for line in wrapped(text, min(screen.width, PROSE_WIDTH), indent="  " if text.startswith(" ") else ""):
+        screen.print(Text(line, style=style), soft_wrap=True)

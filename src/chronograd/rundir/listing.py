@@ -170,7 +170,7 @@ def listing(
     section = Section(
         title=f"Records in {os.fspath(parent)}",
         takeaway=_counted(rows) if rows else f"There are no records{wanted} in {os.fspath(parent)}.",
-        table=Table(COLUMNS, [_row(summary) for summary in rows], {6, 7, 8, 9}),
+        table=Table(COLUMNS, [_row(summary) for summary in rows], {6, 7, 8, 9}, drop=(4, 5, 3, 7)),
         lines=[f"{summary.path.name} is damaged: {summary.problem}" for summary in rows if summary.problem],
     )
     return Answer("Records", sections=[section], data=[_entry(summary) for summary in rows])

@@ -1,0 +1,87 @@
+"""Layers as a reader takes them in: repeated blocks once, and modules instead of what is within them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+Row = Mapping[str, Any]
+_AMOUNTS = ("params", "activations", "macs")
+_COMPARED = ("call", "kind", "output_shape", *_AMOUNTS)
+REPEATED = "N ×: amounts of all N; below, indented, those of the first"
+
+
+def at_depth(rows: Sequence[Row], depth: int, modules: Mapping[str, str]) -> list[Row]:
+    """One row for neighbouring rows of one module, which is named by `depth` parts; with all that is within it.
+
+    Args:
+        modules: class of each module, by name.
+    """
+    merged: list[Row] = []
+    for name, group in groupby(rows, key=lambda row: ".".join(row["name"].split(".")[:depth])):
+        members = list(group)
+        if all(row["name"] == name for row in members):
+            merged += members
+        else:
+            merged.append({**members[-1], "name": name, "call": 0, "kind": modules.get(name, ""), **_sums(members)})
+    return merged
+
+
+def folded(rows: Sequence[Row], modules: Mapping[str, str], start: int = 0) -> list[Row]:
+    """Neighbouring blocks that differ in their number only stand once: a row for all of them, and one of them, indented.
+
+    Receptive fields may differ: the row of all has the last's.
+
+    Args:
+        start: of the parts of a name, the first that may be the number of a block.
+    """
+    groups = [(block, list(group)) for block, group in groupby(rows, key=lambda row: _block(row["name"], start))]
+    result: list[Row] = []
+    while groups:
+        (block, first), *groups = groups
+        if block is None:
+            result += first
+            continue
+        path, number = block
+        num_like = 0
+        while num_like < len(groups) and _is_like(groups[num_like], (path, number + num_like + 1), first):
+            num_like += 1
+        inner = folded(first, modules, len(path) + 1)
+        if not num_like:
+            result += inner
+            continue
+        members = [*first, *(row for _, group in groups[:num_like] for row in group)]
+        groups = groups[num_like:]
+        name = ".".join((*path, str(number)))
+        head = {**members[-1], "name": f"{num_like + 1} × {name} … {number + num_like}", "call": 0, **_sums(members)}
+        if len(first) > 1:
+            head["kind"] = modules.get(name, "")
+        result.append(head)
+        result += [{**row, "name": f"  {_within(row['name'], name)}"} for row in inner] if len(first) > 1 else []
+    return result
+
+
+def _block(name: str, start: int) -> tuple[tuple[str, ...], int] | None:
+    """The path of the numbered block that a layer stands in, and its number."""
+    parts = name.split(".")
+    at = next((i for i in range(start, len(parts)) if parts[i].isdigit()), None)
+    return None if at is None else (tuple(parts[:at]), int(parts[at]))
+
+
+def _is_like(group: tuple[Any, Sequence[Row]], block: tuple[tuple[str, ...], int], first: Sequence[Row]) -> bool:
+    """Whether a group is that block, and its layers are like the first's."""
+
+    def layers(rows: Sequence[Row]) -> list[tuple[Any, ...]]:
+        return [(row["name"].split(".")[len(block[0]) + 1 :], *(row[name] for name in _COMPARED)) for row in rows]
+
+    return group[0] == block and layers(group[1]) == layers(first)
+
+
+def _within(name: str, block: str) -> str:
+    """The name of a layer within a block; what is the block's own has a dot."""
+    return name.replace(f"{block}.", "", 1) if f"{block}." in name else "."
+
+
+def _sums(rows: Sequence[Row]) -> dict[str, int]:
+    return {name: sum(row[name] for row in rows) for name in _AMOUNTS}
