@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from chronograd import api
 from chronograd.calibrate import pace
 from chronograd.calibrate.machine import calibrate_once
 from chronograd.count.layers import summary
@@ -38,6 +39,9 @@ from chronograd.words import processes
 WORLDS = (1, 2)
 # Steps are measured in rounds, in which numbers of processes take turns: what disturbs one then disturbs the others.
 ROUNDS, STEPS_PER_ROUND = 3, 20
+# A job that is trained here within minutes is not one to rent a GPU for: what to rent is then told for one that is.
+RENTED_FROM_S = 600.0
+RENTED: dict[str, Any] = {"job": "resnet50", "data": "imagenet", "target_accuracy": 0.75, "budget_usd": 50.0}
 
 Say = Callable[[str], None]
 Bar = Callable[[str], Any]
@@ -77,11 +81,14 @@ def run_loop(job: Job, say: Say, bar: Bar, parent: Path) -> Loop:
         say(f"forecast   {held_against(loop.forecast)}")
     except InputError as error:
         say(f"forecast   none: {error.message}")
-    alike = changed(
-        job, ["backend=single", "cluster.count=1", f"training.epochs={max(1, int(trained.value('epochs')))}"]
-    )
-    loop.plan = elsewhere(trace, alike, data.train_size)
-    say(f"plan       {plan_section(loop.plan).takeaway}")
+    if loop.predicted[1].value("training_time_s") < RENTED_FROM_S:
+        loop.rented = api.plan(**RENTED)
+        say(f"plan       {loop.rented.sections[0].title}. {loop.rented.sections[0].takeaway}")
+    else:
+        epochs = max(1, int(trained.value("epochs")))
+        alike = changed(job, ["backend=single", "cluster.count=1", f"training.epochs={epochs}"])
+        loop.plan = elsewhere(trace, alike, data.train_size)
+        say(f"plan       {plan_section(loop.plan).takeaway}")
     return loop
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from chronograd.answer import Answer, Section
+from chronograd.answer import Answer, Highlight, Section
 from chronograd.compare.agreement import accuracy_of_prediction_section
 from chronograd.compare.steps import parts_section, scaling_section
 from chronograd.fit.forecast import Forecast
@@ -18,7 +18,7 @@ from chronograd.predict.layers import roofline_section
 from chronograd.predict.work import counts_section, operators_section
 from chronograd.record import JobHeader, Record, subtract
 from chronograd.report.runs import asked, highlight
-from chronograd.units import quantity
+from chronograd.units import dollars, quantity
 from chronograd.words import processes, signed_percent
 
 # Of the pace at calibration: what is nearer to it is no reason for anything.
@@ -30,6 +30,7 @@ class Loop:
     """What the loop has found so far. Filled stage by stage, by number of processes where there are several.
 
     Attributes:
+        plan: of the job itself on other devices; where that is not worth renting one, `rented` is the plan of a job that is.
         met: what `explain` found in a measurement that no prediction knows of, such as a busy host; empty if nothing.
         pace: how many times as long as at calibration one piece of work took while it was measured.
     """
@@ -43,6 +44,7 @@ class Loop:
     trained: Record | None = None
     forecast: Forecast | None = None
     plan: list[Record] = field(default_factory=list)
+    rented: Answer | None = None
     runs: dict[str, Path] = field(default_factory=dict)
 
 
@@ -58,13 +60,12 @@ def page_of(loop: Loop) -> Answer:
         operators_section(single),
         roofline_section(single, measured),
         training_section(loop.trained, loop.forecast),
-        plan_section(loop.plan),
+        *(loop.rented.sections if loop.rented else [plan_section(loop.plan)]),
     ]
     records = {f"predicted-{n}": r for n, r in loop.predicted.items()}
     records |= {f"measured-{n}": r for n, r in loop.measured.items()}
     records |= {"trained": loop.trained}
     records |= {f"plan-{r.device}-{r.world}": r for r in loop.plan}
-    cheapest = min(loop.plan, key=lambda r: math.inf if r["cost_usd"].value is None else r.value("cost_usd"))
     return Answer(
         title=f"{loop.job.network.name} on {loop.job.data.name}",
         subtitle="Counted, predicted, measured, trained and planned from one job file",
@@ -72,11 +73,23 @@ def page_of(loop: Loop) -> Answer:
         highlights=[
             highlight(loop.trained, "test_accuracy"),
             highlight(measured, "step_time_s", f"step time; predicted {_error_words(loop, 1)}"),
-            highlight(cheapest, "cost_usd", "cheapest rented run"),
+            _rented(loop),
         ],
         sections=sections,
         records=records,
     )
+
+
+def _rented(loop: Loop) -> Highlight:
+    """What to rent, and what it costs."""
+    if loop.rented is None:
+        cheapest = min(loop.plan, key=lambda r: math.inf if r["cost_usd"].value is None else r.value("cost_usd"))
+        return highlight(cheapest, "cost_usd", "cheapest rented run")
+    chosen = loop.rented.data["chosen"]
+    if chosen is None:
+        return Highlight(loop.rented.sections[0].title, "nothing", "that keeps the goal")
+    detail = f"{chosen['count']} × {chosen['device']}, {quantity(3600 * chosen['hours'], 's')}"
+    return Highlight(loop.rented.sections[0].title, dollars(chosen["dollars"]), detail)
 
 
 def _with_what_was_met(section: Section, met: dict[int, str]) -> Section:
