@@ -47,6 +47,8 @@ def test_less_memory_less_batch_and_several_devices(capsys: pytest.CaptureFixtur
     less = json.loads(run(capsys, "plan", JOB, "--largest-batch", "--on", "h100", "--memory", "2GB", "--json"))
     assert less["capacity_bytes"] == 2_000_000_000
     assert less["largest_batch_per_device"] < two[0]["largest_batch_per_device"]
+    any_gpu = json.loads(run(capsys, "plan", JOB, "cluster={}", "--largest-batch", "--memory", "24GB", "--json"))
+    assert (any_gpu["device"], any_gpu["capacity_bytes"], any_gpu["reserve_bytes"]) == ("l4", 24 * 10**9, 2**30)
 
 
 def test_settings_that_fit_cheapest_first(capsys: pytest.CaptureFixture[str]) -> None:

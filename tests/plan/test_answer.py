@@ -16,6 +16,7 @@ from chronograd.plan.answer import devices_of, list_settings, reach_goal
 from chronograd.plan.effort import effort_of, of_epochs
 from chronograd.plan.goal import Goal
 from chronograd.plan.largest import Edge, Probe, Trial, find_edge, largest_batches
+from chronograd.plan.renting import Decoding
 from chronograd.report.terminal import render_terminal
 
 TRACE = trace_network("lenet5")
@@ -96,6 +97,15 @@ def test_the_advice_fits_eighty_columns_and_says_what_its_price_is() -> None:
         assert row["price"]["date"]
         assert row["price"]["source"]
         assert row["usd_per_hour"] % row["price"]["usd_per_hour_of_instance"] == pytest.approx(0, abs=1e-9)
+
+
+def test_of_settings_that_wait_for_the_same_input_the_one_that_could_be_faster_is_listed() -> None:
+    slow = Decoding(1.0, 1.0, 1.0)
+    answer = list_settings(TRACE, job(2.0), DEVICES[:1], [1], [32, 64, 128], samples=SAMPLES, decoding=slow)
+    (row,) = answer.as_data()["settings"]
+    assert row["is_input_bound"]
+    (own,) = list_settings(TRACE, job(2.0), DEVICES[:1], [1], [32, 64, 128], samples=SAMPLES).as_data()["settings"]
+    assert row["batch_per_device"] == own["batch_per_device"] == 128
 
 
 def test_an_old_price_is_marked_in_its_row(monkeypatch: pytest.MonkeyPatch) -> None:

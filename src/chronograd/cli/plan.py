@@ -118,7 +118,11 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
     help="Device, instead of all GPUs that are rented out; may be repeated.",
 )
 @common.trace_option
-@click.option("--memory", metavar="SIZE", help="With --largest-batch: memory allowed, such as 2GiB; all by default.")
+@click.option(
+    "--memory",
+    metavar="SIZE",
+    help="With --largest-batch: memory allowed, such as 2GiB, of a GPU unless --on names a device; all by default.",
+)
 @click.option("--confirm", is_flag=True, help="With --largest-batch on this machine: try batches for real.")
 @click.option("--probes", default=10, help="With --confirm: batches to try, at most.")
 @click.option("--counts", default="1,2,4,8", callback=common.counts, help="Numbers of devices.")
@@ -192,7 +196,7 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
     from chronograd.plan.answer import devices_of, list_settings, reach_goal
     from chronograd.plan.effort import effort_of
     from chronograd.plan.goal import Goal, Spot
-    from chronograd.plan.largest import Trial, largest_batches
+    from chronograd.plan.largest import Trial, gpu_of_memory, largest_batches
     from chronograd.plan.renting import KINDS
 
     job = common.read_job(job_file, overrides, print_config, target_accuracy)
@@ -209,8 +213,10 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
             from chronograd.train import largest_batch
 
             trial = Trial(largest_batch.base_bytes, partial(largest_batch.confirm, max_probes=probes))
-        jobs = [changed(job, [f"cluster.device={name.lower()}"]) for name in places] or [job]
         capacity = parse_bytes(memory) if memory else None
+        if capacity is not None and not (places or confirm or "device" in job.cluster.model_fields_set):
+            places = (gpu_of_memory(capacity).name,)
+        jobs = [changed(job, [f"cluster.device={name.lower()}"]) for name in places] or [job]
         common.show(largest_batches(trace_job(job, trace_file), jobs, capacity, trial), as_json)
         return
     devices = devices_of(job, places, precisions)

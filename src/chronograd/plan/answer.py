@@ -52,7 +52,11 @@ def list_settings(
     rented = rent(found.columns, devices, job, kinds, decoding)
     columns = rented.columns
     per_sample = columns["price_usd_per_hour"] / 3600 / columns["throughput_samples_per_s"]
-    order = np.lexsort((-columns["throughput_samples_per_s"], per_sample))
+    # Of settings that wait for the same input, the one that could be faster; what differs by rounding only is the same.
+    own = columns["count"] * columns["batch_per_rank"] / columns["own_step_s"]
+    order = np.lexsort(
+        (-own, -np.round(np.log(columns["throughput_samples_per_s"]), 9), np.round(np.log(per_sample), 9))
+    )
     fitting = order[columns["fits"][order]]
     _, first = np.unique(np.stack([columns["device"], columns["count"]])[:, fitting], axis=1, return_index=True)
     best = fitting[np.sort(first)]

@@ -9,6 +9,7 @@ from typing import Any
 from chronograd.answer import Answer, Section, Table
 from chronograd.figure import SERIES_COLORS, Bar, Bars, Figure
 from chronograd.hardware import catalog
+from chronograd.hardware.catalog import Device
 from chronograd.job import Job
 from chronograd.plan.settings import LargestBatch, largest_batch
 from chronograd.trace import Trace
@@ -126,12 +127,17 @@ def largest_batches(
                 "confirmed": None if edge is None else asdict(edge),
             }
         )
-    hosts = {job.cluster.device for job in jobs if catalog.device(job.cluster.device).kind == "cpu"}
-    notes = [f"The reserve is that of the processor {name}; for the memory of a GPU name one with --on." for name in sorted(hosts)
-             if capacity_bytes is not None and trial is None]  # fmt: skip
-    return Answer(
-        f"Largest batch of {trace.network}", sections=sections, data=data if len(data) > 1 else data[0], notes=notes
-    )
+    return Answer(f"Largest batch of {trace.network}", sections=sections, data=data if len(data) > 1 else data[0])
+
+
+def gpu_of_memory(capacity_bytes: int) -> Device:
+    """The GPU of the catalogue whose memory is nearest to a size, the newest of several: it stands for any of that size.
+
+    >>> gpu_of_memory(24 * 10**9).name
+    'l4'
+    """
+    gpus = [device for device in catalog.devices() if device.kind == "gpu"]
+    return min(gpus, key=lambda device: (abs(device.memory_bytes - capacity_bytes), -(device.year or 0), device.name))
 
 
 def _section(network: str, largest: LargestBatch, edge: Edge | None, rows: Sequence[dict[str, Any]]) -> Section:
