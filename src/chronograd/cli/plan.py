@@ -102,11 +102,11 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
 
 
 @click.command(
-    epilog="\b\nchronograd plan job.yaml --to 75% --budget '$50'\n"
+    epilog="\b\nchronograd plan resnet50 --data imagenet --to 75% --budget '$50'\n"
     "chronograd plan job.yaml --to 75% --deadline 6h --prices spot\n"
-    "chronograd plan job.yaml --largest-batch --on rtx4090\n"
-    "chronograd plan job.yaml --largest-batch --on local --memory 2GiB --confirm\n"
-    "chronograd plan job.yaml --on v100 --on a100 --precisions fp32,fp16"
+    "chronograd plan job.yaml --on v100 --on a100 --precisions fp32,fp16\n"
+    "chronograd plan resnet50 --data imagenet --precision bf16 --largest-batch --on rtx4090\n"
+    "chronograd plan job.yaml --largest-batch --on local --memory 2GiB --confirm"
 )
 @common.job_arguments
 @click.option("--largest-batch", "is_largest", is_flag=True, help="The largest batch per device that fits its memory.")
@@ -131,7 +131,7 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
     "--precisions",
     callback=_precisions,
     metavar="LIST",
-    help="To search, such as bf16,fp32; by default the job's, else what autocast would use on each device.",
+    help="To search, such as bf16,fp32; by default the job's, else what autocast would use on each device, and fp32.",
 )
 @click.option("--algorithm", "algorithms", multiple=True, default=("ring", "tree"), help="All-reduce; may be repeated.")
 @click.option("--most", default=8, help="Settings to print.")
