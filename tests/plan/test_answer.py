@@ -11,6 +11,7 @@ from chronograd.count.network import trace_network
 from chronograd.errors import InputError
 from chronograd.figure import Bars, Lines
 from chronograd.hardware import catalog, market
+from chronograd.hardware.catalog import Price
 from chronograd.job import Job, Training, from_dict
 from chronograd.plan.answer import devices_of, list_settings, reach_goal
 from chronograd.plan.effort import effort_of, of_epochs
@@ -106,6 +107,24 @@ def test_of_settings_that_wait_for_the_same_input_the_one_that_could_be_faster_i
     assert row["is_input_bound"]
     (own,) = list_settings(TRACE, job(2.0), DEVICES[:1], [1], [32, 64, 128], samples=SAMPLES).as_data()["settings"]
     assert row["batch_per_device"] == own["batch_per_device"] == 128
+
+
+def test_cores_that_are_assumed_are_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Decoding(1.0, 1.0, 1.0)
+
+    def lines(vcpus: float | None) -> str:
+        one = Price(vendor="A", instance="x", device="v100", count=1, price_usd_per_hour=1, kind="spot", includes_host=True,
+                    date="2026-11", tag="assumed", source="a test", vcpus=vcpus)  # fmt: skip
+        monkeypatch.setattr(market, "offers", lambda device: [one])
+        effort, goal = of_epochs(1, 1000, 32), Goal(1e6)
+        answer = reach_goal(
+            TRACE, job(), DEVICES[:1], [1], [32], samples=SAMPLES, effort=effort, goal=goal, decoding=slow
+        )
+        return " ".join(answer.sections[0].lines)
+
+    assert "8 virtual CPUs a device assumed" in lines(None)
+    assert "assumed:" not in lines(4)
+    assert "decoding sets the pace, 4 images/s" in lines(4)
 
 
 def test_an_old_price_is_marked_in_its_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from chronograd.answer import Section, Table
 from chronograd.figure import Figure, Lines, Series
 from chronograd.plan import rows as shown
 from chronograd.plan.goal import PlanResult
+from chronograd.plan.renting import VCPUS_PER_DEVICE
 from chronograd.plan.rows import Row
 from chronograd.units import dollars, percent, seconds
 from chronograd.words import listed
@@ -117,9 +118,11 @@ def _grounds(choices: PlanResult, data: Mapping[str, Any], row: Row) -> list[str
             f"in {faster['than']} the devices would be {1 / faster['times_as_fast']:.1f} times as fast: search it with --precisions"
         )
     if row["is_input_bound"]:
+        assumed = f", with {VCPUS_PER_DEVICE:g} virtual CPUs a device assumed"
+        cores = "" if price["vcpus_of_instance"] else assumed
         lines.append(
-            f"the host's decoding sets the pace, {row['throughput_samples_per_s']:,.0f} images/s, not the network: decode on "
-            "the GPU, or store smaller images (--decode 0 leaves it out)"
+            f"the host's decoding sets the pace, {row['throughput_samples_per_s']:,.0f} images/s, not the network{cores}: decode "
+            "on the GPU, or store smaller images (--decode 0 leaves it out)"
         )
     noise = choices.effort.noise_scale
     scale = f"{noise[1]:,.4g}" if noise[0] == noise[2] else f"{noise[1]:,.4g} ({noise[0]:,.4g} … {noise[2]:,.4g})"
