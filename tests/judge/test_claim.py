@@ -23,13 +23,15 @@ from chronograd.judge.claim import is_claim, parse
         ("12.5 it/s", 12.5 * 64),
         ("2 ms per image", 500),
         ("812 images per second", 812),
+        ("812 tokens/s", 812 / 16),
+        ("812 tok/s/gpu", 8 * 812 / 16),
         ("812 images/s/GPU", 8 * 812),
         ("812 images/s per device", 8 * 812),
     ],
 )
 def test_a_figure_is_read_with_its_unit(text: str, rate: float) -> None:
     assert is_claim(text)
-    assert parse(text).samples_per_s(batch=64, devices=8) == pytest.approx(rate)
+    assert parse(text).samples_per_s(batch=64, devices=8, tokens=16) == pytest.approx(rate)
 
 
 @pytest.mark.parametrize("text", ["0/s", "812 parsecs", "812 images/h", "fast", "812 ms/s", "-3/s", "78 ms/gpu"])

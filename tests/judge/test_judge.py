@@ -313,6 +313,15 @@ def test_unknown_networks_get_near_names() -> None:
         chronograd.judge("lenet6", "1/s", on="v100")
 
 
+def test_tokens_are_those_of_a_sequence() -> None:
+    one = judged("100000 tokens/s", "a100-40", "bf16", 8, network="gpt2-small", with_advice=False)
+    (length,) = [size.const for size in TRACES(one.job, "training").input_shapes[0][1:]]
+    assert one.rate == pytest.approx(100_000 / length)
+    assert one.verdict in ("as expected", "slow")
+    with pytest.raises(InputError, match="counts tokens"):
+        judged("100 tokens/s", "v100", "fp32", 8)
+
+
 def test_what_changes_nothing_explains_nothing() -> None:
     """Of a setting with published figures: its own prediction holds a slow figure, too, and so would that of any layout."""
     one = judged("2000/s", "8xv100", "fp32")

@@ -108,6 +108,8 @@ def _verdict(j: Judged) -> Section:
 
 def _sentence(j: Judged) -> str:
     figure, limit = f"{_number(j.rate)} samples/s", j.limit
+    if j.claim.per != "samples per second" or j.claim.is_per_device:
+        figure = f"{j.claim.text} = {figure}"
     expected = f"what is expected, {_number(j.expected.value)} ({_between(j.expected)})"
     if j.verdict == "impossible":
         reached, peak = j.rate * limit.flops_per_sample, j.job.cluster.count * limit.peak_flops_per_s

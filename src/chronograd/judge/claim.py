@@ -11,11 +11,12 @@ from chronograd.errors import InputError
 from chronograd.record import Record
 from chronograd.units import quantity
 
-Per = Literal["samples per second", "steps per second", "seconds per step", "seconds per sample"]
+Per = Literal["samples per second", "tokens per second", "steps per second", "seconds per step", "seconds per sample"]
 
 _NUMBER = re.compile(r"\s*(\d[\d,_]*(?:\.\d+)?(?:e[+-]?\d+)?|\.\d+)\s*(.*?)\s*", re.IGNORECASE)
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 _SAMPLES = ("", "image", "img", "im", "sample", "sequence", "seq")
+_TOKENS = ("token", "tok")
 _STEPS = ("step", "it", "iter", "iteration", "batch", "batche")
 _HINT = "write it as 812 images/s, 812/s, 78 ms/step or 12.8 steps/s"
 
@@ -29,10 +30,11 @@ class Claim:
     text: str
     is_per_device: bool = False
 
-    def samples_per_s(self, batch: int, devices: int = 1) -> float:
-        """Samples per second of all devices, where a step has `batch` samples over all of them."""
-        if self.per == "samples per second":
-            return self.value * (devices if self.is_per_device else 1)
+    def samples_per_s(self, batch: int, devices: int = 1, tokens: int = 1) -> float:
+        """Samples per second of all devices, where a step has `batch` samples over all of them, each of so many tokens."""
+        if self.per in ("samples per second", "tokens per second"):
+            of_all = self.value * (devices if self.is_per_device else 1)
+            return of_all / tokens if self.per == "tokens per second" else of_all
         if self.per == "steps per second":
             return self.value * batch
         return (batch if self.per == "seconds per step" else 1) / self.value
@@ -66,6 +68,8 @@ def parse(text: str) -> Claim:
     if above not in _SECONDS and (below == "s" or unit == ""):
         if thing in _SAMPLES:
             return Claim(value, "samples per second", text, whole != unit)
+        if thing in _TOKENS:
+            return Claim(value, "tokens per second", text, whole != unit)
         if thing in _STEPS:
             return Claim(value, "steps per second", text)
     raise InputError(f"{text!r}: {match[2]!r} is no unit of throughput", _HINT)

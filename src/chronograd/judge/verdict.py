@@ -100,7 +100,7 @@ def judge(
         job = changed(job, [f"training.batch={usual_batch(trace, job) * job.cluster.count}"])
     near = Near(job, mode, trace_of)
     device, predicted = near.device, near.option()
-    rate = claim.samples_per_s(job.training.images_per_step, job.cluster.count)
+    rate = claim.samples_per_s(job.training.images_per_step, job.cluster.count, tokens_of(trace, claim))
     limit = limit_of(trace, job.images_per_rank, device, job.training.precision)
     most = job.training.images_per_step / limit.least_s
     setting = setting_of(trace, job, device, mode)
@@ -145,6 +145,17 @@ def judge(
         gains=tuple(gains),
         together=together,
     )
+
+
+def tokens_of(trace: Trace, claim: Claim) -> int:
+    """Tokens of a sample. Raises InputError where a figure counts tokens and samples are none."""
+    shape = trace.input_shapes[0][1:]
+    if len(shape) == 1:
+        return int(shape[0].const)
+    if claim.per == "tokens per second":
+        raise InputError(f"{claim.text!r} counts tokens, and samples of {trace.network} are {len(shape)}-dimensional",
+                         "give samples or images per second")  # fmt: skip
+    return 1
 
 
 def verdict_of(rate: float, most: float, expected: Quantity, alike: Sequence[float]) -> Verdict:
