@@ -331,6 +331,19 @@ def test_what_changes_nothing_explains_nothing() -> None:
     assert one.explanations[0].factor == pytest.approx((one.expected.value or 0.0) / one.predicted.samples_per_s)
 
 
+def test_a_layout_that_was_not_said_is_the_one_that_fits() -> None:
+    """NVIDIA's 1,200 on a V100 is not suspicious because nobody said that it was channels last."""
+    said, unsaid = (
+        chronograd.judge(RESNET, "1200/s", *words, on="v100", precision="amp", batch=256).data
+        for words in (["training.channels_last=false"], [])
+    )
+    assert (said["verdict"], unsaid["verdict"]) == ("suspicious", "as expected")
+    assert unsaid["setting"]["is_layout_assumed"]
+    assert unsaid["setting"]["channels_last"]
+    slow = chronograd.judge(RESNET, "100/s", on="v100", precision="amp", batch=256).data
+    assert (slow["verdict"], slow["setting"]["channels_last"]) == ("slow", False)
+
+
 def test_a_figure_that_is_too_high_gets_no_gains() -> None:
     one = judged("2500/s", "a100-40", "bf16", 256)
     assert one.verdict == "suspicious"

@@ -69,6 +69,7 @@ def data_of(judged: Judged) -> dict[str, Any]:
             "batch": training.batch,
             "is_batch_assumed": judged.is_batch_assumed,
             "channels_last": training.channels_last,
+            "is_layout_assumed": judged.is_layout_assumed,
             "compile": training.compile,
         },
         "share_of_expected": judged.of_expected,
@@ -123,8 +124,10 @@ def _sentence(j: Judged) -> str:
         return f"Suspicious: {figure} is {_times(j.of_expected)} {expected}{_first_explanation(j)}."
     if j.verdict == "slow":
         return f"Slow: {figure} is {_share(j.of_expected)} of {expected}{_first_explanation(j)}."
-    side = f"{percent(abs(j.of_expected - 1), 0)} {'above' if j.of_expected >= 1 else 'below'} the middle"
-    return f"As expected: {figure} is {side} of {expected}."
+    apart = percent(abs(j.of_expected - 1), 0)
+    side = "in the middle" if apart == "0 %" else f"{apart} {'above' if j.of_expected >= 1 else 'below'} the middle"
+    said = "As expected with channels last" if j.is_layout_assumed else "As expected"
+    return f"{said}: {figure} is {side} of {expected}."
 
 
 def _first_explanation(j: Judged) -> str:
@@ -171,10 +174,14 @@ def _assumptions(j: Judged) -> list[str]:
         lines.append(
             f"assumed: batch {j.job.images_per_rank}{each}, the largest power of two up to 256 that fits (--batch)"
         )
-    layout, is_compiled = _LAYOUTS[j.job.training.channels_last], j.job.training.compile
-    lines.append(
-        f"taken as {layout}, {'compiled' if is_compiled else 'eager'}: training.channels_last, training.compile"
-    )
+    if j.is_layout_assumed:
+        lines.append(
+            "taken as channels last, as the figure is too high for channels first, which is the default; and eager"
+        )
+    elif not {"channels_last", "compile"} & j.job.training.model_fields_set:
+        lines.append(
+            "taken as channels first and eager, as nothing else was said: training.channels_last, training.compile"
+        )
     if j.job.training.precision == "fp32" and "tf32" in j.device.peak_flops_per_s:
         lines.append(
             "fp32 means without TF32, which PyTorch uses for convolutions here unless it is turned off: --precision tf32"

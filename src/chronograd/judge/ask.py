@@ -101,7 +101,8 @@ def ask(words: Sequence[str], *, place: str | None = None, precision: str | None
     job = _job(names, record, _shape(input_shape), stated)
     is_given = batch is not None or bool(record) or _has_batch(names, overrides)
     claim = of_record(record) if record is not None else parse(figures[0])
-    return answer_of(judge(claim, job, traces, mode=mode, is_batch_given=is_given))
+    is_stated = record is not None or names[0].endswith((".yaml", ".yml")) or "channels_last" in " ".join(overrides)
+    return answer_of(judge(claim, job, traces, mode=mode, is_batch_given=is_given, is_layout_given=is_stated))
 
 
 def _many(count: int, what: str) -> str:
@@ -195,7 +196,7 @@ def _of_table(path: Path, place: str | None, precision: str | None, mode: str, o
     left_out: list[tuple[str, str]] = []
     for row in table.rows[:MOST_ROWS]:
         try:
-            cases.append(_of_row(row, stated, table.phase or mode))
+            cases.append(_of_row(row, stated, table.phase or mode, table.layout is not None))
         except ChronogradError as error:
             left_out.append((row.key, error.message.splitlines()[0]))
     if len(table.rows) > MOST_ROWS:
@@ -205,7 +206,7 @@ def _of_table(path: Path, place: str | None, precision: str | None, mode: str, o
     return answer_of_table(cases, left_out)
 
 
-def _of_row(row: Row, stated: Sequence[str], mode: str) -> Judged:
+def _of_row(row: Row, stated: Sequence[str], mode: str, has_layout: bool) -> Judged:
     shape = [3, row.image_size, row.image_size]
     try:
         job = job_of_network(row.model, shape)
@@ -215,4 +216,4 @@ def _of_row(row: Row, stated: Sequence[str], mode: str) -> Judged:
         job = job_of_network(f"timm:{row.model}", shape)
     job = changed(job, [*stated, f"training.batch={row.batch}"])
     claim = Claim(row.batch / row.seconds, "samples per second", row.key)
-    return judge(claim, _with_backend(job), Traces(), mode=mode, with_advice=False)
+    return judge(claim, _with_backend(job), Traces(), mode=mode, is_layout_given=has_layout, with_advice=False)

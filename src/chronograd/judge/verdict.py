@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from chronograd.errors import InputError
+from chronograd.errors import ChronogradError, InputError
 from chronograd.hardware.catalog import Device
 from chronograd.job import Job, changed
 from chronograd.judge import published
@@ -37,6 +38,7 @@ class Judged:
         rate: samples per second of all devices. `most`: what the device could do at most.
         predicted: the setting itself, as the model has it. `expected`: with what was published of it.
         rows: published figures of the network on the device or its variants, nearest first; `alike` those of the setting.
+        is_batch_assumed, is_layout_assumed: the batch was not given; channels last was not, and fits where first does not.
         is_circular: the calibration was fitted to one of `alike`.
         same_elsewhere: published figures of other settings that are nearly this one: what may have been copied.
         explanations: settings in which the figure is as expected, where it is not in its own.
@@ -57,6 +59,7 @@ class Judged:
     alike: tuple[Row, ...]
     is_circular: bool
     is_batch_assumed: bool
+    is_layout_assumed: bool = False
     same_elsewhere: tuple[Row, ...] = ()
     explanations: tuple[Option, ...] = ()
     gains: tuple[Option, ...] = ()
@@ -82,6 +85,7 @@ def judge(
     *,
     mode: str = "training",
     is_batch_given: bool = True,
+    is_layout_given: bool = True,
     rows: Sequence[Row] | None = None,
     with_advice: bool = True,
 ) -> Judged:
@@ -89,10 +93,32 @@ def judge(
 
     Args:
         is_batch_given: else the device's usual batch is assumed.
+        is_layout_given: else channels last is assumed where a figure is too high for channels first, and as expected so.
         rows: published figures, in place of all there are.
         with_advice: also look for explanations and gains, which takes a second or two.
     Raises: InputError for a time of a step without its batch; as `predict` for the rest.
     """
+    one = _judge(claim, job, trace_of, mode, is_batch_given, rows, with_advice)
+    if is_layout_given or one.verdict != "suspicious" or job.training.channels_last:
+        return one
+    with contextlib.suppress(ChronogradError):  # a trace that was given is of one layout
+        job = changed(one.job, ["training.channels_last=true"])
+        other = _judge(claim, job, trace_of, mode, True, rows, with_advice)
+        if other.verdict == "as expected":
+            return replace(other, is_batch_assumed=one.is_batch_assumed, is_layout_assumed=True)
+    return one
+
+
+def _judge(
+    claim: Claim,
+    job: Job,
+    trace_of: TraceOf,
+    mode: str,
+    is_batch_given: bool,
+    rows: Sequence[Row] | None,
+    with_advice: bool,
+) -> Judged:
+    """The verdict on one setting; arguments as of `judge`."""
     trace = trace_of(job, mode)
     if not is_batch_given:
         if claim.per in ("seconds per step", "steps per second"):
