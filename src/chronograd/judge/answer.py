@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from chronograd.answer import Answer, Section, Table
+from chronograd.figure import Bar, Bars, Figure
 from chronograd.judge.limits import WINOGRAD
 from chronograd.judge.settings import Option
 from chronograd.judge.verdict import Judged
@@ -103,8 +104,20 @@ def _verdict(j: Judged) -> Section:
         _sentence(j),
         lines=lines,
         table=Table(("", "samples/s", "yours is"), rows, {1, 2}),
+        figure=_figure(j),
         data=[data_of(j)],
     )
+
+
+def _figure(j: Judged) -> Figure:
+    """The figure between what is expected, what is published and what is possible."""
+    expected = Bar("expected", "predicted", {"samples": j.expected.value or 0.0}, j.expected.low, j.expected.high)
+    others = [
+        Bar(f"{row.source.title}, batch {row.batch_per_device}", "measured", {"samples": row.samples_per_s})
+        for row in j.alike[:MOST_PUBLISHED]
+    ]
+    bars = [Bar("this figure", "measured", {"samples": j.rate}), expected, *others]
+    return Figure([Bars("samples per second", "", [*bars, Bar("at most", "predicted", {"samples": j.most})])])
 
 
 def _sentence(j: Judged) -> str:

@@ -20,6 +20,8 @@ TraceOf = Callable[[Job, str], Trace]
 
 # The largest batch of a device that is tried or assumed, and how much of the best is enough.
 MOST_BATCH, USUAL_BATCH, ENOUGH = 2048, 256, 0.98
+# Of the batch that was assumed a figure may be of a sixteenth.
+SMALLER_BATCH = 16
 # What is predicted to give less is not named.
 LEAST_GAIN = 0.03
 # Micro-batches between two exchanges of gradients.
@@ -115,7 +117,8 @@ class Near:
         """
         layout = _toggled(self.job.training.channels_last, "channels_last", "channels last", "channels first")
         compiled = _toggled(self.job.training.compile, "compile", "compiled", "not compiled")
-        smaller = [2**k for k in range(11) if 2**k < self.job.images_per_rank] if with_batches else []
+        own = self.job.images_per_rank
+        smaller = [2**k for k in range(11) if own <= SMALLER_BATCH * 2**k < SMALLER_BATCH * own] if with_batches else []
         options = [
             *self._options([*self.precisions(), layout, compiled]),
             *_nearest(rate, list(self._options([self._batch(size) for size in smaller]))),
