@@ -46,6 +46,9 @@ CONFINED = {
     "jinja2": {"report/html.py"},
     "nbformat": {"report/notebook.py"},
     "nbclient": {"report/notebook.py"},
+    "lightning": {"hooks/lightning.py"},
+    "transformers": {"hooks/transformers.py"},
+    "accelerate": {"hooks/accelerate.py"},
     "ray": {
         "backends/parameter_server/group.py",
         "backends/parameter_server/actors.py",

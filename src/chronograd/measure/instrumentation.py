@@ -107,7 +107,7 @@ class LoopInstrumentation:
         self._averages = False
         self._objects = LoopObjects(None, False, {})
         self._gradients: GradientClock | None = None
-        self.calls = Calls()
+        self._calls: list[Calls] = []  # of the network, then of its children
         self._handles: list[Any] = []
         self._originals: dict[str, Any] = {}
         if dist.is_available() and device.type == "cpu":
@@ -122,20 +122,22 @@ class LoopInstrumentation:
         if network is None:
             return Work(**self._objects.loader)
         params, gradient_bytes = parameter_bytes(network)
-        self._handles.append(network.register_forward_pre_hook(self.calls.note, with_kwargs=True))
-        self.calls.num_steps = 0  # its calls so far were not seen
+        self._calls = [Calls(one) for one in (network, *network.children()) if any(True for _ in one.parameters())]
+        self._handles += [one.network.register_forward_pre_hook(one.note, with_kwargs=True) for one in self._calls]
         if self._objects.is_wrapped and self._device.type == "cpu":
             self._gradients = GradientClock(network.parameters())
         return Work(**self._objects.loader, params=params, gradient_bytes=gradient_bytes)
 
     def begin_step(self) -> None:
         self._in_calls_s = 0.0
-        self.calls.begin_step()
+        for calls in self._calls:
+            calls.begin_step()
         if self._gradients is not None:
             self._gradients.take_s()
 
     def end_step(self) -> None:
-        self.calls.end_step()
+        for calls in self._calls:
+            calls.end_step()
 
     def waited_s(self) -> float | None:
         """Seconds of the step that was begun in which this rank waited for others; None where that is not known."""
@@ -153,25 +155,35 @@ class LoopInstrumentation:
         for name, call in self._originals.items():
             setattr(dist, name, call)
 
+    def _called(self) -> list[Calls]:
+        """The network; where it is not called itself, as a LightningModule, those of its children that are."""
+        return [calls for calls in self._calls[:1] if calls.samples] or [c for c in self._calls[1:] if c.samples]
+
     def write_ablations(self, write: Callable[[Line], None]) -> None:
         """Time a copy of the network on its largest input. Nothing where it was not found, is large or takes inputs by name."""
-        network, inputs = self._objects.network, self.calls.inputs
-        if network is None or not inputs or self.calls.named or parameter_bytes(network)[1] > LARGEST_COPY_BYTES:
+        calls = next(iter(self._calls), None)
+        if calls is None or not calls.inputs or calls.named or parameter_bytes(calls.network)[1] > LARGEST_COPY_BYTES:
             return
         try:
-            work = _work_of(copy.deepcopy(network), inputs)
+            work = _work_of(copy.deepcopy(calls.network), calls.inputs)
         except (RuntimeError, TypeError, ValueError):  # such as a network that cannot be copied
             return
         ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
         write_ablations(work, self._device, ranks_here, write)
+
+    @property
+    def precision(self) -> str:
+        return next((calls.precision for calls in self._called()), "fp32")
 
     def flops_per_step(self) -> tuple[float | None, str]:
         """Matrix FLOPs of a step of this rank, or why they are not known. The network is left as it was."""
         network = self._objects.network
         if network is None:
             return None, "the loop's network was not found, or there are several; flops_per_step=N says it"
+        if not self._called():
+            return None, f"{type(network).__name__} was not called within a step after the first"
         try:
-            return self.calls.flops_per_step(network), ""
+            return sum(calls.flops_per_step() for calls in self._called()), ""
         except Exception as error:  # whatever a network of the user's raises, the record is written
             text = " ".join(str(error).split())[:200]
             return None, f"{type(network).__name__} could not be counted: {text}"

@@ -217,7 +217,9 @@ class LoopRecorder:
             name = near[0].parent.name if near[0].name == "record.json" else near[0].name
             parts.append(f"predicted {quantity(predicted, 's')} by {name}: {off(predicted, steps.value)}")
         what = f": {', '.join(parts)}" if parts else ""
-        path = os.path.relpath(self.run.path)
+        path = self.run.path
+        if path.resolve().is_relative_to(Path.cwd()):
+            path = path.resolve().relative_to(Path.cwd())
         return f"recorded {self._num_steps} steps in {path}{what}; next: chronograd explain {path}"
 
     def _stopwatch(self) -> Callable[[], Callable[[], float]]:
@@ -279,7 +281,7 @@ class LoopRecorder:
         for name, measured in result.step_quantities(timed, self._batch, method).items():
             made.put(name, measured)
         flops, why_not = (self._flops, "") if self._flops is not None else self._loop.flops_per_step()
-        put_utilisation(made, made["step_time_s"], flops, started, self._loop.calls.precision, why_not)
+        put_utilisation(made, made["step_time_s"], flops, started, self._loop.precision, why_not)
         made.put("memory_peak_bytes", result.memory_quantity(logs))
         if self._num_steps <= self._warmup:
             made.notes.append(f"only {self._num_steps} steps were done, and the first {self._warmup} are warm-up")
