@@ -19,7 +19,7 @@ from chronograd.predict.work import counts_section, operators_section
 from chronograd.record import JobHeader, Record, subtract
 from chronograd.report.runs import asked, highlight
 from chronograd.units import quantity
-from chronograd.words import processes, signed_percent
+from chronograd.words import first_sentence, listed, processes, signed_percent
 
 
 @dataclass
@@ -71,7 +71,17 @@ def page_of(loop: Loop) -> Answer:
         ],
         sections=sections,
         records=records,
+        summary=_summary(loop, sections[-2:]),
     )
+
+
+def _summary(loop: Loop, last: list[Section]) -> list[str]:
+    """How good the prediction was, what training reached, and where to rent: `last` are the sections of the last two."""
+    worlds = [
+        f"with {processes(n)} {_error_words(loop, n)}" for n in sorted(loop.predicted.keys() & loop.measured.keys())
+    ]
+    takeaways = [first_sentence(section.takeaway)[0] for section in last]
+    return [f"The predicted step is off by {listed(worlds)}.", *(f"{text}." for text in takeaways)]
 
 
 def _with_what_was_met(section: Section, met: dict[int, str]) -> Section:
