@@ -79,7 +79,7 @@ def test_an_error_is_never_shown_without_what_disturbed_the_measurement(
         {n: everything[f"predicted-{n}"] for n in (1, 2)},
         {n: everything[f"measured-{n}"] for n in (1, 2)},
         {1: met, 2: ""},
-        everything["trained"],
+        trained=everything["trained"],
         plan=[everything["k80-1"], everything["h100-1"]],
     )
     page = page_of(loop)

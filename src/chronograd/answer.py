@@ -17,7 +17,7 @@ from chronograd import files
 from chronograd.errors import FileFormatError
 from chronograd.figure import Figure
 from chronograd.record import Record, first_problem
-from chronograd.words import named
+from chronograd.words import first_sentence, named
 
 FORMAT = "chronograd-answer"
 VERSION = 1
@@ -104,6 +104,7 @@ class Answer:
 
     Attributes:
         asked: what was asked for, as name and value: settings and provenance, which a page shows last.
+        summary: what was learned, in up to three sentences, where the takeaways of the first sections do not say it.
         sections: the answer itself, the most important first.
         records: what it rests on, by name; a page embeds them, so that it can be computed from again.
         data: the same for programs: what `--json` prints. By default the takeaways and the data of the sections.
@@ -123,6 +124,12 @@ class Answer:
     data: Any = None
     notes: Sequence[str] = ()
     exit_status: int = 0
+    summary: Sequence[str] = ()
+
+    def opening(self) -> list[str]:
+        """What was learned, in up to three sentences."""
+        takeaways = [first_sentence(section.takeaway)[0] for section in self.sections[:3]]
+        return list(self.summary) or [text if text[-1:] in ".!?" else f"{text}." for text in takeaways]
 
     def as_data(self) -> Any:
         """What a program gets: JSON, once it is written."""
@@ -175,4 +182,5 @@ def join(title: str, answers: Sequence[Answer], subtitle: str = "") -> Answer:
         data=[answer.as_data() for answer in answers],
         notes=list(dict.fromkeys(note for answer in answers for note in answer.notes)),
         exit_status=max((answer.exit_status for answer in answers), default=0),
+        summary=[sentence for answer in answers for sentence in answer.summary][:3],
     )

@@ -57,7 +57,8 @@ class Mark:
 class Lines:
     """Series against a number. `x_ticks` are the only ticks where given, such as world sizes.
 
-    `x_names` are printed in place of their numbers, one per tick: a categorical axis.
+    `x_names` are printed in place of their numbers, one per tick: a categorical axis. `title` stands above one of several
+    panels that differ in what they are of.
     """
 
     x_label: str
@@ -69,6 +70,7 @@ class Lines:
     from_zero: bool = False
     x_ticks: Sequence[Number] = ()
     x_names: Sequence[str] = ()
+    title: str = ""
     kind: Literal["lines"] = "lines"
 
     def __post_init__(self) -> None:

@@ -24,6 +24,7 @@ _NUMBER_UNIT = re.compile(
     r"(?<=\d) (?=%|(?:[nmµ]?s|min|h|d|[kKMGT]?i?B|[kMGTP]?FLOP|process(?:es)?|samples)\b)"
     r"|(?<=\d (?:h|d)) (?=\d)|(?<=\d min) (?=\d)"
 )
+_SENTENCE_END = re.compile(r"(?<=[\w%)`\u201d])\. (?=[A-Z0-9`\u201c])|; ")
 _TIME_UNITS = (
     ("ns", 1e-9),
     ("µs", 1e-6),
@@ -146,6 +147,23 @@ def reasons(records: Iterable[tuple[str, Record]], names: Iterable[str]) -> list
                 text = f"no {quantity_name(name)}: {q.reason or 'no reason was given'}"
                 found.setdefault(text, []).append(label)
     return [f"{listed(list(dict.fromkeys(labels)))}: {text}" for text, labels in found.items()]
+
+
+def first_sentence(text: str) -> tuple[str, str]:
+    """The first sentence, to its full stop or semicolon, and what follows.
+
+    >>> first_sentence("It takes 0.5 s. That is long; too long.")
+    ('It takes 0.5 s', 'That is long; too long.')
+    >>> first_sentence("It takes 0.5 s; the rest is short.")
+    ('It takes 0.5 s', 'The rest is short.')
+    >>> first_sentence("Is it long?")
+    ('Is it long?', '')
+    """
+    first, *rest = _SENTENCE_END.split(text, maxsplit=1)
+    if not rest:
+        return text.removesuffix("."), ""
+    is_word = rest[0].split(maxsplit=1)[0].isalpha()
+    return first, rest[0][0].upper() + rest[0][1:] if is_word else rest[0]
 
 
 def tight(text: str) -> str:

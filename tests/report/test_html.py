@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -16,7 +17,7 @@ from chronograd.record import Provenance, Record
 from chronograd.report.html import render_html
 from chronograd.report.plots import svg
 from chronograd.report.runs import generic_page
-from chronograd.words import tight
+from chronograd.words import first_sentence, tight
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(1)"> $x$ ]]> -->'
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -75,12 +76,35 @@ def test_nothing_outside_is_asked_for(page):
 def test_every_section_has_heading_figure_takeaway_and_data(page):
     outline = Outline(render_html(page))
     assert outline.count("h1") == 1
-    assert outline.count("h2") == len(page.sections) + 1
-    assert outline.count("figure") == len(page.sections)
-    takeaways = [a for t, a in outline.tags if t == "p" and a.get("class") == "takeaway"]
-    assert len(takeaways) == len(page.sections)
-    for section in page.sections:
-        assert any(tight(section.takeaway) in text for text in outline.texts["p"])
+    assert outline.count("figure") == outline.count("h2") == len(page.sections)
+    for section, heading in zip(page.sections, outline.texts["h2"], strict=True):
+        first, rest = map(tight, first_sentence(section.takeaway))
+        assert first == heading
+        assert any(rest in text for text in outline.texts["p"])
+        assert any(section.title in text for text in outline.texts["p"])
+
+
+def test_the_page_opens_with_what_was_learned_and_ends_with_what_was_asked(page):
+    text = render_html(page)
+    opening = tight(" ".join(page.opening()))
+    assert len(page.opening()) == 3
+    assert opening in text
+    places = [
+        text.index(part) for part in ("<h1>", opening, 'id="section-1"', 'aria-label="What was asked"', "</main>")
+    ]
+    assert places == sorted(places)
+    assert text.count("<details>\n<summary>Table, ") == sum(s.table is not None for s in page.sections)
+    said = render_html(replace(page, summary=["One thing was learned."]))
+    assert "One thing was learned." in said
+    assert opening not in said
+
+
+def test_a_wide_drawing_has_a_narrow_one_for_small_screens(page):
+    wide = [s for s in page.sections if len(s.figure.panels) == 1]
+    text = render_html(page)
+    assert text.count('class="wide"') == text.count('class="narrow"') == len(wide) > 0
+    for drawing in re.findall(r'class="(?:half|narrow)"[^>]*viewBox="0 0 ([0-9.]+)', text):
+        assert 386 / float(drawing) * 8 >= 11  # px of a letter of 8 pt on a screen of 420, less its margins
 
 
 def test_records_are_embedded_whole(page):
@@ -152,7 +176,7 @@ def test_pictures_come_with_the_page():
     assert outline.count("script") == 1
     assert outline.count("img") == 0
     links = [a["xlink:href"] for t, a in outline.tags if t == "image"]
-    assert len(links) == 2
+    assert len(links) == 4  # wide and narrow
     assert all(link is not None and link.startswith("data:image/png;base64,") for link in links)
     (data,) = json.loads("".join(outline.texts["script"]))["sections"]
     assert data["data"] == [{"row": HOSTILE, "picture": HOSTILE}, {"row": HOSTILE, "picture": "4"}]

@@ -1,12 +1,20 @@
-"""The notebook runs in a kernel of this interpreter and says what the page says."""
+"""The notebook runs in a kernel of this interpreter, says what the page says, and predicts a changed job again."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import nbformat
 import pytest
 
+from chronograd import job as jobs
+from chronograd.answer import Answer, Section
+from chronograd.count.network import trace_network
+from chronograd.predict.answer import predict_jobs
+from chronograd.predict.prediction import predict
 from chronograd.report.notebook import markdown, write_notebook
 from chronograd.report.runs import generic_page
+from chronograd.units import seconds
 
 
 @pytest.mark.slow
@@ -21,6 +29,8 @@ def test_notebook_is_executed_and_has_what_the_page_has(everything, tmp_path):
     assert [c.execution_count for c in code] == list(range(1, len(code) + 1))
     images = [o for c in code for o in c.outputs if "image/svg+xml" in o.get("data", {})]
     assert len(images) == len(page.sections)
+    assert max(len(c.source) for c in notebook.cells) < 2000
+    assert Answer.load(tmp_path / "report.json").records == page.records
     printed = "".join(o.text for c in code for o in c.outputs if o.output_type == "stream")
     assert all(f"{name}: " in printed for name in page.records)
     prose = "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown")
@@ -28,3 +38,23 @@ def test_notebook_is_executed_and_has_what_the_page_has(everything, tmp_path):
         assert f"**Takeaway.** {markdown(section.takeaway)}" in prose
         assert f"## {markdown(section.title)}" in prose
     assert notebook.metadata.kernelspec.name == "python3"
+    assert "Ask again" in prose
+
+
+@pytest.mark.slow
+def test_a_changed_batch_predicts_again(tmp_path):
+    data = {"network": {"name": "resnet8"}, "data": {"name": "digits"}, "cluster": {"device": "v100", "count": 2},
+            "training": {"batch": 64}, "backend": "ddp"}  # fmt: skip
+    answer = predict_jobs(trace_network("resnet8", input_shape=(1, 8, 8), num_classes=10), [jobs.from_dict(data)])
+    drawn = Section("Drawn", "It is a square.", figure_svg='<svg xmlns="http://www.w3.org/2000/svg"></svg>')
+    write_notebook(replace(answer, sections=[*answer.sections, drawn]), tmp_path / "mine.ipynb")
+    notebook = nbformat.read(tmp_path / "mine.ipynb", as_version=4)
+    (cell,) = (c for c in notebook.cells if "chronograd.predict" in c.source)
+    assert "batch = 128  # of the job: 64" in cell.source
+    printed = "".join(o.text for o in cell.outputs if o.output_type == "stream")
+    job = jobs.changed(jobs.from_dict(data), ["training.batch=128"])
+    assert (
+        seconds(predict(trace_network("resnet8", input_shape=(1, 8, 8), num_classes=10), job).value("step_time_s"))
+        in printed
+    )
+    assert (tmp_path / "mine-2.svg").exists()

@@ -26,7 +26,7 @@ from chronograd.figure import (
     Series,
     png_base64,
 )
-from chronograd.report.plots import draw, svg
+from chronograd.report.plots import _number, draw, svg
 
 
 def measured(label, x, y, bar=0.5, **fields):
@@ -209,3 +209,14 @@ def test_a_damaged_picture_is_named():
     cut = base64.b64encode(whole[:40]).decode()
     with pytest.raises(FileFormatError, match="picture 'cat' is damaged"):
         svg(Figure([Pictures([PictureRow("", [Picture("cat", cut)])])]))
+
+
+def test_a_facet_has_its_title_above_it():
+    panel = Lines("epoch", "test error", [Series("a", "measured", [1, 2], [3, 4])], title="small-cnn, one-cycle")
+    drawing = svg(Figure([panel, panel]))
+    assert drawing.count(">small-cnn, one-cycle<") == 2
+    assert ">test error<" in drawing
+
+
+def test_small_numbers_of_an_axis_are_powers_of_ten():
+    assert [_number(v) for v in (1e-5, 2.5e-4, -1e-3, 0.02)] == ["10⁻⁵", "2.5·10⁻⁴", "\u22120.001", "0.02"]

@@ -8,8 +8,10 @@ from chronograd.answer import Section, Table
 from chronograd.figure import Figure, Range, Ranges
 from chronograd.record import STEP_PARTS, Difference, Record, subtract
 from chronograd.units import percent, quantity
-from chronograd.words import interval, is_inside, off, processes, quantity_name, signed_percent
+from chronograd.words import interval, is_inside, listed, off, processes, quantity_name, signed_percent
 
+# Figures that follow from the step time: one measurement is one agreement.
+_OF_STEP = ("throughput_samples_per_s", "achieved_flops_per_s", "mfu")
 # The parts of a step have a section of their own; a price is an input, not a prediction.
 _LEFT_OUT = {*STEP_PARTS, "communication_overlapped_s", "cost_usd_per_hour", "epochs"}
 _NAMES = {"throughput_samples_per_s": "throughput", "achieved_flops_per_s": "achieved FLOP/s", "mfu": "utilisation"}
@@ -23,6 +25,9 @@ def accuracy_of_prediction_section(predicted: dict[int, Record], measured: dict[
         for d in subtract(predicted[n], measured[n])
         if d.name not in _LEFT_OUT and d.a.value is not None and d.b.value is not None
     ]
+    of_steps = {n for n, d in pairs if d.name == "step_time_s"}
+    left_out = list(dict.fromkeys(_name(d) for n, d in pairs if d.name in _OF_STEP and n in of_steps))
+    pairs = [(n, d) for n, d in pairs if d.name not in _OF_STEP or n not in of_steps]
     ranges = [r for n, d in pairs if (r := _range(n, d)) is not None]
     return Section(
         title="How good the prediction was",
@@ -33,6 +38,8 @@ def accuracy_of_prediction_section(predicted: dict[int, Record], measured: dict[
             ("quantity", "processes", "predicted", "80 % interval", "measured", "n", "error", "inside"),
             [_row(n, d) for n, d in pairs],
             {1, 2, 3, 4, 5, 6},
+            [f"{listed(left_out)} follow from the step time, and are not counted again"] if left_out else [],
+            drop=(5, 3),
         ).without_empty_columns(),
         takeaway=_takeaway(pairs),
     )

@@ -18,7 +18,8 @@ UTILISATION = (
     "bandwidth used: 2(n − 1)/n · gradient bytes / exposed communication / link bandwidth; above 100 % where most "
     "of the exchange is hidden behind backward"
 )
-COMPUTATION, EXPOSED = "computation", "exposed communication"
+COMPUTATION, EXPOSED, OTHER = "computation", "exposed communication", "other"
+_WHOLE = 0.005  # parts whose sum leaves less than this of a step are taken for the whole of it
 EFFICIENCY = "efficiency: throughput over n times that of one rank"
 GROWTH = "growth: step time over that of one rank"
 _COLORS = ("accent", "vermilion", "green", "purple", "orange", "grey")
@@ -114,15 +115,12 @@ def communication_section(title: str, rows: Sequence[Row], intro: str = "") -> S
         Bar(
             ", ".join(filter(None, (row.get("series", ""), row["scaling"], f"{row['world']} ranks", row["kind"]))),
             row["kind"],
-            {
-                COMPUTATION: float(f"{row['compute_s'] / length:.6g}"),
-                EXPOSED: float(f"{row['communication_exposed_s'] / length:.6g}"),
-            },
-            note=_seconds(row["step_time_s"]),
+            {name: float(f"{value / length:.6g}") for name, value in _segments(row).items()},
+            note=_bar_note(row),
         )
         for row in split
     ]
-    colors = {COMPUTATION: "accent", EXPOSED: "vermilion"}
+    colors = {COMPUTATION: "accent", EXPOSED: "vermilion", OTHER: "grey"}
     return Section(
         title,
         _communication_takeaway(many),
@@ -173,6 +171,19 @@ def _series(
     low, high = (scaled("low"), scaled("high")) if has_band and all(row["low"] for row in rows) else ((), ())
     xs = [float(row["world"]) for row in rows]
     return Series(label, role, xs, scaled(name), low, high, color, is_joined=role == "measured")
+
+
+def _segments(row: Row) -> dict[str, float]:
+    """Parts of a step, in seconds, and what neither of the two explains."""
+    parts: dict[str, float] = {COMPUTATION: row["compute_s"], EXPOSED: row["communication_exposed_s"]}
+    rest = row["step_time_s"] - sum(parts.values())
+    return parts | ({OTHER: rest} if rest > _WHOLE * row["step_time_s"] else {})
+
+
+def _bar_note(row: Row) -> str:
+    """The step; that its parts are more, where one rank alone took longer than it does among others."""
+    step_s, parts_s = row["step_time_s"], sum(_segments(row).values())
+    return _seconds(step_s) if parts_s <= (1 + _WHOLE) * step_s else f"{_seconds(parts_s)}, the step {_seconds(step_s)}"
 
 
 def _throughput_takeaway(rows: Sequence[Row]) -> str:

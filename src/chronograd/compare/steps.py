@@ -9,7 +9,7 @@ from chronograd.compare.scaling import speed_up
 from chronograd.figure import PART_COLORS, Bar, Bars, Figure, Lines, Role, Series
 from chronograd.quantities import series_of
 from chronograd.record import STEP_PARTS, Quantity, Record
-from chronograd.units import percent, quantity, seconds
+from chronograd.units import NOTHING_S, percent, quantity, seconds
 from chronograd.words import (
     interval,
     is_inside,
@@ -44,6 +44,7 @@ def parts_section(predicted: ByCount, measured: ByCount) -> Section:
         ],
         {0, 2, 3, 4, 5, 6, 7},
         reasons(((label, r) for label, _, r in records), totals),
+        drop=(6, 5, 3),
     ).without_empty_columns()
     return Section(
         title="Where a step spends its time",
@@ -123,7 +124,7 @@ def _part_rows(n: int, predicted: Record | None, measured: Record | None, in_ful
     for i, (name, text) in enumerate(names.items()):
         a = predicted[name] if predicted else Quantity.missing("s", "")
         b = measured[name] if measured else Quantity.missing("s", "")
-        if not a.value and not b.value and i:
+        if i and all(q.value is None or abs(q.value) < NOTHING_S for q in (a, b)):
             continue
         error = a.value / b.value - 1 if a.value is not None and b.value else None
         yield [

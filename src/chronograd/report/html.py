@@ -12,7 +12,7 @@ from chronograd.errors import MissingExtraError
 from chronograd.figure import PALETTE
 from chronograd.record import Record
 from chronograd.units import quantity
-from chronograd.words import tight
+from chronograd.words import first_sentence, tight
 
 try:
     import jinja2
@@ -55,7 +55,7 @@ def _section(number: int, section: Section) -> dict[str, Any]:
     if drawing is None and section.figure is not None:
         from chronograd.report import plots
 
-        drawing = plots.svg(section.figure)
+        drawing = "\n".join(plots.svgs_of_page(section.figure))
     rows = section.rows()
     columns = list(dict.fromkeys(name for row in rows for name in row))
     cells = [[_cell(row.get(name)) for name in columns] for row in rows[:MOST_ROWS]]
@@ -63,6 +63,8 @@ def _section(number: int, section: Section) -> dict[str, Any]:
     return {
         "id": f"section-{number}",
         "section": section,
+        "heading": first_sentence(section.takeaway)[0],
+        "more": first_sentence(section.takeaway)[1],
         "svg": None if drawing is None else Markup(drawing),
         "data": {"columns": columns, "rows": cells, "right": numeric, "more": max(0, len(rows) - MOST_ROWS)},
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from chronograd.predict.work import counts_section, operators_section
 from chronograd.record import JobHeader, Record, subtract
 from chronograd.report.runs import asked, highlight
 from chronograd.units import dollars, quantity
-from chronograd.words import processes, signed_percent
+from chronograd.words import first_sentence, listed, processes, signed_percent
 
 # Of the pace at calibration: what is nearer to it is no reason for anything.
 OTHER_PACE = 1.08
@@ -52,6 +53,8 @@ def page_of(loop: Loop) -> Answer:
     """The report of a loop."""
     assert loop.trained is not None
     single, measured = loop.predicted[1], loop.measured[1]
+    training = training_section(loop.trained, loop.forecast)
+    planned = loop.rented.sections if loop.rented else [plan_section(loop.plan)]
     sections = [
         counts_section(loop.counted),
         _with_what_was_met(parts_section(loop.predicted, loop.measured), loop.met),
@@ -59,8 +62,8 @@ def page_of(loop: Loop) -> Answer:
         scaling_section(loop.predicted, loop.measured),
         operators_section(single),
         roofline_section(single, measured),
-        training_section(loop.trained, loop.forecast),
-        *(loop.rented.sections if loop.rented else [plan_section(loop.plan)]),
+        training,
+        *planned,
     ]
     records = {f"predicted-{n}": r for n, r in loop.predicted.items()}
     records |= {f"measured-{n}": r for n, r in loop.measured.items()}
@@ -77,6 +80,7 @@ def page_of(loop: Loop) -> Answer:
         ],
         sections=sections,
         records=records,
+        summary=_summary(loop, [training, planned[0]]),
     )
 
 
@@ -90,6 +94,15 @@ def _rented(loop: Loop) -> Highlight:
         return Highlight(loop.rented.sections[0].title, "nothing", "that keeps the goal")
     detail = f"{chosen['count']} × {chosen['device']}, {quantity(3600 * chosen['hours'], 's')}"
     return Highlight(loop.rented.sections[0].title, dollars(chosen["dollars"]), detail)
+
+
+def _summary(loop: Loop, last: Sequence[Section]) -> list[str]:
+    """How good the prediction was, what training reached, and what to rent: `last` are the sections of the last two."""
+    worlds = [
+        f"with {processes(n)} {_error_words(loop, n)}" for n in sorted(loop.predicted.keys() & loop.measured.keys())
+    ]
+    takeaways = [first_sentence(section.takeaway)[0] for section in last]
+    return [f"The predicted step is off by {listed(worlds)}.", *(f"{text}." for text in takeaways)]
 
 
 def _with_what_was_met(section: Section, met: dict[int, str]) -> Section:

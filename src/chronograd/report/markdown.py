@@ -27,6 +27,7 @@ def write_markdown(page: Answer, folder: Path) -> list[Path]:
             drawings[name] = drawing
         blocks += _section(section, name if drawing is not None else "")
     blocks += [f"*{markdown(note)}*" for note in page.notes]
+    blocks += settings(page)
     if page.footer:
         blocks += ["---", markdown(page.footer)]
     texts = {"README.md": "\n\n".join(blocks) + "\n", **drawings}
@@ -36,12 +37,12 @@ def write_markdown(page: Answer, folder: Path) -> list[Path]:
 
 
 def head(page: Answer) -> str:
-    """Title, subtitle, what was asked and the highlights."""
+    """Title, subtitle, what was learned, and the highlights."""
     blocks = [f"# {heading(page.title)}"]
     if page.subtitle:
         blocks.append(markdown(page.subtitle))
-    if page.asked:
-        blocks.append(table(Table(("asked", ""), page.asked)))
+    if len(page.sections) > 1:
+        blocks.append(markdown(" ".join(page.opening())))
     if page.highlights:
         blocks.append(
             "\n".join(
@@ -50,6 +51,11 @@ def head(page: Answer) -> str:
             )
         )
     return "\n\n".join(blocks)
+
+
+def settings(page: Answer) -> list[str]:
+    """What was asked for, which stands last."""
+    return ["## Settings", table(Table(("setting", ""), page.asked))] if page.asked else []
 
 
 def _section(section: Section, drawing: str) -> list[str]:

@@ -1,17 +1,20 @@
-"""Writes an `Answer` as an executed notebook: the same sections, with the records inside so that it runs again."""
+"""Writes an `Answer` as an executed notebook to work in: its records lie in a file beside it, and can be asked about again."""
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from chronograd.answer import Answer, Section
-from chronograd.errors import MissingExtraError, RunError
+from chronograd.data.datasets import card
+from chronograd.errors import ChronogradError, MissingExtraError, RunError
 from chronograd.files import write_aside
-from chronograd.report.markdown import below, head, heading, markdown
+from chronograd.hardware import catalog
+from chronograd.job import from_dict
+from chronograd.models import names
+from chronograd.report.markdown import below, head, heading, markdown, settings
 
 try:
     import nbformat.v4
@@ -25,42 +28,51 @@ except ImportError as error:
 CELL_TIMEOUT_S = 120
 _v4: Any = nbformat.v4  # nbformat's functions have no types
 
-_LOAD = """\
-# The records and the plotted data, as JSON; they are all that this notebook needs.
-import json
-
-DATA = json.loads(r'''{payload}''')
-"""
 _READ = """\
 %matplotlib inline
 %config InlineBackend.figure_formats = ["svg"]
-from chronograd.record import Record
-from chronograd.report import plots
-from chronograd.figure import Figure
-from chronograd.units import quantity
+from pathlib import Path
 
-records = {name: Record.model_validate(data) for name, data in DATA["records"].items()}
-figures = [data and Figure.from_json(data) for data in DATA["figures"]]
+import chronograd
+from chronograd.answer import Answer
+from chronograd.report import plots
+
+page = Answer.load(Path({file!r}))  # beside this notebook: records, figures and tables
+records = page.records
 for name, record in records.items():
-    print(f"{name}: {record.title} ({record.kind}, {record.created})")
-    for key, q in record.quantities.items():
-        print(f"    {key:32} {quantity(q.value, q.unit):>18}  {q.source or q.reason}")
+    print(f"{{name}}: {{record.title}} ({{record.kind}}, {{record.created}})")
 """
+_ASK = """\
+from chronograd import job as jobs
+
+job = jobs.from_dict(records[{name!r}].job.model_dump())
+batch = {batch}  # of the job: {was}
+again = chronograd.predict(job, f"training.batch={{batch}}", on={device!r})
+chronograd.show(again)
+"""
+_ASK_TEXT = "## Ask again\n\nChange the batch, the device or any field of the job, such as `training.precision=bf16`, and run the cell."
 
 
 def write_notebook(page: Answer, path: str | Path) -> None:
-    """Run the notebook of a page and write it. Raises RunError if a cell fails."""
-    notebook = _v4.new_notebook(cells=_cells(page), metadata={"language_info": {"name": "python"}})
+    """Run the notebook of a page and write it, and NAME.json beside it, which it reads. Raises RunError if a cell fails."""
+    path = Path(path)
+    data = path.with_suffix(".json")
+    page.save(data)
+    for number, section in enumerate(page.sections):
+        if section.figure is None and section.figure_svg is not None:
+            write_aside(_drawing(data, number), section.figure_svg)
+    notebook = _v4.new_notebook(cells=_cells(page, data), metadata={"language_info": {"name": "python"}})
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number}"
     with tempfile.TemporaryDirectory() as folder:
-        client = NotebookClient(notebook, km=_kernel(Path(folder)), timeout=CELL_TIMEOUT_S, record_timing=False)
+        client = NotebookClient(notebook, km=_kernel(Path(folder)), timeout=CELL_TIMEOUT_S, record_timing=False,
+                                resources={"metadata": {"path": str(path.parent.resolve())}})  # fmt: skip
         try:
             client.execute(cleanup_kc=True)
         except CellExecutionError as error:
             raise RunError(f"the notebook of {page.title!r} failed: {error.ename}: {error.evalue}") from None
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    write_aside(Path(path), _v4.writes(notebook) + "\n")
+    write_aside(path, _v4.writes(notebook) + "\n")
 
 
 def _kernel(folder: Path) -> AsyncKernelManager:
@@ -75,36 +87,45 @@ def _kernel(folder: Path) -> AsyncKernelManager:
     )
 
 
-def _cells(page: Answer) -> list[Any]:
-    hidden = {"jupyter": {"source_hidden": True}}
-    cells = [
-        _v4.new_markdown_cell(head(page)),
-        _v4.new_code_cell(_LOAD.format(payload=_payload(page)), metadata=hidden),
-        _v4.new_code_cell(_READ.strip()),
-    ]
+def _cells(page: Answer, data: Path) -> list[Any]:
+    cells = [_v4.new_markdown_cell(head(page)), _v4.new_code_cell(_READ.format(file=data.name).strip())]
     for number, section in enumerate(page.sections):
-        cells += _section(number, section)
+        cells += _section(number, section, data)
+    cells += _asking(page)
     cells += [_v4.new_markdown_cell(markdown(note)) for note in page.notes]
+    cells += [_v4.new_markdown_cell("\n\n".join(settings(page)))] if page.asked else []
     if page.footer:
         cells.append(_v4.new_markdown_cell(markdown(page.footer)))
     return cells
 
 
-def _section(number: int, section: Section) -> list[Any]:
+def _section(number: int, section: Section, data: Path) -> list[Any]:
     cells = [_v4.new_markdown_cell(f"## {heading(section.title)}\n\n{markdown(section.intro)}".strip())]
     if section.figure is not None:
-        cells.append(_v4.new_code_cell(f"plots.draw(figures[{number}])"))
+        cells.append(_v4.new_code_cell(f"plots.draw(page.sections[{number}].figure)"))
     elif section.figure_svg is not None:
-        cells.append(_v4.new_code_cell(f'from IPython.display import SVG\n\nSVG(DATA["drawings"]["{number}"])'))
+        source = f"from IPython.display import SVG\n\nSVG(filename={_drawing(data, number).name!r})"
+        cells.append(_v4.new_code_cell(source))
     cells.append(_v4.new_markdown_cell("\n\n".join(below(section))))
     return cells
 
 
-def _payload(page: Answer) -> str:
-    """JSON that a raw Python string in ''' can hold."""
-    data = {
-        "records": {name: record.model_dump(mode="json") for name, record in page.records.items()},
-        "figures": [section.figure.to_json() if section.figure else None for section in page.sections],
-        "drawings": {str(i): s.figure_svg for i, s in enumerate(page.sections) if s.figure_svg and not s.figure},
-    }
-    return json.dumps(data, ensure_ascii=True).replace("'", "\\u0027")
+def _drawing(data: Path, number: int) -> Path:
+    """The file of a drawing that is no data."""
+    return data.with_name(f"{data.stem}-{number + 1}.svg")
+
+
+def _asking(page: Answer) -> list[Any]:
+    """A cell in which a changed batch predicts again; none where no record has a job that can be predicted here."""
+    for name, record in page.records.items():
+        try:
+            job = from_dict(record.job.model_dump())
+            catalog.device(record.device)
+            names.check(job.network.name)
+            card(job.data)
+        except ChronogradError:
+            continue
+        batch = job.training.batch
+        code = _ASK.format(name=name, batch=2 * batch, was=batch, device=f"{record.world}x{record.device}")
+        return [_v4.new_markdown_cell(_ASK_TEXT), _v4.new_code_cell(code.strip())]
+    return []

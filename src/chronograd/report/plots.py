@@ -58,14 +58,15 @@ except ImportError:
 
 COLORS = {name: light for name, (light, _) in PALETTE.items()}
 # Widths in points: 1 pt of the drawing is about 1.4 px on the page, so that text of 8.5 pt reads as 12 px.
-WIDE, HALF = 465.0, 255.0
+WIDE, HALF = 620.0, 280.0  # a wide one has a variant as narrow as half, for small screens
 MANY_POINTS = 40
 MANY_BARS = 12  # a joined series of more points has a band in place of bars
 MOST_LETTERS = 24  # of a label in a legend
 APART = 6.5  # points between the bars of series at the same x: the width of their caps
 SMALLEST_PICTURE = 36.0  # points
 _GAP, _LETTER, _LINE = 7.0, 4.5, 9.5  # points: between pictures; width of a letter and height of a line at 8 pt
-_TITLE_LETTER = _LETTER * 7.5 / 8
+_TITLE = 14.0  # height of a panel's title
+_TITLE_LETTER = 4.6
 _TOLD, _FOUND = "predicted, 80 % interval", "measured, 80 % interval"
 _RC: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -104,7 +105,13 @@ def svg(figure: Figure) -> str:
 def svgs(figure: Figure) -> list[str]:
     """One `<svg>` per panel; nothing in it refers to anything outside."""
     width = WIDE if len(figure.panels) == 1 else HALF
-    return [_svg(panel, width) for panel in figure.panels]
+    return [_svg(panel, width, "wide" if width == WIDE else "half") for panel in figure.panels]
+
+
+def svgs_of_page(figure: Figure) -> list[str]:
+    """The same, and of a wide drawing one for small screens too, of which a page shows either."""
+    narrow = [_svg(figure.panels[0], HALF, "narrow")] if len(figure.panels) == 1 else []
+    return [*svgs(figure), *narrow]
 
 
 def draw(figure: Figure) -> Drawing:
@@ -140,7 +147,7 @@ def _set_layout(drawing: Drawing, panels: Sequence[Panel]) -> None:
         drawing.set_layout_engine("none")
 
 
-def _svg(panel: Panel, width: float) -> str:
+def _svg(panel: Panel, width: float, css_class: str) -> str:
     stream = io.StringIO()
     with _style():
         drawing = Drawing(figsize=(width / 72, _height(panel, width) / 72))
@@ -148,7 +155,7 @@ def _svg(panel: Panel, width: float) -> str:
         FigureCanvasSVG(drawing)
         _draw(drawing, panel, width)
         drawing.savefig(stream, format="svg", transparent=True, metadata=dict.fromkeys(_METADATA))
-    return _tidy(stream.getvalue(), "wide" if width == WIDE else "half")
+    return _tidy(stream.getvalue(), css_class)
 
 
 _METADATA = ("Date", "Creator", "Format", "Type")
@@ -163,7 +170,7 @@ def _tidy(text: str, css_class: str) -> str:
         r'<(?:clipPath|path) id="([mp][0-9a-f]{10})"(.*?)(?:</clipPath>|/>)', text, re.DOTALL
     ):
         # Hashed by matplotlib before rounding: another processor's last digit would make another drawing.
-        text = text.replace(old, old[0] + hashlib.sha256(content.encode()).hexdigest()[:10])
+        text = text.replace(old, old[0] + css_class[0] + hashlib.sha256(content.encode()).hexdigest()[:10])
     head, body = text.split(">", 1)
     box = re.search(r'viewBox="[^"]*"', head)
     assert box is not None, "matplotlib always writes a viewBox"
@@ -186,14 +193,18 @@ def _height(panel: Panel, width: float) -> float:
     if isinstance(panel, Pictures):
         return _Grid.of(panel, width).height
     if isinstance(panel, Bars):
-        labels, plot = _segments(panel), 44 + 22.0 * len(panel.bars)
+        labels, plot = (
+            _segments(panel),
+            44 + _row_height([bar.label for bar in panel.bars], width, 22) * len(panel.bars),
+        )
     elif isinstance(panel, Lanes):
         labels, plot = lanes.parts(panel), lanes.height(panel)
     elif isinstance(panel, Ranges):
-        labels, plot = [_TOLD, _FOUND], 48 + 19.0 * len(panel.ranges)
+        names = [one.label for one in panel.ranges]
+        labels, plot = [_TOLD, _FOUND], 48 + _row_height(names, width, 19) * len(names)
     else:
         labels = [s.label for s in panel.series]
-        plot = 0.46 * width if width == WIDE else 0.8 * width
+        plot = (0.46 * width if width == WIDE else 0.8 * width) + _TITLE * bool(panel.title)
         if panel.x_names:
             plot += _Names.of(panel, width).room
     rows = -(-len(labels) // _legend_columns(labels, width)) if len(labels) > 1 else 0
@@ -207,17 +218,19 @@ def _draw(target: Any, panel: Panel, width: float) -> None:
     axes: Axes = target.subplots()
     axes.tick_params(length=2.5, width=0.8)
     if isinstance(panel, Bars):
-        handles = _bars(axes, panel)
+        handles = _bars(axes, panel, width)
     elif isinstance(panel, Lanes):
         lanes.draw(axes, panel, COLORS, width)
         _ticks(axes.xaxis, False)
         handles = {part: Patch(color=face) for part, face in lanes.faces(panel, COLORS).items()}
     elif isinstance(panel, Ranges):
-        handles = _ranges(axes, panel.ranges)
+        handles = _ranges(axes, panel.ranges, width)
     else:
         handles = _lines(axes, panel, width)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
+    if isinstance(panel, Lines) and panel.title:
+        axes.set_title(panel.title, loc="left", fontsize=8.5, color=COLORS["ink"], pad=5)
     if len(handles) > 1:
         _legend(target, handles, width)
 
@@ -470,7 +483,15 @@ def _number(value: float) -> str:
         return "0"
     if abs(value) >= 10_000:
         return f"{value:,.0f}"
+    if abs(value) < 1e-3:
+        digits, exponent = f"{value:.3e}".split("e")
+        power = str(int(exponent)).translate(_SUPERSCRIPT)
+        number = digits.rstrip("0").rstrip(".")
+        return f"10{power}" if number == "1" else f"{number}·10{power}".replace("-", "\u2212")
     return f"{value:.4g}".replace("-", "\u2212")
+
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 # -- bars and ranges -----------------------------------------------------------------------------
@@ -480,19 +501,36 @@ def _segments(panel: Bars) -> list[str]:
     return list(dict.fromkeys(name for bar in panel.bars for name in bar.segments))
 
 
-def _bars(axes: Axes, panel: Bars) -> dict[str, Any]:
+def _row_labels(labels: Sequence[str], width: float) -> list[str]:
+    """Labels of rows; where the drawing is narrow in lines of less than half its width, and cut where a word is longer."""
+    if width == WIDE:
+        return list(labels)
+    letters = int(0.42 * width / _LETTER)
+    wrapped = [textwrap.wrap(label, letters, break_long_words=False) or [""] for label in labels]
+    return [
+        "\n".join(line if len(line) <= letters else line[: letters - 1] + "…" for line in lines) for lines in wrapped
+    ]
+
+
+def _row_height(labels: Sequence[str], width: float, least: float) -> float:
+    lines = max((label.count("\n") + 1 for label in _row_labels(labels, width)), default=1)
+    return max(least, (_LINE + 0.8) * lines + 4)
+
+
+def _bars(axes: Axes, panel: Bars, width: float) -> dict[str, Any]:
     names = _segments(panel)
     colors = {name: COLORS[panel.colors.get(name, "accent")] for name in names}
     for row, bar in enumerate(panel.bars):
         _bar(axes, row, bar, colors)
-    axes.set_yticks(range(len(panel.bars)), [bar.label for bar in panel.bars])
+    axes.set_yticks(range(len(panel.bars)), _row_labels([bar.label for bar in panel.bars], width))
     axes.set_ylim(len(panel.bars) - 0.45, -0.55)
     axes.tick_params(axis="y", length=0, labelcolor=COLORS["ink"])
     axes.spines["left"].set_visible(False)
     axes.grid(axis="x")
     longest = max((_end(bar) for bar in panel.bars), default=0.0)
-    notes = max((len(bar.note) for bar in panel.bars), default=0)
-    axes.set_xlim(0, (longest or 1.0) * (1.03 + 0.016 * notes))
+    note_pt = 8 + 4.2 * max((len(bar.note) for bar in panel.bars), default=0)
+    plot_pt = max((0.8 if width == WIDE else 0.5) * width, 1.7 * note_pt)
+    axes.set_xlim(0, (longest or 1.0) * (1.03 + note_pt / (plot_pt - note_pt)))
     _ticks(axes.xaxis, False)
     return {name: Patch(color=colors[name]) for name in names}
 
@@ -515,7 +553,7 @@ def _end(bar: Bar) -> float:
     return max(sum(bar.segments.values()), bar.high or 0.0)
 
 
-def _ranges(axes: Axes, ranges: Sequence[Range]) -> dict[str, Any]:
+def _ranges(axes: Axes, ranges: Sequence[Range], width: float) -> dict[str, Any]:
     handles: dict[str, Any] = {}
     for row, r in enumerate(ranges):
         low, high = r.measured_low or 1.0, r.measured_high or 1.0
@@ -536,7 +574,7 @@ def _ranges(axes: Axes, ranges: Sequence[Range]) -> dict[str, Any]:
     low, high = axes.get_xlim()
     axes.set_xlim(min(low, 0.75), max(high, 1.33))
     _ticks(axes.xaxis, True)
-    axes.set_yticks(range(len(ranges)), [r.label for r in ranges])
+    axes.set_yticks(range(len(ranges)), _row_labels([r.label for r in ranges], width))
     axes.set_ylim(len(ranges) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0, labelcolor=COLORS["ink"])
     axes.spines["left"].set_visible(False)

@@ -9,7 +9,7 @@ from chronograd.figure import PALETTE
 
 # A drawing is an image there, so it brings its own ground and stays legible on dark pages.
 _PADDING, _GAP = 12.0, 14.0  # points
-_WIDEST = 530.0  # points of panels side by side
+_WIDEST = 640.0  # points of panels side by side
 _PX_PER_PT = 1.4  # as on an HTML page
 _NAMES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 _FONTS = "-apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Liberation Sans', Arial, sans-serif"

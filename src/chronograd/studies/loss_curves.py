@@ -222,7 +222,7 @@ def _example_section(results: Results) -> Section:
         ]
         told = split_seed(name.removesuffix(", accuracy"))[0]
         marks = [Mark("x", steps[0], "forecast from here")]
-        panels.append(Lines("epoch", f"test error: {told}", series, marks, log_y=True))
+        panels.append(Lines("epoch", "test error", series, marks, log_y=True, title=told.replace("_", "-")))
         followed = np.interp(steps, known["epoch"], known["seen"])
         inside = (np.array(low) <= followed) & (followed <= np.array(high))
         said.append(float(np.mean(inside)))

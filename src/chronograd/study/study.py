@@ -44,7 +44,7 @@ class Study:
     def answer(self, results: Results, sections: Sequence[Section], highlights: Sequence[Highlight] = ()) -> Answer:
         """A page: the study's question, the setting of the results, and the sections."""
         asked = [("hypothesis", self.hypothesis), ("size", results.size)]
-        asked += [(key.replace("_", " "), _shown(value)) for key, value in results.settings.items()]
+        asked += [(_words(key), _shown(value)) for key, value in results.settings.items() if value is not None]
         environment = results.environment
         versions = ", ".join(f"{name} {version}" for name, version in environment.get("versions", {}).items())
         footer = (
@@ -88,8 +88,35 @@ def listed(columns: Sequence[str], rows: Sequence[Sequence[str]], text: int = 1,
 
 
 def _shown(value: object) -> str:
+    """A setting in words: what is on by its name alone, what is off or not set not at all.
+
+    >>> _shown({"cosine": {}, "one_cycle": {}, "crop and flip": {"crop": 2, "flip": True, "cutout": None}})
+    'cosine, one-cycle, crop and flip (crop 2, flip)'
+    >>> _shown([[1, 1], [2, 1]]), _shown(True), _shown([8, 16])
+    ('1 × 1, 2 × 1', 'yes', '8, 16')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
+        return ", ".join(" × ".join(map(_shown, v)) if isinstance(v, list | tuple) else _shown(v) for v in value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{k} {_shown(v)}" for k, v in value.items())
+        return ", ".join(filter(None, (_setting(str(name), v) for name, v in value.items())))
     return str(value)
+
+
+def _setting(name: str, value: object) -> str:
+    """One entry of a setting; empty for what is off or not set."""
+    if isinstance(value, Mapping):  # what stands before it is a name, such as one_cycle
+        inside = _shown(value)
+        return f"{name.replace('_', '-')} ({inside})" if inside else name.replace("_", "-")
+    if value is None or value is False:
+        return ""
+    return _words(name) if value is True else f"{_words(name)} {_shown(value)}"
+
+
+def _words(key: str) -> str:
+    """
+    >>> _words("is_balance_ablated"), _words("image_size")
+    ('balance ablated', 'image size')
+    """
+    return key.removeprefix("is_").replace("_", " ")
