@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+from datetime import date
 from pathlib import Path
 
 import click
@@ -13,7 +14,8 @@ import pytest
 import yaml
 
 from chronograd import job as jobs
-from chronograd.cli.main import VERBS, command
+from chronograd.cli.main import VERBS, command, main
+from chronograd.hardware import market
 from chronograd.recipes import RECIPES
 
 ROOT = Path(__file__).parent.parent
@@ -44,6 +46,30 @@ def test_commands_in_the_documents_parse(line: str) -> None:
     found = command.get_command(root, verb)
     assert found is not None, f"there is no verb {verb}"
     found.make_context(verb, arguments, parent=root)
+
+
+@pytest.mark.slow
+@pytest.mark.real_exec
+def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(ROOT / "docs" / "tutorial.md", "sh"):
+        for line in block.splitlines():
+            assert main(shlex.split(line)[1:]) == 0, line
+            assert capsys.readouterr().out.strip(), line
+
+
+def test_the_readme_shows_what_its_commands_print(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(market, "today", lambda: date(2026, 11, 22))  # prices age
+    (shown,) = blocks(ROOT / "README.md", "console")
+    asked = [part.partition("\n") for part in shown.split("$ ")[1:]]
+    assert len(asked) == 3
+    for line, _, lines in asked:
+        assert main(shlex.split(line)[1:]) == 0
+        assert lines.strip(), f"{line} shows nothing"
+        assert lines.strip() in capsys.readouterr().out
 
 
 def test_every_verb_has_json_and_help() -> None:
