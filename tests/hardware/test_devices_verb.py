@@ -60,7 +60,7 @@ def test_prices(capsys: pytest.CaptureFixture[str]) -> None:
 def test_newer_prices_are_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     newer = tmp_path / "newer.csv"
     newer.write_text("vendor,instance,device,count,price_usd_per_hour,kind,includes_host,date,tag,source\n"
-                     "Mine,pod,titan-xp,1,0.1,on-demand,true,2026-11-01,assumed,me\n")  # fmt: skip
+                     "Mine,pod,titan-xp,1,0.1,on-demand,true,2020-01-01,assumed,me\n")  # fmt: skip
     assert "1 prices from" in run(capsys, "--prices", "--update", str(newer))
     assert "$0.10 an hour on demand is the least" in run(capsys, "titan-xp", "--prices")
     assert "--update goes with --prices" in run(capsys, "--update", str(newer), status=2)
