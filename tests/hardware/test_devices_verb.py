@@ -14,6 +14,7 @@ from chronograd.hardware.catalog import Device, devices, links, prices
 @pytest.fixture(autouse=True)
 def _no_devices_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "240")  # whole sentences, whole cells
 
 
 def run(capsys: pytest.CaptureFixture[str], *args: str, status: int = 0) -> str:

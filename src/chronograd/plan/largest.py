@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from chronograd import units
 from chronograd.answer import Answer, Section, Table
 from chronograd.figure import SERIES_COLORS, Bar, Bars, Figure
 from chronograd.hardware import catalog
@@ -164,35 +165,23 @@ def _section(network: str, largest: LargestBatch, edge: Edge | None, rows: Seque
 
 
 def _takeaway(largest: LargestBatch, rows: Sequence[dict[str, Any]]) -> str:
-    capacity = _gib(largest.capacity_bytes)
+    capacity = units.memory(largest.capacity_bytes)
     if not largest.batch:
-        return f"Not even one sample fits in {capacity}: it would need {_gib(rows[0]['total'])}."
+        return f"Not even one sample fits in {capacity}: it would need {units.memory(rows[0]['total'])}."
     full = next(row for row in rows if row["batch"] == largest.batch)
     most = max((part for part in _PARTS if part != "total"), key=lambda part: full[part])
     start = f"Start at {largest.start_at:,} samples per device: " if largest.start_at else ""
     held = "is the reserve" if most == "reserve" else f"holds {_PARTS[most]}"
     return (
-        f"{start}{'at' if start else 'At'} most {largest.batch:,} fit in {capacity}, with nothing to spare; {_gib(full[most])} of "
+        f"{start}{'at' if start else 'At'} most {largest.batch:,} fit in {capacity}, with nothing to spare; {units.memory(full[most])} of "
         f"it {held}."
     )
-
-
-def _gib(size_bytes: float) -> str:
-    """Memory as drivers and torch print it; little of it in MiB.
-
-    >>> _gib(24 * 2**30), _gib(3 * 2**20), _gib(12)
-    ('24 GiB', '3 MiB', '12 B')
-    """
-    if size_bytes < 2**20:
-        return f"{size_bytes:,.0f} B"
-    unit, name = (GIB, "GiB") if size_bytes >= GIB / 10 else (2**20, "MiB")
-    return f"{size_bytes / unit:.3g} {name}"
 
 
 def _trial_lines(largest: LargestBatch, edge: Edge) -> list[str]:
     lines = []
     for probe in edge.probes:
-        peak = f", peak {_gib(probe.peak_bytes)} beyond the reserve" if probe.peak_bytes else ""
+        peak = f", peak {units.memory(probe.peak_bytes)} beyond the reserve" if probe.peak_bytes else ""
         lines.append(f"batch {probe.batch}: {'ran' if probe.ran else probe.reason}{peak}")
     ran, failed = edge.largest_ran, edge.smallest_failed
     error = (
