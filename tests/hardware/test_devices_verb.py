@@ -62,7 +62,7 @@ def test_newer_prices_are_kept(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     newer = tmp_path / "newer.csv"
     newer.write_text("vendor,instance,device,count,price_usd_per_hour,kind,includes_host,date,tag,source\n"
                      "Mine,pod,titan-xp,1,0.1,on-demand,true,2020-01-01,assumed,me\n")  # fmt: skip
-    assert "1 prices from" in run(capsys, "--prices", "--update", str(newer))
+    assert "1 price from" in " ".join(run(capsys, "--prices", "--update", str(newer)).split())
     assert "$0.10 an hour on demand is the least" in run(capsys, "titan-xp", "--prices")
     assert "--update goes with --prices" in run(capsys, "--update", str(newer), status=2)
     assert "--update goes with --prices" in run(capsys, "v100", "--prices", "--update", str(newer), status=2)

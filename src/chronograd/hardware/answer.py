@@ -166,7 +166,8 @@ def updated(path: Path) -> Answer:
     rows, own = market.update_prices(path)
     latest = max(row.date for row in rows)
     section = _prices(rows, None)
-    told = f"{len(rows)} prices from {path} are kept in {own}, the latest of {latest}; of each instance the latest price holds."
+    count = "1 price" if len(rows) == 1 else f"{len(rows)} prices"
+    told = f"Kept in {own}: {count} from {path}, the latest of {latest}. Of each instance the latest price holds."
     data = [row.model_dump(mode="json") for row in rows]
     return Answer("Prices", sections=[replace(section, title="Newer prices", takeaway=told)], data=data)
 
