@@ -34,26 +34,27 @@ PRECISION_NAMES = {"bf16": "bf16 (autocast)", "fp16": "fp16 (autocast)", "tf32":
 class Option:
     """A setting, in words, by what differs from the one asked about, and what it is predicted to give.
 
-    `factor`: of what published figures taught, over the prediction.
+    `learnt`: what published figures of a like setting are over its prediction, with their interval.
     """
 
     words: tuple[str, ...]
     changes: tuple[str, ...]
     record: Record
-    factor: float = 1.0
+    learnt: Quantity | None = None
 
     @property
     def rate(self) -> Quantity:
         """Samples per second of all devices."""
         q = self.record["throughput_samples_per_s"]
-        scaled = {
-            name: getattr(q, name) * self.factor for name in ("value", "low", "high") if getattr(q, name) is not None
-        }
-        return q.model_copy(update=scaled)
+        if self.learnt is None:
+            return q
+        own = q.value or 0.0
+        bounds = {name: own * (getattr(self.learnt, name) or 0.0) for name in ("value", "low", "high")}
+        return q.model_copy(update=bounds)
 
     @property
     def samples_per_s(self) -> float:
-        return self.factor * self.record.value("throughput_samples_per_s")
+        return self.rate.value or 0.0
 
     @property
     def fields(self) -> set[str]:
@@ -74,13 +75,13 @@ class Option:
 class Near:
     """The settings near a job's, each predicted when it is asked for. What cannot be predicted is left out.
 
-    `carried`: what published figures of the job's setting say over its prediction; it holds for the same precision and mode.
+    `learnt`: what published figures of the job's setting are over its prediction; it holds for the same precision and mode.
     """
 
     job: Job
     mode: str
     trace_of: TraceOf
-    carried: float = 1.0
+    learnt: Quantity | None = None
 
     @property
     def device(self) -> Device:
@@ -91,7 +92,7 @@ class Near:
         job = changed(self.job, list(changes)) if changes else self.job
         is_alike = job.training.precision == self.job.training.precision and mode in ("", self.mode)
         record = predict(self.trace_of(job, mode or self.mode), job)
-        return Option(tuple(words), tuple(changes), record, self.carried if is_alike else 1.0)
+        return Option(tuple(words), tuple(changes), record, self.learnt if is_alike else None)
 
     def _options(self, candidates: Sequence[tuple[Sequence[str], Sequence[str]]], mode: str = "") -> Iterator[Option]:
         for words, changes in candidates:

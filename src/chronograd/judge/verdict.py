@@ -142,7 +142,10 @@ def _judge(
         and row not in alike
         and abs(math.log(row.samples_per_s / rate)) <= SAME
     )
-    near = replace(near, carried=(expected.value or 0.0) / predicted.samples_per_s)
+    if alike:
+        own = predicted.samples_per_s
+        learnt = {name: (getattr(expected, name) or 0.0) / own for name in ("value", "low", "high")}
+        near = replace(near, learnt=Quantity(unit="1", **learnt))
     explanations: Sequence[Option] = ()
     gains: Sequence[Option] = ()
     together = None
