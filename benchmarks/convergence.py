@@ -1,14 +1,17 @@
-"""Makes fit/published_curves.json: what published runs tell of others with a schedule of their kind.
+"""Makes fit/published_curves.json and fit/small_curves.json: what runs tell of others with a schedule of their kind.
 
     python -m benchmarks.convergence --measured DIR [--write]
+    python -m benchmarks.convergence --coverage
 
-Without --write it says how the file would change. How well it forecasts is what `chronograd study run loss-curves` tells.
+Without --write it says how the files would change. --coverage forecasts the last level of every run from its first part, with
+the runs of its team, network or data set left out. The rest is what `chronograd study run loss-curves` tells.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,11 @@ import numpy as np
 
 from chronograd.fit import published_curves
 from chronograd.fit.convergence import converged_at, from_curve, median_of_three
+from chronograd.fit.forecast import forecast
 from chronograd.fit.learning_curves import LearningCurve
 from chronograd.fit.loss import MIN_POINTS
 from chronograd.fit.published_curves import Published
+from chronograd.fit.schedule import Schedule
 from chronograd.study.published_runs import PublishedCurve, cifar_resnets, dawnbench
 
 FRACTIONS = (0.25, 0.5, 0.75)  # of the way to convergence
@@ -66,16 +71,85 @@ def ratios_of(curve: LearningCurve) -> list[float]:
     return found
 
 
+# Runs on small data: study, drops of the rate as shares of the run, and the key of which each is told apart.
+STUDIES = Path(__file__).parents[1] / "docs" / "studies"
+DROPS = {"cutout": (0.3, 0.6, 0.8), "batch-augmentation": (0.405, 0.61, 0.82), "transfer": (0.3, 0.6, 0.9)}
+
+
+def small_table() -> dict[str, Any]:
+    """Test errors of studies on 160 to 2,000 images whose rate fell."""
+    curves = [one for name in ("loss-curves", *DROPS) for one in _of_study(name)]
+    return {"source": f"docs/studies: loss-curves, {', '.join(DROPS)}", "runs": [run(one) for one in curves]}
+
+
+def _of_study(study: str) -> Iterator[PublishedCurve]:
+    for name, columns in json.loads((STUDIES / study / "results.json").read_text())["curves"].items():
+        epochs = np.array(columns["epoch"], dtype=float)
+        errors = np.array(columns["seen"]) if "seen" in columns else 1 - np.array(columns["test_accuracy"])
+        shares = (0.5, 0.75) if "multi_step" in name else DROPS.get(study, ())
+        if ", constant," in name:
+            continue
+        end = float(epochs[-1])
+        drops = tuple(round(share * end, 3) for share in shares)
+        schedule = Schedule("multi_step" if drops else "annealed", drops, end)
+        network = "small-cnn" if "small-cnn" in name else "resnet8"
+        team = "ants and bees" if study == "transfer" else f"small CIFAR-10, {network}"
+        yield PublishedCurve(
+            LearningCurve(f"{study}: {name}", epochs, errors, "accuracy", "epoch", schedule), study, team
+        )
+
+
+SEEN = (0.1, 0.15, 0.25, 0.35, 0.5, 0.65, 0.75, 0.85)  # of the planned epochs
+
+
+def coverage() -> None:
+    """Prints bias, size and coverage of forecasts of the last level, by kind of run and by what was seen."""
+    known = published_curves.published()
+    rows = []
+    for one in (*known.runs, *known.small):
+        is_small = one in known.small
+        for share in SEEN:
+            count = int((one.steps <= share * (one.schedule.planned or 0)).sum())
+            if count < MIN_POINTS or one.schedule.next_fall(float(one.steps[count - 1])) is None:
+                continue
+            curve = LearningCurve(one.name, one.steps, one.errors, "accuracy", "epoch", one.schedule)
+            end, true = float(one.steps[-1]), float(np.median(one.errors[-3:]))
+            left_out = [known.without(one.team)]
+            if one.team.startswith("small CIFAR-10"):
+                left_out.append(known.without("small CIFAR-10, small-cnn").without("small CIFAR-10, resnet8"))
+            for asked, others in zip(("team", "all of its data"), left_out, strict=False):
+                at = forecast(curve, count / len(one.steps) + 1e-9, at=[end], known=others, draws=0).expected(end)
+                off, width = np.log(true / (1 - at.value)), np.log((1 - at.low) / (1 - at.high))
+                kind = f"{'small' if is_small else 'published'}, {one.schedule.kind}, {'early' if share <= 0.25 else 'later'}"
+                rows.append((f"{kind}, without its {asked}", off, width, at.low <= 1 - true <= at.high))
+    print(f"{'forecasts of the last level':62} {'n':>4} {'bias':>6} {'off':>5} {'width':>5} inside")
+    for kind in sorted({row[0] for row in rows}):
+        off, width, inside = (
+            np.array(column, dtype=float) for column in zip(*(row[1:] for row in rows if row[0] == kind), strict=True)
+        )
+        print(
+            f"{kind:62} {len(off):4} {np.median(off):+6.2f} {np.median(abs(off)):5.2f} {np.median(width):5.2f} {np.mean(inside):5.0%}"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--measured", type=Path, required=True)
+    parser.add_argument("--measured", type=Path)
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--coverage", action="store_true")
     given = parser.parse_args()
-    text = json.dumps(table(given.measured), separators=(",", ":")).replace('{"name"', '\n{"name"') + "\n"
-    if given.write:
-        published_curves.FILE.write_text(text)
-    is_same = published_curves.FILE.exists() and published_curves.FILE.read_text() == text
-    print(f"{published_curves.FILE.name}: {len(text):,} bytes, {'as it is' if is_same else 'differs'}")
+    if given.coverage:
+        coverage()
+        return
+    tables = {published_curves.SMALL_FILE: small_table()}
+    if given.measured is not None:
+        tables[published_curves.FILE] = table(given.measured)
+    for file, data in tables.items():
+        text = json.dumps(data, separators=(",", ":")).replace('{"name"', '\n{"name"') + "\n"
+        if given.write:
+            file.write_text(text)
+        is_same = file.exists() and file.read_text() == text
+        print(f"{file.name}: {len(text):,} bytes, {'as it is' if is_same else 'differs'}")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import chronograd
 from chronograd.cli.main import main
 from chronograd.errors import InputError
 from chronograd.figure import Lines, Mark, Series
@@ -45,6 +46,12 @@ def test_levels_as_people_write_them(log: Path, capsys: pytest.CaptureFixture[st
             level(bad, "accuracy")
     with pytest.raises(InputError, match="loss"):
         level("92%", "loss")
+
+
+def test_from_python(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = chronograd.forecast(log, "91%")
+    assert json.loads(json.dumps(answer.data)) == found(capsys, log, "--to", "91%")
+    assert chronograd.forecast(log, 0.91).data["reached"] == answer.data["reached"]
 
 
 def test_the_column_that_is_meant(log: Path) -> None:

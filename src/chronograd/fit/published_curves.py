@@ -1,7 +1,8 @@
 """How published training runs converged under schedules of the learning rate: what a new run of that kind may expect.
 
-`published_curves.json` beside this file is made by `python -m benchmarks.convergence --write`.
-Source: entries of DAWNBench (stanford-futuredata/dawn-bench-entries), self-reported; their schedules are read from the curves.
+`published_curves.json` and `small_curves.json` beside this file are made by `python -m benchmarks.convergence --write`.
+Sources: entries of DAWNBench (stanford-futuredata/dawn-bench-entries), self-reported, whose schedules are read from the curves;
+and runs of our own studies on 160 to 2,000 images (docs/studies), which gain little or nothing where the rate falls.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from chronograd.fit.curves import TINY, Array
 from chronograd.fit.schedule import Schedule
 
 FILE = Path(__file__).with_name("published_curves.json")
+SMALL_FILE = Path(__file__).with_name("small_curves.json")
+SMALL_SHARE = 0.25  # of the weight: with more, published runs are forecast too high by more than small ones too low
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,21 +61,38 @@ class Published:
 
     Attributes:
         ratios: by group of runs, true over forecast epoch of convergence, as `convergence.from_curve` has it.
+        small: runs on small data, asked for levels only.
     """
 
     runs: tuple[PublishedRun, ...]
     ratios: Mapping[str, tuple[float, ...]]
+    small: tuple[PublishedRun, ...] = ()
 
     def without(self, group: str) -> Published:
         """Leaves out a team or a group, to see how well its runs are forecast from the others."""
         ratios = {name: values for name, values in self.ratios.items() if name != group}
-        return replace(self, runs=tuple(run for run in self.runs if run.team != group), ratios=ratios)
+        runs, small = (tuple(run for run in some if run.team != group) for some in (self.runs, self.small))
+        return replace(self, runs=runs, ratios=ratios, small=small)
 
     def alike(self, schedule: Schedule) -> tuple[list[PublishedRun], Array]:
         """The runs of that kind, all where it is not known, and their weights."""
-        found = [run for run in self.runs if schedule.kind in (None, run.schedule.kind)]
-        counts = Counter(run.team for run in found)
-        return found, np.array([counts[run.team] ** -0.5 for run in found])
+        return _alike(self.runs, schedule)
+
+    def alike_with_small(self, schedule: Schedule) -> tuple[list[PublishedRun], Array]:
+        """Those and runs on small data, which have SMALL_SHARE of the weight: nobody says how small a run's data are."""
+        runs, weights = self.alike(schedule)
+        small, own = _alike(self.small, schedule)
+        if not small or not runs:
+            return runs + small, np.concatenate([weights, own])
+        return runs + small, np.concatenate(
+            [weights / weights.sum() * (1 - SMALL_SHARE), own / own.sum() * SMALL_SHARE]
+        )
+
+
+def _alike(some: Sequence[PublishedRun], schedule: Schedule) -> tuple[list[PublishedRun], Array]:
+    found = [run for run in some if schedule.kind in (None, run.schedule.kind)]
+    counts = Counter(run.team for run in found)
+    return found, np.array([counts[run.team] ** -0.5 for run in found])
 
 
 def weighted_quantiles(values: Array, weights: Array, shares: tuple[float, ...]) -> list[float]:
@@ -89,11 +109,16 @@ def weighted_quantiles(values: Array, weights: Array, shares: tuple[float, ...])
 @functools.cache
 def published() -> Published:
     data: dict[str, Any] = json.loads(FILE.read_text())
-    runs = [
+    small = json.loads(SMALL_FILE.read_text())
+    ratios = {name: tuple(values) for name, values in data["ratios"].items()}
+    return Published(_runs(data["runs"]), ratios, _runs(small["runs"]))
+
+
+def _runs(data: Sequence[Mapping[str, Any]]) -> tuple[PublishedRun, ...]:
+    return tuple(
         PublishedRun(
             one["name"], one["team"], Schedule(one["kind"], tuple(one["drops"]), one["planned"]),
             np.array(one["steps"]), np.array(one["errors"]), one["converged"],
         )
-        for one in data["runs"]
-    ]  # fmt: skip
-    return Published(tuple(runs), {name: tuple(values) for name, values in data["ratios"].items()})
+        for one in data
+    )  # fmt: skip

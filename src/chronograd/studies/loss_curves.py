@@ -19,7 +19,7 @@ from chronograd.fit.curves import LAST
 from chronograd.fit.forecast import forecast
 from chronograd.fit.learning_curves import LearningCurve, Metric, read_curve
 from chronograd.fit.loss import MIN_POINTS, best_family, fit_loss
-from chronograd.fit.published_curves import published
+from chronograd.fit.published_curves import Published, published
 from chronograd.fit.schedule import Schedule
 from chronograd.job import Job
 from chronograd.study.arms import Arm, job_of, split_seed, train_arms
@@ -86,7 +86,7 @@ def forecasts(one: PublishedCurve) -> Iterator[tuple[str, Row]]:
 
     Of published runs those of the same group are not asked. A method that says never is taken to say the planned end.
     """
-    curve, known = one.curve, published().without(one.group)
+    curve, known = one.curve, _known(one.group)
     true = converged_at(curve.steps, curve.values)
     target = float(curve.values[np.flatnonzero(curve.steps == true)[0]])
     met = float(curve.steps[np.flatnonzero(curve.values <= target)[0]])
@@ -122,6 +122,11 @@ def forecasts(one: PublishedCurve) -> Iterator[tuple[str, Row]]:
             yield "target", known_of | _row(method, step, now, met, planned)
 
 
+def _known(group: str) -> Published:
+    """Published runs but those of a group; none on small data, as those that the package has are of this study."""
+    return replace(published().without(group), small=())
+
+
 def _near(coefficients: dict[str, float], first: float) -> float:
     """Within CONVERGED of the fall from the first value to the level of a fitted curve."""
     level = coefficients.get("loss", coefficients.get("b2", coefficients.get("c", 0.0)))
@@ -142,7 +147,8 @@ def _shown(curve: LearningCurve) -> dict[str, list[float | None]]:
     if count < MIN_POINTS:
         return {"epoch": curve.steps.tolist(), "seen": curve.values.tolist()}
     at = np.linspace(curve.steps[count - 1], curve.schedule.planned or curve.steps[-1], NUM_SHOWN)[1:]
-    found = [one for one in forecast(curve, count / len(curve.steps) + 1e-9, at=at.tolist()).at if one.step in at]
+    made = forecast(curve, count / len(curve.steps) + 1e-9, at=at.tolist(), known=_known(curve.name))
+    found = [one for one in made.at if one.step in at]
     columns = {"epoch": curve.steps.tolist(), "seen": curve.values.tolist(), "converged": [true]}
     columns["forecast_step"] = [round(one.step, 3) for one in found]
     is_error = curve.metric == "accuracy"
