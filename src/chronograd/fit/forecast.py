@@ -188,7 +188,7 @@ class Forecast(Course):
             return f"forecast from {here}"
         runs = len(self.known.alike_with_small(self.curve.schedule)[0])
         until = f"until {self.curve.unit} {self.ahead:,.4g} from {here}; " if self.ahead > self.until else ""
-        return f"forecast {until}as the errors of {runs} runs of such a schedule fell"
+        return f"forecast {until}by how the errors of {runs} other runs with such a schedule fell"
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -196,8 +196,7 @@ class Forecast(Course):
         if self.ahead is None or self.curve.metric != "accuracy":
             return ()
         return (
-            "on small data runs gain little or nothing where the rate falls: the interval allows for that, but its middle may be "
-            "too good; errors ended up to 2.6 times as high on data unlike any that is known",
+            "on small data little or nothing is gained where the rate falls; the interval allows for that, the middle may be too good",
         )
 
     @property

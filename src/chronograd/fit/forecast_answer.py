@@ -11,7 +11,7 @@ from typing import Any
 
 from chronograd.answer import Answer, Section, Table
 from chronograd.errors import InputError
-from chronograd.figure import Figure
+from chronograd.figure import Figure, Lines, Numbers
 from chronograd.fit.forecast import At, Forecast
 from chronograd.fit.learning_curves import (
     LearningCurve,
@@ -117,7 +117,7 @@ def forecast_answer(forecast: Forecast, now: float) -> Answer:
         title=f"{curve.name}: {curve.column or curve.metric}, {int((curve.steps <= forecast.until).sum()):,} points until {unit} {_place(forecast.until)}",
         takeaway=_takeaway(forecast, now),
         lines=lines,
-        figure=Figure([panel(forecast)]),
+        figure=Figure([_in_percent(panel(forecast)) if curve.metric == "accuracy" else panel(forecast)]),
         caption="Points: the log. Line and band: forecast, 80 % interval.",
         table=Table(("", "expected", "80 % interval"), rows, {1, 2}),
     )
@@ -129,6 +129,17 @@ def forecast_answer(forecast: Forecast, now: float) -> Answer:
         "warnings": list(forecast.warnings),
     }
     return Answer(f"Forecast of {curve.name}", sections=[section], data=data, notes=notes)
+
+
+def _in_percent(lines: Lines) -> Lines:
+    """A figure of shares as one of per cent."""
+
+    def times_100(values: Numbers) -> list[float | None]:
+        return [None if value is None else 100 * value for value in values]
+
+    series = [replace(s, y=times_100(s.y), low=times_100(s.low), high=times_100(s.high)) for s in lines.series]
+    marks = [replace(mark, at=100 * mark.at) if mark.axis == "y" else mark for mark in lines.marks]
+    return replace(lines, y_label=f"{lines.y_label}, %", series=series, marks=marks)
 
 
 def _value(value: float, curve: LearningCurve) -> str:

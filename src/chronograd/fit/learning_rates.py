@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from chronograd.fit.curves import Array
@@ -62,7 +63,7 @@ def schedule_of_rates(steps: Array, rates: Array, unit: str) -> Told:
     return _annealed(steps, steps_after, after, start, unit)
 
 
-def _is_in_steps(after: Array, falls: Array) -> bool:
+def _is_in_steps(after: Array, falls: NDArray[np.intp]) -> bool:
     """Whether the rate only stays or falls at once, and stays at least twice as often."""
     changes = np.abs(np.diff(after)) > SAME
     return bool(
@@ -70,7 +71,7 @@ def _is_in_steps(after: Array, falls: Array) -> bool:
     )
 
 
-def _multi_step(steps: Array, falls: Array, unit: str) -> Told:
+def _multi_step(steps: Array, falls: NDArray[np.intp], unit: str) -> Told:
     """Those that were seen; where two or more are evenly apart, as StepLR does it, the next one too."""
     drops = [float(steps[at]) for at in falls]
     seen = ", ".join(f"{drop:,.10g}" for drop in drops)

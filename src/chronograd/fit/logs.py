@@ -250,7 +250,7 @@ def _mlflow_points(folder: Path) -> Points:
     for file in sorted(one for one in folder.rglob("*") if one.is_file()):
         lines = [line.split() for line in files.read_bytes(file).decode(errors="replace").splitlines() if line.strip()]
         try:
-            told = [(float(line[0]) / 1000, float(line[1]), float((*line, 0.0)[2])) for line in lines]
+            told = [(float(line[0]) / 1000, float(line[1]), float((*line, "0")[2])) for line in lines]
         except (ValueError, IndexError):
             raise FileFormatError(f"{file} is no metric of MLflow", "its lines are time, value, step") from None
         is_numbered = len({step for _, _, step in told}) > 1

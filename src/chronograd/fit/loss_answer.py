@@ -23,6 +23,7 @@ from chronograd.rundir import RunDir
 from chronograd.units import percent
 
 POLL_EVERY_S = 1.0
+FARTHEST_DRAWN = 4.0  # times what was fitted: a target beyond leaves nothing to see of the curve
 NUM_DRAWN = 50  # steps of a forecast's curve
 
 
@@ -141,6 +142,8 @@ def panel(forecast: Forecast) -> Lines:
     curve, unit = forecast.curve, forecast.curve.unit
     seen = (1 - curve.values if curve.metric == "accuracy" else curve.values).tolist()
     end = max(forecast.at[-1].step if forecast.at else forecast.until, curve.schedule.planned or 0.0)
+    if forecast.reached is not None and forecast.reached.step is not None:
+        end = max(end, min(forecast.reached.step, FARTHEST_DRAWN * forecast.until))
     places = np.linspace(forecast.until, end, NUM_DRAWN) if end > forecast.until else [forecast.until]
     ahead = [forecast.expected(float(step)) for step in places]
     x, y, low, high = ([getattr(one, name) for one in ahead] for name in ("step", "value", "low", "high"))

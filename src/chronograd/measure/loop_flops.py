@@ -118,7 +118,7 @@ def _flops_of_fakes(called: _Called, tensors: list[torch.Tensor]) -> float:
         state = {name: mode.from_tensor(t.detach()).requires_grad_(t.requires_grad) for name, t in own}
         outputs = functional_call(called, state, tuple(mode.from_tensor(t.detach()) for t in tensors))
         sums = [t.sum() for t in tree_leaves(outputs) if isinstance(t, torch.Tensor) and t.is_floating_point()]
-        torch.stack(sums).sum().backward()
+        torch.autograd.backward(torch.stack(sums).sum())
     return float(counter.get_total_flops())
 
 
