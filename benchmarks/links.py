@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     else:
         with tempfile.TemporaryDirectory() as home:
             os.environ["XDG_DATA_HOME"] = home  # the user's own device and links stay as they are
-            result["device"] = calibrate_once().title
+            result["device"] = calibrate_once()[0].title
             result["links"] = [calibrate_link(rate) for rate in rates]
             for found in result["links"]:
                 link = found["link"]

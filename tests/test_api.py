@@ -21,7 +21,20 @@ from chronograd.errors import InputError
 ROOT = Path(__file__).parent.parent
 DIGITS = ROOT / "examples" / "digits.yaml"
 INPUTS = Path(__file__).parent / "golden" / "inputs"
-NAMES = ["compare", "count", "explain", "fit", "measure", "plan", "predict", "record", "report", "show", "train"]
+NAMES = [
+    "compare",
+    "count",
+    "explain",
+    "fit",
+    "judge",
+    "measure",
+    "plan",
+    "predict",
+    "record",
+    "report",
+    "show",
+    "train",
+]
 
 
 def test_the_names_are_those_that_are_documented() -> None:

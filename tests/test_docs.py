@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import click
@@ -78,3 +80,19 @@ def test_the_readme_fits_two_screens_and_its_figures_are_what_count_prints() -> 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*.yaml")), ids=lambda p: p.name)
 def test_examples_are_valid(path: Path) -> None:
     jobs.load(path)
+
+
+@pytest.mark.netns
+def test_the_recipe_for_hosts_of_namespaces_makes_them_and_removes_them() -> None:
+    """As printed, but for names that nobody else has."""
+    (recipe,) = (block for block in blocks(ROOT / "docs" / "clusters.md", "sh") if "ip netns add" in block)
+    mine = f"cg{os.getpid()}d"  # what `benchmarks.network` removes where this process was killed
+    recipe = recipe.replace("slow0", f"{mine}b").replace("h$i", f"{mine}n$i").replace(f"{mine}b{mine}n", f"{mine}v")
+    chosen = (
+        f"ip netns exec {mine}n1 tc qdisc show dev eth0 && ip netns exec {mine}n1 ping -c 1 -W 5 10.9.1.2 >/dev/null"
+    )
+    recipe = re.sub(r"^chronograd .*$", f"{chosen} || ip -n {mine}n2 addr show eth0", recipe, flags=re.M)
+    done = subprocess.run(["bash", "-ec", recipe], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "rate 50Mbit burst 256Kb" in done.stdout
+    assert mine not in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout

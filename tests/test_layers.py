@@ -34,7 +34,7 @@ def _order() -> tuple[list[str], set[str]]:
 
 ROOMS, ABOVE = _order()
 # Below the line because of what they import, and yet free of torch themselves.
-WITHOUT_TORCH = {*ABOVE, "report", "explain", "watch"}
+WITHOUT_TORCH = {*ABOVE, "judge", "report", "explain", "watch"}
 # Heavy optional parts, each confined to the files that need them.
 CONFINED = {
     "torchvision": {"models/registry.py", "models/keras_networks.py", "data/published.py", "models/weights.py"},
@@ -46,6 +46,9 @@ CONFINED = {
     "jinja2": {"report/html.py"},
     "nbformat": {"report/notebook.py"},
     "nbclient": {"report/notebook.py"},
+    "lightning": {"hooks/lightning.py"},
+    "transformers": {"hooks/transformers.py"},
+    "accelerate": {"hooks/accelerate.py"},
     "ray": {
         "backends/parameter_server/group.py",
         "backends/parameter_server/actors.py",

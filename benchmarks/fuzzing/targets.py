@@ -27,7 +27,7 @@ from chronograd.fit.forecast import forecast
 from chronograd.fit.learning_curves import read_curve
 from chronograd.fit.schedule import Schedule
 from chronograd.fit.speed import fit_speed, read_points
-from chronograd.hardware import catalog
+from chronograd.hardware import catalog, market
 from chronograd.launch import slurm
 from chronograd.launch.slurm import array as slurm_array
 from chronograd.measure import result
@@ -140,7 +140,7 @@ def use_device(device: catalog.Device) -> None:
         device.machine_balance(precision)
     assert tomllib.loads(device.to_toml())["name"] == device.name
     json.dumps(device.model_dump(mode="json"), allow_nan=False)
-    catalog.price_of(device)
+    market.price_of(device)
     for found in calibrations(device):
         found.columns()
         seconds = Work.of(small_trace(), 4, found.precision).total_seconds(found)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         count,
         explain,
         fit,
+        judge,
         measure,
         plan,
         predict,
@@ -26,7 +27,20 @@ if TYPE_CHECKING:
         train,
     )
 
-__all__ = ["compare", "count", "explain", "fit", "measure", "plan", "predict", "record", "report", "show", "train"]
+__all__ = [
+    "compare",
+    "count",
+    "explain",
+    "fit",
+    "judge",
+    "measure",
+    "plan",
+    "predict",
+    "record",
+    "report",
+    "show",
+    "train",
+]
 
 
 class _Room(ModuleType):

@@ -124,36 +124,41 @@ def plan(job: JobLike, *overrides: str, on: Sequence[str] = (), data: str | None
          precision: str | None = None, trace: Trace | None = None, largest_batch: bool = False,
          target_accuracy: float | None = None, budget_usd: float | None = None, deadline_s: float | None = None,
          confidence: float = 0.8, epochs_to_target: float | None = None, curve: PathLike | None = None,
-         counts: Sequence[int] = (1, 2, 4, 8), batches: Sequence[int] = (16, 32, 64, 128)) -> Answer:  # fmt: skip
+         counts: Sequence[int] = (1, 2, 4, 8), batches: Sequence[int] = (16, 32, 64, 128, 256, 512)) -> Answer:  # fmt: skip
     """The largest batch that fits, the setting for a goal, or settings by the price of a sample.
 
     Args:
         job: also the name of a network, whose recipe is that of a published result where one is known.
-        on: devices; all GPUs of the catalogue by default.
+        on: devices; all GPUs that are rented out by default.
         data, batch, precision: fields of the job.
+        trace: of the job, in one memory layout; without it both are counted.
         largest_batch: answer only that.
         target_accuracy, budget_usd, deadline_s, confidence: the goal, and how surely it is to be kept.
         epochs_to_target, curve: what the target takes: epochs, or a run or log of such a job.
         counts, batches: numbers of devices, and batches per device.
     Raises: InputError, NotFoundError.
     """
+    from chronograd.data.decoding import decoding_of
+    from chronograd.data.trace_job import trace_layouts
     from chronograd.plan import answer
     from chronograd.plan.effort import effort_of
     from chronograd.plan.goal import Goal
     from chronograd.plan.largest import largest_batches
 
     asked = _job(job, overrides, {"data": data, "batch": batch, "precision": precision}, target_accuracy)
-    counted = trace or _trace(asked, (), {})[0]
     if largest_batch:
         changed = [jobs.changed(asked, [f"cluster.device={name.lower()}"]) for name in on] or [asked]
-        return largest_batches(counted, changed)
+        return largest_batches(trace or _trace(asked, (), {})[0], changed)
+    traces, decoding = trace or trace_layouts(asked), decoding_of(asked)
     samples, devices = _samples(asked), answer.devices_of(asked, on)
     if target_accuracy is budget_usd is deadline_s is None:
-        return answer.list_settings(counted, asked, devices, counts, batches, samples=samples)
+        return answer.list_settings(traces, asked, devices, counts, batches, samples=samples, decoding=decoding)
     effort = effort_of(asked, samples, target=target_accuracy, epochs=epochs_to_target,
                        curve=None if curve is None else Path(curve), noise=None)  # fmt: skip
     goal = Goal(budget_usd, deadline_s, confidence)
-    return answer.reach_goal(counted, asked, devices, counts, batches, samples=samples, effort=effort, goal=goal)
+    return answer.reach_goal(
+        traces, asked, devices, counts, batches, samples=samples, effort=effort, goal=goal, decoding=decoding
+    )
 
 
 def fit(what: Literal["loss", "speed", "batch"], *sources: PathLike, **options: Any) -> Answer:
@@ -180,6 +185,25 @@ def fit(what: Literal["loss", "speed", "batch"], *sources: PathLike, **options: 
     if what == "batch":
         return answer.batch(paths, **{"metric": "loss", **options})
     raise InputError(f"cannot fit {what!r}", "choose loss, speed or batch")
+
+
+def judge(network: PathLike | None, figure: str | float | PathLike, *overrides: str, on: str | None = None,
+          precision: str | None = None, batch: int | None = None, input_shape: Sequence[int] | None = None,
+          mode: Literal["training", "inference"] = "training", trace: PathLike | None = None) -> Answer:  # fmt: skip
+    """Whether a throughput is impossible, suspicious, as expected or slow, and what would gain most; `answer.data` has it.
+
+    Args:
+        network: a name or the path of a job file; None where a run or a table says what ran.
+        figure: such as `812 images/s` or `78 ms`; a number is samples per second; a run, a record, a CSV of throughputs.
+        on: what it ran on, such as `8xv100`. batch: of a step over all devices; what usually fits by default.
+        trace: a file of the network, counted before.
+    Raises: InputError, NotFoundError, FileFormatError; TraceError as `count`.
+    """
+    from chronograd.judge.ask import ask
+
+    words = [*([] if network is None else [os.fspath(network)]), str(figure), *overrides]
+    return ask(words, place=on, precision=precision, batch=batch, input_shape=input_shape, mode=mode,
+               trace_file=None if trace is None else Path(trace))  # fmt: skip
 
 
 def explain(*runs: PathLike) -> Answer:

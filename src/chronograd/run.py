@@ -6,10 +6,13 @@ them alone.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from chronograd import api
+from chronograd.calibrate import pace
 from chronograd.calibrate.machine import calibrate_once
 from chronograd.count.layers import summary
 from chronograd.data.datasets import card
@@ -18,8 +21,10 @@ from chronograd.errors import InputError
 from chronograd.explain.answer import disturbances
 from chronograd.fit.learning import held_against, what_was_reached
 from chronograd.fit.loss_answer import forecast_from_half
+from chronograd.hardware.catalog import Device
 from chronograd.job import Job, changed
 from chronograd.launch import jobs
+from chronograd.launch.repeats import record_of_rounds
 from chronograd.measure import environment
 from chronograd.plan.elsewhere import elsewhere, plan_section
 from chronograd.predict.prediction import predict
@@ -32,7 +37,11 @@ from chronograd.units import percent, si
 from chronograd.words import processes
 
 WORLDS = (1, 2)
-NUM_STEPS = 60
+# Steps are measured in rounds, in which numbers of processes take turns: what disturbs one then disturbs the others.
+ROUNDS, STEPS_PER_ROUND = 3, 20
+# A job that is trained here within minutes is not one to rent a GPU for: what to rent is then told for one that is.
+RENTED_FROM_S = 600.0
+RENTED: dict[str, Any] = {"job": "resnet50", "data": "imagenet", "target_accuracy": 0.75, "budget_usd": 50.0}
 
 Say = Callable[[str], None]
 Bar = Callable[[str], Any]
@@ -57,11 +66,13 @@ def run_loop(job: Job, say: Say, bar: Bar, parent: Path) -> Loop:
         f"count      {trace.network} on {data.name}: {trace.params:,} parameters, {macs} per sample forward, {flops} per step"
     )
     with bar("calibrate") as report:
-        device = calibrate_once(report)
+        device, why = calibrate_once(report)
     rates = f"{si(device.peak(), 'FLOP/s')} and {si(device.bandwidth_bytes_per_s, 'B/s')}"
-    say(f"calibrate  {device.title}: {rates} reached")
+    say(f"calibrate  {device.title}: {rates} reached{f'; {why}' if why else ''}")
     for world in WORLDS:
-        predict_and_measure(loop, trace, world, data.train_size, bar, parent)
+        predict_steps(loop, trace, world, data.train_size, parent)
+    measure_in_turns(loop, device, bar, parent)
+    for world in WORLDS:
         say(f"{processes(world):<10} {prediction_words(loop, world)}")
     loop.trained = trained = train(loop, bar, parent)
     say(f"train      {what_was_reached(trained)}")
@@ -70,11 +81,14 @@ def run_loop(job: Job, say: Say, bar: Bar, parent: Path) -> Loop:
         say(f"forecast   {held_against(loop.forecast)}")
     except InputError as error:
         say(f"forecast   none: {error.message}")
-    alike = changed(
-        job, ["backend=single", "cluster.count=1", f"training.epochs={max(1, int(trained.value('epochs')))}"]
-    )
-    loop.plan = elsewhere(trace, alike, data.train_size)
-    say(f"plan       {plan_section(loop.plan).takeaway}")
+    if loop.predicted[1].value("training_time_s") < RENTED_FROM_S:
+        loop.rented = api.plan(**RENTED)
+        say(f"plan       {loop.rented.sections[0].title}. {loop.rented.sections[0].takeaway}")
+    else:
+        epochs = max(1, int(trained.value("epochs")))
+        alike = changed(job, ["backend=single", "cluster.count=1", f"training.epochs={epochs}"])
+        loop.plan = elsewhere(trace, alike, data.train_size)
+        say(f"plan       {plan_section(loop.plan).takeaway}")
     return loop
 
 
@@ -85,23 +99,50 @@ def at_world(job: Job, world: int) -> Job:
     return changed(job, [f"cluster.count={world}", f"backend={backend}", f"cluster.threads={threads}"])
 
 
-def predict_and_measure(loop: Loop, trace: Trace, world: int, samples: int, bar: Bar, parent: Path) -> None:
-    """Steps on `world` processes, as predicted, as measured, and what disturbed the measurement."""
-    job, name = at_world(loop.job, world), processes(world)
-    predicted = predict(trace, job, samples=samples)
+def predict_steps(loop: Loop, trace: Trace, world: int, samples: int, parent: Path) -> None:
+    """Steps on `world` processes, as predicted."""
+    job = at_world(loop.job, world)
+    loop.predicted[world] = predict(trace, job, samples=samples)
     kept = RunDir.create(job, environment.environment(), parent=parent)
-    kept.save_record(predicted)
-    flops, done = predicted.provenance.flops_per_step_per_rank, 0
-    with bar(f"measure {name}") as report:
+    kept.save_record(loop.predicted[world])
+    loop.runs[f"predicted {processes(world)}"] = kept.path
+
+
+def measure_in_turns(loop: Loop, device: Device, bar: Bar, parent: Path) -> None:
+    """Steps on every number of processes, in rounds; how fast the machine ran meanwhile, and what disturbed it.
+
+    Each record is that of all rounds; its run directory has one directory for each.
+    """
+    kept_s = float((device.calibration or {}).get("pace_s", 0.0))
+    rounds: dict[int, list[RunDir]] = {world: [] for world in WORLDS}
+    probes: dict[int, list[float]] = {world: [] for world in WORLDS}
+    wholes = {w: RunDir.create(at_world(loop.job, w), environment.environment(), parent=parent) for w in WORLDS}
+    done, total = 0, ROUNDS * len(WORLDS) * STEPS_PER_ROUND
+    with bar("measure") as report:
 
         def on_line(line: Line) -> None:
             nonlocal done
             done += 1
-            report(min(1.0, done / NUM_STEPS), f"step {done}")
+            report(min(1.0, done / total), f"step {done}")
 
-        run = jobs.measure(job, num_steps=NUM_STEPS, parent=parent, flops_per_step=flops, on_line=on_line)
-    loop.predicted[world], loop.measured[world], loop.met[world] = predicted, run.record(), disturbances(run.path)
-    loop.runs |= {f"predicted {name}": kept.path, f"measured {name}": run.path}
+        for number in range(ROUNDS):
+            for world in WORLDS:
+                out = wholes[world].path / f"round-{number + 1}"
+                flops = loop.predicted[world].provenance.flops_per_step_per_rank
+                before = pace.probe_s()
+                rounds[world].append(
+                    jobs.measure(
+                        wholes[world].job(), num_steps=STEPS_PER_ROUND, out=out, flops_per_step=flops, on_line=on_line
+                    )
+                )
+                probes[world] += [before, pace.probe_s()]
+    for world, runs in rounds.items():
+        wholes[world].save_record(record_of_rounds([run.record() for run in runs]))
+        loop.measured[world] = wholes[world].record()
+        loop.met[world] = next((text for run in runs if (text := disturbances(run.path))), "")
+        loop.runs[f"measured {processes(world)}"] = wholes[world].path
+        if kept_s:
+            loop.pace[world] = statistics.median(probes[world]) / kept_s
 
 
 def train(loop: Loop, bar: Bar, parent: Path) -> Record:

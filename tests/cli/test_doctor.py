@@ -60,7 +60,7 @@ def test_obstacles_come_first_with_what_to_do(
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))))
     (tmp_path / "file").write_text("")
-    assert main(["doctor", DIGITS, "--out", str(tmp_path / "file")]) == 1
+    assert main(["doctor", DIGITS, "--all", "--out", str(tmp_path / "file")]) == 1
     text = capsys.readouterr().out
     assert text.startswith("Obstacles\n")
     obstacles = " ".join(text[: text.index("Fine\n")].split())  # lines are broken where a path is long

@@ -56,6 +56,10 @@ def test_measure_two_ranks_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     quantities = record["quantities"]
     assert quantities["step_time_s"]["n"] == 6
     assert record["cluster"]["count"] == 2
+    # The convolution forward and for its weights (the image takes no gradient), the linear layer three times; 32 samples a rank.
+    flops = 2 * 32 * (2 * 8 * 8 * 8 * 9 + 3 * 128 * 10)
+    assert record["provenance"]["flops_per_step_per_rank"] == flops
+    assert quantities["achieved_flops_per_s"]["value"] == pytest.approx(flops / quantities["step_time_s"]["value"])
     parts = [quantities[name]["value"] for name in STEP_PARTS]
     assert all(part is not None and part >= 0 for part in parts)
     assert quantities["communication_overlapped_s"]["value"] is None

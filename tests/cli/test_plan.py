@@ -27,8 +27,11 @@ def words(text: str) -> str:
 def test_the_largest_batch_with_its_table(capsys: pytest.CaptureFixture[str]) -> None:
     printed = run(capsys, "plan", JOB, "--largest-batch", "--on", "V100")
     assert "Tesla V100" in printed
-    for part in ("parameters", "gradients", "optimizer", "buffers", "activations", "reserve", "assumed"):
+    for part in ("params", "gradients", "optimizer", "buffers", "activations", "reserve", "assumed"):
         assert part in printed
+    assert "fit in 16 GiB" in printed
+    assert " GB" not in printed.replace("16 GB\n", "")  # one unit, but for the name of the card
+    assert max(len(line) for line in printed.splitlines() if "yes" in line or "params" in line) <= 90
     data = json.loads(run(capsys, "plan", JOB, "--largest-batch", "--on", "V100", "--json"))
     fits = {row["batch"]: row["fits"] for row in data["memory"]}
     assert fits[data["largest_batch_per_device"]]
@@ -44,13 +47,21 @@ def test_less_memory_less_batch_and_several_devices(capsys: pytest.CaptureFixtur
     less = json.loads(run(capsys, "plan", JOB, "--largest-batch", "--on", "h100", "--memory", "2GB", "--json"))
     assert less["capacity_bytes"] == 2_000_000_000
     assert less["largest_batch_per_device"] < two[0]["largest_batch_per_device"]
+    any_gpu = json.loads(run(capsys, "plan", JOB, "cluster={}", "--largest-batch", "--memory", "24GB", "--json"))
+    assert (any_gpu["device"], any_gpu["capacity_bytes"], any_gpu["reserve_bytes"]) == ("l4", 24 * 10**9, 2**30)
 
 
 def test_settings_that_fit_cheapest_first(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("plan", JOB, "--on", "V100", "--on", "A100", "--counts", "1,4", "--batches", "32,64")
     assert "per million samples" in words(run(capsys, *arguments))
     data = json.loads(run(capsys, *arguments, "--json"))
-    assert data["evaluated"] == data["fit"] == len(data["settings"]) == 8
+    assert data["evaluated"] == data["fit"] == 2**6  # devices, counts, batches, precisions, layouts, all-reduces
+    assert sorted((row["device"], row["count"]) for row in data["settings"]) == [
+        ("a100-40", 1),
+        ("a100-40", 4),
+        ("v100", 1),
+        ("v100", 4),
+    ]
     prices = [row["usd_per_million_samples"] for row in data["settings"]]
     assert prices == sorted(prices)
 
@@ -59,23 +70,64 @@ def test_settings_that_fit_cheapest_first(capsys: pytest.CaptureFixture[str]) ->
 def test_settings_of_more_samples_than_there_are_are_left_out(
     goal: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """1437 digits: 4 devices with 360 samples each are three too many."""
-    arguments = ("plan", JOB, "--on", "V100", "--counts", "1,4", *goal)
+    """1437 digits: 4 devices with 360 samples each are three too many, in each of two precisions and layouts."""
+    arguments = ("plan", JOB, "--on", "V100", "--counts", "1,4", "--algorithm", "ring", *goal)
     data = json.loads(run(capsys, *arguments, "--batches", "359,360", "--json"))
-    assert (data["evaluated"], data["too_large_for_the_data"]) == (3 if not goal else 6, 1)
+    assert (data["evaluated"], data["too_large_for_the_data"]) == (12, 4)
     largest = max(row["count"] * row["batch_per_device"] for row in data["front" if goal else "settings"])
     assert largest <= 1437
-    said = "Left out: 1 setting of a global batch larger than the 1,437 training samples"
+    said = "Left out: 4 settings of a global batch larger than the 1,437 training samples"
     assert said in words(run(capsys, *arguments, "--batches", "359,360"))
     assert "Left out" not in run(capsys, *arguments, "--batches", "32")
     assert main([*arguments, "--batches", "2000,3000"]) == 2
     assert "the smallest global batch is 2,000, more than the 1,437 training samples" in capsys.readouterr().err
 
 
+IMAGENET = {
+    "network": {"name": "resnet20"},
+    "data": {"name": "synthetic", "shape": [3, 224, 224], "classes": 1000, "samples": 1_281_167},
+    "training": {"epochs": 90, "batch": 256},
+}
+
+
+def test_the_advice_for_fifty_dollars(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Per cent and dollars as one writes them; what is advised is in half precision, at a dated price with its host."""
+    job = tmp_path / "job.yaml"
+    job.write_text(json.dumps(IMAGENET))
+    saved = str(tmp_path / "net.json.gz")
+    run(capsys, "count", str(job), "--out", saved)
+    plan = ("plan", str(job), "--trace", saved)
+    first = run(capsys, *plan, "--to", "75%", "--budget", "$50")
+    assert (
+        first
+        == run(capsys, *plan, "--target-accuracy", "0.75", "--budget", "50")
+        == run(capsys, *plan, "--to", "75", "--budget", "50.0")
+    )
+    title, advice, takes, price, *_ = first.splitlines()
+    assert title == "resnet20: at most $50.00"
+    assert advice.startswith("Rent ")
+    assert "an hour" in advice
+    assert takes.startswith("It takes ")
+    assert price.startswith("The price is of 20")
+    assert "Not searched: " in first
+    data = json.loads(run(capsys, *plan, "--to", "75%", "--budget", "$50", "--json"))
+    assert data["chosen"]["precision"] in ("bf16", "fp16")
+    assert data["chosen"]["price"]["includes_host"]
+    assert data["chosen"]["is_input_bound"] is False
+    assert data["decoding"] is None  # synthetic images are not decoded
+    slow = json.loads(run(capsys, *plan, "--to", "75%", "--budget", "$50", "--decode", "1", "--json"))
+    assert slow["likeliest"]["is_input_bound"]
+    assert "decoding sets the pace" in run(capsys, *plan, "--to", "75%", "--budget", "$500000", "--decode", "1")
+    pinned = json.loads(run(capsys, *plan, "training.precision=fp32", "--budget", "50", "--json"))
+    assert {row["precision"] for row in pinned["front"]} == {"fp32"}
+    wide = json.loads(run(capsys, *plan, "--precisions", "fp32,bf16", "--budget", "50", "--on", "a100", "--json"))
+    assert wide["evaluated"] == 2 * 4 * 6 * 2
+
+
 def test_from_a_saved_trace(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     saved = str(tmp_path / "net.json.gz")
     run(capsys, "count", JOB, "--out", saved)
-    assert "At most" in run(capsys, "plan", JOB, "--largest-batch", "--on", "V100", "--trace", saved)
+    assert "at most" in run(capsys, "plan", JOB, "--largest-batch", "--on", "V100", "--trace", saved)
 
 
 def test_layers_and_what_there_is_to_win(capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,6 +149,13 @@ def test_layers_and_what_there_is_to_win(capsys: pytest.CaptureFixture[str]) -> 
         ("--largest-batch", "--on", "v100", "--confirm"),
         ("--counts", "1,two"),
         ("--counts", "0"),
+        ("--to", "much"),
+        ("--to", "101%"),
+        ("--to", "0"),
+        ("--budget", "€50"),
+        ("--budget", "-5"),
+        ("--precisions", "fp31"),
+        ("--decode", "-1"),
     ],
 )
 def test_what_cannot_be_read_is_refused(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from chronograd import job as jobs
 from chronograd.compare.scaling import Ladder, Scaling, predict_scaling
 from chronograd.count.network import trace_network
 from chronograd.errors import InputError, JobError
-from chronograd.hardware import catalog
+from chronograd.hardware import market
 from chronograd.predict.prediction import predict, setting_of
 from chronograd.record import Quantity, Record
 
@@ -42,10 +42,10 @@ def test_strong_and_weak_scaling() -> None:
     assert strong[1]["speed_up"] == pytest.approx(strong[0]["step_time_s"] / strong[1]["step_time_s"])
     # The last of three ranks has 682 samples of its own; the one that fills it up is not counted.
     assert strong[2]["throughput_samples_per_s"] == pytest.approx(2048 / strong[2]["step_time_s"])
-    price = catalog.price_of("v100")
+    price = market.price_of("v100", count=8)
     assert price is not None
     hours = strong[3]["step_time_s"] / 3600
-    expected = 8 * price.usd_per_device_hour * hours / 2048 * 1e6
+    expected = float(price.usd_per_hour(8)) * hours / 2048 * 1e6
     assert strong[3]["usd_per_million_samples"] == pytest.approx(expected)
     weak = rows(job(count=8), [1, 8, 16, 64], "weak", algorithm="hierarchical")
     assert {row["batch_per_rank"] for row in weak} == {256}

@@ -157,6 +157,78 @@ def test_a_job_that_does_not_fit_the_memory() -> None:
     assert storage.memory(1, 1).numbers["need_bytes"] == 1
 
 
+# -- findings against the predicted step ---------------------------------------------------------------------
+
+TWO = {**DIGITS, "backend": "ddp", "cluster": {"device": "cpu", "count": 2}}
+NEED = {"gradient_bytes": 1_080_000, "step_s": 0.033, "hides_s": 0.0, "step_from": "test"}
+
+
+def test_an_exchange_that_is_longer_than_the_step_is_a_warning_with_what_would_help() -> None:
+    """The reader's case: 171 ms of exchange in a step of 33 ms. A ring of two sends each byte once."""
+    rate = 1_080_000 / 0.171
+    (row,) = doctor_job.exchange(jobs.from_dict(TWO), NEED, rate, "between these hosts")
+    assert row.state == "warning"
+    assert row.share == pytest.approx(0.171 / (0.033 + 0.171))
+    assert "84 % is waiting" in row.seen
+    # The least power of two of batches between exchanges after which a tenth of a step is waiting, at most 16.
+    assert "204 ms → 43.7 ms" in row.to_do
+    assert "training.accumulation=16 training.batch=1024" in row.to_do
+    assert "send fp16 (119 ms a step)" in row.to_do
+
+
+def test_an_exchange_that_hides_or_is_short_is_fine() -> None:
+    job, rate = jobs.from_dict(TWO), 1_080_000 / 0.171
+    hidden = doctor_job.exchange(job, {**NEED, "step_s": 1.0, "hides_s": 0.17}, rate, "here")[0]
+    assert hidden.state == "fine"
+    assert hidden.numbers["exposed_s"] == pytest.approx(0.001)
+    assert doctor_job.exchange(job, NEED, 1e9, "here")[0].state == "fine"
+    assert doctor_job.exchange(jobs.from_dict(DIGITS), NEED, rate, "here") == []
+    half = jobs.from_dict({**TWO, "communication": {"compression": "fp16"}})
+    assert doctor_job.exchange(half, NEED, rate, "here")[0].numbers["seconds"] == pytest.approx(0.171 / 2)
+
+
+def test_a_step_on_a_processor_is_predicted_from_its_measured_peaks() -> None:
+    """Half the peaks and twice the ranks take twice as long, but for what operators cost each."""
+    job = jobs.resolved(jobs.from_dict(TWO))
+    rows = {"flops_per_s": 1e9, "bytes_per_s": 1e8}
+    first, slower, shared = (
+        doctor_job.needs(job, [], [{name: rate / less for name, rate in rows.items()}], ranks)["step_s"]
+        for less, ranks in ((1, 1), (2, 1), (1, 2))
+    )
+    assert slower == pytest.approx(2 * first, rel=0.05)
+    assert shared == pytest.approx(slower)
+
+
+def test_what_costs_most_comes_first_and_is_in_the_first_sentence() -> None:
+    (row,) = doctor_job.exchange(jobs.from_dict(TWO), NEED, 6.25e6, "between these hosts")
+    sections = answer.sections_of([row, Finding("cores", "load", "busy", "warning", "wait")], 1.0)
+    assert sections[0].takeaway.startswith("A run can start, and 84 % of its time goes into waiting for gradients;")
+
+
+def test_writing_is_weighed_against_the_time_between_checkpoints() -> None:
+    """10 MB at 10 MB/s, which is slow by itself: 1 s in a minute is nothing, in 10 s it is a tenth."""
+    measured = {"write_bytes_per_s": 1e7, "fsync_s": 0.0, "rename_s": 0.0, "has_locks": True}
+    states = [storage._speed(measured, 10**7, {}, between_s).state for between_s in (None, 60.0, 9.0)]
+    assert states == ["warning", "fine", "warning"]
+    assert storage._speed(measured, 10**7, {}, 9.0).share == pytest.approx(0.1)
+
+
+def test_what_the_job_does_not_use_is_left_out() -> None:
+    absent = [Finding("software", what, "not installed", "absent") for what in
+              ("backend horovod", "backend tf_mirrored", "launcher horovodrun", "launcher slurm")]  # fmt: skip
+    others = [
+        Finding("software", "Horovod", "for another torch", "warning"),
+        Finding("memory", "memory", "?", "absent"),
+    ]
+
+    def kept(backend: str | None) -> list[str]:
+        return [one.what for one in [*absent, *others] if doctor_software.concerns(one, backend)]
+
+    assert kept(None) == kept("ddp") == ["memory"]
+    assert kept("tf_mirrored") == ["backend tf_mirrored", "memory"]
+    assert kept("horovod") == ["backend horovod", "launcher horovodrun", "Horovod", "memory"]
+
+
 # -- cores and threads ---------------------------------------------------------------------------------------
 
 

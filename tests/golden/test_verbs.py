@@ -16,13 +16,14 @@ import re
 import shlex
 import shutil
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chronograd.cli.main import main
+from chronograd.hardware import market
 
 WATCHDOG = Path(__file__).parent
 INPUTS, GOLDEN = WATCHDOG / "inputs", WATCHDOG / "verbs"
@@ -103,10 +104,16 @@ CASES = [
     Case("compare-gate-fails", "compare measured-1 measured-2 --fail-if 'step_time > 5%'", status=1),
     Case("compare-gate-holds", "compare measured-2 measured-1 --fail-if 'step_time > 5%' --fail-if 'throughput < -5%'"),
     Case("compare-no-record", "compare measured-1 nowhere", status=2),
+    # judge
+    Case("judge-slow", "judge job.yaml --trace net.json.gz --on v100 '20000 images/s'"),
+    Case("judge-impossible", "judge job.yaml --trace net.json.gz --on 2xt4 '0.01 us/image'"),
+    Case("judge-run", "judge measured-1 --trace net.json.gz --on cpu"),
+    Case("judge-nothing", "judge job.yaml --on v100", status=2),
     # explain
     Case("explain-trained", "explain trained"),
     Case("explain-measured", "explain measured-2"),
     Case("explain-across", "explain measured-1 measured-2"),
+    Case("explain-quiet", "explain measured-1 loop"),
     Case("explain-loop", "explain loop"),
     Case("explain-wall-times", "explain wall-times.csv"),
     # report
@@ -135,6 +142,8 @@ CASES = [
     Case("fit-loss", "fit loss accuracy.csv --to 0.2 --at 30 --schedule constant", tolerance=FITTED),
     Case("fit-accuracy", "fit loss accuracy.csv --metric accuracy --to 0.93 --fraction 0.5 --earlier 2", tolerance=FITTED),
     Case("fit-loss-of-run", "fit loss trained --family last", tolerance=FITTED),
+    Case("forecast", "forecast accuracy.csv --to 93% --fraction 0.5 --pace 95", tolerance=FITTED),
+    Case("forecast-no-column", "forecast accuracy.csv --metric f1", status=2),
     Case("fit-speed", "fit speed speeds.csv --at 16,8", tolerance=FITTED),
     Case("fit-batch", "fit batch batch-32 batch-128 batch-256 --to 0.85 --batches 32,64,128", tolerance=FITTED),
     # study, data, label
@@ -180,6 +189,7 @@ def _in_a_copy_of_the_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(market, "today", lambda: date(2026, 11, 22))  # prices age
 
 
 @pytest.mark.parametrize(("case", "output"), PAIRS)
@@ -238,8 +248,8 @@ def _compare_text(path: Path, text: str | None) -> None:
 
 def _check_fits(text: str, width: int, wider: str) -> None:
     """No line of an answer is wider, and no word is broken: each is one of a wider text. What is copied is as long as it is."""
-    words = set(wider.split())
-    for line in text.partition("--full shows")[0].replace("─", "").splitlines():
+    words = set(re.sub("[─└┌]", "", wider).split())
+    for line in re.sub("[─└┌]", "", text.partition("--full shows")[0]).splitlines():
         assert len(line) <= width or " " not in line.strip(), f"wider than {width}: {line}"
         assert set(line.split()) <= words, f"broken words: {set(line.split()) - words}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chronograd.hardware import answer, catalog
+from chronograd.hardware import answer, catalog, market
 from chronograd.units import dollars, si
 
 
@@ -25,9 +25,9 @@ def test_a_device_has_its_balance_sources_and_least_price() -> None:
     balance = v100.peak_flops_per_s["fp32"] / v100.bandwidth_bytes_per_s
     assert f"{balance:.1f} FLOP/byte" in shown.sections[0].takeaway
     assert shown.sections[1].takeaway.startswith(f"{sum(len(s.of) for s in v100.source)} figures: ")
-    price = catalog.price_of(v100)
+    price = market.price_of(v100)
     assert price is not None
-    assert shown.sections[2].takeaway.startswith(f"{dollars(price.usd_per_device_hour)} per device and hour")
+    assert shown.sections[2].takeaway.startswith(f"{dollars(float(price.usd_per_hour(1)))} an hour on demand")
     assert shown.data == v100.model_dump(mode="json")
 
 
@@ -38,7 +38,7 @@ def test_a_link_says_from_which_size_on_bandwidth_matters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("rtx3090", "No price of rtx3090 is known"), ("t4", "is the least of the latest")]
+    ("name", "said"), [("titan-xp", "No price of titan-xp is known"), ("t4", "is the least for one device")]
 )
 def test_prices(name: str, said: str) -> None:
     shown = answer.prices(name)

@@ -9,11 +9,13 @@ import pytest
 
 from chronograd.errors import FileFormatError, InputError, NotFoundError
 from chronograd.hardware import catalog
-from chronograd.hardware.catalog import device, devices, link, links, price_of, prices
+from chronograd.hardware.catalog import device, devices, link, links, prices
+from chronograd.hardware.market import price_of
 
 # Names of the catalogue's own files: `devices()` would add those of whoever runs the tests.
 NAMES = sorted(path.stem for path in (Path(catalog.__file__).parent / "devices").glob("*.toml"))
 
+COLUMNS = "vendor,instance,device,count,price_usd_per_hour,kind,includes_host,date,tag,source"
 USERS_DEVICE = """
 name = "mine"
 title = "A machine of mine"
@@ -207,37 +209,6 @@ class TestUsersDevices:
 
 
 class TestPrices:
-    @pytest.mark.parametrize(
-        ("name", "usd_per_device_hour", "vendor"),
-        [
-            ("h100", 55.04 / 8, "AWS"),  # November 2026 holds, not 98.32 of January 2025
-            ("a100", 21.958 / 8, "AWS"),
-            ("v100", 2.48, "GCP"),
-            ("k80-gk210", 0.45, "GCP"),
-            ("k80", 0.90, "GCP"),  # a board is two GPUs
-            ("p100-pcie", 1.46, "GCP"),
-        ],
-    )
-    def test_the_least_of_the_latest(self, name: str, usd_per_device_hour: float, vendor: str) -> None:
-        price = price_of(name)
-        assert price is not None
-        assert price.usd_per_device_hour == pytest.approx(usd_per_device_hour)
-        assert price.vendor == vendor
-
-    def test_kind_and_vendor(self) -> None:
-        spot, aws = price_of("k80-gk210", kind="spot"), price_of("k80", vendor="aws")
-        assert spot is not None
-        assert (spot.usd_per_device_hour, spot.date) == (0.135, "2021")
-        assert aws is not None
-        assert (aws.usd_per_device_hour, aws.includes_host) == (1.80, True)
-        assert price_of("v100", kind="spot", vendor="aws") is None
-        assert price_of("rtx3090") is None
-
-    def test_a_day_on_one_gpu(self) -> None:
-        # 24 hours at the 2020-21 table of Google Cloud: 10.80 on a K80, 59.52 on a V100.
-        day = [24 * p.usd_per_device_hour for p in (price_of("k80-gk210"), price_of("v100")) if p]
-        assert day == pytest.approx([10.80, 59.52])
-
     def test_boards_in_an_instance(self) -> None:
         assert {p.instance: p.count for p in prices("k80") if p.vendor == "AWS"} == {
             "p2.xlarge": 0.5,
@@ -245,20 +216,36 @@ class TestPrices:
             "p2.16xlarge": 8,
         }
 
-    def test_latest_first_and_undated_last(self) -> None:
+    def test_latest_first_and_undated_last(self, data_home: Path) -> None:
+        path = catalog.user_prices_path()
+        path.parent.mkdir(parents=True)
+        path.write_text(f"{COLUMNS}\nMine,x,v100,1,1,on-demand,true,,assumed,me\n")
         dates = [p.date for p in prices("v100")]
-        assert dates == ["2021", "2021", "", ""]
+        assert dates == sorted(dates, reverse=True)
+        assert dates[-1] == ""
 
-    def test_devices_that_only_the_table_has(self) -> None:
-        assert [p.instance for p in prices("H100 NVL")] == ["NC40ads H100 v5", "NC80adis H100 v5"]
-        listed = {p.device for p in prices()} - set(NAMES)
-        assert listed == {"h100-nvl"}
+    def test_every_price_is_of_a_device_of_the_catalogue(self) -> None:
+        """h100-nvl was in the price table only."""
+        assert {p.device for p in prices()} <= set(NAMES)
+        assert [p.instance for p in prices("H100 NVL") if p.vendor == "Azure"] == [
+            "NC40ads H100 v5",
+            "NC80adis H100 v5",
+        ]
         with pytest.raises(NotFoundError):
             prices("h1000000")
 
-    def test_all_prices_are_finite_and_say_where_from(self) -> None:
-        assert len(prices()) == 35
-        assert all(math.isfinite(p.usd_per_device_hour) and p.source for p in prices())
+    def test_all_prices_are_finite_dated_and_say_where_from(self) -> None:
+        for p in prices():
+            assert math.isfinite(p.usd_per_device_hour)
+            assert p.source
+            assert p.date
+            assert p.most_devices >= p.count
+
+    def test_a_day_that_is_not_in_the_calendar_is_no_date(self, tmp_path: Path) -> None:
+        path = tmp_path / "p.csv"
+        path.write_text(f"{COLUMNS}\nMine,x,v100,1,1,on-demand,true,2026-13,assumed,me\n")
+        with pytest.raises(FileFormatError, match=r"p\.csv, line 2(.|\n)*date"):
+            catalog.read_prices(path)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_the_table_names_every_device(capsys: pytest.CaptureFixture[str]) -> Non
     assert first_words >= {d.name for d in devices()}
     k80 = next(line for line in lines if line.startswith(" k80 "))
     assert k80.split()[:7] == ["k80", "24", "GiB", "480", "GB/s", "8.73", "–"]
-    assert "$0.90*" in k80  # two GPUs at 0.45, host billed apart
+    assert "$7.20" in k80  # the least machine with two GPUs, host included
 
 
 def test_one_device_shows_every_source(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,7 +53,18 @@ def test_links_and_one_link(capsys: pytest.CaptureFixture[str]) -> None:
 def test_prices(capsys: pytest.CaptureFixture[str]) -> None:
     assert "p5.48xlarge" in run(capsys, "--prices")
     assert "p5.48xlarge" not in run(capsys, "t4", "--prices")
-    assert "No price of rtx3090" in run(capsys, "rtx3090", "--prices")
+    assert "No price of titan-xp" in run(capsys, "titan-xp", "--prices")
+    assert max(len(line) for line in run(capsys, "h100", "--prices").splitlines()[3:-2]) <= 80
+
+
+def test_newer_prices_are_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    newer = tmp_path / "newer.csv"
+    newer.write_text("vendor,instance,device,count,price_usd_per_hour,kind,includes_host,date,tag,source\n"
+                     "Mine,pod,titan-xp,1,0.1,on-demand,true,2026-11-01,assumed,me\n")  # fmt: skip
+    assert "1 prices from" in run(capsys, "--prices", "--update", str(newer))
+    assert "$0.10 an hour on demand is the least" in run(capsys, "titan-xp", "--prices")
+    assert "--update goes with --prices" in run(capsys, "--update", str(newer), status=2)
+    assert "--update goes with --prices" in run(capsys, "v100", "--prices", "--update", str(newer), status=2)
 
 
 def test_json_of_each(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,6 +73,7 @@ def test_json_of_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(run(capsys, "--links", "nvlink2", "--json"))["bandwidth_bytes_per_s"] == 150e9
     rows = json.loads(run(capsys, "--prices", "--json"))
     assert len(rows) == len(prices())
+    assert all(row["source"] and row["date"] for row in rows)
     assert rows[0]["usd_per_device_hour"] == rows[0]["price_usd_per_hour"] / rows[0]["count"]
 
 

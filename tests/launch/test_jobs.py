@@ -18,6 +18,7 @@ from chronograd import job as jobs
 from chronograd.errors import InputError, JobError, RunError
 from chronograd.job import Job
 from chronograd.launch import jobs as launch
+from chronograd.launch.repeats import record_of_rounds
 from chronograd.rundir import Line, RunDir
 from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, list_checkpoints
 from chronograd.train.watchdog import note_path, read_note
@@ -187,3 +188,22 @@ def test_a_job_that_cannot_run_is_refused_before_anything_is_written(
     with pytest.raises(InputError, match=message):
         launch.train(make_job(*overrides), parent=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
+
+
+def test_rounds_are_one_record_whose_parts_add_up() -> None:
+    inputs = Path(__file__).parent.parent / "golden" / "inputs"
+    first = RunDir.open(inputs / "measured-1").record()
+    step = first["step_time_s"]
+    assert step.value is not None
+    rounds = [
+        first.model_copy(
+            update={"quantities": first.quantities | {"step_time_s": step.model_copy(update={"value": v})}}
+        )
+        for v in (3 * step.value, step.value, 2 * step.value)
+    ]
+    whole = record_of_rounds(rounds)
+    assert whole.value("step_time_s") == 2 * step.value
+    assert whole["step_time_s"].n == 3 * (step.n or 0)
+    assert whole["step_time_s"].high == max(3 * step.value, step.high or 0)
+    assert whole["forward_s"].value == first["forward_s"].value
+    assert whole["mfu"].value == first["mfu"].value

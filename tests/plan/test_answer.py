@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from datetime import date
 
 import pytest
 
 from chronograd.count.network import trace_network
 from chronograd.errors import InputError
 from chronograd.figure import Bars, Lines
-from chronograd.hardware import catalog
-from chronograd.job import Job, from_dict
+from chronograd.hardware import catalog, market
+from chronograd.hardware.catalog import Price
+from chronograd.job import Job, Training, from_dict
 from chronograd.plan.answer import devices_of, list_settings, reach_goal
 from chronograd.plan.effort import effort_of, of_epochs
 from chronograd.plan.goal import Goal
 from chronograd.plan.largest import Edge, Probe, Trial, find_edge, largest_batches
+from chronograd.plan.renting import Decoding
+from chronograd.report.terminal import render_terminal
 
 TRACE = trace_network("lenet5")
 SAMPLES = 10**10  # of any batch here, many
@@ -33,25 +37,35 @@ def test_settings_name_the_cheapest_and_the_fastest_of_all_that_fit() -> None:
     fastest = max(rows, key=lambda row: row["throughput_samples_per_s"])
     for row in (cheapest, fastest):
         assert f"{row['count']} × {row['device']}, batch {row['batch_per_device']} each" in answer.sections[0].takeaway
+    assert sorted((row["device"], row["count"]) for row in rows) == [("t4", 1), ("t4", 4), ("v100", 1), ("v100", 4)]
     short = list_settings(TRACE, job(2.0), DEVICES, [1, 4], [32, 64], samples=SAMPLES, most=1)
     assert short.sections[0].takeaway == answer.sections[0].takeaway
-    assert short.as_data() == {"settings": rows[:1], "evaluated": 8, "fit": 8, "too_large_for_the_data": 0}
+    assert short.as_data() == {"settings": rows[:1], "evaluated": 32, "fit": 32, "too_large_for_the_data": 0}
     nothing = list_settings(TRACE, job(), DEVICES, [1], [10**9], samples=SAMPLES)
     assert nothing.sections[0].takeaway.startswith("No setting fits in memory")
 
 
-def test_devices_without_a_name_are_gpus_of_the_precision() -> None:
+def test_devices_without_a_name_are_gpus_that_are_rented_out_and_have_the_precision() -> None:
     assert [device.name for device in devices_of(job(), ["T4"])] == ["t4"]
-    assert {device.kind for device in devices_of(job(), [])} == {"gpu"}
+    rented = {device.name for device in devices_of(job(), [])}
+    assert {"h100", "v100", "rtx4090", "k80-gk210"} <= rented
+    assert not rented & {"cpu", "titan-xp", "p4"}  # a P4's price has no host
+    assert "titan-xp" in {device.name for device in devices_of(job(2.0), [])}
+    bf16 = job().model_copy(update={"training": Training(precision="bf16")})
+    assert {device.name for device in devices_of(bf16, [])} == {
+        d for d in rented if "bf16" in catalog.device(d).peak_flops_per_s
+    }
 
 
-def test_a_goal_says_what_to_take_first_and_shows_the_front() -> None:
+def test_a_goal_says_what_to_rent_first_and_shows_the_front() -> None:
     effort = of_epochs(10, 1000, 32)
     answer = reach_goal(TRACE, job(2.0), DEVICES, [1, 2], [32], samples=SAMPLES, effort=effort, goal=Goal(50.0, 3600.0))
-    (section,) = answer.sections
+    section, changing = answer.sections
     chosen = answer.as_data()["chosen"]
-    name = f"{chosen['count']} × {chosen['device']}, batch {chosen['batch_per_device']} each, {chosen['prices']}"
-    assert section.takeaway.startswith(f"Take {name}: the cheapest")
+    assert section.takeaway.startswith(f"Rent {chosen['count']} × {chosen['device']} ")
+    assert f"batch {chosen['batch_per_device']} each in {chosen['precision']}: the cheapest" in section.takeaway
+    assert not any(line.startswith("The price is") for line in section.lines)  # it is the job's
+    assert changing.title == "What would change it"
     assert section.figure is not None
     panel = section.figure.panels[0]
     assert isinstance(panel, Lines)
@@ -61,6 +75,78 @@ def test_a_goal_says_what_to_take_first_and_shows_the_front() -> None:
     missed = reach_goal(TRACE, job(2.0), DEVICES, [1], [32], samples=SAMPLES, effort=effort, goal=Goal(deadline_s=1e-3))
     assert missed.sections[0].takeaway.startswith("Nothing fits with 80 %: the likeliest is ")
     assert "It would take a deadline of " in missed.sections[0].lines[0]
+
+
+def test_the_advice_fits_eighty_columns_and_says_what_its_price_is() -> None:
+    answer = reach_goal(
+        TRACE,
+        job(),
+        devices_of(job(), []),
+        [1, 2, 4, 8],
+        [32, 64],
+        samples=SAMPLES,
+        effort=of_epochs(10, 10**6, 32),
+        goal=Goal(50.0),
+    )
+    text = render_terminal(answer)
+    table = [line for line in text.splitlines() if " × " in line and " %" in line and "rent" not in line.lower()]
+    assert 2 <= len(table) <= 8
+    assert max(len(line) for line in table) <= 80
+    assert sum(line.endswith("*") for line in table) == 1
+    for row in answer.as_data()["front"]:
+        assert row["price"]["includes_host"]
+        assert row["price"]["date"]
+        assert row["price"]["source"]
+        assert row["usd_per_hour"] % row["price"]["usd_per_hour_of_instance"] == pytest.approx(0, abs=1e-9)
+
+
+def test_of_settings_that_wait_for_the_same_input_the_one_that_could_be_faster_is_listed() -> None:
+    slow = Decoding(1.0, 1.0, 1.0)
+    answer = list_settings(TRACE, job(2.0), DEVICES[:1], [1], [32, 64, 128], samples=SAMPLES, decoding=slow)
+    (row,) = answer.as_data()["settings"]
+    assert row["is_input_bound"]
+    (own,) = list_settings(TRACE, job(2.0), DEVICES[:1], [1], [32, 64, 128], samples=SAMPLES).as_data()["settings"]
+    assert row["batch_per_device"] == own["batch_per_device"] == 128
+
+
+def test_cores_that_are_assumed_are_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Decoding(1.0, 1.0, 1.0)
+
+    def lines(vcpus: float | None) -> str:
+        one = Price(vendor="A", instance="x", device="v100", count=1, price_usd_per_hour=1, kind="spot", includes_host=True,
+                    date="2026-11", tag="assumed", source="a test", vcpus=vcpus)  # fmt: skip
+        monkeypatch.setattr(market, "offers", lambda device: [one])
+        effort, goal = of_epochs(1, 1000, 32), Goal(1e6)
+        answer = reach_goal(
+            TRACE, job(), DEVICES[:1], [1], [32], samples=SAMPLES, effort=effort, goal=goal, decoding=slow
+        )
+        return " ".join(answer.sections[0].lines)
+
+    assert "8 virtual CPUs a device assumed" in lines(None)
+    assert "assumed:" not in lines(4)
+    assert "decoding sets the pace, 4 images/s" in lines(4)
+
+
+def test_an_old_price_is_marked_in_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def table_of(today: date) -> list[str]:
+        monkeypatch.setattr(market, "today", lambda: today)
+        answer = list_settings(TRACE, job(), DEVICES, [1], [32], samples=SAMPLES)
+        assert answer.sections[0].table is not None
+        return [row[1] for row in answer.sections[0].table.rows]
+
+    assert not any(cell.endswith("†") for cell in table_of(date(2024, 12, 1)))
+    assert all(cell.endswith("†") for cell in table_of(date(2035, 1, 1)))
+
+
+def test_what_was_not_searched_is_said() -> None:
+    (note,) = list_settings(TRACE, job(), DEVICES, [1], [32], samples=SAMPLES).notes
+    assert "torch.compile" in note
+    assert "channels last" in note
+    both = [TRACE, trace_network("lenet5", channels_last=True)]
+    (note,) = list_settings(both, job(), DEVICES, [1], [32], samples=SAMPLES).notes
+    assert "channels" not in note
+    p4 = [*DEVICES, catalog.device("p4")]
+    assert "Not offered: p4" in list_settings(TRACE, job(), p4, [1], [32], samples=SAMPLES).notes[-1]
 
 
 def test_an_effort_is_what_was_told_before_what_the_job_says() -> None:
@@ -74,12 +160,14 @@ def test_the_largest_batch_predicted() -> None:
     answer = largest_batches(TRACE, [job()], capacity_bytes=2 * 10**9)
     (section,) = answer.sections
     data = answer.as_data()
-    assert section.takeaway.startswith(f"At most {data['largest_batch_per_device']:,} samples per device fit in 2 GB")
+    start, most = data["start_at"], data["largest_batch_per_device"]
+    assert section.takeaway.startswith(f"Start at {start:,} samples per device: at most {most:,} fit in 1.86 GiB")
+    assert " GB" not in section.takeaway
     assert section.figure is not None
     bars = section.figure.panels[0]
     assert isinstance(bars, Bars)
     for bar, row in zip(bars.bars, data["memory"], strict=True):
-        assert sum(bar.segments.values()) == pytest.approx(row["total"] / 1e9, rel=1e-4)
+        assert sum(bar.segments.values()) == pytest.approx(row["total"] / 2**30, rel=1e-4)
     none = largest_batches(TRACE, [job()], capacity_bytes=1)
     assert none.sections[0].takeaway.startswith("Not even one sample fits in 1 B")
 

@@ -68,13 +68,13 @@ def test_the_command_on_a_job_worked_out_by_hand(capsys: pytest.CaptureFixture[s
         "on-demand",
         "--json",
     ]
-    goal = ["--epochs-to-target", "10", "--target-accuracy", "0.9", "--noise-scale", "300", "--budget", "50"]
+    goal = ["--epochs-to-target", "10", "--to", "90%", "--noise-scale", "300", "--budget", "50"]
     goal += ["--deadline", "6h"]
     assert main([*words, *goal]) == 0
     found = json.loads(capsys.readouterr().out)
     chosen = found["chosen"]
     batch = chosen["count"] * chosen["batch_per_device"]
-    asked = [f"cluster.count={chosen['count']}", f"training.batch={batch}"]
+    asked = [f"cluster.count={chosen['count']}", f"training.batch={batch}", f"training.precision={chosen['precision']}"]
     assert main(["predict", str(file), *asked, "--json"]) == 0
     step_s = json.loads(capsys.readouterr().out)["quantities"]["step_time_s"]["value"]
     steps = 10 * 600 * (1 + 300 / batch) / (1 + 300 / 100)

@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chronograd.errors import InputError
-from chronograd.hardware import catalog
+from chronograd.hardware import catalog, market
+from chronograd.hardware.catalog import Price
 from chronograd.job import Job, from_dict
-from chronograd.plan.goal import KINDS, Goal, PlanResult, SamplesToTarget, Spot, changes, choose, missing
+from chronograd.plan.goal import Goal, PlanResult, SamplesToTarget, Spot, changes, choose, missing
+from chronograd.plan.renting import KINDS
 
 EXACT = 0.0
-V100, T4 = catalog.device("v100"), catalog.device("t4")
+V100 = catalog.device("v100")
 ENDLESS = (1e12, 1e12, 1e12)  # a noise scale far beyond any batch: n times the batch needs 1/n of the steps
 NONE = (0.0, 0.0, 0.0)  # no noise: a larger batch needs as many steps
 
@@ -36,6 +38,12 @@ def table(counts: list[int], step_s: list[float], batch: int = 100, sigma: float
 
 def found(rows: dict[str, np.ndarray], effort: SamplesToTarget, goal: Goal, price: float = 3.0) -> PlanResult:
     return choose(rows, [V100], job(price), effort, goal, kinds=("on-demand",))
+
+
+def offer(kind: str, usd_per_hour: float) -> Price:
+    stated = {"vendor": "A", "instance": kind, "device": "v100", "count": 8, "price_usd_per_hour": usd_per_hour, "kind": kind,
+              "includes_host": True, "date": "2026-11-22", "tag": "assumed", "source": "a test"}  # fmt: skip
+    return Price.model_validate(stated)
 
 
 class TestByHand:
@@ -108,28 +116,46 @@ def test_an_unknown_noise_scale_widens_what_is_far_from_the_batch() -> None:
     assert 0 < sigmas[2] < sigmas[3]
 
 
-def test_a_node_that_is_used_in_part_is_interrupted_as_a_whole_one() -> None:
-    """Nine devices lie on two nodes of eight, each lost for a tenth of the time."""
-    assert V100.node.devices_per_node == 8
-    hours = []
-    for kind in KINDS:
-        effort, spot = SamplesToTarget(3.6e6, 100, EXACT, noise_scale=NONE), Spot(per_hour=0.6, lost_s=600)
-        choice = choose(table([8, 9], [1.0, 1.0]), [V100], job(3.0), effort, Goal(), spot, kinds=(kind,))
-        hours.append(choice.columns["hours"])
-    assert hours[1] / hours[0] == pytest.approx([1 / 0.9, 1 / 0.8])
-
-
-def test_spot_is_cheaper_and_slower() -> None:
-    rows = table([8], [1.0])
-    listed = catalog.price_of("t4", "spot")
-    assert listed is not None
-    effort = SamplesToTarget(2.88e7, 100, EXACT, noise_scale=ENDLESS)  # 36,000 s
-    choice = choose(rows, [T4], job(), effort, Goal(), Spot(per_hour=0.6, lost_s=600))
-    spot = int(np.flatnonzero(choice.columns["kind"] == KINDS.index("spot"))[0])
-    nodes = -(-8 // T4.node.devices_per_node)
-    assert choice.columns["hours"][spot] == pytest.approx(10 / (1 - 0.1 * nodes))
-    assert choice.columns["dollars"][spot] == pytest.approx(8 * listed.usd_per_device_hour * 10 / (1 - 0.1 * nodes))
+def test_a_machine_that_is_used_in_part_is_interrupted_as_a_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine devices lie on two machines of eight, each lost for a tenth of the time; spot is cheaper, and slower by that."""
+    sold = [offer("on-demand", 24.0), offer("spot", 8.0)]
+    monkeypatch.setattr(market, "offers", lambda device: sold)
+    effort, spot = SamplesToTarget(3.6e6, 100, EXACT, noise_scale=NONE), Spot(per_hour=0.6, lost_s=600)
+    choice = choose(table([8, 9], [1.0, 1.0]), [V100], job(), effort, Goal(), spot)
+    kind, hours, dollars = (choice.columns[name] for name in ("kind", "hours", "dollars"))
+    assert [KINDS[k] for k in kind] == ["on-demand", "on-demand", "spot", "spot"]
+    assert hours[2:] / hours[:2] == pytest.approx([1 / 0.9, 1 / 0.8])
+    assert dollars / hours == pytest.approx([24, 48, 8, 16])
     assert np.isinf(Spot(per_hour=7, lost_s=600).slow_down(1))
+
+
+def test_a_slower_way_on_the_same_machine_is_not_advised_because_it_is_surer() -> None:
+    """1.0 s a step with a wide spread, 1.3 s with none, both on one device: ten hours are kept by the second more surely."""
+    rows = table([1, 1, 2], [1.0, 1.3, 1.0])
+    rows["sigma_log"] = np.array([0.5, EXACT, 0.5])
+    effort = SamplesToTarget(2.9e6, 100, 1e-6, noise_scale=NONE)  # 8.06 h at 1.0 s, 10.5 h at 1.3 s
+    choice = found(rows, effort, Goal(deadline_s=3600 * 11, confidence=0.7))
+    assert choice.is_candidate.tolist() == [True, False, True]
+    assert choice.columns["probability"][1] > 0.99 > choice.columns["probability"][0] > 0.7
+    assert choice.chosen == 0
+    assert found(rows, effort, Goal(deadline_s=3600 * 11, confidence=0.8)).chosen is None
+
+
+def test_an_old_price_widens_dollars_and_not_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log-normal in the price alone: half of all prices are above the median, and 10 % above 1.28 deviations."""
+    monkeypatch.setattr(market, "offers", lambda device: [offer("on-demand", 8.0)])
+    monkeypatch.setattr(market, "sigma_log", lambda price: 0.5)
+    effort = SamplesToTarget(3.6e6, 100, 1e-6, noise_scale=ENDLESS)  # 10 h on one device, 1.25 h on eight, 10 dollars
+    rows = table([8], [1.0])
+    choice = choose(rows, [V100], job(), effort, Goal(10.0))
+    assert choice.columns["probability"][0] == pytest.approx(0.5, abs=0.02)
+    assert choice.interval("hours", 0) == pytest.approx((1.25, 1.25), rel=1e-3)
+    assert choice.interval("dollars", 0) == pytest.approx((10 * math.exp(-0.6408), 10 * math.exp(0.6408)), rel=1e-3)
+    spread = SamplesToTarget(3.6e6, 100, 0.5, noise_scale=ENDLESS)  # both together: 0.7071
+    for budget in (5.0, 10.0, 20.0):
+        choice = choose(rows, [V100], job(), spread, Goal(budget))
+        expected = 0.5 * (1 + math.erf(math.log(budget / 10) / 0.70711 / math.sqrt(2)))
+        assert choice.columns["probability"][0] == pytest.approx(expected, abs=1e-3)
 
 
 @given(

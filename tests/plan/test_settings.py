@@ -62,15 +62,6 @@ def test_columns_are_what_a_single_prediction_gives(trace: Trace, fields: tuple[
         assert table["fits"][i] == (step.memory.total <= device.memory_bytes - reserve_bytes(device))
 
 
-def test_prices_are_per_device_and_missing_where_unknown(trace: Trace) -> None:
-    table = evaluate(trace, job_of(), ("k80", "cpu"), (1, 4), (32,))
-    one = catalog.price_of("k80").usd_per_device_hour
-    assert table["cost_usd_per_hour"][:2].tolist() == [one, 4 * one]
-    assert np.isnan(table["cost_usd_per_hour"][2:]).all()
-    stated = evaluate(trace, job_of("cluster.price_usd_per_hour=2"), ("cpu",), (3,), (32,))
-    assert stated["cost_usd_per_hour"].tolist() == [6.0]
-
-
 def test_a_trace_of_one_batch_cannot_be_planned() -> None:
     fixed = trace_network("resnet20", fixed_batch=8)
     with pytest.raises(InputError, match="batch 8 only"):
@@ -102,6 +93,9 @@ def test_the_largest_batch_fills_the_device(trace: Trace) -> None:
     by_batch = dict(found.rows)
     assert found.fits(by_batch[found.batch])
     assert not found.fits(by_batch[found.batch + 1])
+    assert found.start_at % 8 == 0
+    assert by_batch[found.start_at].total + found.reserve_bytes <= 0.9 * found.capacity_bytes
+    assert by_batch[found.start_at].total > 0.85 * (found.capacity_bytes - found.reserve_bytes)
     half = largest_batch(trace, job_of(), capacity_bytes=2 * 10**9, reserve=0)
     assert half.batch == pytest.approx(2e9 / (by_batch[found.batch].activations / found.batch), rel=0.01)
     more = largest_batch(trace, job_of("training.activation_checkpointing=blocks"))

@@ -11,7 +11,7 @@ import pytest
 from chronograd import job as jobs
 from chronograd.compare.scaling import predict_scaling
 from chronograd.errors import FileFormatError, InputError
-from chronograd.hardware import catalog
+from chronograd.hardware import catalog, market
 from chronograd.predict.calibration import CLASSES, Calibration, ClassRate, from_datasheet
 from chronograd.predict.compute import Work, operator_seconds, update_seconds
 from chronograd.predict.memory import peak_memory
@@ -110,9 +110,9 @@ def test_the_parts_of_a_predicted_step_add_up() -> None:
     assert record.value("step_time_s") == pytest.approx(sum(record.value(part) for part in STEP_PARTS))
     assert record.value("epoch_time_s") == pytest.approx(10 * record.value("step_time_s"))
     hours = record.value("training_time_s") / 3600
-    price = catalog.price_of("v100")
+    price = market.price_of("v100")
     assert price is not None
-    assert record.value("cost_usd") == pytest.approx(hours * price.usd_per_device_hour)
+    assert record.value("cost_usd") == pytest.approx(hours * float(price.usd_per_hour(1)))
     step = record["step_time_s"]
     assert step.low is not None
     assert step.high is not None

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from chronograd import job as jobs
+from chronograd.count.cached import cached_trace
 from chronograd.hardware import catalog
 from chronograd.predict.collectives import Topology
 from chronograd.predict.prediction import predict
-from chronograd.predict.scaling import buckets, exchange, input_stall_s, straggler_wait_s, topology_of
+from chronograd.predict.scaling import buckets, exchange, input_stall_s, straggler_wait_s, topology_of, upkeep_s
 from chronograd.trace import ZERO, Affine, Operator, Storage, Trace
 
 MIB = 2**20
@@ -140,3 +141,19 @@ def test_what_is_hidden_is_not_below_nothing_by_rounding(device: str) -> None:
     record = predict(Trace.load(inputs / "net.json.gz"), jobs.load(inputs / "job.yaml", fields))
     assert record["communication_exposed_s"].value > 0
     assert record["communication_overlapped_s"].value == 0
+
+
+def test_the_upkeep_of_ddp_is_of_each_tensor_and_of_one_broadcast_of_buffers() -> None:
+    trace = cached_trace("resnet20")
+    link = catalog.link("loopback")
+    topology = Topology(np.array([1, 2, 4]), 8, link, link)
+    gradients, buffers = 19 + 2 * 19 + 2, 3 * 19  # convolutions, norms, the head
+    assert len(trace.buffers()) == buffers
+    sent = sum(trace.storages[tensor.storage].bytes.const for tensor in trace.buffers().values())
+    assert sent > 0
+    expected = 1e-5 * (gradients + buffers) + 2 * link.latency_s + sent / link.bandwidth_bytes_per_s
+    one, two, four = upkeep_s(trace, 1e-5, topology)
+    assert one == 0
+    assert two == pytest.approx(expected)
+    assert four > two
+    assert upkeep_s(trace, 0.0, topology) == 0.0

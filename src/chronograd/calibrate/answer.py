@@ -32,9 +32,7 @@ def calibrate(
     Args:
         out: also save the device file (.toml) here.
     """
-    device = machine.save_local(machine.calibrate(precisions=precisions, progress=progress))
-    if device.kind == "cpu":
-        machine.calibrate_link()
+    device = machine.calibrate_all(precisions, progress)
     if out is not None:
         device.save(out)
     return calibrated(device)

@@ -24,7 +24,8 @@ from chronograd.errors import InputError
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Link, Source
 from chronograd.measure import environment
-from chronograd.predict.collectives import ALPHA_BETA, bandwidths
+from chronograd.predict.collectives import ALPHA_BETA, Topology, all_reduce_s, bandwidths
+from chronograd.predict.scaling import buffers_s
 from chronograd.record import Z80
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
@@ -68,6 +69,23 @@ def measure_step_sigma_log(world: int = 2, seconds: float = 8.0) -> float:
     seconds_RN = np.array([result["rows"][0]["seconds"] for result in results])
     excess = float(np.median(seconds_RN.max(axis=0)) / np.median(seconds_RN))
     return max(0.0, math.log(excess) / float(ndtri(0.5 ** (1 / world))))
+
+
+def measure_exchange_tensor_s(link: Link, world: int = 2, seconds: float = 1.0) -> float:
+    """Seconds that DistributedDataParallel takes for each gradient and each buffer, beside what is sent.
+
+    Gradients are copied to buckets and back, buffers are gathered, broadcast and put back: work of the host, tensor by tensor.
+    From steps of many small layers with and without their exchange, less its collectives by α and β.
+    """
+    from chronograd.calibrate.links_worker import STACK
+
+    results = _run(world, ("module", "module_apart"), [4 * world], seconds)
+    whole, apart = (
+        float(np.median(np.max([result["rows"][i]["seconds"] for result in results], axis=0))) for i in range(2)
+    )
+    topology = Topology(world, world, link, link)
+    sent = all_reduce_s("ring", STACK.gradient_bytes, topology) + buffers_s(STACK.buffer_bytes, topology)
+    return max(0.0, whole - apart - float(sent)) / (STACK.gradients + STACK.buffers)
 
 
 @dataclass(frozen=True)

@@ -10,20 +10,37 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from chronograd.calibrate.workers import read, say
 from chronograd.measure.steps import clock
+from chronograd.train.communicator import without_exchange
 from chronograd.train.rank_command import exit_with_parent
 
+
+class Stack(NamedTuple):
+    """Tensors of `stack` that are exchanged: how many, and their bytes."""
+
+    layers: int = 32
+    gradients: int = 4 * 32
+    gradient_bytes: int = 4 * (64 + 8 + 8 + 8) * 32
+    buffers: int = 3 * 32
+    buffer_bytes: int = (4 * (8 + 8) + 8) * 32
+
+
+STACK = Stack()
 _MIN_REPEATS, _MAX_REPEATS, _MAX_RESTED, _WARMUP = 8, 200, 30, 3
 
 
 def calls(message: torch.Tensor, world: int) -> dict[str, Callable[[], Any]]:
-    """Each collective on a message of S bytes; see `chronograd.calibrate.links.Timed.bytes`. `nothing` computes instead."""
+    """Each collective on a message of S bytes; see `chronograd.calibrate.links.Timed.bytes`.
+
+    `nothing` computes instead.
+    """
     part = message[: len(message) // world].clone()
     block = torch.nn.Conv2d(64, 64, 3, padding=1, device=message.device)
     images = torch.ones(16, 64, 32, 32, device=message.device)
@@ -39,6 +56,29 @@ def calls(message: torch.Tensor, world: int) -> dict[str, Callable[[], Any]]:
         "broadcast": lambda: dist.broadcast(message, src=0),
         "nothing": compute,
     }
+
+
+def module_calls(device: torch.device) -> dict[str, Callable[[], Any]]:
+    """Steps of many small layers with buffers, which exchange as DistributedDataParallel does, or do not."""
+    module, features = stack(device)
+
+    def step() -> None:
+        module.zero_grad()
+        module(features).sum().backward()
+
+    def step_apart() -> None:
+        with without_exchange(module):
+            step()
+
+    return {"module": step, "module_apart": step_apart}
+
+
+def stack(device: torch.device) -> tuple[DistributedDataParallel, torch.Tensor]:
+    """Many small layers with buffers, whose gradients are exchanged, and what they take."""
+    layers = (m for _ in range(STACK.layers) for m in (torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8)))
+    module = torch.nn.Sequential(*layers).to(device)
+    ids = [device.index] if device.type == "cuda" else None
+    return DistributedDataParallel(module, device_ids=ids), torch.ones(4, 8, device=device)
 
 
 def time_collective(call: Callable[[], Any], seconds: float, device: torch.device, rest_s: float = 0.0) -> list[float]:
@@ -77,7 +117,8 @@ def main(argv: list[str]) -> None:
     rows = []
     for size in sizes:
         message = torch.ones(size // 4, device=device)
-        for name, call in calls(message, world).items():
+        known = calls(message, world) | (module_calls(device) if "module" in names else {})
+        for name, call in known.items():
             if name in names:
                 found = time_collective(call, seconds, device, rest_s)
                 rows.append({"collective": name, "bytes": size, "seconds": found})

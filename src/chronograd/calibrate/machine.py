@@ -7,6 +7,7 @@ same formula as any other. Takes about a minute for each way of running.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,13 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from chronograd.calibrate import links
+from chronograd.calibrate import links, pace
 from chronograd.calibrate.blocks import Block, blocks
 from chronograd.calibrate.workers import Progress, part_of, run_workers
 from chronograd.count.tracing import trace
 from chronograd.fit.device import Sample, fit_calibration
 from chronograd.hardware import catalog
-from chronograd.hardware.catalog import Device, Node, Source
+from chronograd.hardware.catalog import Device, Link, Node, Source
 from chronograd.measure import environment
 from chronograd.predict.calibration import CLASSES, Calibration, from_datasheet
 from chronograd.predict.compute import UPDATE_PASSES, Work, update_launches
@@ -72,11 +73,14 @@ def calibrate(
     traces = {b.name: _traces_of(b) for b in blocks()}
     runs = [(setup, precision) for precision in precisions for setup in setups]
     measured = []
+    probes = [pace.probe_s()] if place == "cpu" else []
     for i, (setup, precision) in enumerate(runs):
         what = f"{setup.processes} × {setup.threads} threads" if place == "cpu" else precision
         report = part_of(progress, i, len(runs), f"{what}: ")
         arguments = [place, str(setup.threads), precision, str(seconds_per_block)]
         measured.append(_mean(run_workers(WORKER, [arguments] * setup.processes, report, len(traces))))
+        if place == "cpu":
+            probes.append(pace.probe_s())
     device = _describe(place, [m["peaks"] for m in measured], [p for _, p in runs])
     settings = [
         _fit(device, place, setup, precision, result, traces, mode)
@@ -86,6 +90,8 @@ def calibrate(
     calibration: dict[str, Any] = {"settings": [c.to_table() for c in settings]}
     if place == "cpu" and max(setup.processes for setup in setups) > 1:
         calibration["step_sigma_log"] = links.measure_step_sigma_log(seconds=min(8.0, 50 * seconds_per_block))
+    if probes:
+        calibration |= {"pace_s": statistics.median(probes), "pace_spread": pace.spread(probes)}
     progress(1.0, "done")
     provenance = {"how": "measured by chronograd calibrate", **_plain(environment.environment())}
     return device.model_copy(update={"calibration": calibration, "provenance": provenance})
@@ -99,22 +105,62 @@ def _traces_of(block: Block) -> dict[str, Trace]:
     }
 
 
-def calibrate_once(progress: Progress = lambda share, text: None) -> Device:
-    """The device `local`, measured now if it never was on this processor with these versions."""
-    path = catalog.user_device_path("local")
+def calibrate_once(progress: Progress = lambda share, text: None) -> tuple[Device, str]:
+    """The device `local`, measured now if it never was on this processor with these versions, or was while the machine was busy.
+
+    Returns: the device, and a sentence where a calibration was taken again or the machine is busy now; else nothing.
+    """
+    path, why = catalog.user_device_path("local"), ""
     if path.exists():
         device = catalog.device("local")
         if device.provenance.get("key") == machine_key():
-            return device
-    device = save_local(calibrate(progress=part_of(progress, 0, 1 / 0.9)))
-    calibrate_link(progress=part_of(progress, 9, 10))
-    return device
+            why = taken_while_busy(device)
+            if not why:
+                return device, ""
+    device = calibrate_all(progress=progress)
+    if is_busy(device):
+        again = f"the machine was busy while it was measured, {_spread_words(device)}: prediction is as uncertain"
+        return device, f"{why}; {again}" if why else again
+    return device, why
 
 
-def calibrate_link(progress: Progress = lambda share, text: None) -> None:
+def calibrate_all(precisions: Sequence[str] = ("fp32",), progress: Progress = lambda share, text: None) -> Device:
+    """Measure this machine, the link between its processes and what their exchange costs, and keep all of it."""
+    device = calibrate(precisions=precisions, progress=part_of(progress, 0, 1 / 0.9))
+    if device.kind == "cpu":
+        link = calibrate_link(progress=part_of(progress, 9, 10))
+        tensor_s = links.measure_exchange_tensor_s(link)
+        device = device.model_copy(
+            update={"calibration": {**(device.calibration or {}), "exchange_tensor_s": tensor_s}}
+        )
+    return save_local(device)
+
+
+def calibrate_link(progress: Progress = lambda share, text: None) -> Link:
     """Measure the link between two processes of this machine, in seconds, and keep it; see chronograd.calibrate.links."""
-    rows = links.measure_links((2,), ("all_reduce",), progress=progress)
-    links.save(links.link_of(links.fit(rows), (2,)))
+    link = links.link_of(links.fit(links.measure_links((2,), ("all_reduce",), progress=progress)), (2,))
+    links.save(link)
+    return link
+
+
+def is_busy(device: Device) -> bool:
+    """Whether the pace of this machine changed while it was measured, as it does where something else uses it."""
+    return float((device.calibration or {}).get("pace_spread", 1.0)) > pace.BUSY
+
+
+def taken_while_busy(device: Device) -> str:
+    """Why a calibration that was kept is no longer to be believed: it is of a slower machine than this now; else nothing."""
+    kept_s = float((device.calibration or {}).get("pace_s", 0.0))
+    if not kept_s:
+        return ""
+    ratio = kept_s / pace.probe_s()
+    if ratio <= pace.BUSY:
+        return ""
+    return f"taken again: the machine runs {ratio:.2f} times as fast as when the kept calibration was measured"
+
+
+def _spread_words(device: Device) -> str:
+    return f"at paces {(device.calibration or {})['pace_spread']:.2f} times apart"
 
 
 def save_local(device: Device) -> Device:
@@ -127,7 +173,7 @@ def save_local(device: Device) -> Device:
 def machine_key() -> str:
     """Changes with what a calibration holds for: processor, cores, GPU, torch, and the form it is kept in."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}, form 4"
+    return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}, form 5"
 
 
 # -- what workers measured --------------------------------------------------------------------------

@@ -13,11 +13,15 @@ from chronograd.cli import common
 @click.option("--hosts", default="", show_default=False, metavar="HOST,HOST",
               help="Hosts that are to work together: names for ssh, or netns:NAME.")  # fmt: skip
 @click.option("--out", default="runs", help="The run directory, or the folder of run directories.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Also backends and launchers that are not here and not asked for."
+)
 @common.answer_options
-def command(job_file: str | None, overrides: tuple[str, ...], as_json: bool, **where: str) -> int:
+def command(job_file: str | None, overrides: tuple[str, ...], as_json: bool, everything: bool,
+            **where: str) -> int:  # fmt: skip
     """Look at devices, cores, memory, storage, versions, backends and links, and measure what can be in seconds.
 
-    With a JOB, all of it for that job. The exit status is 1 if a run cannot start.
+    With a JOB, all of it for that job, weighed against its predicted step. The exit status is 1 if a run cannot start.
 
     \b
     chronograd doctor
@@ -27,4 +31,4 @@ def command(job_file: str | None, overrides: tuple[str, ...], as_json: bool, **w
     from chronograd.doctor.answer import doctor
 
     job = common.read_job(job_file, overrides) if job_file else None
-    return common.show(doctor(job, **where), as_json)
+    return common.show(doctor(job, everything=everything, **where), as_json)

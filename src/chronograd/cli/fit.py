@@ -11,9 +11,10 @@ from chronograd.cli import common
 
 if TYPE_CHECKING:
     from chronograd.fit.learning_curves import LearningCurve, Metric
-    from chronograd.fit.schedule import Kind
     from chronograd.fit.tables import Table
     from chronograd.hardware.catalog import Device
+
+SCHEDULES = ("constant", "multi_step", "cosine", "one_cycle", "linear", "annealed")
 
 
 @click.group()
@@ -114,8 +115,8 @@ def speed_command(sources: tuple[Path, ...], batch: float | None, pairs: tuple[s
 )
 @click.option(
     "--schedule",
-    type=click.Choice(["constant", "multi_step", "annealed"]),
-    help="Of the learning rate: annealed is cosine, one cycle, linear. A run knows its own.",
+    type=click.Choice(SCHEDULES),
+    help="Of the learning rate: annealed is cosine, one cycle, linear. A run knows its own, a log by its column of rates.",
 )
 @click.option("--drops", metavar="K,K,...", help="Where the learning rate falls at once, seen or still to come.")
 @click.option("--planned", type=common.ABOVE_0, help="Where training is to end; with --fraction, where the file does.")
@@ -123,11 +124,11 @@ def speed_command(sources: tuple[Path, ...], batch: float | None, pairs: tuple[s
     "--earlier", "num_earlier", default=0, type=click.IntRange(0, 1000), help="Also forecasts made on the way."
 )
 @click.option("--follow", is_flag=True, help="Fit a run again whenever it has new points, until it ends.")
-@click.option("--to", "target", type=float, help="When will this loss, or accuracy, be reached?")
+@click.option("--to", "target", metavar="LEVEL", help="When will this loss, or accuracy (92%, 92, 0.92), be reached?")
 @click.option("--at", "ats", multiple=True, type=common.ABOVE_0, help="Forecast at a step; may be repeated.")
 @common.answer_options
-def loss_command(source: Path, metric: Metric, column: str | None, family: str | None, fraction: float, schedule: Kind | None,
-                 drops: str | None, planned: float | None, num_earlier: int, follow: bool, target: float | None,
+def loss_command(source: Path, metric: Metric, column: str | None, family: str | None, fraction: float, schedule: str | None,
+                 drops: str | None, planned: float | None, num_earlier: int, follow: bool, target: str | None,
                  ats: tuple[float, ...], as_json: bool) -> None:  # fmt: skip
     """Fit a curve to a loss or an accuracy, and forecast the rest.
 
@@ -138,20 +139,22 @@ def loss_command(source: Path, metric: Metric, column: str | None, family: str |
     """
     from chronograd.fit import loss_answer
     from chronograd.fit.forecast import forecast
+    from chronograd.fit.forecast_answer import level
     from chronograd.rundir import RunDir, is_run_dir
 
     places = common.numbers("--drops", drops) if drops else ()
+    to = None if target is None else level(target, metric)
 
     def read() -> LearningCurve:
         return loss_answer.read(source, metric, column, schedule, places, planned, fraction < 1)
 
     if not follow:
-        common.show(loss_answer.loss(forecast(read(), fraction, family, target, ats, num_earlier)), as_json)
+        common.show(loss_answer.loss(forecast(read(), fraction, family, to, ats, num_earlier)), as_json)
         return
     if as_json or not is_run_dir(source):
         raise click.UsageError("--follow prints lines of text, of a run")
     for curve in loss_answer.growing(RunDir.open(source), read):
-        click.echo(loss_answer.line(forecast(curve, 1.0, family, target, draws=20)))
+        click.echo(loss_answer.line(forecast(curve, 1.0, family, to, draws=20)))
 
 
 @command.command(

@@ -18,6 +18,7 @@ GROUPS = {
         "count": "The work of a network: parameters, FLOPs, bytes, receptive field.",
         "predict": "Time, memory and cost of a job on any device.",
         "plan": "The largest batch; which devices, how many, at what price.",
+        "judge": "Is a throughput good? Beside the device and published rows.",
         "devices": "Devices, links and prices.",
         "doctor": "Seconds before a run: what is in its way here, and what to do.",
     },
@@ -29,6 +30,7 @@ GROUPS = {
     },
     "After": {
         "explain": "Why is it not faster? Where each step goes, and what it loses.",
+        "forecast": "When will a run or a log reach a level: epochs, hours, clock.",
         "compare": "Two records side by side; a regression gate for CI.",
         "report": "One self-contained page, or a notebook, from runs.",
         "records": "List, filter and show what was predicted and measured.",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,55 @@ def parse_seconds(text: str) -> float:
     return float(time[1]) * _SECONDS[time[2]]
 
 
+def parse_share(text: str) -> float:
+    """A share of 1: 75%, 75 and 0.75 are the same; up to 1 a number is a share, above it is per cent.
+
+    >>> [parse_share(text) for text in ("75%", "75", "0.75", "0.5 %")]
+    [0.75, 0.75, 0.75, 0.005]
+    """
+    try:
+        number = float(text.strip().removesuffix("%"))
+    except ValueError:
+        raise click.BadParameter(f"cannot read {text!r}; write 75% or 0.75") from None
+    share = number / 100 if text.strip().endswith("%") or number > 1 else number
+    if not 0 < share <= 1:
+        raise click.BadParameter(f"{text} is not above 0 and at most 100 %")
+    return share
+
+
+def parse_dollars(text: str) -> float:
+    """
+    >>> [parse_dollars(text) for text in ("$50", "50", "$1,000.50")]
+    [50.0, 50.0, 1000.5]
+    """
+    try:
+        amount = float(text.strip().removeprefix("$").replace(",", ""))
+    except ValueError:
+        amount = math.nan
+    if not 0 < amount < math.inf:
+        raise click.BadParameter(f"cannot read the amount {text!r}; write '$50' or 50")
+    return amount
+
+
+def _read_by(parse: Callable[[str], float]) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
+    """A callback of an option whose text is parsed."""
+    return lambda _, __, text: None if text is None else parse(text)
+
+
+def _precisions(_: click.Context, __: click.Parameter, text: str | None) -> list[Any]:
+    """The precisions of an option such as `--precisions bf16,fp32`."""
+    from typing import get_args
+
+    from chronograd.job import Training
+
+    known = get_args(Training.model_fields["precision"].annotation)
+    words = [word.strip().lower() for word in text.split(",")] if text else []
+    unknown = [word for word in words if word not in known]
+    if unknown:
+        raise click.BadParameter(f"unknown precision {unknown[0]!r}; known: {', '.join(known)}")
+    return words
+
+
 def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
     """Low, middle, high. One number is taken as exact."""
     if text is None:
@@ -51,24 +102,48 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
 
 
 @click.command(
-    epilog="\b\nchronograd plan examples/digits.yaml --largest-batch --on V100\n"
-    "chronograd plan examples/digits.yaml --largest-batch --on local --memory 2GB --confirm\n"
-    "chronograd plan examples/digits.yaml --on V100 --on A100 --counts 1,2,4,8 --batches 32,64\n"
-    "chronograd plan examples/digits.yaml --target-accuracy 0.92 --budget 50 --deadline 6h --noise-scale 900"
+    epilog="\b\nchronograd plan resnet50 --data imagenet --to 75% --budget '$50'\n"
+    "chronograd plan job.yaml --to 75% --deadline 6h --prices spot\n"
+    "chronograd plan job.yaml --on v100 --on a100 --precisions fp32,fp16\n"
+    "chronograd plan resnet50 --data imagenet --precision bf16 --largest-batch --on rtx4090\n"
+    "chronograd plan job.yaml --largest-batch --on local --memory 2GiB --confirm"
 )
 @common.job_arguments
 @click.option("--largest-batch", "is_largest", is_flag=True, help="The largest batch per device that fits its memory.")
-@click.option("--on", "places", multiple=True, metavar="DEVICE", help="Device, instead of the job's; may be repeated.")
+@click.option(
+    "--on",
+    "places",
+    multiple=True,
+    metavar="DEVICE",
+    help="Device, instead of all GPUs that are rented out; may be repeated.",
+)
 @common.trace_option
-@click.option("--memory", metavar="SIZE", help="With --largest-batch: memory allowed, such as 2GB; all by default.")
+@click.option(
+    "--memory",
+    metavar="SIZE",
+    help="With --largest-batch: memory allowed, such as 2GiB, of a GPU unless --on names a device; all by default.",
+)
 @click.option("--confirm", is_flag=True, help="With --largest-batch on this machine: try batches for real.")
 @click.option("--probes", default=10, help="With --confirm: batches to try, at most.")
 @click.option("--counts", default="1,2,4,8", callback=common.counts, help="Numbers of devices.")
-@click.option("--batches", default="16,32,64,128", callback=common.counts, help="Batches per device.")
-@click.option("--algorithm", "algorithms", multiple=True, default=("ring",), help="All-reduce; may be repeated.")
-@click.option("--most", default=20, help="Settings to print.")
-@click.option("--target-accuracy", type=click.FloatRange(0, 1, min_open=True), help="To be reached, such as 0.92.")
-@click.option("--budget", type=common.ABOVE_0, metavar="USD", help="Dollars, at most.")
+@click.option("--batches", default="16,32,64,128,256,512", callback=common.counts, help="Batches per device.")
+@click.option(
+    "--precisions",
+    callback=_precisions,
+    metavar="LIST",
+    help="To search, such as bf16,fp32; by default the job's, else what autocast would use on each device, and fp32.",
+)
+@click.option("--algorithm", "algorithms", multiple=True, default=("ring", "tree"), help="All-reduce; may be repeated.")
+@click.option("--most", default=8, help="Settings to print.")
+@click.option(
+    "--to",
+    "--target-accuracy",
+    "target_accuracy",
+    callback=_read_by(parse_share),
+    metavar="ACCURACY",
+    help="To be reached, such as 75%.",
+)
+@click.option("--budget", callback=_read_by(parse_dollars), metavar="USD", help="Dollars, at most.")
 @click.option("--deadline", metavar="TIME", help="Wall time, at most, such as 6h or 2d.")
 @click.option(
     "--confidence",
@@ -84,33 +159,45 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
 )
 @click.option("--epochs-to-target", type=common.ABOVE_0, help="At the job's batch, if known.")
 @click.option("--noise-scale", metavar="N", help="Gradient noise scale in samples, or LOW:HIGH; a run knows its own.")
-@click.option("--prices", type=click.Choice(["on-demand", "spot", "both"]), default="both")
+@click.option(
+    "--prices", type=click.Choice(["on-demand", "spot", "both"]), help="By default both, without a goal on-demand."
+)
 @click.option(
     "--interruptions",
     default=0.05,
     type=click.FloatRange(0, 100),
     help="Of a spot node per hour; each costs ten minutes.",
 )
+@click.option(
+    "--decode",
+    "per_vcpu",
+    type=click.FloatRange(0),
+    metavar="N",
+    help="Images/s that a virtual CPU of the host decodes; 0 leaves it out.",
+)
 @common.answer_options
 def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_largest: bool, places: tuple[str, ...],
             trace_file: Path | None, memory: str | None, confirm: bool, probes: int, counts: list[int], batches: list[int],
-            algorithms: tuple[str, ...], most: int, target_accuracy: float | None, budget: float | None,
+            precisions: list[Any], algorithms: tuple[str, ...], most: int, target_accuracy: float | None, budget: float | None,
             deadline: str | None, confidence: float, curve: Path | None, epochs_to_target: float | None,
-            noise_scale: str | None, prices: str, interruptions: float, as_json: bool) -> None:  # fmt: skip
-    """Find the largest batch that fits, the setting that reaches a goal, or list settings by the price of a sample.
+            noise_scale: str | None, prices: str | None, interruptions: float, per_vcpu: float | None, as_json: bool) -> None:  # fmt: skip
+    """Find what to rent for a goal, the largest batch that fits, or list settings by the price of a sample.
 
-    With --target-accuracy, --budget or --deadline: hours and dollars to the target of every setting that no other beats in both,
-    with their 80 % interval, how likely each keeps the goal, which to take, why, and what would change that.
+    With --to, --budget or --deadline: what to rent, how long and how much it takes, how sure that is, and what would change it.
+    Searched are devices, counts, batches, precision, memory layout, checkpointing and all-reduce; a field that the job states has
+    its value. Prices are those of whole instances with their host (`chronograd devices --prices`).
 
     Without torch, give a trace saved by `chronograd count JOB --out FILE`.
     """
     from chronograd.data.datasets import card
-    from chronograd.data.trace_job import trace_job
+    from chronograd.data.decoding import decoding_of
+    from chronograd.data.trace_job import trace_job, trace_layouts
     from chronograd.job import changed
     from chronograd.plan.answer import devices_of, list_settings, reach_goal
     from chronograd.plan.effort import effort_of
-    from chronograd.plan.goal import KINDS, Goal, Spot
-    from chronograd.plan.largest import Trial, largest_batches
+    from chronograd.plan.goal import Goal, Spot
+    from chronograd.plan.largest import Trial, gpu_of_memory, largest_batches
+    from chronograd.plan.renting import KINDS
 
     job = common.read_job(job_file, overrides, print_config, target_accuracy)
     has_goal = any(asked is not None for asked in (target_accuracy, budget, deadline))
@@ -120,26 +207,32 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
         raise click.UsageError(f"--confirm runs here: write --on local, not {' '.join(places)}")
     if is_largest and has_goal:
         raise click.UsageError("--largest-batch and a goal are two questions: ask one at a time")
-    trace = trace_job(job, trace_file)
     if is_largest:
         trial = None
         if confirm:
             from chronograd.train import largest_batch
 
             trial = Trial(largest_batch.base_bytes, partial(largest_batch.confirm, max_probes=probes))
+        capacity = parse_bytes(memory) if memory else None
+        if capacity is not None and not (places or confirm or "device" in job.cluster.model_fields_set):
+            places = (gpu_of_memory(capacity).name,)
         jobs = [changed(job, [f"cluster.device={name.lower()}"]) for name in places] or [job]
-        common.show(largest_batches(trace, jobs, parse_bytes(memory) if memory else None, trial), as_json)
+        common.show(largest_batches(trace_job(job, trace_file), jobs, capacity, trial), as_json)
         return
-    devices = devices_of(job, places)
+    devices = devices_of(job, places, precisions)
     samples = card(job.data).train_size
-    settings: dict[str, Any] = {"counts": counts, "batches": batches, "algorithms": algorithms, "most": most,
-                                "samples": samples}  # fmt: skip
+    kinds = [kind for kind in KINDS if prices in ("both", kind)] or (list(KINDS) if has_goal else ["on-demand"])
+    settings: dict[str, Any] = {
+        "counts": counts, "batches": batches, "algorithms": algorithms, "most": most, "samples": samples,
+        "precisions": precisions, "kinds": kinds, "decoding": decoding_of(job, per_vcpu),
+    }  # fmt: skip
+    traces = trace_layouts(job, trace_file)
     if not has_goal:
-        common.show(list_settings(trace, job, devices, **settings), as_json)
+        common.show(list_settings(traces, job, devices, **settings), as_json)
         return
     effort = effort_of(job, samples, target=target_accuracy, epochs=epochs_to_target, curve=curve,
                        noise=_noise_scale(noise_scale))  # fmt: skip
     goal = Goal(budget, parse_seconds(deadline) if deadline else None, confidence)
-    kinds = [kind for kind in KINDS if prices in ("both", kind)]
-    spot = Spot(interruptions)
-    common.show(reach_goal(trace, job, devices, **settings, effort=effort, goal=goal, spot=spot, kinds=kinds), as_json)
+    common.show(
+        reach_goal(traces, job, devices, **settings, effort=effort, goal=goal, spot=Spot(interruptions)), as_json
+    )

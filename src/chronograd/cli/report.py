@@ -45,5 +45,7 @@ def command(runs: tuple[str, ...], out: Path, with_notebook: bool, as_json: bool
 
     for section in page.sections:
         say(f"{section.title}: {section.takeaway}")
+    for note in page.notes:
+        say(f"note: {note}")
     for path in written:
         click.echo(f"wrote {path}")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 import time
 from pathlib import Path
 
 import click
 
 from chronograd.cli import common
+
+# What a newcomer may type next.
+NEXT = "chronograd plan resnet50 --data imagenet --to 75% --budget 50"
 
 
 @click.command()
@@ -54,6 +59,11 @@ def command(job_file: str | None, overrides: tuple[str, ...], print_config: bool
         )
         return
     click.echo(f"report     {' and '.join(str(path) for path in written)}, in {time.monotonic() - begin:.0f} s")
+    click.echo(f"           open {out.absolute()}")
+    activate = Path(sys.prefix) / "bin" / "activate"
+    if activate.is_file() and os.environ.get("VIRTUAL_ENV") != sys.prefix:
+        click.echo(f"next       source {os.path.relpath(activate)}")
+    click.echo(f"then       {NEXT}")
 
 
 def _default() -> dict[str, object]:

@@ -7,35 +7,46 @@ from typing import Any
 
 from chronograd.answer import Answer, Section, Table
 from chronograd.compare import gate
-from chronograd.record import QUANTITIES, Difference, Record, subtract
+from chronograd.record import STEP_PARTS, Difference, Record, subtract
 from chronograd.units import quantity
 from chronograd.words import quantity_name
 
+# In a table of two records; other names are those of QUANTITIES.
+_SHORT = {
+    **STEP_PARTS,
+    "communication_overlapped_s": "hidden communication",
+    "straggler_wait_s": "waiting for the slowest rank",
+    "input_stall_s": "waiting for input",
+    "throughput_samples_per_s": "throughput",
+    "achieved_flops_per_s": "achieved FLOP/s per rank",
+    "mfu": "MFU",
+    "ppp": "PALEO's percent of peak",
+    "wall_time_s": "wall time",
+}
 HEADER = {"kind", "title", "created", "cluster", "backend", "versions"}
 
 
 def compare(a: Record, b: Record) -> Answer:
-    """Every quantity of two records, their difference and ratio, and whether their intervals overlap."""
+    """The quantities that both records have, their difference and ratio, and whether their intervals overlap.
+
+    Those that one of them lacks are named; as data all are there, with the reason.
+    """
     differences = subtract(a, b)
-    missing = [
-        f"{name} has no {d.name}: {q.reason or 'no reason was given'}"
-        for d in differences
-        for name, q in (("A", d.a), ("B", d.b))
-        if q.value is None
-    ]
+    shared = [d for d in differences if d.a.value is not None and d.b.value is not None]
     section = Section(
         title=f"A: {a.title} ({a.kind}, {a.created[:10]}); B: {b.title} ({b.kind}, {b.created[:10]})",
         takeaway=_takeaway(differences),
         table=Table(
             ("quantity", "A", "B", "B − A", "B / A", "intervals"),
-            [_row(d) for d in differences],
+            [_row(d) for d in shared],
             {1, 2, 3, 4},
             ("intervals: whether the 80 % intervals of A and B overlap; a figure without one counts as its value",),
         ),
+        lines=_only_in_one(differences),
         data=[{"quantity": d.name, "a": d.a.value, "b": d.b.value, "ratio": d.ratio} for d in differences],
     )
     data = {"a": _header(a), "b": _header(b), "quantities": [_entry(d) for d in differences]}
-    return Answer("Two records side by side", sections=[section], records={"A": a, "B": b}, data=data, notes=missing)
+    return Answer("Two records side by side", sections=[section], records={"A": a, "B": b}, data=data)
 
 
 def judge(
@@ -100,16 +111,41 @@ def _entry(d: Difference) -> dict[str, Any]:
     }
 
 
+def _only_in_one(differences: Sequence[Difference]) -> list[str]:
+    """The names of what only one record knows, in a line each."""
+    lines = []
+    for name, has, lacks in (("A", "a", "b"), ("B", "b", "a")):
+        names = [_name(d) for d in differences if getattr(d, has).value is not None and getattr(d, lacks).value is None]
+        if names:
+            lines.append(f"only in {name}: {', '.join(names)}")
+    return lines
+
+
+def _name(d: Difference) -> str:
+    return _SHORT.get(d.name, quantity_name(d.name))
+
+
 def _difference(d: Difference) -> float | None:
     return None if d.a.value is None or d.b.value is None else d.b.value - d.a.value
 
 
+def _signed(value: float | None, unit: str) -> str:
+    """A difference with its sign.
+
+    >>> _signed(-2060.0, "sample/s"), _signed(0.01, "s"), _signed(0.0, "s")
+    ('−2,060 samples/s', '+10 ms', '0 s')
+    """
+    if not value:
+        return quantity(value, unit)
+    return f"{'−' if value < 0 else '+'}{quantity(abs(value), unit)}"
+
+
 def _row(d: Difference) -> list[str]:
     return [
-        QUANTITIES.get(d.name, (d.name, ""))[0],
+        _name(d),
         quantity(d.a.value, d.unit),
         quantity(d.b.value, d.unit),
-        quantity(_difference(d), d.unit),
+        _signed(_difference(d), d.unit),
         "–" if d.ratio is None else f"{d.ratio:.3f}",
         "–" if d.is_within is None else "overlap" if d.is_within else "apart",
     ]

@@ -7,10 +7,10 @@ from pathlib import Path
 from chronograd.data.datasets import card
 from chronograd.errors import InputError
 from chronograd.job import Job
-from chronograd.trace import Trace
+from chronograd.trace import CONV_KINDS, Trace
 
 
-def trace_job(job: Job, saved: Path | None = None) -> Trace:
+def trace_job(job: Job, saved: Path | None = None, mode: str = "training") -> Trace:
     """Count a job's network at its data's shape; a network that is the path of a saved trace is read.
 
     Reading a trace needs no torch. Raises what `trace_network` and `card` raise, and InputError for tasks that
@@ -18,14 +18,16 @@ def trace_job(job: Job, saved: Path | None = None) -> Trace:
 
     Args:
         saved: a trace to read instead, which has to be of the job's network.
+        mode: `training` or `inference`; a trace that is read keeps its own.
     """
-    is_path = job.network.name.endswith((".json", ".json.gz"))
-    if saved is not None or is_path:
-        path = saved or Path(job.network.name)
-        trace = Trace.load(path)
-        if not is_path and trace.network != job.network.name:
-            raise _not_of_the_job(path, f"network {trace.network}", job.network.name)
-        _check_data(job, trace, path)
+    if (path := _path_of(job, saved)) is not None:
+        trace = _read(job, path)
+        if trace.channels_last != job.training.channels_last:
+            raise _not_of_the_job(
+                path,
+                f"training.channels_last={trace.channels_last}",
+                f"training.channels_last={job.training.channels_last}",
+            )
         return trace
     if job.task != "classification":
         raise InputError(f"a {job.task} job cannot be counted yet", "count its network: chronograd count NETWORK")
@@ -37,18 +39,44 @@ def trace_job(job: Job, saved: Path | None = None) -> Trace:
         dict(job.network.options),
         input_shape=data.shape,
         num_classes=data.num_classes,
+        mode=mode,
         channels_last=job.training.channels_last,
     )
 
 
+def trace_layouts(job: Job, saved: Path | None = None) -> list[Trace]:
+    """Traces of a job's network in each memory layout that the job leaves open; a saved trace has one. Raises as `trace_job`."""
+    if "channels_last" in job.training.model_fields_set:
+        return [trace_job(job, saved)]
+    if (path := _path_of(job, saved)) is not None:
+        return [_read(job, path)]
+    first = trace_job(job)
+    if not first.select(kinds=CONV_KINDS):
+        return [first]
+    last = job.model_copy(update={"training": job.training.model_copy(update={"channels_last": True})})
+    return [first, trace_job(last)]
+
+
+def _path_of(job: Job, saved: Path | None) -> Path | None:
+    """The saved trace that is asked for; None where the network is to be counted."""
+    return saved or (Path(job.network.name) if _is_path(job) else None)
+
+
+def _is_path(job: Job) -> bool:
+    return job.network.name.endswith((".json", ".json.gz"))
+
+
+def _read(job: Job, path: Path) -> Trace:
+    """A saved trace of a job's network, in whichever layout."""
+    trace = Trace.load(path)
+    if not _is_path(job) and trace.network != job.network.name:
+        raise _not_of_the_job(path, f"network {trace.network}", job.network.name)
+    _check_data(job, trace, path)
+    return trace
+
+
 def _check_data(job: Job, trace: Trace, path: Path) -> None:
-    """Hold a saved trace against the samples, the classes and the layout of a job."""
-    if trace.channels_last != job.training.channels_last:
-        raise _not_of_the_job(
-            path,
-            f"training.channels_last={trace.channels_last}",
-            f"training.channels_last={job.training.channels_last}",
-        )
+    """Hold a saved trace against the samples and the classes of a job."""
     if job.task != "classification":
         return
     data = card(job.data)

@@ -11,6 +11,7 @@ from chronograd.answer import Answer, Section, Table
 from chronograd.doctor import software
 from chronograd.doctor.examine import can_start, examine
 from chronograd.doctor.finding import Finding, State
+from chronograd.units import percent
 
 if TYPE_CHECKING:
     from chronograd.job import Job
@@ -19,14 +20,17 @@ TITLES: dict[State, str] = {
     "obstacle": "Obstacles",
     "warning": "Warnings",
     "fine": "Fine",
-    "absent": "Not here, for jobs that ask for it",
+    "absent": "Not here",
 }
 
+# What costs a share of the time, in words.
+IN_WORDS = {"exchange": "waiting for gradients", "speed": "writing checkpoints"}
 
-def doctor(job: Job | None = None, hosts: str = "", out: str = "runs") -> Answer:
+
+def doctor(job: Job | None = None, hosts: str = "", out: str = "runs", everything: bool = False) -> Answer:
     """Look at this machine, for a job or for any; the exit status is 1 if a run cannot start. As `examine`."""
     started = time.monotonic()
-    findings = examine(job, hosts, out)
+    findings = examine(job, hosts, out, everything)
     took_s, is_ready = time.monotonic() - started, can_start(findings)
     data = {
         "can_start": is_ready,
@@ -41,6 +45,9 @@ def doctor(job: Job | None = None, hosts: str = "", out: str = "runs") -> Answer
 def sections_of(findings: Sequence[Finding], took_s: float) -> list[Section]:
     """By state, what is in the way first; the first of them has the verdict."""
     verdict = "A run can start" if can_start(findings) else "A run cannot start as it is"
+    worst = max((one for one in findings if one.state == "warning"), key=lambda one: one.share, default=None)
+    if worst is not None and worst.share > 0:
+        verdict += f", and {percent(worst.share, 0)} of its time goes into {IN_WORDS.get(worst.what, worst.what)}"
     takeaway = f"{verdict}; looked for {took_s:.1f} s."
     sections = []
     for state, title in TITLES.items():

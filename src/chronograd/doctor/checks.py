@@ -20,9 +20,13 @@ BUILD_S, REST_S = 30.0, 20.0
 MARK_S = 2.0
 
 
-def check(machine: Worker, folder: Worker, job: Job | None, hosts: str, out: Path, started: float) -> list[Finding]:
+def check(
+    machine: Worker, folder: Worker, job: Job | None, hosts: str, out: Path, started: float, everything: bool = False
+) -> list[Finding]:
     """All but what is said when the two processes have ended; see `doctor.examine`."""
     found = _looked_at_here(job, hosts)
+    if not everything:
+        found = [one for one in found if software.concerns(one, job.backend if job else None)]
     driver, driver_cuda = devices.listed()
     rate = None
     if hosts:
@@ -31,15 +35,18 @@ def check(machine: Worker, folder: Worker, job: Job | None, hosts: str, out: Pat
         found += rows
     machine.tell({"go": True})  # peaks are measured when hosts of this machine are quiet
     rows, need = _of_torch(machine, machine.wait("build", started + BUILD_S), job, driver, driver_cuda)
-    found += rows + _communication(need, rate, job)
-    found += storage.run_directory(folder, out, need.get("checkpoint_bytes"), started)
+    if job is not None and rate is not None:
+        found += [*rows, *doctor_job.exchange(job, need, rate, "between these hosts")]
+    else:
+        found += [*rows, *_exchange_here(job, need, rows)]
+    found += storage.run_directory(folder, out, need.get("checkpoint_bytes"), started, need.get("between_s"))
     on_cpu = job is not None and (job.cluster.device == "cpu" or not driver)
-    return [*found, storage.memory(need.get("memory_bytes") if on_cpu else None, ranks_here(job, hosts))]
+    return [*found, storage.memory(need.get("memory_bytes") if on_cpu else None, cores.ranks_here(job, hosts))]
 
 
 def _looked_at_here(job: Job | None, hosts: str) -> list[Finding]:
     """What needs neither PyTorch nor patience."""
-    ranks = ranks_here(job, hosts)
+    ranks = cores.ranks_here(job, hosts)
     quota = cores.quota_cores()
     found = cores.cores(ranks, job.cluster.threads if job else None, quota)
     found += cores.thread_variables(ranks, os.environ)
@@ -48,14 +55,6 @@ def _looked_at_here(job: Job | None, hosts: str) -> list[Finding]:
     found += software.as_findings("backends", software.backends())
     found += software.as_findings("launchers", software.launchers())
     return found + (doctor_job.data_and_weights(job) if job else [])
-
-
-def ranks_here(job: Job | None, hosts: str) -> int:
-    """Ranks of a job on this machine. Namespaces are this machine; other hosts each take their share."""
-    count = job.cluster.count if job else 1
-    names = hosts.split(",") if hosts else []
-    others = sum(not name.strip().startswith("netns:") for name in names)
-    return max(1, -(-count // others)) if others else count
 
 
 def _of_torch(
@@ -84,6 +83,14 @@ def _of_torch(
     return found + doctor_job.findings(job, need, measured), need
 
 
+def _exchange_here(job: Job | None, need: dict[str, Any], rows: list[Finding]) -> list[Finding]:
+    """The job's gradients on the link between two processes of this machine, unless its ranks have GPUs."""
+    rates = [one.numbers["bandwidth_bytes_per_s"] for one in rows if one.group == "link" and one.numbers]
+    if job is None or not rates or need.get("is_on_gpu"):
+        return []
+    return doctor_job.exchange(job, need, float(rates[0] or 0.0), "between two processes here")
+
+
 def _no_torch(build: dict[str, Any] | None, why_ended: str) -> Finding:
     if build is None:
         to_do = why_ended or "its disk is slow, or many processes run: see what takes long with python -X importtime"
@@ -102,13 +109,3 @@ def _link(answer: dict[str, Any] | None) -> Finding:
     rate = si(answer["bandwidth_bytes_per_s"], "B/s")
     seen = f"{seconds(answer['latency_s'])} for an all-reduce of 4 KiB, {rate} of bus bandwidth, gloo"
     return Finding("link", what, seen, numbers=answer)
-
-
-def _communication(need: dict[str, Any], rate: float | None, job: Job | None) -> list[Finding]:
-    """What an all-reduce of the job's gradients takes on the link between the hosts."""
-    if rate is None or job is None or "gradient_bytes" not in need or job.cluster.count < 2:
-        return []
-    count, size = job.cluster.count, need["gradient_bytes"]
-    taken_s = 2 * (count - 1) / count * size / rate
-    seen = f"{si(size, 'B')} of gradients take {seconds(taken_s)} of each step on this link, less what backward hides"
-    return [Finding("hosts", "gradients", seen, numbers={"gradient_bytes": size, "seconds": taken_s})]

@@ -7,10 +7,13 @@ import resource
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chronograd.doctor.finding import Finding, judged
 from chronograd.measure import environment
+
+if TYPE_CHECKING:
+    from chronograd.job import Job
 
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
@@ -23,6 +26,14 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 # -- cores -----------------------------------------------------------------------------------------------
+
+
+def ranks_here(job: Job | None, hosts: str) -> int:
+    """Ranks of a job on this machine. Namespaces are this machine; other hosts each take their share."""
+    count = job.cluster.count if job else 1
+    names = hosts.split(",") if hosts else []
+    others = sum(not name.strip().startswith("netns:") for name in names)
+    return max(1, -(-count // others)) if others else count
 
 
 def quota_cores(root: Path = CGROUPS, own: Path = OWN_CGROUP) -> float | None:

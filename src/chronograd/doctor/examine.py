@@ -22,23 +22,24 @@ GROUPS = ("job", "devices", "cores", "memory", "storage", "link", "hosts", "soft
 CLEANING_S = 0.3
 
 
-def examine(job: Job | None = None, hosts: str = "", out: str = "runs") -> list[Finding]:
-    """Everything found, by group.
+def examine(job: Job | None = None, hosts: str = "", out: str = "runs", everything: bool = False) -> list[Finding]:
+    """What was found: what costs most of the job's time first, then by group.
 
     Args:
         job: what is to run; without one, what any job may meet.
         hosts: as of --hosts: `netns:h1,netns:h2` or names for ssh; without, a link is measured on this machine.
         out: the run directory, or its parent.
+        everything: also backends and launchers that are not here, and that the job does not ask for.
     Raises: InputError for hosts that cannot be read.
     """
     started, load = time.monotonic(), cores.Load()
     with asked(_about(job, hosts)) as machine, asked({"of": "folder", "path": out}) as folder:
         from chronograd.doctor.checks import check  # takes a second, in which PyTorch is imported elsewhere
 
-        found = check(machine, folder, job, hosts, Path(out), started)
+        found = check(machine, folder, job, hosts, Path(out), started, everything)
         folder.tell({"end": True})
         folder.wait("removed", time.monotonic() + CLEANING_S)
-    return sorted([*found, load.finding()], key=lambda one: GROUPS.index(one.group))
+    return sorted([*found, load.finding()], key=lambda one: (-one.share, GROUPS.index(one.group)))
 
 
 def can_start(found: Sequence[Finding]) -> bool:
@@ -54,4 +55,5 @@ def _about(job: Job | None, hosts: str) -> dict[str, Any]:
         "threads": cores.usable_cores(),
         "on_cpu": job is not None and job.cluster.device == "cpu",
         "job": job.model_dump(mode="json") if job else None,
+        "ranks": cores.ranks_here(job, hosts),
     }

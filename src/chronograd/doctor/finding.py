@@ -8,6 +8,8 @@ from typing import Literal
 
 State = Literal["obstacle", "warning", "fine", "absent"]
 Number = float | int | str | bool | None
+# Among a finding's numbers: the share of the job's predicted step, or of its epoch, that it costs.
+SHARE = "share_of_time"
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,11 @@ class Finding:
     state: State = "fine"
     to_do: str = ""
     numbers: Mapping[str, Number] = field(default_factory=dict)
+
+    @property
+    def share(self) -> float:
+        """Of the job's time that it costs; 0 where that is not known."""
+        return float(self.numbers.get(SHARE) or 0.0)
 
 
 # A check: whether it applies, how bad that is, and what to do.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -11,26 +12,37 @@ from typing import Any
 from chronograd import job as jobs
 from chronograd.backends import registry
 from chronograd.data import datasets, layouts, published
-from chronograd.doctor.finding import Finding, judged
-from chronograd.errors import ChronogradError
+from chronograd.doctor.finding import SHARE, Finding, judged
+from chronograd.errors import ChronogradError, InputError
 from chronograd.hardware import catalog
+from chronograd.hardware.catalog import Device
 from chronograd.job import Job
 from chronograd.predict.memory import Memory, footprint_of_job, reserve_bytes
+from chronograd.predict.prediction import rank_work, setting_of
 from chronograd.train.rank_context import check_machine
-from chronograd.units import si
+from chronograd.units import percent, seconds, si
 
 # Free share of a GPU below which a job that fits by prediction may not: predicted memory is within 10 to 20 %.
 SPARE = 1.25
+# What costs less of a step is no warning.
+LEAST_SHARE = 0.1
 _CACHES = {"torchvision": ("TORCH_HOME", ".cache/torch", "hub/checkpoints/{}-*.pth"), "timm": ("HF_HOME", ".cache/huggingface", "hub/models--timm--{}*")}  # fmt: skip
 
 
 # -- asked in a process that has PyTorch ---------------------------------------------------------------------
 
 
-def needs(data: dict[str, Any], gpu_names: Sequence[str]) -> dict[str, Any]:
+def needs(
+    data: dict[str, Any], gpu_names: Sequence[str], measured: Sequence[Mapping[str, Any]] = (), ranks: int = 1
+) -> dict[str, Any]:
     """What keeps a job from running here (`problems`), and the bytes that it takes; for JSON.
 
-    Bytes are those of one rank: `memory_bytes` as predicted, `gradient_bytes` sent in each step, `checkpoint_bytes`.
+    Bytes are those of one rank: `memory_bytes` as predicted, `gradient_bytes` sent in each step, `checkpoint_bytes`. Of
+    its step without an exchange, as predicted: `step_s`, of which `hides_s` can hide one, `step_from`, what it was predicted
+    from, and `between_s` from one checkpoint to the next.
+
+    Args:
+        gpu_names: as the driver says them. measured: rows of `probe.devices`. ranks: of the job, on this machine.
     """
     from chronograd.launch.jobs import check_anywhere
 
@@ -48,23 +60,64 @@ def needs(data: dict[str, Any], gpu_names: Sequence[str]) -> dict[str, Any]:
             problems.append({"what": what, "message": error.message, "hint": error.hint})
     if not problems:
         try:
-            found = _bytes(job, bool(gpu_names) and job.cluster.device != "cpu")
+            found = _predicted(job, gpu_names, measured, ranks)
         except ChronogradError as error:
             found = {"uncounted": error.message}
     return {"problems": problems, **found}
 
 
-def _bytes(job: Job, on_gpu: bool) -> dict[str, Any]:
+def _predicted(job: Job, gpu_names: Sequence[str], measured: Sequence[Mapping[str, Any]], ranks: int) -> dict[str, Any]:
     from chronograd.data.trace_job import trace_job
 
-    peak: Memory = footprint_of_job(trace_job(job), job).at(-(-job.images_per_rank // job.training.accumulation))
+    trace, on_gpu = trace_job(job), bool(gpu_names) and job.cluster.device != "cpu"
+    peak: Memory = footprint_of_job(trace, job).at(-(-job.images_per_rank // job.training.accumulation))
     kept = peak.parameters + peak.buffers
     reserve = reserve_bytes(catalog.device("h100" if on_gpu else "cpu"))
-    return {
+    found: dict[str, Any] = {
         "memory_bytes": peak.total + reserve,
         "gradient_bytes": peak.parameters,
         "checkpoint_bytes": kept + peak.optimizer_state,
     }
+    with contextlib.suppress(ChronogradError):  # what is not predicted is not weighed
+        device, basis = _device(job, gpu_names, measured, ranks)
+        setting = setting_of(job, device=device)
+        alone = rank_work(trace, job.images_per_rank, setting)[1]
+        last_s = alone["backward_s"] / job.training.accumulation
+        found |= {
+            "step_s": float(sum(alone.values())),
+            "hides_s": float(setting.calibration.overlap * last_s),
+            "step_from": basis,
+            "between_s": job.training.checkpoint_every
+            * float(sum(alone.values()))
+            * jobs.steps_per_epoch(datasets.card(job.data).train_size, job.training.batch),
+            "is_on_gpu": device.kind == "gpu",
+        }
+    return found
+
+
+def _device(
+    job: Job, gpu_names: Sequence[str], measured: Sequence[Mapping[str, Any]], ranks: int
+) -> tuple[Device, str]:
+    """What a step is predicted on, and what that is in words: this machine if it was calibrated, a GPU by its name, else a
+    processor with the rank's share of the peaks that were measured just now."""
+    name = job.cluster.device
+    if name not in ("local", "cpu"):
+        return catalog.device(name), name
+    with contextlib.suppress(InputError):
+        local = catalog.device("local")
+        if name == "local" or local.kind == "cpu":
+            return local, "this machine's calibration"
+    known = catalog.of_driver_name(gpu_names[0]) if gpu_names and name == "local" else None
+    if known is not None:
+        return known, known.name
+    own, peaks = catalog.device("cpu"), next((row for row in measured if "flops_per_s" in row), None)
+    if peaks is None:
+        return own, "a usual processor"
+    changes = {
+        "peak_flops_per_s": dict.fromkeys(own.peak_flops_per_s, peaks["flops_per_s"] / ranks),
+        "bandwidth_bytes_per_s": peaks["bytes_per_s"] / ranks,
+    }
+    return own.model_copy(update=changes), "this processor's peaks"
 
 
 # -- said of it ----------------------------------------------------------------------------------------------
@@ -144,3 +197,46 @@ def _weights(source: str, reference: str) -> Finding:
     if not path.exists():
         return Finding("job", what, "not there", "obstacle", "name a run directory, a file, torchvision or timm")
     return Finding("job", what, "there")
+
+
+def exchange(job: Job, need: Mapping[str, Any], rate: float, where: str) -> list[Finding]:
+    """What an all-reduce of the job's gradients takes in each step on a link, against the predicted step without it.
+
+    Args:
+        need: of `needs`. rate: bytes/s of bus bandwidth. where: the link, in words.
+    """
+    if "gradient_bytes" not in need or job.cluster.count < 2:
+        return []
+    count, size = job.cluster.count, need["gradient_bytes"]
+    sent = 0.5 if job.communication.compression == "fp16" else 1.0
+    taken_s = 2 * (count - 1) / count * sent * size / rate
+    numbers = {"gradient_bytes": size, "seconds": taken_s}
+    seen = f"{si(size, 'B')} of gradients take {seconds(taken_s)} in each step {where}"
+    if "step_s" not in need:
+        return [Finding("job", "exchange", f"{seen}, less what backward hides", numbers=numbers)]
+    step_s = need["step_s"]
+    exposed_s = max(0.0, taken_s - need["hides_s"])
+    share = exposed_s / (step_s + exposed_s)
+    hidden = f", of which {seconds(taken_s - exposed_s)} may hide behind backward" if exposed_s < taken_s else ""
+    seen += f"{hidden}; the rest of a step takes {seconds(step_s)} (predicted from {need['step_from']}): {percent(share, 0)} is waiting"
+    numbers |= {"exposed_s": exposed_s, "step_s": step_s, SHARE: share}
+    return [
+        judged(
+            "job", "exchange", seen, numbers, (share > LEAST_SHARE, "warning", _fewer(job, exposed_s, taken_s, step_s))
+        )
+    ]
+
+
+def _fewer(job: Job, exposed_s: float, taken_s: float, step_s: float) -> str:
+    """What makes the exchange rarer or smaller, with what each batch would then take."""
+    hidden_s, before_s = taken_s - exposed_s, step_s + exposed_s
+    parts = 2 ** max(1, min(4, math.ceil(math.log2(exposed_s / (LEAST_SHARE * step_s)))))
+    each = f"{seconds(before_s)} → {seconds(step_s + exposed_s / parts)} for each batch of now"
+    options = [
+        f"exchange once in {parts} batches ({each}): training.accumulation={parts * job.training.accumulation} "
+        f"training.batch={parts * job.training.batch}"
+    ]
+    if job.communication.compression == "none":
+        half_s = step_s + max(0.0, taken_s / 2 - hidden_s)
+        options.append(f"send fp16 ({seconds(half_s)} a step): communication.compression=fp16")
+    return "; ".join([*options, "or a faster link"])

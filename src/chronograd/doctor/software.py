@@ -168,3 +168,11 @@ def as_findings(what: str, rows: Sequence[dict[str, Any]]) -> list[Finding]:
             seen, _, to_do = row["reason"].partition("; ")
             found.append(Finding("software", f"{what.removesuffix('s')} {row['name']}", seen, "absent", to_do))
     return found
+
+
+def concerns(finding: Finding, backend: str | None) -> bool:
+    """Whether a job on that backend meets what was found; without a job, only what PyTorch alone would."""
+    kind, _, name = finding.what.partition(" ")
+    if finding.state == "absent" and kind in ("backend", "launcher"):
+        return name == backend or (name == "horovodrun" and backend == "horovod")
+    return finding.what != "Horovod" or backend == "horovod"

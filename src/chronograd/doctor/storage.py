@@ -9,9 +9,9 @@ from typing import Any
 
 from chronograd.calibrate.workers import Worker
 from chronograd.doctor.cores import free_memory_bytes
-from chronograd.doctor.finding import Finding, judged, late
+from chronograd.doctor.finding import SHARE, Finding, judged, late
 from chronograd.train.checkpoint_folder import KEEP
-from chronograd.units import seconds, si
+from chronograd.units import percent, seconds, si
 
 DEADLINE_S = 6.0
 SHARED_MEMORY = Path("/dev/shm")
@@ -19,6 +19,7 @@ SHARED_MEMORY = Path("/dev/shm")
 LEAST_FREE_BYTES, NO_FREE_BYTES = 10**9, 10**7
 LEAST_INODES = 1_000
 LEAST_SHARED_BYTES = 2**28  # docker gives 64 MiB
+MOST_SHARE = 0.05  # of a run's time, that checkpoints may take
 SLOW_FSYNC_S, SLOW_BYTES_PER_S = 0.05, 50e6
 LEAST_FREE_MEMORY_BYTES = 2 * 10**9
 _REASONS = {
@@ -34,8 +35,11 @@ _PASSING = {
 }
 
 
-def run_directory(checks: Worker, path: Path, need_bytes: int | None, started: float) -> list[Finding]:
-    """What a process found of a folder, against what a job's checkpoints take (None if that is not known)."""
+def run_directory(
+    checks: Worker, path: Path, need_bytes: int | None, started: float, between_s: float | None = None
+) -> list[Finding]:
+    """What a process found of a folder, against what a job's checkpoints take and the time between two of them (None if not
+    known)."""
     until = started + DEADLINE_S
     what, elsewhere = f"run directory {path}", "name another folder with --out"
     room = checks.wait("room", until)
@@ -54,7 +58,7 @@ def run_directory(checks: Worker, path: Path, need_bytes: int | None, started: f
         seen = f"cannot be written ({on}, {si(room['free_bytes'], 'B')} free): {measured['error']}"
         to_do = f"{_REASONS[measured['errno']]}, or {elsewhere}" if measured["errno"] in _REASONS else elsewhere
         return [Finding("storage", what, seen, "obstacle", to_do, numbers)]
-    found = [_room(what, on, room, need_bytes), _speed(measured, need_bytes, numbers)]
+    found = [_room(what, on, room, need_bytes), _speed(measured, need_bytes, numbers, between_s)]
     if not measured["has_locks"]:
         to_do = "see that no two processes are given one run directory; mount it with locks (NFS: without nolock)"
         found.append(Finding("storage", "locks", f"flock does not exclude on {on}", "warning", to_do))
@@ -88,13 +92,21 @@ def _room(what: str, on: str, room: dict[str, Any], need_bytes: int | None) -> F
     )
 
 
-def _speed(measured: dict[str, Any], checkpoint_bytes: int | None, numbers: dict[str, Any]) -> Finding:
+def _speed(
+    measured: dict[str, Any], checkpoint_bytes: int | None, numbers: dict[str, Any], between_s: float | None = None
+) -> Finding:
+    """How fast files are written; with a job, by the share of its time that checkpoints would take."""
     rate, fsync_s = measured["write_bytes_per_s"], measured["fsync_s"]
     seen = f"{si(rate, 'B/s')} written and synced; fsync {seconds(fsync_s)}, rename {seconds(measured['rename_s'])}"
     if checkpoint_bytes:
-        seen += f"; a checkpoint of {si(checkpoint_bytes, 'B')} takes {seconds(checkpoint_bytes / rate)}"
+        written_s = checkpoint_bytes / rate + fsync_s
+        seen += f"; a checkpoint of {si(checkpoint_bytes, 'B')} takes {seconds(written_s)}"
     to_do = "write checkpoints less often (training.checkpoint_every), or name a folder on a faster disk with --out"
     is_slow = fsync_s > SLOW_FSYNC_S or rate < SLOW_BYTES_PER_S
+    if checkpoint_bytes and between_s is not None:
+        share = written_s / (written_s + between_s)
+        seen += f", once in {seconds(between_s)}" + (f": {percent(share, 0)} of the time" if share > MOST_SHARE else "")
+        is_slow, numbers = share > MOST_SHARE, {**numbers, SHARE: share}
     return judged("storage", "speed", seen, numbers, (is_slow, "warning", to_do))
 
 

@@ -47,7 +47,7 @@ def machine(asked: dict[str, Any]) -> None:
     if asked["job"]:
         from chronograd.doctor.job import needs
 
-        say("job", needs(asked["job"], found["gpu_names"]))
+        say("job", needs(asked["job"], found["gpu_names"], found["rows"], asked["ranks"]))
 
 
 # -- a folder --------------------------------------------------------------------------------------------

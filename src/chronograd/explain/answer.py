@@ -61,19 +61,32 @@ def _cost(finding: Finding) -> str:
 def _causes(one: Explained) -> Section:
     """Of the run with the most ranks: what was found, each with its evidence and the experiment that would disprove it."""
     lines = []
+    busy = next((finding for finding in one.causes if finding.cause == "busy_host"), None)
+    if busy is not None and len(one.causes) > 1:
+        lines.append(
+            "other processes used the host meanwhile: what the other causes cost is to be measured again without them"
+        )
     for number, finding in enumerate(one.causes, start=1):
         lines += [
             f"{number}. {finding.title}{_cost(finding)}",
             *(f"   {sentence}" for sentence in finding.evidence),
+            *(f"   what to do: {remedy.text()}" for remedy in finding.remedies),
             f"   to disprove: {finding.experiment}",
         ]
     takeaway = f"No cause of lost time in {one.run.name} that costs a tenth of it or more."
     if one.causes:
         first, num_more = one.causes[0], len(one.causes) - 1
         more = f"; {num_more} more cause{'s' * (num_more > 1)} of lost time" if num_more else ""
-        takeaway = f"{first.title[0].upper()}{first.title[1:]}{_cost(first)}{more}."
+        to_do = f" What to do: {first.remedies[0].text()}." if first.remedies else ""
+        takeaway = f"{first.title[0].upper()}{first.title[1:]}{_cost(first)}{more}.{to_do}"
     rows = [
-        {"cause": f.cause, "verdict": f.verdict, "share": f.cost, "evidence": " ".join(f.evidence)}
+        {
+            "cause": f.cause,
+            "verdict": f.verdict,
+            "share": f.cost,
+            "evidence": " ".join(f.evidence),
+            "remedies": [remedy.text() for remedy in f.remedies],
+        }
         for f in one.findings
     ]
     return Section(f"Why {one.run.name} is not faster", takeaway, lines=lines, data=rows)
@@ -106,18 +119,20 @@ def _others(one: Explained) -> list[Section]:
 
 
 def _compared(explained: Explanation) -> Section:
-    text = scaling_text(explained.compared)
+    """How the time follows the ranks; no ratio where something else used the host."""
+    text = explained.void or scaling_text(explained.compared)
+    ratios = ("speed-up", "samples per second") if not explained.void else ()
     return Section(
-        title="Beside fewer ranks",
+        title="Beside fewer ranks" if explained.runs[0].run.world < explained.runs[-1].run.world else "Beside the other run",
         takeaway=f"{text[0].upper()}{text[1:]}.",
         table=Table(
-            ("run", "ranks", "time", "speed-up", "samples per second"),
+            ("run", "ranks", "time", *ratios),
             [
                 [row.name, str(row.world), seconds(row.seconds), f"{row.speedup:.2f}",
-                 "–" if row.throughput is None else f"{row.throughput:.2f} ×"]
+                 "–" if row.throughput is None else f"{row.throughput:.2f} ×"][: 3 + len(ratios)]
                 for row in explained.compared
             ],
-            {1, 2, 3, 4},
+            set(range(1, 3 + len(ratios))),
             ("time: of the run from its first step on; of a step where any of the runs is a sample of steps",),
         ),
         data=[{"run": row.name, "ranks": row.world, "seconds": row.seconds} for row in explained.compared],

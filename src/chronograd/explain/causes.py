@@ -7,17 +7,19 @@ compares several runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from chronograd.errors import ChronogradError
-from chronograd.explain.evidence import Evidence, Rank
+from chronograd.explain import remedies
+from chronograd.explain.evidence import Evidence, Rank, usual_exchange_s
+from chronograd.explain.remedies import Remedy
 from chronograd.explain.split import Split
 from chronograd.hardware import catalog
-from chronograd.predict.collectives import bandwidths, ring
+from chronograd.predict.collectives import bandwidths
 from chronograd.units import percent, seconds, si
 
 Verdict = Literal["found", "not found", "not measured"]
@@ -39,8 +41,6 @@ LEAST_BUSY_COST = 0.2
 LEAST_LAUNCH_COST = 0.4
 # A rank is slow if it is the slowest of all in so many of the steps.
 PERSISTENT = 0.7
-# All-reduces within a step do not have the processors to themselves: so much over what the link alone takes is usual.
-USUAL_FACTOR, USUAL_S = 2.0, 0.002
 # What an accelerator is at least ahead of a processor, from the catalogue's data sheets.
 ACCELERATOR_FACTOR = 10.0
 # Samples that a sampler adds so that all ranks have equally many.
@@ -55,6 +55,7 @@ class Finding:
         cause: its key, one of CAUSES. `title`: what it says of this run.
         cost: share of the time that it takes, 0 to 1; None if it was not measured.
         evidence: sentences with numbers. `experiment`: what would prove it wrong.
+        remedies: what to do about it, the best first; of what was found.
     """
 
     cause: str
@@ -63,6 +64,7 @@ class Finding:
     cost: float | None
     evidence: tuple[str, ...]
     experiment: str
+    remedies: tuple[Remedy, ...] = ()
 
     @property
     def is_found(self) -> bool:
@@ -90,11 +92,15 @@ class Result:
 
 @dataclass(frozen=True)
 class Cause:
-    """`test` gives a Result, or why it was not measured. `absent`: what is said of a run without it."""
+    """`test` gives a Result, or why it was not measured. `absent`: what is said of a run without it.
+
+    `remedies`: what to do about it, from the run, its split and what it costs.
+    """
 
     test: Callable[[Evidence, Split], Result | str]
     absent: str
     experiment: str
+    remedies: Callable[[Evidence, Split, float | None], Sequence[Remedy]]
 
     def judge(self, name: str, run: Evidence, split: Split) -> Finding:
         """Found if it costs enough, in either half of the run, too."""
@@ -106,7 +112,8 @@ class Cause:
         verdict = result.verdict or ("found" if is_found else "not found")
         title = result.title if is_found or result.verdict else self.absent
         cost = None if cost is None else min(1.0, max(0.0, cost))
-        return Finding(name, verdict, title, cost, result.evidence, self.experiment)
+        to_do = remedies.ranked(self.remedies(run, split, cost)) if verdict == "found" else ()
+        return Finding(name, verdict, title, cost, result.evidence, self.experiment, to_do)
 
 
 def _no_accelerator(run: Evidence, split: Split) -> Result:
@@ -299,62 +306,63 @@ CAUSES: dict[str, Cause] = {
         _no_accelerator,
         "the run used what it asked for",
         "run it where `chronograd doctor` sees the accelerator; if a step takes as long, this was not the cause",
+        remedies.no_accelerator,
     ),
     "no_sharding": Cause(
         _no_sharding,
         "the data set is shared out over the ranks",
         "give the loader a DistributedSampler (or each rank every world-th sample): if an epoch of a rank keeps its "
         "number of steps, this was not the cause",
+        remedies.no_sharding,
     ),
     "slow_link": Cause(
         _slow_link,
         "the link between ranks is not what a step waits for",
         "`chronograd calibrate links` between these hosts: if it shows the bandwidth of the data sheet, or a network with "
         "fewer parameters waits as long, the link is not the cause",
+        remedies.slow_link,
     ),
     "slow_worker": Cause(
         _slow_worker,
         "no rank is slower than the others, step after step",
         "give that rank's host another rank's work (exchange the two): if the same number stays slow, it is the work or the "
         "code of that rank, not the host; if none is slow then, it was the host",
+        remedies.slow_worker,
     ),
     "input_bound": Cause(
         _input_bound,
         "input keeps up",
         "train on one batch again and again: if a step takes as long, input is not the cause; else more loader workers, "
         "prefetching, or data kept in memory",
+        remedies.input_bound,
     ),
     "too_many_threads": Cause(
         _too_many_threads,
         "threads do not outnumber cores",
         "set cluster.threads (OMP_NUM_THREADS) to cores over ranks: if a step takes as long, threads are not the cause",
+        remedies.too_many_threads,
     ),
     "busy_host": Cause(
         _busy_host,
         "the run has its processors to itself",
         "run it again while nothing else runs (`uptime` shows the load): if a step takes as long, other processes are not the "
         "cause",
+        remedies.busy_host,
     ),
     "small_batch": Cause(
         _small_batch,
         "the batch is large enough",
         "double training.batch: if samples per second do not rise, the batch is not the cause (the learning rate may have "
         "to follow)",
+        remedies.small_batch,
     ),
     "start_up": Cause(
         _start_up,
         "start-up does not matter",
         "train twice as many epochs: if the time doubles, start-up is not the cause",
+        remedies.start_up,
     ),
 }
-
-
-def usual_exchange_s(run: Evidence) -> float:
-    """What an exchange of these gradients takes between processes of one machine, within a step."""
-    bytes_ = run.first.work.gradient_bytes or 0
-    link = catalog.link("loopback")
-    alone_s = float(ring(bytes_, run.world, link.latency_s, link.bandwidth_bytes_per_s))
-    return USUAL_FACTOR * alone_s + USUAL_S
 
 
 def _steady(

@@ -17,6 +17,8 @@ import numpy as np
 
 from chronograd import job as jobs
 from chronograd.errors import ChronogradError
+from chronograd.hardware import catalog
+from chronograd.predict.collectives import ring
 from chronograd.record import OWN_PARTS, WARMUP, JobHeader, Record
 from chronograd.rundir import RunDir, Step, StepLog
 from chronograd.rundir.steps import End, Ready, Start, WhatIfBatch, WhatIfThreads, Work
@@ -25,6 +27,8 @@ from chronograd.rundir.steps import End, Ready, Start, WhatIfBatch, WhatIfThread
 MOST_COPIES = 2
 # Backward has twice the FLOPs of forward, and is seldom more than a quarter slower than that; longer, it was waiting.
 LONGEST_BACKWARD = 2.5
+# All-reduces within a step do not have the processors to themselves: so much over what the link alone takes is usual.
+USUAL_FACTOR, USUAL_S = 2.0, 0.002
 Kind = Literal["training", "measurement", "own loop", "profile", "record"]
 
 
@@ -315,3 +319,11 @@ def _with_estimated_waits(ranks: dict[int, Rank]) -> tuple[dict[int, Rank], list
 
 def _work_s(line: Step) -> float:
     return (line.forward_s or 0.0) + (line.backward_s or 0.0)
+
+
+def usual_exchange_s(run: Evidence) -> float:
+    """What an exchange of these gradients takes between processes of one machine, within a step."""
+    bytes_ = run.first.work.gradient_bytes or 0
+    link = catalog.link("loopback")
+    alone_s = float(ring(bytes_, run.world, link.latency_s, link.bandwidth_bytes_per_s))
+    return USUAL_FACTOR * alone_s + USUAL_S

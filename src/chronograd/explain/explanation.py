@@ -16,6 +16,8 @@ from chronograd.explain.split import Split, split
 from chronograd.files import format_of
 from chronograd.record import FORMAT, Record
 from chronograd.rundir.listing import runs as runs_of
+from chronograd.units import percent
+from chronograd.words import listed
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,24 @@ class Explanation:
     compared: list[across.Compared]
 
     @property
+    def void(self) -> str:
+        """Why runs must not be compared, in words: something else used the host, or must have; empty where nothing did."""
+        busy = [
+            f"other processes used {percent(finding.cost or 0.0, 0)} of the host during {one.run.name}"
+            for one in self.runs
+            for finding in one.causes
+            if finding.cause == "busy_host"
+        ]
+        if self.compared and not busy:
+            last = self.compared[-1]
+            if self.compared[0].world == 1 < last.world and (last.efficiency or 0.0) > across.MOST_EFFICIENCY:
+                busy = [
+                    f"{last.world} ranks cannot do {last.throughput or 0.0:.2f} times the samples of one: something slowed "
+                    f"{self.compared[0].name}, or it ran on a slower machine"
+                ]
+        return f"void: {listed(busy)}; run {'them' if len(busy) > 1 else 'it'} again" if busy and self.compared else ""
+
+    @property
     def causes(self) -> list[Finding]:
         """Of the run with the most ranks, which is the one that is to be faster."""
         return self.runs[-1].causes
@@ -62,8 +82,14 @@ class Explanation:
         return {
             "causes": [asdict(finding) for finding in self.causes],
             "runs": [one.data() for one in self.runs],
-            "compared": [asdict(row) | {"efficiency": row.efficiency} for row in self.compared],
+            "compared": [self._row(row) for row in self.compared],
+            "void": self.void,
         }
+
+    def _row(self, row: across.Compared) -> dict[str, Any]:
+        """One run beside the others; without ratios where they are void."""
+        data = asdict(row) | {"efficiency": row.efficiency}
+        return data | dict.fromkeys(("speedup", "throughput", "efficiency")) if self.void else data
 
 
 def explain(paths: Sequence[Path]) -> Explanation:

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from chronograd.compare.scaling import efficiency
 from chronograd.explain.causes import PADDING, Finding
 from chronograd.explain.evidence import Evidence
+from chronograd.explain.remedies import Remedy, ranked
 from chronograd.units import percent
+
+# Ranks that fit their caches may each be somewhat faster than one alone; more is a run that was disturbed. Assumed.
+MOST_EFFICIENCY = 1.25
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,9 @@ def work_scaled(first: Evidence, run: Evidence) -> Finding:
     if ratio < PADDING:
         return Finding("work_scaled", "not found", "more ranks did the same work", 0.0, evidence[:1], experiment)
     title = f"the work grew with the ranks: {_what_grew(first, run)}"
-    return Finding("work_scaled", "found", title, 1 - 1 / ratio, evidence, experiment)
+    how = "divide epochs, or the batch of a rank, by the ranks"
+    to_do = ranked([Remedy("train as many samples as the other run", how, run_s, run_s / ratio, "run")])
+    return Finding("work_scaled", "found", title, 1 - 1 / ratio, evidence, experiment, to_do)
 
 
 def _what_grew(first: Evidence, run: Evidence) -> str:
@@ -103,5 +109,7 @@ def scaling_text(rows: Sequence[Compared]) -> str:
     """One sentence on how the time follows the ranks."""
     last = rows[-1]
     rate = "" if last.throughput is None else f", {last.throughput:.2f} times the samples per second"
+    if last.world == rows[0].world:
+        return f"on as many ranks {last.name} is {last.speedup:.2f} times as fast as {rows[0].name}{rate}"
     efficiency = "" if last.efficiency is None or rows[0].world != 1 else f" ({percent(last.efficiency, 0)} efficiency)"
     return f"from {rows[0].world} to {last.world} ranks {last.speedup:.2f} times as fast{rate}{efficiency}"

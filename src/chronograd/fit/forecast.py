@@ -21,11 +21,18 @@ from chronograd.fit.convergence import (
 from chronograd.fit.curves import TINY
 from chronograd.fit.learning_curves import LearningCurve
 from chronograd.fit.loss import MIN_POINTS, LossModel, best_of, family_errors, fit_loss
+from chronograd.fit.pace import Pace, pace_of
 from chronograd.fit.published_curves import Published, published, weighted_quantiles
 from chronograd.record import Z80
 
 # Of log(level) beyond what published runs differ by: so that the 80 % interval held four of five levels of teams left out.
 LEVEL_SIGMA = 0.25
+FAMILY_WORDS = {
+    "inverse": "Optimus' curve",
+    "power": "a power law",
+    "exponential": "an exponential",
+    "last": "the last value",
+}
 NO_WORSE = 2.0  # times the error of the best family on held-out points: as likely as that
 NUM_STEPS = 400  # tried between now and the planned end
 MOST_HELD_OUT = 100  # points after the fitted ones that a forecast is held against, evenly chosen
@@ -160,6 +167,29 @@ class Forecast(Course):
         later = self.curve.steps[self.curve.steps > self.until]
         chosen = np.unique(np.linspace(0, len(later) - 1, min(len(later), MOST_HELD_OUT)).astype(int))
         return tuple(self.expected(float(later[i])) for i in chosen)
+
+    @cached_property
+    def pace(self) -> Pace | None:
+        """How long an epoch or step took in the fitted part; None where the curve has no times."""
+        num = int((self.curve.steps <= self.until).sum())
+        early = self.curve.first(num)
+        return pace_of(early.steps, early.times, self.until)
+
+    @property
+    def basis(self) -> str:
+        """What the forecast rests on, in words."""
+        own = f"its own points since {self.curve.unit} {self.started:,.10g}" if self.started else "its own points"
+        here = f"{own}, as {FAMILY_WORDS[self.model.family]}"
+        if self.ahead is None:
+            return f"forecast from {here}"
+        runs = len(self.known.alike(self.curve.schedule)[0])
+        until = f"until {self.curve.unit} {self.ahead:,.4g} from {here}; " if self.ahead > self.until else ""
+        return f"forecast {until}as the errors of {runs} runs of such a schedule fell"
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader must know before trusting it."""
+        return ()
 
     @property
     def error(self) -> float | None:

@@ -1,32 +1,30 @@
-"""Learning curves from wherever they were written: a run, CSV, JSON, JSON lines, or TensorBoard events.
+"""Learning curves from wherever they were written: a run, or a log of any kind that `chronograd.fit.logs` reads.
 
-A curve is a loss, or the error 1 - accuracy, against epochs or steps: lower is better, so that one model serves both. In files
+A curve is a loss, or the error 1 - accuracy, against epochs or steps: lower is better, so that one model serves both. In logs
 the first column or tag whose name says so is taken (`epoch`, `step`; `loss`, `train_loss`, `accuracy`, ...); others by name.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from chronograd import files
 from chronograd.errors import FileFormatError, InputError, NotFoundError
 from chronograd.fit.curves import Array
+from chronograd.fit.learning_rates import schedule_of_rates
+from chronograd.fit.logs import HINT, Column, Log, read_log, words
 from chronograd.fit.schedule import Schedule, schedule_of
 from chronograd.rundir import RunDir, is_run_dir
 from chronograd.rundir.listing import one_run
 from chronograd.rundir.steps import Epoch
 
 Metric = Literal["loss", "accuracy"]
-# In the order in which they are looked for, in lower case.
-STEPS = ("epoch", "epochs", "step", "steps", "iteration", "iter", "k", "x")
+# In the order in which they are looked for, in lower case; then any name of such words, as `matching` has it.
 NAMES: dict[Metric, tuple[str, ...]] = {
     "loss": ("loss", "train_loss", "training_loss", "loss/train", "train/loss", "test_loss", "val_loss", "y"),
     "accuracy": (
@@ -40,8 +38,15 @@ NAMES: dict[Metric, tuple[str, ...]] = {
         "train_accuracy",
     ),
 }
-MOST_ROWS = 5_000_000
-_HINT = "give columns such as epoch,loss, or --column NAME"
+_SPLITS = (
+    {"val", "valid", "validation", "eval", "evaluation", "dev"},
+    {"test", "testing"},
+    set[str](),
+    {"train", "training"},
+)
+_LOSSES = {"loss", "nll", "perplexity", "ppl", "error", "err", "wer", "mse", "rmse", "mae"}
+_ACCURACIES = {"accuracy", "acc", "top1", "acc1", "prec1"}
+_RATES = {"lr", "learning rate", "learningrate"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +56,10 @@ class LearningCurve:
     Attributes:
         values: losses, or errors (1 - accuracy); `metric` says which.
         unit: `epoch` or `step`.
-        schedule: of the learning rate, in that unit, as far as the job or the user tells it.
+        schedule: of the learning rate, in that unit, as far as the job, the log or the user tells it; `schedule_told` says how.
         notes: which points of the source are not among these, and why, in words.
+        times: when each point was written, in seconds since 1970 or since some start; None where that is not told.
+        column: the name of the values in their source.
     """
 
     name: str
@@ -62,10 +69,14 @@ class LearningCurve:
     unit: str
     schedule: Schedule = field(default_factory=Schedule)
     notes: tuple[str, ...] = ()
+    times: Array | None = None
+    column: str = ""
+    schedule_told: str = ""
 
     def first(self, count: int) -> LearningCurve:
         """As it was after so many points."""
-        return replace(self, steps=self.steps[:count], values=self.values[:count])
+        times = None if self.times is None else self.times[:count]
+        return replace(self, steps=self.steps[:count], values=self.values[:count], times=times)
 
     def since_last_drop(self, least: int = 3) -> tuple[float, LearningCurve]:
         """Where the rate fell last, and the points from there on, their steps counted from it; all, from 0, if it never fell.
@@ -77,7 +88,8 @@ class LearningCurve:
             if int((self.steps > drop).sum()) >= least:
                 started = drop
         kept = self.steps > started
-        return started, replace(self, steps=self.steps[kept] - started, values=self.values[kept])
+        times = None if self.times is None else self.times[kept]
+        return started, replace(self, steps=self.steps[kept] - started, values=self.values[kept], times=times)
 
 
 def read_curve(path: Path, metric: Metric = "loss", column: str | None = None) -> LearningCurve:
@@ -89,24 +101,92 @@ def read_curve(path: Path, metric: Metric = "loss", column: str | None = None) -
         such points, and for several runs.
     """
     path = one_run(path)
-    if path.is_dir() and is_run_dir(path) and not path.match("tensorboard"):
+    if is_run(path):
         return _of_run(RunDir.open(path), metric)
-    if path.is_dir() or ".tfevents." in path.name:
-        return _of_events(path, metric, column)
-    rows = _rows(path)
-    known = {name.lower(): name for name in rows[0]}
-    values_at = _found(known, (column.lower(),) if column else NAMES[metric], path, column)
-    steps_at = next((known[name] for name in STEPS if name in known), None)
-    pairs = [(row.get(steps_at) if steps_at else n, row.get(values_at)) for n, row in enumerate(rows, 1)]
-    told = [(step, value) for step, value in pairs if value is not None and value != ""]
-    unit = "step" if steps_at is not None and not steps_at.lower().startswith("epoch") else "epoch"
-    try:
-        steps, values = (np.array([float(v) for v in column]) for column in zip(*told, strict=True))
-    except (TypeError, ValueError):
-        raise FileFormatError(f"{path} has a {values_at} or {steps_at} that is no number", _HINT) from None
-    return _curve(
-        path.name, steps, values, metric, unit, notes=_without(len(rows) - len(told), len(rows), "row", values_at)
-    )
+    log = read_log(path)
+    if column is None:
+        name = matching(log.names, metric)
+        if name is None:
+            shown = ", ".join(log.names[:12])
+            raise FileFormatError(f"{path} has columns {shown}, none of them {NAMES[metric][0]}", HINT)
+    else:
+        name = named_column(log.names, column)
+    return curve_of_log(log, name, metric, path)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is a run directory, rather than a log: its folder of TensorBoard's events is one."""
+    return path.is_dir() and is_run_dir(path) and not path.match("tensorboard")
+
+
+def metric_of(name: str) -> Metric | None:
+    """What a column's name says that it holds.
+
+    >>> metric_of("Accuracy/val"), metric_of("eval_loss"), metric_of("epoch")
+    ('accuracy', 'loss', None)
+    """
+    own = set(words(name).split())
+    if own & _LOSSES or words(name).endswith("loss"):
+        return "loss"
+    return "accuracy" if own & _ACCURACIES or words(name).endswith(("accuracy", "top 1", "acc 1")) else None
+
+
+def matching(names: Sequence[str], metric: Metric, is_held_out: bool = False) -> str | None:
+    """The column of a metric: one of the usual names, or the first whose words say so; None where there is none.
+
+    Args:
+        is_held_out: prefer the figures of a validation or test split, and only then those without a split.
+
+    >>> matching(["accuracy", "val_accuracy"], "accuracy"), matching(["accuracy", "val_accuracy"], "accuracy", True)
+    ('accuracy', 'val_accuracy')
+    """
+    known = {name.lower(): name for name in reversed(names)}
+    usual = [known[name] for name in NAMES[metric] if name in known]
+    if usual and not is_held_out:
+        return usual[0]
+    fitting = [*usual, *(name for name in names if metric_of(name) == metric)]
+    order = (0, 1, 2, 3) if is_held_out or metric == "accuracy" else (2, 3, 0, 1)
+    return min(fitting, key=lambda name: order.index(_split(name)), default=None)
+
+
+def _split(name: str) -> int:
+    own = set(words(name).split())
+    return next((at for at, split in enumerate(_SPLITS) if own & split), 2)
+
+
+def named_column(names: Sequence[str], column: str) -> str:
+    """The column that a user names, in any case and with any signs between its words. Raises NotFoundError."""
+    for same in (str.lower, words):
+        for name in names:
+            if same(name) == same(column):
+                return name
+    raise NotFoundError("column", column, names)
+
+
+def curve_of_log(log: Log, name: str, metric: Metric, path: Path) -> LearningCurve:
+    """The curve of a column, with the times of its points and the schedule that the log's learning rate tells."""
+    own = log.read(name)
+    notes = (*log.notes, *_without(own.num_rows - len(own.steps), own.num_rows, "row", name))
+    curve = _curve(path.name, own.steps, own.values, metric, own.unit, notes=notes, times=own.times, column=name)
+    rates = next((one for one in log.names if _is_rate(one)), None)
+    return curve if rates is None else _with_rates(curve, log.read(rates), own)
+
+
+def _is_rate(name: str) -> bool:
+    """
+    >>> [_is_rate(name) for name in ("lr-SGD", "train/learning_rate", "lr", "blur", "lr_found")]
+    [True, True, True, False, True]
+    """
+    own = words(name)
+    return own in _RATES or own.startswith("lr ") or own.endswith((" lr", " learning rate")) or "learning rate" in own
+
+
+def _with_rates(curve: LearningCurve, rates: Column, own: Column) -> LearningCurve:
+    if rates.unit != curve.unit or not len(rates.steps) or not (np.diff(rates.steps) > 0).all():
+        return curve
+    shift = 1 - float(own.steps[0]) if own.steps[0] <= 0 else 0.0
+    told = schedule_of_rates(rates.steps + shift, rates.values, curve.unit)
+    return replace(curve, schedule=told.schedule, schedule_told=f"{told.text}, by column {rates.name}")
 
 
 def _without(count: int, of: int, what: str, name: str) -> tuple[str, ...]:
@@ -121,7 +201,15 @@ def _are(count: int) -> str:
 
 
 def _curve(
-    name: str, steps: Array, values: Array, metric: Metric, unit: str, *, notes: Sequence[str] = (), **said: Any
+    name: str,
+    steps: Array,
+    values: Array,
+    metric: Metric,
+    unit: str,
+    *,
+    notes: Sequence[str] = (),
+    times: Array | None = None,
+    **said: Any,
 ) -> LearningCurve:
     """Steps from 1, as first epochs are often numbered 0; accuracies as errors, percent as shares."""
     if not np.isfinite(steps).all() or not (np.diff(steps) > 0).all():
@@ -133,13 +221,13 @@ def _curve(
         first = f"{unit} {steps[~known][0]:g}" if lost == 1 else f"the first at {unit} {steps[~known][0]:g}"
         what = f"{lost:,} of {len(values):,} points {_are(lost)} left out: the {metric} is no finite number"
         notes = (*notes, f"{what} ({first})")
-    steps, values = steps[known], values[known]
+    steps, values, times = steps[known], values[known], None if times is None else times[known]
     if metric == "accuracy":
         scale = 100.0 if len(values) and values.max() > 1 else 1.0
         values = 1 - values / scale
         if len(values) and values.min() < 0:
             raise FileFormatError(f"{name}: accuracies reach {scale * (1 - values.min()):g}", "give shares, or percent")
-    return LearningCurve(name, steps, values, metric, unit, notes=tuple(notes), **said)
+    return LearningCurve(name, steps, values, metric, unit, notes=tuple(notes), times=times, **said)
 
 
 def _of_run(run: RunDir, metric: Metric) -> LearningCurve:
@@ -147,78 +235,22 @@ def _of_run(run: RunDir, metric: Metric) -> LearningCurve:
     log = run.read_steps(min(run.ranks(), default=0))
     ends = log.of(Epoch)
     name = "train_loss" if metric == "loss" else "test_accuracy"
-    points = [(end.epoch, value) for end in ends if (value := getattr(end, name)) is not None]
+    points = [(end.epoch, value, end.time) for end in ends if (value := getattr(end, name)) is not None]
     count, unit = len(ends), "epoch"
     if len(points) < 3 and metric == "loss":
-        points = [(line.step, line.loss) for line in log.steps if line.loss is not None and np.isfinite(line.loss)]
+        points = [
+            (line.step, line.loss, line.time) for line in log.steps if line.loss is not None and np.isfinite(line.loss)
+        ]
         count, unit = len(log.steps), "step"
     if not points:
         raise InputError(f"{run.path} has no {metric} yet", "wait for its first epochs, or name another run")
-    steps, values = (np.array(column, dtype=float) for column in zip(*points, strict=True))
-    said: dict[str, Any] = {}
+    steps, values, times = (np.array(column, dtype=float) for column in zip(*points, strict=True))
+    said: dict[str, Any] = {"column": name, "times": times if all(map(math.isfinite, times)) else None}
     if unit == "epoch" and (run.path / "job.yaml").exists():
-        said = {"schedule": schedule_of(run.job())}
+        job = run.job()
+        said |= {
+            "schedule": schedule_of(job),
+            "schedule_told": f"{job.training.schedule} until epoch {job.training.epochs}, by its job",
+        }
     notes = _without(count - len(points), count, unit, f"finite {metric}")  # such a number is written as none
     return _curve(run.path.name, steps, values, metric, unit, notes=notes, **said)
-
-
-def _rows(path: Path) -> list[Mapping[str, Any]]:
-    """Of CSV (commas or tabs), JSON lines, or JSON: a list of objects, or lists by name as Keras keeps a history."""
-    try:
-        text = files.read_bytes(path).decode("utf-8-sig")
-        rows = _parsed(text.strip())
-    except (OSError, ValueError, RecursionError, csv.Error) as error:
-        raise FileFormatError(f"cannot read {path}: {' '.join(str(error).split())[:200]}", _HINT) from None
-    if not rows or len(rows) > MOST_ROWS or not all(isinstance(row, dict) and row for row in rows):
-        raise FileFormatError(f"{path} has {len(rows):,} rows that make no curve", _HINT)
-    return rows
-
-
-def _parsed(text: str) -> list[Any]:
-    if text.startswith(("{", "[")):
-        try:
-            data = json.loads(text)
-        except ValueError:
-            return [json.loads(line) for line in text.splitlines() if line.strip()]
-        if isinstance(data, dict):
-            lists = {name: values for name, values in data.items() if isinstance(values, list)}
-            length = max(map(len, lists.values()), default=0)
-            return [{name: values[i] for name, values in lists.items() if i < len(values)} for i in range(length)] or [
-                data
-            ]
-        return list(data)
-    first = text.partition("\n")[0]
-    lines = csv.DictReader(io.StringIO(text), delimiter="\t" if "\t" in first else ",", strict=True)
-    return [{name: value for name, value in line.items() if isinstance(name, str)} for line in lines]
-
-
-def _found(known: Mapping[str, str], wanted: Sequence[str], path: Path, column: str | None) -> str:
-    for name in wanted:
-        if name in known:
-            return known[name]
-    if column is not None:
-        raise NotFoundError("column", column, known.values())
-    raise FileFormatError(f"{path} has columns {', '.join(list(known.values())[:12])}, none of them {wanted[0]}", _HINT)
-
-
-def _of_events(path: Path, metric: Metric, column: str | None) -> LearningCurve:
-    """Scalars of TensorBoard: of one file, or of all files of a folder, the last value of each step."""
-    from chronograd.fit.tensorboard_events import scalars  # an extra
-
-    tags: dict[str, dict[int, float]] = {}
-    notes: list[str] = []
-    for file in [path] if path.is_file() else sorted(path.glob("*.tfevents.*")):
-        points, unread = scalars(file)
-        notes += unread
-        for tag, step, value in points:
-            tags.setdefault(tag, {})[step] = value
-    if not tags:
-        raise FileFormatError(
-            "; ".join((f"{path} is no run and has no scalars of TensorBoard", *notes)),
-            "name a run, a file, or their folder",
-        )
-    wanted = (column.lower(),) if column else NAMES[metric]
-    by_step = tags[_found({tag.lower(): tag for tag in tags}, wanted, path, column)]
-    steps = sorted(by_step)
-    values = np.array([by_step[step] for step in steps])
-    return _curve(path.name, np.array(steps, dtype=float), values, metric, "step", notes=notes)

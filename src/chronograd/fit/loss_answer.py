@@ -18,7 +18,7 @@ from chronograd.fit.forecast import At, Forecast, Reached
 from chronograd.fit.forecast import forecast as make_forecast
 from chronograd.fit.learning_curves import LearningCurve, Metric, read_curve
 from chronograd.fit.loss import MIN_POINTS
-from chronograd.fit.schedule import Kind, Schedule
+from chronograd.fit.schedule import NAMES, Schedule
 from chronograd.rundir import RunDir
 from chronograd.units import percent
 
@@ -30,22 +30,41 @@ def read(
     source: Path,
     metric: Metric = "loss",
     column: str | None = None,
-    schedule: Kind | None = None,
+    schedule: str | None = None,
     drops: Sequence[float] = (),
     planned: float | None = None,
     is_part: bool = False,
 ) -> LearningCurve:
-    """A learning curve, with what is stated of its schedule in place of what its job says.
+    """A learning curve, with what is stated of its schedule in place of what its job or log says; see `with_schedule`."""
+    return with_schedule(read_curve(source, metric, column), schedule, drops, planned, is_part)
+
+
+def with_schedule(
+    curve: LearningCurve,
+    schedule: str | None = None,
+    drops: Sequence[float] = (),
+    planned: float | None = None,
+    is_part: bool = False,
+) -> LearningCurve:
+    """A curve with what is stated of its schedule in place of what its job or its log's rates say.
 
     Args:
+        schedule: a name of `schedule.NAMES`.
         is_part: whether only a part of a finished log is fitted: it had been planned to end where the log does.
     """
-    curve = read_curve(source, metric, column)
     own = curve.schedule
     end = planned or own.planned or (float(curve.steps[-1]) if is_part else None)
-    kind = schedule or ("multi_step" if drops else own.kind)
+    kind = NAMES[schedule] if schedule else "multi_step" if drops else own.kind
     places = tuple(drops) or (own.drops if kind == "multi_step" else ())
-    return replace(curve, schedule=Schedule(kind, places, end))
+    told = curve.schedule_told
+    if schedule or drops or planned:
+        what = [
+            schedule or kind or "a schedule that is not known",
+            f"drops after {curve.unit} {', '.join(map(place, places))}" if places else "",
+        ]
+        until = "" if end is None else f" until {curve.unit} {place(end)}"
+        told = f"{', '.join(filter(None, what))}{until}, as stated"
+    return replace(curve, schedule=Schedule(kind, places, end), schedule_told=told)
 
 
 def forecast_from_half(run: Path) -> Forecast:
@@ -102,7 +121,7 @@ def loss(forecast: Forecast) -> Answer:
         title=f"{curve.name}: {curve.metric}, {model.num_points} points{since} until {unit} {forecast.until:g}",
         takeaway=first,
         lines=[*others, *converged, f"{model.family}: {named}"],
-        figure=Figure([_panel(forecast)]),
+        figure=Figure([panel(forecast)]),
         caption="Points: the curve. Line and band: forecast, 80 % interval.",
         table=Table(
             ("curve", "error of held-out points", ""),
@@ -117,7 +136,8 @@ def loss(forecast: Forecast) -> Answer:
     return Answer(f"Forecast of {curve.name}", sections=[section], data=forecast.data(), notes=curve.notes)
 
 
-def _panel(forecast: Forecast) -> Lines:
+def panel(forecast: Forecast) -> Lines:
+    """The curve, its forecast until the end, and the target."""
     curve, unit = forecast.curve, forecast.curve.unit
     seen = (1 - curve.values if curve.metric == "accuracy" else curve.values).tolist()
     end = max(forecast.at[-1].step if forecast.at else forecast.until, curve.schedule.planned or 0.0)
@@ -128,7 +148,7 @@ def _panel(forecast: Forecast) -> Lines:
     if forecast.reached is not None:
         marks.append(Mark("y", forecast.reached.value, "target"))
     series = [
-        Series(curve.metric, "measured", curve.steps.tolist(), seen),
+        Series(curve.column or curve.metric, "measured", curve.steps.tolist(), seen),
         Series("forecast", "predicted", x, y, low, high),
     ]
     return Lines(unit, curve.metric, series, marks)
@@ -143,15 +163,24 @@ def _convergence(when: Convergence, now: float, unit: str) -> str:
     if when.step <= now:
         return f"converged at {unit} {when.step:g}"
     source = "published runs of such a schedule" if when.source == "published" else "its own points"
-    return f"converged at {unit} {when.step:.4g} ({when.low:.4g} … {when.high:.4g}), by {source}"
+    return f"converged at {unit} {place(when.step)} ({place(when.low)} … {place(when.high)}), by {source}"
+
+
+def place(step: float) -> str:
+    """An epoch or step as a person would write it.
+
+    >>> place(30080.4), place(19.104)
+    ('30,080', '19.1')
+    """
+    return f"{step:,.0f}" if step >= 1000 else f"{step:.4g}"
 
 
 def _when(reached: Reached, curve: LearningCurve) -> str:
-    low, high = (f"{k:.4g}" if k is not None else "never" for k in (reached.low, reached.high))
+    low, high = (place(k) if k is not None else "never" for k in (reached.low, reached.high))
     when = (
         f"is not reached by this curve ({low} … {high})"
         if reached.step is None
-        else f"at {curve.unit} {reached.step:.4g} ({low} … {high})"
+        else f"at {curve.unit} {place(reached.step)} ({low} … {high})"
     )
-    was = "" if reached.seen is None else f"; it was reached at {curve.unit} {reached.seen:g}"
+    was = "" if reached.seen is None else f"; it was reached at {curve.unit} {reached.seen:,.10g}"
     return f"{curve.metric} {reached.value:g} {when}{was}"

@@ -18,6 +18,11 @@ from chronograd.fit.curves import Array
 from chronograd.job import Job
 
 Kind = Literal["constant", "multi_step", "annealed"]
+# Schedules by the names that job files use, and others that are alike.
+NAMES: dict[str, Kind] = {
+    "constant": "constant", "multi_step": "multi_step", "cosine": "annealed", "one_cycle": "annealed", "linear": "annealed",
+    "annealed": "annealed",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

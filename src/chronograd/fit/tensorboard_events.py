@@ -23,11 +23,11 @@ LARGEST_BYTES = 2_000_000_000
 LENGTH, CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
 HEADER_BYTES = LENGTH.size + CHECKSUM.size
 MOST_NAMED = 5
-Point = tuple[str, int, float]
+Point = tuple[str, int, float, float]
 
 
 def scalars(file: Path) -> tuple[list[Point], list[str]]:
-    """Tag, step and value of each scalar of one file, in its order, and notes on what could not be read.
+    """Tag, step, value and time (seconds since 1970) of each scalar of a file, in order, and notes on what could not be read.
 
     A record whose data are damaged is left out, and so is a torn one at the end; beyond a damaged length nothing can be read.
     Raises FileFormatError for a file that cannot be read from its first record on.
@@ -83,7 +83,7 @@ def _scalars_of(data: bytes) -> list[Point] | None:
     points = []
     for value in event.summary.value:
         if value.HasField("simple_value"):
-            points.append((value.tag, int(event.step), float(value.simple_value)))
+            points.append((value.tag, int(event.step), float(value.simple_value), float(event.wall_time)))
         elif value.HasField("tensor") and len(value.tensor.float_val) == 1:
-            points.append((value.tag, int(event.step), float(value.tensor.float_val[0])))
+            points.append((value.tag, int(event.step), float(value.tensor.float_val[0]), float(event.wall_time)))
     return points

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from chronograd.answer import Answer, Section, Table
-from chronograd.hardware import catalog
+from chronograd.hardware import catalog, market
 from chronograd.hardware.catalog import Device, Link, Precision, Price, Source
 from chronograd.units import GIB, dollars, seconds, si
 
@@ -13,7 +15,10 @@ from chronograd.units import GIB, dollars, seconds, si
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
 # Whose fastest device is named in a sentence.
 LEADING: tuple[Precision, ...] = ("fp32", "bf16")
-MOVED = "US dollars. Prices moved a lot: use them only with their date. `--json` has the source of each."
+MOVED = (
+    "US dollars an hour of the whole instance, host included unless it says GPU only. †: more than a year ago. `--json` has the "
+    "sources; `chronograd devices --prices --update FILE` takes newer ones."
+)
 
 
 def devices() -> Answer:
@@ -38,7 +43,7 @@ def devices() -> Answer:
         title="Devices",
         takeaway=f"{len(known)} devices; {', '.join(told)}.",
         table=Table(("name", "memory", "bandwidth", *PRECISIONS, "per hour", "device"), rows, set(range(1, 8))),
-        caption="Peaks in TFLOP/s. Price: least of the latest on-demand prices, * without the host machine.\n"
+        caption="Peaks in TFLOP/s. Price: the least for one device on demand, of whole instances; * without the host machine.\n"
         "`chronograd devices NAME` shows sources and dates.",
     )
     return Answer("Devices", sections=[section], data=[d.model_dump(mode="json") for d in known])
@@ -108,7 +113,16 @@ def link(name: str) -> Answer:
 def prices(name: str | None = None) -> Answer:
     """Prices of one device, or all of them. Raises as `catalog.prices`."""
     known = catalog.prices(name)
-    data = [{**p.model_dump(mode="json"), "usd_per_device_hour": p.usd_per_device_hour} for p in known]
+    if name is None:
+        known = sorted(known, key=lambda p: (p.device, p.kind, p.usd_per_device_hour))
+    data = [
+        {
+            **p.model_dump(mode="json"),
+            "usd_per_device_hour": p.usd_per_device_hour,
+            "is_older_than_a_year": market.is_old(p),
+        }
+        for p in known
+    ]
     if known:
         section = _prices(known, name)
     else:
@@ -119,22 +133,42 @@ def prices(name: str | None = None) -> Answer:
 def _prices(known: Sequence[Price], of: Device | str | None) -> Section:
     rows = [
         [
-            *(p.vendor, p.instance, p.device, f"{p.count:g}"),
+            p.device,
+            f"{p.vendor} {p.instance}{', spot' * (p.kind == 'spot')}{'' if p.includes_host else ', GPU only'}",
+            f"{p.count:g}" + (f" to {p.most_devices:g}" if p.most_devices > p.count else ""),
+            "–" if p.vcpus is None else f"{p.vcpus:g}",
             *(dollars(p.price_usd_per_hour), dollars(p.usd_per_device_hour)),
-            *(p.kind, "with host" if p.includes_host else "device only", p.date or "unknown", p.tag),
+            (p.date[:7] or "unknown") + ("†" if market.is_old(p) else ""),
         ]
         for p in known
     ]
-    columns = ("vendor", "instance", "device", "count", "per hour", "per device", "kind", "covers", "date", "tag")
+    columns = ("device", "instance", "devices", "vCPUs", "hour", "each", "price of")
+    # In 80 columns: of one device all but its name, of many what compares them.
+    told_of = (1, 2, 3, 4, 5, 6) if of is not None else (0, 1, 2, 4, 6)
+    table = Table(
+        [columns[i] for i in told_of],
+        [[row[i] for i in told_of] for row in rows],
+        {j for j, i in enumerate(told_of) if i in (2, 3, 4, 5)},
+    )
     dates = sorted(p.date for p in known if p.date)
     between = f", of {dates[0]} to {dates[-1]}" if dates else ""
     told = f"{len(known)} prices of {len({p.device for p in known})} devices{between}."
-    if of is not None and (price := catalog.price_of(of)) is not None:
+    if of is not None and (price := market.price_of(of)) is not None:
         told = (
-            f"{dollars(price.usd_per_device_hour)} per device and hour on demand is the least of the latest, "
-            f"{price.vendor} {price.instance} {'with' if price.includes_host else 'without'} the host."
+            f"{dollars(float(price.usd_per_hour(1)))} an hour on demand is the least for one device, {price.vendor} "
+            f"{price.instance} {'with' if price.includes_host else 'without'} the host, of {price.date or 'no known date'}."
         )
-    return Section("Prices", told, table=Table(columns, rows, {3, 4, 5}), caption=MOVED)
+    return Section("Prices", told, table=table, caption=MOVED)
+
+
+def updated(path: Path) -> Answer:
+    """Merge a price table into the user's own, and say what it holds. Raises as `market.update_prices`."""
+    rows, own = market.update_prices(path)
+    latest = max(row.date for row in rows)
+    section = _prices(rows, None)
+    told = f"{len(rows)} prices from {path} are kept in {own}, the latest of {latest}; of each instance the latest price holds."
+    data = [row.model_dump(mode="json") for row in rows]
+    return Answer("Prices", sections=[replace(section, title="Newer prices", takeaway=told)], data=data)
 
 
 def _sources(sources: Sequence[Source]) -> list[Section]:
@@ -154,5 +188,5 @@ def _tera(flops_per_s: float | None) -> str:
 
 
 def _price_cell(d: Device) -> str:
-    price = catalog.price_of(d)
-    return "–" if price is None else dollars(price.usd_per_device_hour) + ("" if price.includes_host else "*")
+    price = market.price_of(d)
+    return "–" if price is None else dollars(float(price.usd_per_hour(1))) + ("" if price.includes_host else "*")

@@ -16,14 +16,16 @@ import functools
 import os
 import re
 import tomllib
+from datetime import date
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+import numpy as np
 import platformdirs
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from chronograd.errors import FileFormatError, InputError, NotFoundError, near_names, problems
 from chronograd.files import check_plain, read_bytes, write_aside
@@ -168,14 +170,22 @@ class Device(_Entry):
         return self.peak(precision) / self.bandwidth_bytes_per_s
 
 
+def _or_none(cell: Any) -> Any:
+    """An empty cell of a table is None."""
+    return None if cell == "" else cell
+
+
 class Price(_Entry):
-    """What a vendor asked for one hour of one instance.
+    """What a vendor asked for one hour of one instance, as it is rented.
 
     Attributes:
         count: devices in the instance; half a device where a board of two is sold by halves.
         price_usd_per_hour: of the whole instance.
         includes_host: False when CPU and memory of the virtual machine are billed apart.
         date: when the price held; empty when that is not known.
+        vcpus: virtual CPUs of the instance's host; None when that is not known.
+        up_to: devices of the largest machine sold at the same price per device, such as pods of one to eight; `count` where
+            it is None.
     """
 
     vendor: str
@@ -188,11 +198,33 @@ class Price(_Entry):
     date: Date
     tag: Tag
     source: str
+    vcpus: Annotated[float | None, Field(ge=0.5, le=1e5), BeforeValidator(_or_none)] = None
+    up_to: Annotated[float | None, Field(ge=0.01, le=1e6), BeforeValidator(_or_none)] = None
+
+    @field_validator("date")
+    @classmethod
+    def _is_in_the_calendar(cls, text: str) -> str:
+        if text:
+            date(*(*(int(part) for part in text.split("-")), 1, 1)[:3])
+        return text
 
     @property
     def usd_per_device_hour(self) -> float:
-        """Price of one device for an hour."""
+        """Price of one device for an hour, of an instance that is used whole."""
         return self.price_usd_per_hour / self.count
+
+    @property
+    def most_devices(self) -> float:
+        """Devices of the largest machine at this price per device."""
+        return max(self.count, self.up_to or self.count)
+
+    def instances(self, devices: Any) -> Any:
+        """Whole instances that so many devices take, a number or an array."""
+        return np.ceil(np.asarray(devices) / self.count - 1e-9)
+
+    def usd_per_hour(self, devices: Any) -> Any:
+        """Dollars per hour of the whole instances that so many devices take."""
+        return self.instances(devices) * self.price_usd_per_hour
 
 
 def device(name_or_path: str | os.PathLike[str]) -> Device:
@@ -289,29 +321,14 @@ def prices(device: str | Device | None = None) -> list[Price]:
     else:
         unit, times = entry.priced_as.device, entry.priced_as.count
         rows = [row for row in _prices() if row.device == unit]
-        found = [row.model_copy(update={"device": entry.name, "count": row.count / times}) for row in rows]
+        found = [_in_units_of(row, entry.name, times) for row in rows]
     return sorted(found, key=lambda row: row.date, reverse=True)
 
 
-def price_of(
-    device: str | Device, kind: Literal["on-demand", "spot"] = "on-demand", vendor: str | None = None
-) -> Price | None:
-    """The price to count with when the user states none, or None if the table has none.
-
-    The rule: of each instance only its latest price holds; of those, the least per device and hour; if two are equal,
-    the one that includes the host. Prices that lack a date count as older than any other. Clouds price a K80 by the
-    GPU, of which a board has two, so a board costs twice that. Prices moved a lot: state `date` and `source` with
-    every cost, and whether the host is included.
-
-    >>> price_of("k80-gk210").usd_per_device_hour, price_of("k80").usd_per_device_hour
-    (0.45, 0.9)
-    """
-    latest: dict[tuple[str, str], Price] = {}
-    for row in prices(device):
-        if row.kind == kind and (vendor is None or row.vendor.lower() == vendor.lower()):
-            latest.setdefault((row.vendor, row.instance), row)
-    order = sorted(latest.values(), key=lambda row: (row.usd_per_device_hour, not row.includes_host))
-    return order[0] if order else None
+def _in_units_of(row: Price, name: str, times: float) -> Price:
+    """A price of another device, of which `times` make one of this."""
+    up_to = None if row.up_to is None else row.up_to / times
+    return row.model_copy(update={"device": name, "count": row.count / times, "up_to": up_to})
 
 
 def _normal(name: str) -> str:
@@ -366,9 +383,26 @@ def _user_links() -> dict[str, Link]:
     return {_normal(path.stem): _read_own(path, Link) for path in sorted(user_link_path("x").parent.glob("*.toml"))}
 
 
-@functools.cache
+def user_prices_path() -> Path:
+    """Where prices of the user's own are kept; follows XDG_DATA_HOME."""
+    return Path(platformdirs.user_data_path("chronograd")) / "prices.csv"
+
+
 def _prices() -> tuple[Price, ...]:
+    """The user's own first: of equal date they hold."""
+    path = user_prices_path()
+    own = _read_prices_version(path, path.stat().st_mtime_ns) if path.exists() else ()
+    return (*own, *_known_prices())
+
+
+@functools.cache
+def _known_prices() -> tuple[Price, ...]:
     return tuple(row for path in _files("prices", ".csv") for row in read_prices(path))
+
+
+@functools.lru_cache(maxsize=4)
+def _read_prices_version(path: Path, modified_ns: int) -> tuple[Price, ...]:
+    return tuple(read_prices(path))
 
 
 def read_prices(path: Traversable) -> list[Price]:

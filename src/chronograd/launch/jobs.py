@@ -12,7 +12,7 @@ from typing import Any
 from chronograd import job as jobs
 from chronograd.backends import registry
 from chronograd.data import datasets
-from chronograd.errors import InputError, JobError, RunError
+from chronograd.errors import ChronogradError, InputError, JobError, RunError
 from chronograd.job import Job
 from chronograd.launch import hosts
 from chronograd.launch.hosts import Host
@@ -122,7 +122,7 @@ def measure(
 
     Args:
         num_steps: steps to time; fewer if they take more than `seconds`.
-        flops_per_step: matrix FLOPs of one step of one rank, for the achieved rate.
+        flops_per_step: matrix FLOPs of one step of one rank, for the achieved rate; counted where they are not given.
         with_epochs: also time a second epoch after one of warm-up, and one without loading data.
     Others, and errors, as for `train`.
     """
@@ -130,12 +130,26 @@ def measure(
         raise JobError(f"cannot time {num_steps} steps after {warmup} of warm-up in {seconds:g} s", "each is above 0")
     run = create(job, out, parent, launcher=launcher)
     arguments = ["measure", f"--steps={num_steps}", f"--warmup={warmup}", f"--seconds={seconds}"]
+    if flops_per_step is None:
+        flops_per_step = _flops_per_step(run.job())
     if flops_per_step is not None:
         arguments.append(f"--flops-per-step={flops_per_step}")
     if with_epochs:
         arguments.append("--epochs")
     _launch(run.job(), run, arguments, launcher, on_line)
     return run
+
+
+def _flops_per_step(job: Job) -> float | None:
+    """Matrix FLOPs of one step of one rank; None where the network cannot be counted, or only its last layer is trained."""
+    if job.training.trainable == "head":
+        return None
+    from chronograd.data.trace_job import trace_job  # imports torch
+
+    try:
+        return float(trace_job(job).flops(job.images_per_rank))
+    except ChronogradError:
+        return None
 
 
 def check(job: Job, launcher: str | None = None) -> None:

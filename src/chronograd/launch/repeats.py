@@ -100,3 +100,30 @@ def _mean_curve(curves: Sequence[Curve]) -> Curve:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [v for v in values if v is not None]
     return sum(known) / len(known) if len(known) == len(values) else None
+
+
+def record_of_rounds(records: Sequence[Record]) -> Record:
+    """One record of several rounds of one measurement: that of the round with the median step, so that its parts add up.
+
+    Bounds are the least and the greatest of any round, and counts are of all rounds.
+    """
+    middle = sorted(records, key=lambda record: record.value("step_time_s"))[len(records) // 2]
+    quantities = {name: _over_rounds(q, [r[name] for r in records]) for name, q in middle.quantities.items()}
+    return middle.model_copy(update={"quantities": quantities})
+
+
+def _over_rounds(middle: Quantity, rounds: Sequence[Quantity]) -> Quantity:
+    if middle.value is None:
+        return middle
+    lows, highs = (
+        [v for one in rounds for v in (getattr(one, bound), one.value) if v is not None] for bound in ("low", "high")
+    )
+    has_bounds = middle.low is not None and middle.high is not None
+    return middle.model_copy(
+        update={
+            "low": min(lows) if has_bounds else None,
+            "high": max(highs) if has_bounds else None,
+            "n": None if middle.n is None else sum(one.n or 0 for one in rounds),
+            "source": f"{middle.source}; the median of {len(rounds)} rounds",
+        }
+    )

@@ -45,7 +45,10 @@ def measure_scaling(
 
     def measure(one: Job) -> Record:
         name = f"{one.backend}-{one.cluster.count}x{per_rank(one)}"
-        run = jobs.measure(one, num_steps=num_steps, warmup=warmup, seconds=seconds, out=folder / name)
+        flops = None if trace is None else float(trace.flops(one.images_per_rank))
+        run = jobs.measure(
+            one, num_steps=num_steps, warmup=warmup, seconds=seconds, flops_per_step=flops, out=folder / name
+        )
         return run.record()
 
     points: list[Point] = []

@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import dataloader
 
 from chronograd.measure.ablations import write_ablations
+from chronograd.measure.loop_flops import Calls
 from chronograd.measure.steps import GradientClock
 from chronograd.rundir.steps import Line, Work
 
@@ -42,19 +43,22 @@ class LoopObjects:
 def discover() -> LoopObjects:
     """Look through all objects of this process, which takes about a tenth of a second; nothing is changed.
 
-    Taken are a DistributedDataParallel, else the one network that has gradients, and the DataLoader that is being read; nothing
+    Taken are a DistributedDataParallel, else the one network that has gradients or an optimizer, and the DataLoader that is being read; nothing
     where there are several, or none.
     """
     modules: list[nn.Module] = []
     readers: list[Any] = []
+    optimized: set[int] = set()
     for thing in gc.get_objects():
         kind = type(thing)
         if issubclass(kind, nn.Module):
             modules.append(thing)
         elif issubclass(kind, dataloader._BaseDataLoaderIter):
             readers.append(thing)
+        elif issubclass(kind, torch.optim.Optimizer):
+            optimized |= {id(p) for group in thing.param_groups for p in group["params"]}
     wrapped = [m for m in modules if isinstance(m, DistributedDataParallel)]
-    network = _only(m.module for m in wrapped) if wrapped else _only(_trained_roots(modules))
+    network = _only(m.module for m in wrapped) if wrapped else _only(_trained_roots(modules, optimized))
     loaders = [facts for facts in map(_facts_of, readers) if facts]
     return LoopObjects(network, bool(wrapped), loaders[0] if len({str(f) for f in loaders}) == 1 else {})
 
@@ -70,10 +74,12 @@ def _only(found: Any) -> Any:
     return ones[0] if len(ones) == 1 else None
 
 
-def _trained_roots(modules: list[nn.Module]) -> list[nn.Module]:
-    """Networks with gradients that are part of no other."""
+def _trained_roots(modules: list[nn.Module], optimized: set[int]) -> list[nn.Module]:
+    """Networks with gradients that are part of no other; where gradients are gone already, those that an optimizer updates."""
     inner = {id(child) for module in modules for child in module.children()}
-    return [m for m in modules if id(m) not in inner and any(p.grad is not None for p in m.parameters())]
+    roots = [m for m in modules if id(m) not in inner]
+    graded = [m for m in roots if any(p.grad is not None for p in m.parameters())]
+    return graded or [m for m in roots if any(id(p) in optimized for p in m.parameters())]
 
 
 def _facts_of(reader: Any) -> dict[str, Any]:
@@ -101,7 +107,7 @@ class LoopInstrumentation:
         self._averages = False
         self._objects = LoopObjects(None, False, {})
         self._gradients: GradientClock | None = None
-        self._inputs: tuple[Any, ...] = ()
+        self._calls: list[Calls] = []  # of the network, then of its children
         self._handles: list[Any] = []
         self._originals: dict[str, Any] = {}
         if dist.is_available() and device.type == "cpu":
@@ -116,15 +122,22 @@ class LoopInstrumentation:
         if network is None:
             return Work(**self._objects.loader)
         params, gradient_bytes = parameter_bytes(network)
-        self._handles.append(network.register_forward_pre_hook(self._keep_inputs))
+        self._calls = [Calls(one) for one in (network, *network.children()) if any(True for _ in one.parameters())]
+        self._handles += [one.network.register_forward_pre_hook(one.note, with_kwargs=True) for one in self._calls]
         if self._objects.is_wrapped and self._device.type == "cpu":
             self._gradients = GradientClock(network.parameters())
         return Work(**self._objects.loader, params=params, gradient_bytes=gradient_bytes)
 
     def begin_step(self) -> None:
         self._in_calls_s = 0.0
+        for calls in self._calls:
+            calls.begin_step()
         if self._gradients is not None:
             self._gradients.take_s()
+
+    def end_step(self) -> None:
+        for calls in self._calls:
+            calls.end_step()
 
     def waited_s(self) -> float | None:
         """Seconds of the step that was begun in which this rank waited for others; None where that is not known."""
@@ -142,20 +155,38 @@ class LoopInstrumentation:
         for name, call in self._originals.items():
             setattr(dist, name, call)
 
+    def _called(self) -> list[Calls]:
+        """The network; where it is not called itself, as a LightningModule, those of its children that are."""
+        return [calls for calls in self._calls[:1] if calls.samples] or [c for c in self._calls[1:] if c.samples]
+
     def write_ablations(self, write: Callable[[Line], None]) -> None:
-        """Time a copy of the network on its last input. Nothing where it was not found or is large."""
-        network = self._objects.network
-        if network is None or not self._inputs or parameter_bytes(network)[1] > LARGEST_COPY_BYTES:
+        """Time a copy of the network on its largest input. Nothing where it was not found, is large or takes inputs by name."""
+        calls = next(iter(self._calls), None)
+        if calls is None or not calls.inputs or calls.named or parameter_bytes(calls.network)[1] > LARGEST_COPY_BYTES:
             return
         try:
-            work = _work_of(copy.deepcopy(network), self._inputs)
+            work = _work_of(copy.deepcopy(calls.network), calls.inputs)
         except (RuntimeError, TypeError, ValueError):  # such as a network that cannot be copied
             return
         ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
         write_ablations(work, self._device, ranks_here, write)
 
-    def _keep_inputs(self, network: nn.Module, inputs: tuple[Any, ...]) -> None:
-        self._inputs = inputs
+    @property
+    def precision(self) -> str:
+        return next((calls.precision for calls in self._called()), "fp32")
+
+    def flops_per_step(self) -> tuple[float | None, str]:
+        """Matrix FLOPs of a step of this rank, or why they are not known. The network is left as it was."""
+        network = self._objects.network
+        if network is None:
+            return None, "the loop's network was not found, or there are several; flops_per_step=N says it"
+        if not self._called():
+            return None, f"{type(network).__name__} was not called within a step after the first"
+        try:
+            return sum(calls.flops_per_step() for calls in self._called()), ""
+        except Exception as error:  # whatever a network of the user's raises, the record is written
+            text = " ".join(str(error).split())[:200]
+            return None, f"{type(network).__name__} could not be counted: {text}"
 
     def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any, **named: Any) -> Any:

@@ -96,10 +96,12 @@ def epoch_quantities(logs: Mapping[int, StepLog]) -> dict[str, Quantity]:
     }
 
 
-def achieved_flops(step_time: Quantity, flops_per_step: float | None) -> Quantity:
-    """Rate of matrix FLOPs of one rank. `flops_per_step` is of one rank's share of the batch."""
+def achieved_flops(step_time: Quantity, flops_per_step: float | None, why_not: str = "") -> Quantity:
+    """Rate of matrix FLOPs of one rank. `flops_per_step` is of one rank's share of the batch; None for a reason, `why_not`."""
     if flops_per_step is None:
-        return Quantity.missing("FLOP/s", "the FLOPs of a step were not given; `chronograd count` counts them")
+        return Quantity.missing(
+            "FLOP/s", why_not or "the FLOPs of a step were not given; `chronograd count` counts them"
+        )
     return _over_time(flops_per_step, step_time, "FLOP/s", "matrix FLOPs of one rank's step over its time")
 
 

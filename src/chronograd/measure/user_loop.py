@@ -19,12 +19,13 @@ The first step is also used to look what the loop works with (chronograd.measure
 has and whether they are shared out, and the network, whose gradients tell on the CPU how long a rank waits for the others:
 that wait is then no part of backward. Averaging by calls of torch.distributed, or a part marked `communication`, is known
 for what it is, too. At the end a copy of the network runs a few times more, for `chronograd explain` (`what_if=False` leaves
-that out).
+that out), and the FLOPs of a step are counted on shapes alone. The last line tells what was recorded.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,15 +36,19 @@ from typing import Any, Self
 import torch
 
 from chronograd import job as jobs
+from chronograd.compare.joining import prediction_near
 from chronograd.errors import InputError, NotFoundError, RunError
 from chronograd.job import Job
 from chronograd.measure import environment, process, result
 from chronograd.measure.instrumentation import LoopInstrumentation
 from chronograd.measure.memory import PeakMemory
 from chronograd.measure.steps import clock
+from chronograd.measure.utilisation import put_utilisation
 from chronograd.record import OWN_PARTS, WARMUP, Cluster, Provenance, Record
 from chronograd.rundir import RunDir, Step
 from chronograd.rundir.steps import Memory, Start
+from chronograd.units import percent, quantity, si
+from chronograd.words import off
 
 PathLike = str | os.PathLike[str]
 WAIT_FOR_RANK_0_S = 60.0
@@ -72,6 +77,9 @@ class LoopRecorder:
         warmup: int = WARMUP,
         flops_per_step: float | None = None,
         what_if: bool = True,
+        quiet: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
     ) -> None:
         """
         Args:
@@ -80,8 +88,10 @@ class LoopRecorder:
             device: where the network is.
             job: the job, or its file, if there is one.
             warmup: first steps that are written and left out of the quantities.
-            flops_per_step: matrix FLOPs of one step of one rank.
+            flops_per_step: matrix FLOPs of one step of one rank; counted from the network that the loop calls by default.
             what_if: after the loop, time a copy of the network with fewer threads and with a larger batch.
+            quiet: say nothing at the end.
+            rank, world_size: of this process; those that torchrun has set by default.
         """
         self._job = jobs.load(Path(job)) if isinstance(job, (str, os.PathLike)) else job
         if batch is None and self._job is not None:
@@ -90,7 +100,9 @@ class LoopRecorder:
             raise InputError(f"batch is {batch}; it is the number of samples per step", "give 1 or more")
         self._path, self._batch, self._device_name = path, batch, str(device)
         self._title, self._warmup, self._flops, self._has_ablations = title, warmup, flops_per_step, what_if
-        self._rank, self._world_size = (int(os.environ.get(n, d)) for n, d in (("RANK", "0"), ("WORLD_SIZE", "1")))
+        self._is_quiet = quiet
+        told = (rank, os.environ.get("RANK", 0)), (world_size, os.environ.get("WORLD_SIZE", 1))
+        self._rank, self._world_size = (int(of_environment if own is None else own) for own, of_environment in told)
         self._num_steps = 0
         self._input_s = self._since = 0.0
         self._parts: dict[str, list[Callable[[], float]]] | None = None
@@ -120,7 +132,10 @@ class LoopRecorder:
             self._loop.write_ablations(self._lines.write)
         self._lines.close()
         if self._rank == 0:
-            self.run.save_record(self._record("" if error is None else f"{type(error).__name__}: {error}"))
+            record = self._record("" if error is None else f"{type(error).__name__}: {error}")
+            self.run.save_record(record)
+            if not self._is_quiet:
+                print(self._summary(record), file=sys.stderr)
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -143,6 +158,7 @@ class LoopRecorder:
                 parts.setdefault("exchange_wait_s", waited_s)
         finally:
             self._parts = None
+            self._loop.end_step()
             self._input_s, self._since = 0.0, time.perf_counter()
         self._num_steps += 1
         mode = "warmup" if self._num_steps <= self._warmup else "parts"
@@ -177,6 +193,34 @@ class LoopRecorder:
             self._since = self._now()
 
     # -- helpers -----------------------------------------------------------------------------------------
+
+    def _summary(self, record: Record) -> str:
+        """What was recorded, what was predicted of it if that lies at hand, and what to type next, in a line."""
+        steps, mfu, rate = (record[name] for name in ("step_time_s", "mfu", "achieved_flops_per_s"))
+        parts = [] if steps.value is None else [f"{quantity(steps.value, 's')} a step"]
+        known = next(
+            (
+                f"MFU {percent(q.value)}" if q is mfu else si(q.value, "FLOP/s")
+                for q in (mfu, rate)
+                if q.value is not None
+            ),
+            "",
+        )
+        throughput = record["throughput_samples_per_s"]
+        parts += [
+            *([] if throughput.value is None else [quantity(throughput.value, throughput.unit)]),
+            *([known] if known else []),
+        ]
+        near = prediction_near(record, self.run.path.parent, Path())
+        if near is not None and steps.value is not None:
+            predicted = near[1].value("step_time_s")
+            name = near[0].parent.name if near[0].name == "record.json" else near[0].name
+            parts.append(f"predicted {quantity(predicted, 's')} by {name}: {off(predicted, steps.value)}")
+        what = f": {', '.join(parts)}" if parts else ""
+        path = self.run.path
+        if path.resolve().is_relative_to(Path.cwd()):
+            path = path.resolve().relative_to(Path.cwd())
+        return f"recorded {self._num_steps} steps in {path}{what}; next: chronograd explain {path}"
 
     def _stopwatch(self) -> Callable[[], Callable[[], float]]:
         """Starts; stopping it returns what reads the seconds, on CUDA only after a synchronisation."""
@@ -221,6 +265,7 @@ class LoopRecorder:
             cluster=Cluster(
                 device="local",
                 count=self._world_size,
+                batch_per_rank=None if self._batch is None else -(-self._batch // self._world_size),
                 ran_on="" if started is None else started.device_name,
             ),
             backend=self._job.backend if self._job is not None else "",
@@ -233,9 +278,10 @@ class LoopRecorder:
         }
         on_device = "CUDA events within the step" if self._device.type == "cuda" else "host clock"
         method = result.Method("from the end of one step to the end of the next, host clock", on_device)
-        for name, quantity in result.step_quantities(timed, self._batch, method).items():
-            made.put(name, quantity)
-        made.put("achieved_flops_per_s", result.achieved_flops(made["step_time_s"], self._flops))
+        for name, measured in result.step_quantities(timed, self._batch, method).items():
+            made.put(name, measured)
+        flops, why_not = (self._flops, "") if self._flops is not None else self._loop.flops_per_step()
+        put_utilisation(made, made["step_time_s"], flops, started, self._loop.precision, why_not)
         made.put("memory_peak_bytes", result.memory_quantity(logs))
         if self._num_steps <= self._warmup:
             made.notes.append(f"only {self._num_steps} steps were done, and the first {self._warmup} are warm-up")

@@ -2,96 +2,116 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from chronograd.answer import Answer, Section, Table
-from chronograd.figure import Figure, Lines, Series
-from chronograd.hardware import catalog
-from chronograd.hardware.catalog import Device
+from chronograd.hardware.catalog import Device, Precision
+from chronograd.hardware.market import Kind
 from chronograd.job import Job
-from chronograd.plan.goal import KINDS, Goal, Kind, PlanResult, SamplesToTarget, Spot, changes, choose, missing
-from chronograd.plan.settings import evaluate, with_whole_batches
+from chronograd.plan import rows as shown
+from chronograd.plan.advice import goal_sections
+from chronograd.plan.goal import Goal, PlanResult, SamplesToTarget, Spot, changes, choose, missing
+from chronograd.plan.renting import KINDS, Decoding, rent
+from chronograd.plan.rows import Row, setting_row
+from chronograd.plan.search import Search, devices_of, search
+from chronograd.plan.settings import with_whole_batches
 from chronograd.trace import Trace
-from chronograd.units import dollars, percent, quantity, seconds, si
+from chronograd.units import GIB, dollars, quantity
 
-Row = dict[str, Any]
+__all__ = ["devices_of", "list_settings", "reach_goal"]
 
-
-def devices_of(job: Job, names: Sequence[str]) -> list[Device]:
-    """Those that were named; else all GPUs of the catalogue that have the job's precision."""
-    if names:
-        return [catalog.device(name) for name in names]
-    return [d for d in catalog.devices() if d.kind == "gpu" and job.training.precision in d.peak_flops_per_s]
-
-
-# -- settings --------------------------------------------------------------------------------------
+ALGORITHMS = ("ring", "tree")  # of which NCCL chooses
+MOST = 8  # rows of a table
+NOT_COUNTED = "Not counted: evaluation, start-up, storage, and whether the vendor has such an instance free."
 
 
 def list_settings(
-    trace: Trace,
+    traces: Trace | Sequence[Trace],
     job: Job,
     devices: Sequence[Device],
     counts: Sequence[int],
     batches: Sequence[int],
-    algorithms: Sequence[str] = ("ring",),
-    most: int = 20,
+    algorithms: Sequence[str] = ALGORITHMS,
+    most: int = MOST,
     *,
     samples: int,
+    precisions: Sequence[Precision] = (),
+    kinds: Sequence[Kind] = ("on-demand",),
+    decoding: Decoding | None = None,
 ) -> Answer:
-    """Settings that fit, the cheapest sample first; those without a price after them, the fastest first.
+    """Of every number of every device the setting with the cheapest sample; those without a price after them, the fastest first.
 
     Args:
-        devices, counts, batches, algorithms: see `evaluate`. most: settings to list.
+        traces, devices, counts, batches, algorithms, precisions: see `search`. most: settings to list.
         samples: training samples in an epoch; settings of a larger global batch are left out.
+        kinds, decoding: see `rent`.
     """
-    table, num_too_large = with_whole_batches(evaluate(trace, job, devices, counts, batches, algorithms), samples)
-    per_sample = table["cost_usd_per_hour"] / 3600 / table["throughput_samples_per_s"]
-    order = np.lexsort((-table["throughput_samples_per_s"], per_sample))
-    fitting = order[table["fits"][order]]
-    columns = {**table, "per_sample": per_sample}
-    rows = [_setting(columns, devices, algorithms, i) for i in fitting[:most]]
-    fastest = max(fitting, key=lambda i: table["throughput_samples_per_s"][i], default=None)
+    found, num_too_large = _searched(traces, job, devices, counts, batches, algorithms, precisions, samples)
+    rented = rent(found.columns, devices, job, kinds, decoding)
+    columns = rented.columns
+    per_sample = columns["price_usd_per_hour"] / 3600 / columns["throughput_samples_per_s"]
+    # Of settings that wait for the same input, the one that could be faster; what differs by rounding only is the same.
+    own = columns["count"] * columns["batch_per_rank"] / columns["own_step_s"]
+    order = np.lexsort(
+        (-own, -np.round(np.log(columns["throughput_samples_per_s"]), 9), np.round(np.log(per_sample), 9))
+    )
+    fitting = order[columns["fits"][order]]
+    _, first = np.unique(np.stack([columns["device"], columns["count"]])[:, fitting], axis=1, return_index=True)
+    best = fitting[np.sort(first)]
+
+    def row(i: int) -> Row:
+        usd = None if np.isnan(per_sample[i]) else float(per_sample[i] * 1e6)
+        return {**setting_row(found, columns, rented.offers, i), "usd_per_million_samples": usd}
+
+    listed = [row(i) for i in best[:most]]
+    fastest = max(fitting, key=lambda i: columns["throughput_samples_per_s"][i], default=None)
+    num_fit = int(found.columns["fits"].sum())
     section = Section(
-        title=f"{trace.network}: {len(rows)} of {len(fitting)} settings that fit, of {len(order)}",
-        takeaway=_settings_takeaway(rows, None if fastest is None else _setting(columns, devices, algorithms, fastest)),
+        title=f"{found.network}: the cheapest setting of {len(listed)} of {len(best)} devices and counts",
+        takeaway=_settings_takeaway(listed, None if fastest is None else row(fastest)),
+        lines=[f"{num_fit:,} settings fit, of {len(found.columns['fits']):,}."],
         table=Table(
-            ("device", "count", "batch per device", "all-reduce", "step", "throughput", "memory", "per million samples"),
+            (*shown.CELLS, "samples/s", "GiB", "per M"),
             [
-                (r["device"], str(r["count"]), str(r["batch_per_device"]), r["algorithm"], seconds(r["step_time_s"]),
-                 quantity(r["throughput_samples_per_s"], "sample/s"), si(r["memory_bytes"], "B"),
-                 quantity(r["usd_per_million_samples"], "usd"))
-                for r in rows
+                (*shown.cells(r), f"{r['throughput_samples_per_s']:,.0f}", f"{r['memory_bytes'] / GIB:.1f}", _per_million(r))
+                for r in listed
             ],
-            {1, 2, 4, 5, 6, 7},
+            {3, 4, 5},
+            [*shown.notes(listed), "GiB: memory of one device. Per M: dollars for a million samples."],
         ),
-        data=rows,
+        data=listed,
     )  # fmt: skip
     data = {
-        "settings": rows,
-        "evaluated": len(order),
-        "fit": len(fitting),
+        "settings": listed,
+        "evaluated": len(found.columns["fits"]),
+        "fit": num_fit,
         "too_large_for_the_data": num_too_large,
     }
-    notes = _left_out(num_too_large, samples)
-    return Answer(f"Settings for {trace.network}", sections=[section], data=data, notes=notes)
+    notes = [*_left_out(num_too_large, samples), *_not_searched(found, job, rented.without_host)]
+    return Answer(f"Settings for {found.network}", sections=[section], data=data, notes=notes)
 
 
-def _setting(columns: Mapping[str, np.ndarray], devices: Sequence[Device], algorithms: Sequence[str], i: int) -> Row:
-    per_sample = columns["per_sample"][i]
-    return {
-        "device": devices[columns["device"][i]].name,
-        "count": int(columns["count"][i]),
-        "batch_per_device": int(columns["batch_per_rank"][i]),
-        "algorithm": algorithms[columns["algorithm"][i]],
-        "step_time_s": float(columns["step_time_s"][i]),
-        "throughput_samples_per_s": float(columns["throughput_samples_per_s"][i]),
-        "memory_bytes": float(columns["memory_bytes"][i]),
-        "usd_per_million_samples": None if np.isnan(per_sample) else float(per_sample * 1e6),
-    }
+def _searched(
+    traces: Trace | Sequence[Trace],
+    job: Job,
+    devices: Sequence[Device],
+    counts: Sequence[int],
+    batches: Sequence[int],
+    algorithms: Sequence[str],
+    precisions: Sequence[Precision],
+    samples: int,
+) -> tuple[Search, int]:
+    """The search less settings of a larger global batch than the samples, and their number."""
+    whole = search(traces, job, devices, counts, batches, algorithms, precisions)
+    columns, num_too_large = with_whole_batches(whole.columns, samples)
+    return Search(columns, whole.devices, whole.ways, whole.algorithms, whole.traces, job), num_too_large
+
+
+def _per_million(row: Row) -> str:
+    usd = row["usd_per_million_samples"]
+    return "–" if usd is None else dollars(usd)
 
 
 def _settings_takeaway(rows: Sequence[Row], fastest: Row | None) -> str:
@@ -111,59 +131,58 @@ def _settings_takeaway(rows: Sequence[Row], fastest: Row | None) -> str:
 
 
 def _name(row: Row) -> str:
-    return f"{row['count']} × {row['device']}, batch {row['batch_per_device']} each"
-
-
-# -- goals -----------------------------------------------------------------------------------------
+    whose = f", {shown.vendor(row)}" if row["vendor"] else ""
+    return f"{shown.devices(row)}, batch {row['batch_per_device']} each, {shown.way(row).short}{whose}"
 
 
 def reach_goal(
-    trace: Trace,
+    traces: Trace | Sequence[Trace],
     job: Job,
     devices: Sequence[Device],
     counts: Sequence[int],
     batches: Sequence[int],
-    algorithms: Sequence[str] = ("ring",),
+    algorithms: Sequence[str] = ALGORITHMS,
+    most: int = MOST,
     *,
     samples: int,
     effort: SamplesToTarget,
     goal: Goal,
     spot: Spot | None = None,
     kinds: Sequence[Kind] = KINDS,
-    most: int = 20,
+    precisions: Sequence[Precision] = (),
+    decoding: Decoding | None = None,
 ) -> Answer:
     """The setting to take for a goal: hours and dollars of every setting that no other beats in both, and what would change
     the choice.
 
     Args:
-        devices, counts, batches, algorithms: see `evaluate`. most: settings to list, about.
+        traces, devices, counts, batches, algorithms, precisions: see `search`. most: rows of the table.
         samples: training samples in an epoch; settings of a larger global batch are left out.
-        effort: what the target takes. spot: interruptions. kinds: of prices.
+        effort: what the target takes. spot: interruptions. kinds, decoding: see `rent`.
     """
-    table, num_too_large = with_whole_batches(evaluate(trace, job, devices, counts, batches, algorithms), samples)
-    choices = choose(table, devices, job, effort, goal, spot or Spot(), kinds)
+    found, num_too_large = _searched(traces, job, devices, counts, batches, algorithms, precisions, samples)
+    choices = choose(found.columns, devices, job, effort, goal, spot or Spot(), kinds, decoding)
 
     def row(i: int) -> Row:
-        return _choice(choices, devices, algorithms, i)
+        return _choice(found, choices, i)
 
-    pareto_front = choices.pareto_front()
-    shown = (
-        pareto_front
-        if len(pareto_front) <= most
-        else sorted({*pareto_front[:: -(-len(pareto_front) // most)], pareto_front[-1]}, key=pareto_front.index)
-    )
-    most_probable = choices.most_probable()
+    most_probable, chosen = choices.most_probable(), choices.chosen
+    taken = most_probable if chosen is None else chosen
+    gains = [] if taken is None else found.times_as_slow(int(choices.columns["setting"][taken]))
+    front = [row(i) for i in choices.pareto_front()]
     data = {
-        "evaluated": len(choices.is_candidate),
+        "evaluated": len(found.columns["fits"]),
+        "offers": len(choices.offers),
         "candidates": int(choices.is_candidate.sum()),
-        "front": [row(i) for i in shown],
-        "front_size": len(pareto_front),
-        "chosen": None if choices.chosen is None else row(choices.chosen),
+        "front": front,
+        "front_size": len(front),
+        "chosen": None if chosen is None else row(chosen),
         "likeliest": None if most_probable is None else row(most_probable),
+        "gains": [{"times_as_fast": times, "than": str(way), **vars(way)} for way, times in gains],
         "changes": [
             {"what": c.what, "value": c.value, "then": None if c.row is None else row(c.row)} for c in changes(choices)
         ],
-        "missing": None if choices.chosen is not None else missing(choices),
+        "missing": None if chosen is not None else missing(choices),
         "goal": {"budget_usd": goal.budget_usd, "deadline_s": goal.deadline_s, "confidence": goal.confidence},
         "effort": {
             "samples": effort.samples,
@@ -173,28 +192,21 @@ def reach_goal(
             "noise_scale": list(effort.noise_scale),
             "source": effort.source,
         },
+        "decoding": None if decoding is None else vars(decoding),
         "too_large_for_the_data": num_too_large,
     }
-    section = _goal_section(trace.network, choices, data)
-    notes = [*([effort.note] if effort.note else []), *_left_out(num_too_large, samples)]
-    return Answer(f"Goal of {trace.network}", sections=[section], data=data, notes=notes)
+    told = [effort.note] if effort.note else []
+    unsearched = _not_searched(found, job, choices.without_host)
+    notes = [*told, *_left_out(num_too_large, samples), *unsearched, NOT_COUNTED]
+    return Answer(
+        f"Goal of {found.network}", sections=goal_sections(found.network, choices, data, most), data=data, notes=notes
+    )
 
 
-def _left_out(count: int, samples: int) -> list[str]:
-    """A sentence on settings that are left out, where there are any."""
-    settings = "1 setting" if count == 1 else f"{count:,} settings"
-    return [f"Left out: {settings} of a global batch larger than the {samples:,} training samples."] if count else []
-
-
-def _choice(choices: PlanResult, devices: Sequence[Device], algorithms: Sequence[str], i: int) -> Row:
+def _choice(found: Search, choices: PlanResult, i: int) -> Row:
     c = choices.columns
     return {
-        "device": devices[c["device"][i]].name,
-        "count": int(c["count"][i]),
-        "batch_per_device": int(c["batch_per_rank"][i]),
-        "algorithm": algorithms[c["algorithm"][i]],
-        "prices": KINDS[c["kind"][i]],
-        "step_time_s": float(c["step_time_s"][i]),
+        **setting_row(found, c, choices.offers, i),
         "steps": float(c["steps"][i]),
         "hours": float(c["hours"][i]),
         "hours_interval": list(choices.interval("hours", i)),
@@ -204,92 +216,22 @@ def _choice(choices: PlanResult, devices: Sequence[Device], algorithms: Sequence
     }
 
 
-def _goal_section(network: str, choices: PlanResult, data: Mapping[str, Any]) -> Section:
-    goal, chosen = choices.goal, data["chosen"]
-    limits = [f"at most {dollars(goal.budget_usd)}"] if goal.budget_usd is not None else []
-    limits += [f"in {seconds(goal.deadline_s)}"] if goal.deadline_s is not None else []
-    # A choice that is not on the front is cheaper than one there, and less sure.
-    rows = sorted(
-        [*data["front"], *([chosen] if chosen not in (None, *data["front"]) else [])], key=lambda r: r["hours"]
-    )
-    takeaway, *lines = (f"{line[0].upper()}{line[1:]}." for line in _sentences(choices, data))
-    return Section(
-        title=f"{network}: {', '.join(limits) or 'no limit'}",
-        takeaway=takeaway,
-        lines=[
-            *lines,
-            f"{data['front_size']} settings that none beats in time and cost, of {data['candidates']:,} that fit and have a "
-            f"price, of {data['evaluated']:,}.",
-        ],
-        figure=_front_figure(rows, chosen) if rows else None,
-        table=Table(
-            ("device", "count", "batch each", "prices", "steps", "time", "80 % interval", "cost", "80 % interval", "keeps it"),
-            [
-                (r["device"], str(r["count"]), str(r["batch_per_device"]), r["prices"], f"{r['steps']:,.0f}",
-                 seconds(3600 * r["hours"]), _limits(r["hours_interval"], seconds, 3600), dollars(r["dollars"]),
-                 _limits(r["dollars_interval"], dollars), percent(r["probability"]) + (" *" if r == chosen else ""))
-                for r in rows
-            ],
-            {1, 2, 4, 5, 6, 7, 8, 9},
-            (
-                f"To the target: {choices.effort.source}.",
-                f"Gradient noise scale {_scale(choices.effort.noise_scale)} samples.",
-            ),
-        ),
-        data=rows,
-    )  # fmt: skip
+def _left_out(count: int, samples: int) -> list[str]:
+    """A sentence on settings that are left out, where there are any."""
+    settings = "1 setting" if count == 1 else f"{count:,} settings"
+    return [f"Left out: {settings} of a global batch larger than the {samples:,} training samples."] if count else []
 
 
-def _limits(pair: Sequence[float], unit: Callable[[float], str], scale: float = 1.0) -> str:
-    return " … ".join(unit(scale * value) for value in pair)
-
-
-def _scale(noise: Sequence[float]) -> str:
-    return f"{noise[1]:,.4g}" if noise[0] == noise[2] else f"{noise[1]:,.4g} ({noise[0]:,.4g} … {noise[2]:,.4g})"
-
-
-def _front_figure(rows: Sequence[Row], chosen: Row | None) -> Figure:
-    """Dollars against hours: settings that none beats in both, and the one to take."""
-    groups = [("none is faster and cheaper", rows, ""), ("taken", [chosen] if chosen else [], "vermilion")]
-    series = [
-        Series(label, "predicted", [r["hours"] for r in own], [r["dollars"] for r in own], color=color, is_scatter=True)
-        for label, own, color in groups
-        if own and all(math.isfinite(r["hours"]) for r in own)
-    ]
-    return Figure([Lines("hours", "US dollars", series, log_x=True, log_y=True)])
-
-
-def _sentences(choices: PlanResult, data: Mapping[str, Any]) -> list[str]:
-    """What to take and why, then what would change that; or by how much the goal is missed."""
-
-    def name(row: Row) -> str:
-        return f"{_name(row)}, {row['prices']}"
-
-    goal, chosen, best = choices.goal, data["chosen"], data["likeliest"]
-    sure = percent(goal.confidence, 0)
-    if best is None:
-        return [
-            "nothing fits: no setting fits in memory and has a price; name other devices with --on, or a price in the job"
-        ]
-    if chosen is None:
-        lines = [f"nothing fits with {sure}: the likeliest is {name(best)}, {percent(best['probability'])}"]
-        if choices.effort.reached < goal.confidence:
-            lines.append(
-                f"that the target is reached at all has a probability of {percent(choices.effort.reached)} only"
-            )
-        deadline_h, budget = data["missing"]["deadline_h"], data["missing"]["budget_usd"]
-        limits = [f"deadline of {seconds(3600 * deadline_h)}"] if deadline_h is not None else []
-        limits += [f"budget of {dollars(budget)}"] if budget is not None else []
-        return lines + [f"it would take a {limit}, with the other limit as it is" for limit in limits]
-    why = "the cheapest" if goal.deadline_s is not None or goal.budget_usd is None else "the fastest"
-    lines = [f"take {name(chosen)}: {why} that keeps the goal with at least {sure} ({percent(chosen['probability'])})"]
-    for number, change in enumerate(data["changes"]):
-        what, value, then = change["what"], change["value"], change["then"]
-        if what == "steps":
-            lines.append(f"it bears {value:.2f} times the steps to the target")
-            continue
-        limit = seconds(3600 * value) if what == "deadline" else dollars(value)
-        side = "from" if what == "deadline" and number else "below"  # the first deadline is the tighter one
-        other = "nothing fits" if then is None else f"then {name(then)}, {dollars(then['dollars'])}"
-        lines.append(f"a {what} {side} {limit}: {other}")
-    return lines
+def _not_searched(found: Search, job: Job, without_host: Sequence[str]) -> list[str]:
+    """What a reader might think was searched, and was not."""
+    stated = job.training.model_fields_set
+    parts = []
+    if "compile" not in stated and not any(way.compile for way in found.ways):
+        parts.append("torch.compile, of which no timings of training on these devices are known")
+    if "channels_last" not in stated and len(found.traces) == 1:
+        (layout,) = found.traces
+        parts.append(f"channels {'first' if layout else 'last'}: the trace has the other layout")
+    notes = [f"Not searched: {'; '.join(parts)}."] if parts else []
+    if without_host:
+        notes.append(f"Not offered: {', '.join(without_host)}, of which only prices without the host are known.")
+    return notes

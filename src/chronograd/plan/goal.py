@@ -1,10 +1,11 @@
 """Goals: which of many settings reaches a target in time and within budget, how likely, and what would change the choice.
 
     hours   = steps to the target · step time / 3600       steps by batch: (1 + noise scale / batch), predict.batch_size
-    dollars = hours · price per device and hour · devices
+    dollars = hours · price per hour of whole instances
 
-Both are log-normal: the variances of log(step time), of log(epochs to the target) and of what the noise scale leaves open add up.
-As hours decide dollars, a setting keeps deadline and budget if it keeps the earlier of the deadline and budget / price.
+Both are log-normal: the variances of log(step time), of log(epochs to the target) and of what the noise scale leaves open add up,
+and of dollars that of an ageing price. A setting keeps deadline and budget if its hours keep the earlier of the deadline and
+budget / price, over all that the price may be by now.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from chronograd.errors import InputError
-from chronograd.hardware import catalog
-from chronograd.hardware.catalog import Device
+from chronograd.hardware.catalog import Device, Price
+from chronograd.hardware.market import Kind
 from chronograd.job import Job
+from chronograd.plan.renting import KINDS, Decoding, rent
 from chronograd.predict.batch_size import steps_factor
-from chronograd.predict.prediction import price_of
 from chronograd.record import Z80
 
-Kind = Literal["on-demand", "spot"]
-KINDS: tuple[Kind, ...] = ("on-demand", "spot")
+# Nodes and weights by which a price that is not sure is averaged over (Gauss-Hermite).
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 # Of log(epochs to a target) between seeds of one job: 3 to 12 % in the studies of this project.
 SEED_SIGMA = 0.1
 # Times the job's batch, where no noise scale was measured: published ones on CIFAR-10 and ImageNet lie in this range.
@@ -109,24 +111,27 @@ class Spot:
 
 @dataclass(frozen=True, eq=False)
 class PlanResult:
-    """Settings with what they take: arrays of one row each, on-demand first, then spot.
+    """Settings by offer with what they take: arrays of one row each.
 
     Attributes:
-        columns: of `predict.plan.evaluate`, and `kind` (index into KINDS), `price_usd_per_hour` (of all devices),
-            `steps`, `hours`, `dollars` (medians), `sigma_log`, `probability` (of keeping the goal).
-        is_candidate: fits in memory, and has a price.
+        columns: of `renting.rent`, and `steps`, `hours`, `dollars` (medians), `sigma_hours`, `sigma_dollars`, `probability` (of
+            keeping the goal).
+        offers: what `columns["offer"]` points into. without_host: devices of which no price includes the host.
+        is_candidate: fits in memory, has a price, and is the fastest of what is rented with it.
         chosen: row of the choice; None if no setting keeps the goal with its confidence.
     """
 
     columns: Mapping[str, np.ndarray]
+    offers: Sequence[Price]
+    without_host: Sequence[str]
     is_candidate: np.ndarray
     goal: Goal
     effort: SamplesToTarget
-    chosen: int | None
+    chosen: int | None = None
 
     def interval(self, name: str, row: int) -> tuple[float, float]:
         """The 80 % interval of `hours` or `dollars`."""
-        spread = math.exp(Z80 * float(self.columns["sigma_log"][row]))
+        spread = math.exp(Z80 * float(self.columns[f"sigma_{name}"][row]))
         return float(self.columns[name][row]) / spread, float(self.columns[name][row]) * spread
 
     def quantile(self, name: str) -> np.ndarray:
@@ -135,7 +140,7 @@ class PlanResult:
         asked = self.goal.confidence / max(self.effort.reached, 1e-12)
         if asked >= 1:
             return np.full(len(self.columns[name]), math.inf)
-        return np.asarray(self.columns[name] * np.exp(ndtri(asked) * self.columns["sigma_log"]))
+        return np.asarray(self.columns[name] * np.exp(ndtri(asked) * self.columns[f"sigma_{name}"]))
 
     def pareto_front(self) -> list[int]:
         """Rows than which none is both faster and cheaper, the fastest first."""
@@ -146,13 +151,14 @@ class PlanResult:
         return [int(row) for row in order[costs < before * (1 - 1e-9)]]  # what differs by rounding only is the same
 
     def most_probable(self) -> int | None:
-        """The candidate that keeps the goal most probably."""
+        """The candidate that keeps the goal most probably; of equal ones the fastest, then the cheapest."""
         rows = np.flatnonzero(self.is_candidate)
-        return int(rows[np.argmax(self.columns["probability"][rows])]) if len(rows) else None
+        hours, dollars, probability = (self.columns[name][rows] for name in ("hours", "dollars", "probability"))
+        return int(rows[np.lexsort((dollars, hours, -probability))[0]]) if len(rows) else None
 
     def under(self, goal: Goal) -> PlanResult:
         """The same settings under another goal."""
-        return _chosen(self.columns, self.is_candidate, goal, self.effort)
+        return _chosen(replace(self, goal=goal))
 
 
 def choose(
@@ -163,73 +169,70 @@ def choose(
     goal: Goal,
     spot: Spot = Spot(),
     kinds: Sequence[Kind] = KINDS,
+    decoding: Decoding | None = None,
 ) -> PlanResult:
-    """Of the settings of `predict.plan.evaluate`, the one to take.
+    """Of settings as of `settings.evaluate`, and what they are rented as, the one to take.
 
     With a deadline it is the cheapest that keeps the goal with its confidence, with only a budget the fastest, with neither the
     cheapest.
 
-    Left out: evaluation, start-up, storage and traffic between zones; devices are priced one by one, also where vendors rent
-    them by eight only.
+    Args:
+        spot: interruptions. kinds: of prices. decoding: see `renting.rent`.
+    Left out: evaluation, start-up, storage and traffic between zones.
     """
-    asked = [_of_kind(table, devices, job, effort, spot, kind) for kind in kinds]
-    columns = {name: np.concatenate([one[name] for one in asked]) for name in asked[0]}
-    is_candidate = columns["fits"] & np.isfinite(columns["dollars"])
-    return _chosen(columns, is_candidate, goal, effort)
+    rented = rent(table, devices, job, kinds, decoding)
+    columns = rented.columns
+    steps, sigma_steps = effort.steps(columns["count"] * columns["batch_per_rank"])
+    slow = np.where(columns["kind"] == KINDS.index("spot"), spot.slow_down(columns["machines"]), 1.0)
+    columns["steps"] = steps
+    columns["hours"] = steps * columns["step_time_s"] * slow / 3600
+    columns["dollars"] = columns["hours"] * columns["price_usd_per_hour"]
+    columns["sigma_hours"] = np.hypot(columns["sigma_log"], sigma_steps)
+    columns["sigma_dollars"] = np.hypot(columns["sigma_hours"], columns["sigma_price"])
+    is_candidate = _fastest_as_rented(columns, columns["fits"] & np.isfinite(columns["dollars"]))
+    return _chosen(PlanResult(columns, rented.offers, rented.without_host, is_candidate, goal, effort))
 
 
-def _of_kind(
-    table: Mapping[str, np.ndarray],
-    devices: Sequence[Device],
-    job: Job,
-    effort: SamplesToTarget,
-    spot: Spot,
-    kind: Kind,
-) -> dict[str, np.ndarray]:
-    unit = np.array([_price(job, device, kind) for device in devices])
-    per_node = np.array([max(1, device.node.devices_per_node) for device in devices])
-    count = table["count"]
-    price = unit[table["device"]] * count
-    steps, sigma_steps = effort.steps(count * table["batch_per_rank"])
-    slow = spot.slow_down(-(-count // per_node[table["device"]])) if kind == "spot" else 1.0
-    hours = steps * table["step_time_s"] * slow / 3600
-    return {
-        **table,
-        "kind": np.full(len(count), KINDS.index(kind)),
-        "price_usd_per_hour": price,
-        "steps": steps,
-        "hours": hours,
-        "dollars": hours * price,
-        "sigma_log": np.hypot(table["sigma_log"], sigma_steps),
-    }
+def _fastest_as_rented(columns: Mapping[str, np.ndarray], is_able: np.ndarray) -> np.ndarray:
+    """Of the settings of each offer and count the fastest, and of those that wait for the same input the one that could be faster.
+
+    What is rented can be run any way: a slower one is not surer because its prediction is.
+    """
+    rows = np.flatnonzero(is_able)
+    order = rows[np.lexsort([columns[name][rows] for name in ("own_step_s", "hours", "count", "offer")])]
+    offers, counts = columns["offer"][order], columns["count"][order]
+    is_first = np.append(True, (np.diff(offers) != 0) | (np.diff(counts) != 0))[: len(order)]
+    is_fastest = np.zeros(len(is_able), dtype=bool)
+    is_fastest[order[is_first]] = True
+    return is_fastest
 
 
-def _price(job: Job, device: Device, kind: Kind) -> float:
-    """Dollars per device and hour; NaN where it is not known. A price in the job is that on demand."""
-    if kind == "on-demand":
-        found = price_of(job, device)
-        return found[0] if found else math.nan
-    listed = catalog.price_of(device, "spot") if device.kind == "gpu" else None
-    return listed.usd_per_device_hour if listed else math.nan
-
-
-def _chosen(
-    columns: Mapping[str, np.ndarray], is_candidate: np.ndarray, goal: Goal, effort: SamplesToTarget
-) -> PlanResult:
-    hours, dollars, price = (columns[name] for name in ("hours", "dollars", "price_usd_per_hour"))
-    limit = np.full(len(hours), math.inf if goal.deadline_s is None else goal.deadline_s / 3600)
-    if goal.budget_usd is not None:
-        limit = np.minimum(limit, goal.budget_usd / price)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        z = (np.log(limit) - np.log(hours)) / np.maximum(columns["sigma_log"], 1e-12)
-    probability = effort.reached * np.where(np.isfinite(hours), ndtr(z), 0.0)
-    columns = {**columns, "probability": probability}
-    rows = np.flatnonzero(is_candidate & (probability >= goal.confidence))
+def _chosen(among: PlanResult) -> PlanResult:
+    """The same with probabilities and choice by its goal."""
+    columns, goal = among.columns, among.goal
+    hours, dollars = columns["hours"], columns["dollars"]
+    probability = among.effort.reached * np.where(np.isfinite(hours), _keeps(columns, goal), 0.0)
+    rows = np.flatnonzero(among.is_candidate & (probability >= goal.confidence))
     first, second = (hours, dollars) if goal.deadline_s is None and goal.budget_usd is not None else (dollars, hours)
     with np.errstate(divide="ignore"):
         alike = np.round(np.log(first[rows]), 9)
     chosen = int(rows[np.lexsort((second[rows], alike))[0]]) if len(rows) else None
-    return PlanResult(columns, is_candidate, goal, effort, chosen)
+    return replace(among, columns={**columns, "probability": probability}, chosen=chosen)
+
+
+def _keeps(columns: Mapping[str, np.ndarray], goal: Goal) -> np.ndarray:
+    """Probability of keeping deadline and budget, if the target is reached: over the price, that of the hours."""
+    keeps = np.zeros(len(columns["hours"]))
+    deadline_h = math.inf if goal.deadline_s is None else goal.deadline_s / 3600
+    for node, weight in zip(_NODES, _WEIGHTS, strict=True) if goal.budget_usd is not None else ((0.0, 1.0),):
+        limit = np.full(len(keeps), deadline_h)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if goal.budget_usd is not None:
+                price = columns["price_usd_per_hour"] * np.exp(node * columns["sigma_price"])
+                limit = np.minimum(limit, goal.budget_usd / price)
+            z = (np.log(limit) - np.log(columns["hours"])) / np.maximum(columns["sigma_hours"], 1e-12)
+        keeps += weight * ndtr(z)
+    return keeps
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,12 @@ from typing import Any
 
 from chronograd.answer import Answer, Section, Table
 from chronograd.figure import SERIES_COLORS, Bar, Bars, Figure
+from chronograd.hardware import catalog
+from chronograd.hardware.catalog import Device
 from chronograd.job import Job
 from chronograd.plan.settings import LargestBatch, largest_batch
 from chronograd.trace import Trace
-from chronograd.units import si
+from chronograd.units import GIB
 from chronograd.words import signed_percent
 
 MAX_PROBES = 10
@@ -20,6 +22,7 @@ CLOSE_ENOUGH = 0.02
 # In the order of the table; the last two are not of `Memory`.
 _PARTS = {"parameters": "parameters", "gradients": "gradients", "optimizer_state": "optimizer", "buffers": "buffers",
           "activations": "activations", "reserve": "reserve", "total": "total"}  # fmt: skip
+_COLUMNS = {**_PARTS, "parameters": "params"}
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,7 @@ def largest_batches(
                 "device": largest.device.name,
                 "devices": job.cluster.count,
                 "largest_batch_per_device": largest.batch,
+                "start_at": largest.start_at,
                 "capacity_bytes": largest.capacity_bytes,
                 "reserve_bytes": largest.reserve_bytes,
                 "reserve_is": "assumed" if edge is None else "measured",
@@ -126,22 +130,32 @@ def largest_batches(
     return Answer(f"Largest batch of {trace.network}", sections=sections, data=data if len(data) > 1 else data[0])
 
 
+def gpu_of_memory(capacity_bytes: int) -> Device:
+    """The GPU of the catalogue whose memory is nearest to a size, the newest of several: it stands for any of that size.
+
+    >>> gpu_of_memory(24 * 10**9).name
+    'l4'
+    """
+    gpus = [device for device in catalog.devices() if device.kind == "gpu"]
+    return min(gpus, key=lambda device: (abs(device.memory_bytes - capacity_bytes), -(device.year or 0), device.name))
+
+
 def _section(network: str, largest: LargestBatch, edge: Edge | None, rows: Sequence[dict[str, Any]]) -> Section:
     bars = [
-        Bar(str(row["batch"]), "predicted", {_PARTS[p]: float(f"{row[p] / 1e9:.6g}") for p in _PARTS if p != "total"})
+        Bar(str(row["batch"]), "predicted", {_PARTS[p]: float(f"{row[p] / GIB:.6g}") for p in _PARTS if p != "total"})
         for row in rows
     ]
     return Section(
         title=f"{network} on {largest.device.title}",
         takeaway=_takeaway(largest, rows),
         lines=[] if edge is None else _trial_lines(largest, edge),
-        figure=Figure([Bars("memory of a rank, GB", "batch", bars, dict(zip(_PARTS.values(), SERIES_COLORS, strict=False)))]),
+        figure=Figure([Bars("memory of a rank, GiB", "batch", bars, dict(zip(_PARTS.values(), SERIES_COLORS, strict=False)))]),
         table=Table(
-            ("batch", *_PARTS.values(), "fits"),
-            [[str(r["batch"]), *(si(r[p], "B") for p in _PARTS), "yes" if r["fits"] else "no"] for r in rows],
+            ("batch", *_COLUMNS.values(), "fits"),
+            [[str(r["batch"]), *(f"{r[p] / GIB:.2f}" for p in _COLUMNS), "yes" if r["fits"] else "no"] for r in rows],
             set(range(8)),
             (
-                "At the peak of a step: gradients and activations are those alive together.",
+                "GiB at the peak of a step: gradients and activations are those alive together.",
                 f"Reserve: framework, context, workspaces; {'assumed' if edge is None else 'what a process here takes'}.",
             ),
         ),
@@ -150,21 +164,35 @@ def _section(network: str, largest: LargestBatch, edge: Edge | None, rows: Seque
 
 
 def _takeaway(largest: LargestBatch, rows: Sequence[dict[str, Any]]) -> str:
-    capacity = si(largest.capacity_bytes, "B")
+    capacity = _gib(largest.capacity_bytes)
     if not largest.batch:
-        return f"Not even one sample fits in {capacity}: it would need {si(rows[0]['total'], 'B')}."
+        return f"Not even one sample fits in {capacity}: it would need {_gib(rows[0]['total'])}."
     full = next(row for row in rows if row["batch"] == largest.batch)
     most = max((part for part in _PARTS if part != "total"), key=lambda part: full[part])
+    start = f"Start at {largest.start_at:,} samples per device: " if largest.start_at else ""
+    held = "is the reserve" if most == "reserve" else f"holds {_PARTS[most]}"
     return (
-        f"At most {largest.batch:,} samples per device fit in {capacity}; {si(full[most], 'B')} of it "
-        f"{'is the reserve' if most == 'reserve' else f'holds {_PARTS[most]}'}."
+        f"{start}{'at' if start else 'At'} most {largest.batch:,} fit in {capacity}, with nothing to spare; {_gib(full[most])} of "
+        f"it {held}."
     )
+
+
+def _gib(size_bytes: float) -> str:
+    """Memory as drivers and torch print it; little of it in MiB.
+
+    >>> _gib(24 * 2**30), _gib(3 * 2**20), _gib(12)
+    ('24 GiB', '3 MiB', '12 B')
+    """
+    if size_bytes < 2**20:
+        return f"{size_bytes:,.0f} B"
+    unit, name = (GIB, "GiB") if size_bytes >= GIB / 10 else (2**20, "MiB")
+    return f"{size_bytes / unit:.3g} {name}"
 
 
 def _trial_lines(largest: LargestBatch, edge: Edge) -> list[str]:
     lines = []
     for probe in edge.probes:
-        peak = f", peak {si(probe.peak_bytes, 'B')} beyond the reserve" if probe.peak_bytes else ""
+        peak = f", peak {_gib(probe.peak_bytes)} beyond the reserve" if probe.peak_bytes else ""
         lines.append(f"batch {probe.batch}: {'ran' if probe.ran else probe.reason}{peak}")
     ran, failed = edge.largest_ran, edge.smallest_failed
     error = (

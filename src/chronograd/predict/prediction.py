@@ -11,7 +11,7 @@ from importlib.metadata import version
 import numpy as np
 
 from chronograd.errors import InputError
-from chronograd.hardware import catalog
+from chronograd.hardware import catalog, market
 from chronograd.hardware.catalog import Device, Link
 from chronograd.job import Job, changed, resolved, scaled, steps_per_epoch
 from chronograd.predict import paleo
@@ -39,6 +39,7 @@ from chronograd.predict.scaling import (
     straggler_wait_s,
     topology_of,
     traffic_factor,
+    upkeep_s,
 )
 from chronograd.record import (
     DOES_NOT_FIT,
@@ -64,6 +65,7 @@ class Setting:
     """Everything a prediction depends on beside the trace: a job, and what its names stand for.
 
     Numbers of ranks and samples are those of `topology` and `batch_per_rank`, which may be others than the job's.
+    `step_sigma_log` and `exchange_tensor_s` are those of `straggler_wait_s` and `upkeep_s`.
     """
 
     job: Job
@@ -73,6 +75,7 @@ class Setting:
     algorithm: str
     batch_per_rank: int
     step_sigma_log: float
+    exchange_tensor_s: float = 0.0
 
     @property
     def count(self) -> int:
@@ -153,8 +156,10 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
     if job.backend == "data_parallel":
         calibration = replace(calibration, overlap=0.0)
         algorithm = algorithm or _DATA_PARALLEL
-    # Of a device whose steps' spread was never measured it is 0.
-    measured_spread = float((device.calibration or {}).get("step_sigma_log", 0.0))
+    # Of a device on which they were never measured both are 0.
+    measured = device.calibration or {}
+    measured_spread = float(measured.get("step_sigma_log", 0.0))
+    tensor_s = float(measured.get("exchange_tensor_s", 0.0)) if job.backend in _ZERO_BACKENDS else 0.0
     return Setting(
         job,
         device,
@@ -163,6 +168,7 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
         algorithm_named(algorithm or "ring"),
         job.images_per_rank,
         measured_spread if cluster.step_sigma_log is None else cluster.step_sigma_log,
+        tensor_s,
     )
 
 
@@ -204,10 +210,11 @@ def with_others(
     if np.max(num_ranks) > 1 and trace.mode == "training":
         exchanged = _exchanged(trace, times, alone, setting)
         gather_s = gather_exposed_s(zero_stage, exchanged.total_s, alone["forward_s"], overlap)
+        upkeep = upkeep_s(trace, setting.exchange_tensor_s, setting.topology)
         communication = replace(
             exchanged,
-            total_s=exchanged.total_s * traffic_factor(zero_stage),
-            exposed_s=exchanged.exposed_s + gather_s,
+            total_s=exchanged.total_s * traffic_factor(zero_stage) + upkeep,
+            exposed_s=exchanged.exposed_s + gather_s + upkeep,
         )
         # The slowest rank is later with every part; what it is late with while the link is busy nobody waits for.
         later = straggler_wait_s(1.0, num_ranks, setting.step_sigma_log)
@@ -432,14 +439,15 @@ def put_run(
 
 
 def price_of(job: Job, device: Device) -> tuple[float, str] | None:
-    """Dollars per hour of one device and where they come from; None if no price is known."""
+    """Dollars per hour of one device among the job's, in whole instances, and where they come from; None if no price is known."""
     if job.cluster.price_usd_per_hour is not None:
         return job.cluster.price_usd_per_hour, "the job"
-    found = catalog.price_of(device) if device.kind == "gpu" else None
-    if found is None:
+    count = job.cluster.count
+    price = market.price_of(device, count=count) if device.kind == "gpu" else None
+    if price is None:
         return None
-    host = "" if found.includes_host else ", host billed apart"
-    return found.usd_per_device_hour, f"{found.vendor} {found.instance} {found.date}{host}"
+    host = "" if price.includes_host else ", host billed apart"
+    return float(price.usd_per_hour(count)) / count, f"{price.vendor} {price.instance} {price.date}{host}"
 
 
 def _check_memory(record: Record, setting: Setting, step: Step) -> None:

@@ -9,7 +9,7 @@ from scipy.special import ndtri
 
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Link
-from chronograd.predict.collectives import Amount, Topology, all_reduce_s
+from chronograd.predict.collectives import Amount, Topology, all_reduce_s, broadcast
 from chronograd.trace import PHASES, Trace
 
 # Of PyTorch's DistributedDataParallel: a small first bucket, so that communication starts early, then 25 MiB.
@@ -130,6 +130,31 @@ def slowed_by(algorithm: str, message_bytes: Amount, topology: Topology, overlap
         return 0.0
     within = all_reduce_s(algorithm, message_bytes, replace(topology, per_node=int(np.max(topology.num_ranks))))
     return (1 - overlap) * np.minimum(within / np.maximum(seconds, 1e-30), 1.0)
+
+
+def upkeep_s(trace: Trace, tensor_s: float, topology: Topology) -> Amount:
+    """What DistributedDataParallel does in a step beside its all-reduces, which nothing hides.
+
+    Rank 0's buffers are broadcast before forward, and each gradient and each buffer is copied to a message and back.
+
+    Args:
+        tensor_s: of each of those tensors, as calibrated; where it is 0, it was never measured, and this is 0.
+    """
+    if not tensor_s or np.max(topology.num_ranks) == 1:
+        return 0.0
+    sizes = [trace.storages[tensor.storage].bytes.const for tensor in trace.buffers().values()]
+    num_gradients = sum(storage.role == "gradient" for storage in trace.storages)
+    copied_s = tensor_s * (num_gradients + len(sizes)) * (np.asarray(topology.num_ranks) > 1)
+    return copied_s + (buffers_s(sum(sizes), topology) if sizes else 0.0)
+
+
+def buffers_s(num_bytes: int, topology: Topology) -> Amount:
+    """A broadcast of buffers: one message for each type of number, which are two: statistics and counters."""
+    links = (topology.inter, topology.intra)
+    far, near = (
+        2 * broadcast(num_bytes / 2, topology.num_ranks, link.latency_s, link.bandwidth_bytes_per_s) for link in links
+    )
+    return np.where(topology.num_nodes > 1, far, near)
 
 
 def burst_s(topology: Topology) -> Amount:

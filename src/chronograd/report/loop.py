@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from chronograd.answer import Answer, Section
+from chronograd.answer import Answer, Highlight, Section
 from chronograd.compare.agreement import accuracy_of_prediction_section
 from chronograd.compare.steps import parts_section, scaling_section
 from chronograd.fit.forecast import Forecast
@@ -18,8 +18,11 @@ from chronograd.predict.layers import roofline_section
 from chronograd.predict.work import counts_section, operators_section
 from chronograd.record import JobHeader, Record, subtract
 from chronograd.report.runs import asked, highlight
-from chronograd.units import quantity
+from chronograd.units import dollars, quantity
 from chronograd.words import first_sentence, listed, processes, signed_percent
+
+# Of the pace at calibration: what is nearer to it is no reason for anything.
+OTHER_PACE = 1.08
 
 
 @dataclass
@@ -27,7 +30,9 @@ class Loop:
     """What the loop has found so far. Filled stage by stage, by number of processes where there are several.
 
     Attributes:
+        plan: of the job itself on other devices; where that is not worth renting one, `rented` is the plan of a job that is.
         met: what `explain` found in a measurement that no prediction knows of, such as a busy host; empty if nothing.
+        pace: how many times as long as at calibration one piece of work took while it was measured.
     """
 
     job: Job
@@ -35,9 +40,11 @@ class Loop:
     predicted: dict[int, Record] = field(default_factory=dict)
     measured: dict[int, Record] = field(default_factory=dict)
     met: dict[int, str] = field(default_factory=dict)
+    pace: dict[int, float] = field(default_factory=dict)
     trained: Record | None = None
     forecast: Forecast | None = None
     plan: list[Record] = field(default_factory=list)
+    rented: Answer | None = None
     runs: dict[str, Path] = field(default_factory=dict)
 
 
@@ -53,13 +60,12 @@ def page_of(loop: Loop) -> Answer:
         operators_section(single),
         roofline_section(single, measured),
         training_section(loop.trained, loop.forecast),
-        plan_section(loop.plan),
+        *(loop.rented.sections if loop.rented else [plan_section(loop.plan)]),
     ]
     records = {f"predicted-{n}": r for n, r in loop.predicted.items()}
     records |= {f"measured-{n}": r for n, r in loop.measured.items()}
     records |= {"trained": loop.trained}
     records |= {f"plan-{r.device}-{r.world}": r for r in loop.plan}
-    cheapest = min(loop.plan, key=lambda r: math.inf if r["cost_usd"].value is None else r.value("cost_usd"))
     return Answer(
         title=f"{loop.job.network.name} on {loop.job.data.name}",
         subtitle="Counted, predicted, measured, trained and planned from one job file",
@@ -67,21 +73,35 @@ def page_of(loop: Loop) -> Answer:
         highlights=[
             highlight(loop.trained, "test_accuracy"),
             highlight(measured, "step_time_s", f"step time; predicted {_error_words(loop, 1)}"),
-            highlight(cheapest, "cost_usd", "cheapest rented run"),
+            _rented(loop),
         ],
         sections=sections,
         records=records,
-        summary=_summary(loop, sections[-2:]),
+        summary=_summary(loop, *sections[6:8]),
     )
 
 
-def _summary(loop: Loop, last: list[Section]) -> list[str]:
-    """How good the prediction was, what training reached, and where to rent: `last` are the sections of the last two."""
-    worlds = [
-        f"with {processes(n)} {_error_words(loop, n)}" for n in sorted(loop.predicted.keys() & loop.measured.keys())
-    ]
-    takeaways = [first_sentence(section.takeaway)[0] for section in last]
-    return [f"The predicted step is off by {listed(worlds)}.", *(f"{text}." for text in takeaways)]
+def _summary(loop: Loop, training: Section, planned: Section) -> list[str]:
+    """How good the prediction was, what training reached, and what to rent."""
+    errors = []
+    for n in sorted(loop.predicted.keys() & loop.measured.keys()):
+        error, why = _error(loop, n)
+        errors.append(f"{error} with {processes(n)}{f' ({why})' if why else ''}")
+    reached, to_rent = (first_sentence(section.takeaway)[0] for section in (training, planned))
+    about = f"{planned.title}: " if loop.rented else ""
+    return [f"The predicted step is off by {listed(errors)}.", f"{reached}.", f"{about}{to_rent}."]
+
+
+def _rented(loop: Loop) -> Highlight:
+    """What to rent, and what it costs."""
+    if loop.rented is None:
+        cheapest = min(loop.plan, key=lambda r: math.inf if r["cost_usd"].value is None else r.value("cost_usd"))
+        return highlight(cheapest, "cost_usd", "cheapest rented run")
+    chosen = loop.rented.data["chosen"]
+    if chosen is None:
+        return Highlight(loop.rented.sections[0].title, "nothing", "that keeps the goal")
+    detail = f"{chosen['count']} × {chosen['device']}, {quantity(3600 * chosen['hours'], 's')}"
+    return Highlight(loop.rented.sections[0].title, dollars(chosen["dollars"]), detail)
 
 
 def _with_what_was_met(section: Section, met: dict[int, str]) -> Section:
@@ -100,5 +120,18 @@ def prediction_words(loop: Loop, world: int) -> str:
 
 def _error_words(loop: Loop, world: int) -> str:
     """The error of a predicted step, never without what `explain` found in the measurement."""
+    error, why = _error(loop, world)
+    return f"{error}, but {why}" if why else error
+
+
+def _error(loop: Loop, world: int) -> tuple[str, str]:
+    """The error of a predicted step, and what speaks for another cause than the prediction; empty if nothing."""
     step = next(d for d in subtract(loop.measured[world], loop.predicted[world]) if d.name == "step_time_s")
-    return f"{signed_percent(step.error)}{f', but {loop.met[world]}' if loop.met.get(world) else ''}"
+    words = [loop.met[world]] if loop.met.get(world) else []
+    if (pace := loop.pace.get(world, 1.0)) and not 1 / OTHER_PACE < pace < OTHER_PACE:
+        predicted, measured = (group[world].value("step_time_s") for group in (loop.predicted, loop.measured))
+        slower = f"{pace:.2f} times as slow" if pace > 1 else f"{1 / pace:.2f} times as fast"
+        words.append(
+            f"the machine ran {slower} as when it was calibrated, without which it is {signed_percent(predicted * pace / measured - 1)}"
+        )
+    return signed_percent(step.error), "; ".join(words)

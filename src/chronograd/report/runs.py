@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from chronograd.answer import FORMAT, Answer, Highlight, Section, join
 from chronograd.compare.agreement import accuracy_of_prediction_section
+from chronograd.compare.joining import HOW_TO_JOIN, devices_of, is_same_work, job_key
 from chronograd.compare.ranks import communication_section, throughput_section
 from chronograd.compare.steps import parts_section, scaling_section
 from chronograd.files import format_of
@@ -62,6 +62,7 @@ def generic_page(records: Mapping[str, Record], forecasts: Mapping[str, Forecast
             added = [replace(s, title=f"{title}: {s.title[0].lower()}{s.title[1:]}") for s in added]
         sections += added
         left_out += group.replaced
+    apart = _unjoined(groups.values())
     footer = f"Left out of the figures, as another record of the same kind is newer: {', '.join(left_out)}."
     return Answer(
         title=listed(list(groups)) if len(groups) <= 3 else f"{len(groups)} jobs",
@@ -71,6 +72,9 @@ def generic_page(records: Mapping[str, Record], forecasts: Mapping[str, Forecast
         sections=sections,
         records=dict(records),
         footer=footer if left_out else "",
+        notes=[f"{listed(apart)} {'is' if len(apart) == 1 else 'are'} held against no prediction: {HOW_TO_JOIN}"]
+        if apart
+        else [],
     )
 
 
@@ -120,10 +124,26 @@ def _highlights(records: Iterable[Record]) -> list[Highlight]:
 def _groups(records: Mapping[str, Record]) -> dict[str, _Group]:
     """Records by job, whatever they ran on; a title each."""
     keyed: dict[str, dict[str, Record]] = {}
+    predicted = [record for record in records.values() if record.kind == "predicted"]
     for name, record in records.items():
-        job = record.job.model_dump(exclude={"cluster", "backend"})
-        keyed.setdefault(json.dumps(job, sort_keys=True, default=str), {})[name] = record
+        told = record
+        if record.kind == "measured" and not record.job:  # a loop without a job joins a prediction of its work
+            told = next((one for one in predicted if is_same_work(one, record)), record)
+        keyed.setdefault(job_key(told), {})[name] = record
     return named((_title(next(iter(members.values()))), _sorted_out(members)) for members in keyed.values())
+
+
+def _unjoined(groups: Iterable[_Group]) -> list[str]:
+    """Loops without a job beside predictions that none of them meets."""
+    known = list(groups)
+    if not any(group.predicted or group.planned for group in known):
+        return []
+    return [
+        record.provenance.run or record.title
+        for group in known
+        for record in group.measured.values()
+        if not record.job and not group.predicted
+    ]
 
 
 def _title(record: Record) -> str:
@@ -146,7 +166,7 @@ def _sorted_out(members: Mapping[str, Record]) -> _Group:
         if record["step_time_s"].value is not None:
             _place(group, group.measured, names, name, record)
     predictions = [(n, r) for n, r in by_date if r.kind == "predicted"]
-    here = {r.device for _, r in measured} or {r.device for _, r in predictions[:1]}
+    here = {name for _, r in measured for name in devices_of(r)} or {r.device for _, r in predictions[:1]}
     for name, record in predictions:
         if record.device in here:
             _place(group, group.predicted, names, name, record)

@@ -120,7 +120,7 @@ class DDPCommunicator(Communicator):
 
     def no_sync(self, model: nn.Module, optimizer: Optimizer) -> AbstractContextManager[None] | None:
         assert isinstance(model, DistributedDataParallel)
-        return model.no_sync()
+        return without_exchange(model)
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         with WATCHDOG.waiting("sum"):
@@ -135,6 +135,18 @@ class DDPCommunicator(Communicator):
     def wait(self, place: RankContext) -> None:
         with WATCHDOG.waiting("barrier"):
             dist.barrier(device_ids=[place.device.index] if place.device.type == "cuda" else None)
+
+
+@contextmanager
+def without_exchange(model: DistributedDataParallel) -> Iterator[None]:
+    """A context in which a model neither broadcasts its buffers nor averages gradients; the next forward outside does both.
+
+    `no_sync` alone is late by one forward: the first within still broadcasts, and the first after does not.
+    """
+    model.require_forward_param_sync = False
+    with model.no_sync():
+        yield
+    model.require_forward_param_sync = True
 
 
 def _loopback_store(place: RankContext, timeout: timedelta) -> Any:

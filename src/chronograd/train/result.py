@@ -12,6 +12,7 @@ from chronograd.errors import RunError
 from chronograd.fit.noise_scale import NoiseLog
 from chronograd.job import Job
 from chronograd.measure import result
+from chronograd.measure.utilisation import put_utilisation
 from chronograd.record import WARMUP, Cluster, Curve, Provenance, Quantity, Record
 from chronograd.rundir import RunDir, Step, StepLog
 from chronograd.rundir.steps import Epoch, Features, Note, Start, Weights, Work
@@ -75,7 +76,7 @@ def measured_record(run: RunDir, job: Job, ranks: str, method: result.Method, as
     for name, quantity in {**steps, **result.epoch_quantities(logs)}.items():
         record.put(name, quantity)
     record.put("memory_peak_bytes", result.memory_quantity(logs))
-    record.put("achieved_flops_per_s", result.achieved_flops(record["step_time_s"], asked.flops_per_step))
+    put_utilisation(record, record["step_time_s"], asked.flops_per_step, logs[0].last(Start), job.training.precision)
     record.provenance.method = f"{asked.timing.warmup} steps of warm-up outside the clock; {method.step_time}"
     return record
 

@@ -9,6 +9,7 @@ from chronograd.data.datasets import Dataset
 from chronograd.job import Job
 from chronograd.measure import environment, result
 from chronograd.measure.result import Timing
+from chronograd.measure.utilisation import put_utilisation
 from chronograd.record import STEP_PARTS, Curve, Quantity, Record
 from chronograd.rundir import RunDir, Step, StepLog
 from chronograd.rundir.steps import Start, merged
@@ -59,7 +60,7 @@ def of_measurement(run: RunDir, job: Job, timing: Timing, flops_per_step: float 
     record.put("throughput_samples_per_s", Quantity(value=rate, unit="sample/s", n=step_time.n, source=source))
     record.put("memory_peak_bytes", result.memory_quantity(logs))
     _put_own(record, logs, job, lines, lines)
-    record.put("achieved_flops_per_s", result.achieved_flops(record["compute_s"], flops_per_step))
+    put_utilisation(record, record["compute_s"], flops_per_step, logs[0].last(Start), job.training.precision)
     record.provenance.method = f"{timing.warmup} updates of every learner outside the clock; {method}"
     return record
 

@@ -1,0 +1,66 @@
+"""Which prediction a measurement is to be held against: one of the same job, or of the same work where no job is told."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from chronograd.errors import ChronogradError
+from chronograd.files import format_of
+from chronograd.hardware import catalog
+from chronograd.record import FORMAT, Record
+from chronograd.rundir import is_run_dir
+
+MOST_READ = 50  # files of a folder that are looked at, the newest
+SAME_WORK = 1e-3  # relative, of the FLOPs of a step: losses and tails of an epoch differ by less
+HOW_TO_JOIN = "`chronograd.record(..., job=FILE)` and `chronograd predict FILE` of one job file meet"
+
+
+def job_key(record: Record) -> str:
+    """The job of a record, whatever it ran on; equal for records of one job, and of a loop without one."""
+    return json.dumps(record.job.model_dump(exclude={"cluster", "backend"}), sort_keys=True, default=str)
+
+
+def is_same_work(predicted: Record, measured: Record) -> bool:
+    """Whether a measurement is of what was predicted: the same job; else as many FLOPs of a step, samples and ranks."""
+    if measured.job:
+        return job_key(predicted) == job_key(measured)
+    ours, theirs = (one.provenance.flops_per_step_per_rank for one in (measured, predicted))
+    if not ours or not theirs or measured.world != predicted.world:
+        return False
+    return measured.cluster.batch_per_rank == predicted.cluster.batch_per_rank and math.isclose(
+        ours, theirs, rel_tol=SAME_WORK
+    )
+
+
+def devices_of(record: Record) -> set[str]:
+    """Names of the device that a record is of: as it was asked for, and the GPU of the catalogue that it ran on."""
+    gpu = catalog.of_driver_name(record.cluster.ran_on) if record.cluster.ran_on else None
+    return {record.device} | ({gpu.name} if gpu is not None else set())
+
+
+def prediction_near(measured: Record, *folders: Path) -> tuple[Path, Record] | None:
+    """The newest prediction of the same work, ranks and device among the records directly in some folders."""
+    fitting = [
+        (path, record)
+        for path, record in _predictions(folders)
+        if record.device in devices_of(measured) and record.world == measured.world and is_same_work(record, measured)
+    ]
+    return max(fitting, key=lambda one: one[1].created, default=None)
+
+
+def _predictions(folders: Iterable[Path]) -> Iterator[tuple[Path, Record]]:
+    for folder in dict.fromkeys(one.resolve() for one in folders if one.is_dir()):
+        files = [path for path in folder.glob("*.json") if path.is_file()]
+        files += [one / "record.json" for one in folder.iterdir() if is_run_dir(one) and (one / "record.json").exists()]
+        for path in sorted(files, key=lambda one: one.stat().st_mtime, reverse=True)[:MOST_READ]:
+            try:
+                if format_of(path) != FORMAT:
+                    continue
+                record = Record.load(path)
+            except ChronogradError:
+                continue
+            if record.kind == "predicted":
+                yield path, record

@@ -1,0 +1,206 @@
+"""What to do about a cause, and what it would give: arithmetic on the seconds of the run itself.
+
+Times are those of the samples of one step as it is now, so that a remedy that makes steps larger can be compared. One function for
+each cause; causes.py names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from chronograd.explain.evidence import Evidence
+from chronograd.explain.split import Split
+from chronograd.hardware import catalog
+from chronograd.predict.collectives import ring
+from chronograd.units import seconds
+
+# A remedy that gives less is not named; of a cause so many are.
+LEAST_GAIN, MOST_REMEDIES = 0.05, 4
+# Batches between two exchanges; runs that share one start.
+ACCUMULATED, SHARED_STARTS = 4, 4
+# A usual link of data centres, if ranks have none like it.
+FASTER_LINK = "ethernet-10g"
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What to do and what it would give.
+
+    Attributes:
+        what: in words. `how`: the fields of a job, or the call in a loop of one's own.
+        before_s, after_s: seconds of one step's samples, of `per` otherwise, now and then.
+    """
+
+    what: str
+    how: str
+    before_s: float
+    after_s: float
+    per: Literal["step", "run"] = "step"
+
+    @property
+    def gain(self) -> float:
+        """Share of the time that it saves."""
+        return 1 - self.after_s / self.before_s
+
+    def text(self) -> str:
+        """
+        >>> Remedy("accumulate 4 batches", "training.accumulation=4", 1.34, 0.56).text()
+        'accumulate 4 batches: 1.34 s → 560 ms (training.accumulation=4)'
+        """
+        return f"{self.what}: {seconds(self.before_s)} → {seconds(self.after_s)} ({self.how})"
+
+
+def ranked(remedies: Sequence[Remedy]) -> tuple[Remedy, ...]:
+    """Those that are worth it, the best first."""
+    worth = [remedy for remedy in remedies if remedy.gain >= LEAST_GAIN]
+    return tuple(sorted(worth, key=lambda remedy: -remedy.gain)[:MOST_REMEDIES])
+
+
+def slow_link(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
+    """Exchange less often, less, or over a better link. The update comes as often as the exchange.
+
+    Of gradients half as large at least half of the wait is gone: what hides behind backward now still does.
+    """
+    step_s, exposed_s = run.step_time_s, float(np.median(run.exposed_K))
+    update_s, size = _update_s(run), run.first.work.gradient_bytes
+    found = [
+        Remedy(
+            f"exchange once in {ACCUMULATED} batches",
+            _either(run, f"training.accumulation={ACCUMULATED} training.batch={ACCUMULATED * (run.job.training.batch or 0):g}",
+                    "model.no_sync() around the others"),
+            step_s,
+            step_s - (1 - 1 / ACCUMULATED) * (exposed_s + update_s),
+        )
+    ]  # fmt: skip
+    if _compression(run) != "fp16":
+        hook = "model.register_comm_hook(None, default_hooks.fp16_compress_hook)"
+        how = _either(run, "communication.compression=fp16", hook)
+        found.append(Remedy("send gradients in fp16", how, step_s, step_s - exposed_s / 2))
+    if size:
+        link = catalog.link(FASTER_LINK)
+        exchange_s = float(ring(size, run.world, link.latency_s, link.bandwidth_bytes_per_s))
+        after_s = step_s - max(0.0, exposed_s - exchange_s)
+        found.append(Remedy("10 Gbit/s between the hosts", f"cluster.link={FASTER_LINK}", step_s, after_s))
+    return found + _larger_batch(run, split, exposed_s)
+
+
+def small_batch(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
+    """The batch that was tried at the end of the run; of a profile whatever makes its pieces of work larger."""
+    tried = [rank.what_if_batch for rank in run.ranks.values() if rank.what_if_batch]
+    if not tried:
+        return _saves("a larger batch, torch.compile or CUDA graphs", "what launching costs, at most", run, cost)
+    return _saves(*_larger(run, tried[0].times), run, cost)
+
+
+def _larger(run: Evidence, times: int) -> tuple[str, str]:
+    """A larger batch, in words, and how."""
+    how = _either(run, f"training.batch={times * (run.job.training.batch or 0):g}", "batch_size of the loader")
+    return f"a batch {times:g} times as large, if memory holds it", how
+
+
+def _larger_batch(run: Evidence, split: Split, exposed_s: float) -> list[Remedy]:
+    """As was tried: forward and backward took what they took; update and exchange stay as they are."""
+    tried = [rank.what_if_batch for rank in run.ranks.values() if rank.what_if_batch]
+    if not tried or tried[0].times < 2:
+        return []
+    times = tried[0].times
+    small_s, large_s = (float(np.median([getattr(p, name) for p in tried])) for name in ("seconds", "larger_seconds"))
+    computing_s = max(0.0, (split.computation_s.value or 0.0) - _update_s(run))
+    saved_s = computing_s * (1 - min(1.0, large_s / times / max(small_s, 1e-9)))
+    saved_s += (1 - 1 / times) * (exposed_s + _update_s(run))
+    return [Remedy(*_larger(run, times), run.step_time_s, run.step_time_s - saved_s)]
+
+
+def slow_worker(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
+    """The same host for all; or batches in proportion to the speed of each."""
+    own_R = np.array([float(np.median(rank.own_s)) for rank in run.ranks.values()])
+    if len(own_R) < 2:
+        return []
+    step_s, slowest = run.step_time_s, int(np.argmax(own_R))
+    others_s = float(np.median(np.delete(own_R, slowest)))
+    number = list(run.ranks)[slowest]
+    balanced_s = len(own_R) / float(np.sum(1 / np.maximum(own_R, 1e-9)))
+    lost_s = float(own_R[slowest])
+    return [
+        Remedy(f"give rank {number} a host like the others", "free it of other work, or replace it", step_s,
+               step_s - (lost_s - others_s)),
+        Remedy(f"give rank {number} a smaller batch, as it is slower", "batches in proportion to speed; weigh gradients by them",
+               step_s, step_s - (lost_s - balanced_s)),
+    ]  # fmt: skip
+
+
+def input_bound(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
+    """Batches that are made ready beside the step, by more processes, or kept in memory."""
+    step_s, input_s = run.step_time_s, split.input_s.value or 0.0
+    rest_s, workers = step_s - input_s, run.first.work.workers
+    found = [
+        Remedy("keep the data in memory", _either(run, "data.loading=resident", "a dataset of tensors"), step_s, rest_s)
+    ]
+    if workers is None:
+        return found
+    # Without workers a batch takes the main process `input_s`; with some, all together deliver one in a step.
+    cores = run.first.start.cores or run.cores
+    more = max(2 * workers, 2)
+    if cores is None or more * run.ranks_here <= cores:
+        batch_s = (input_s if workers == 0 else step_s * workers) / more
+        how = _either(run, f"{more} loader workers", f"DataLoader(num_workers={more}, persistent_workers=True)")
+        found.append(Remedy(f"{more} loader workers in place of {workers}", how, step_s, max(rest_s, batch_s)))
+    return found
+
+
+def too_many_threads(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
+    """As many as were tried at the end of the run."""
+    tried = [rank.what_if_threads for rank in run.ranks.values() if rank.what_if_threads is not None]
+    if not tried:
+        return []
+    fair = tried[0].fair_threads
+    how = _either(run, f"cluster.threads={fair}", f"OMP_NUM_THREADS={fair}, or torch.set_num_threads({fair})")
+    return _saves(f"{fair} thread{'s' * (fair > 1)} for each rank", how, run, cost)
+
+
+def no_sharding(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
+    """Each sample once in an epoch, over all ranks."""
+    return _saves("share the samples out", "DataLoader(sampler=DistributedSampler(dataset))", run, cost)
+
+
+def no_accelerator(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
+    """The least that an accelerator is faster."""
+    how = _either(run, "run it where `chronograd doctor` sees the GPU", "model.to('cuda')")
+    return _saves("use the accelerator, at least", how, run, cost)
+
+
+def busy_host(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
+    """The time in which no rank had a processor."""
+    return _saves("run it while nothing else runs", "see `uptime` and `top`", run, cost)
+
+
+def start_up(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
+    """One start for several runs."""
+    startup_s, wall_s = split.startup_s.value, run.wall_s
+    if startup_s is None or not wall_s:
+        return []
+    what = f"start once for what are {SHARED_STARTS} runs now"
+    return [Remedy(what, "train longer, or several settings in one process", startup_s + wall_s,
+                   wall_s + startup_s / SHARED_STARTS, "run")]  # fmt: skip
+
+
+def _saves(what: str, how: str, run: Evidence, cost: float | None) -> list[Remedy]:
+    """A remedy that saves what its cause costs."""
+    return [] if cost is None else [Remedy(what, how, run.step_time_s, run.step_time_s * (1 - cost))]
+
+
+def _update_s(run: Evidence) -> float:
+    return float(np.median(run.first.parts.get("update_s", np.zeros(1))))
+
+
+def _either(run: Evidence, of_job: str, of_loop: str) -> str:
+    """How it is done where Chronograd runs the job, or in a loop of the user's own."""
+    return of_job if run.job.network.name else of_loop
+
+
+def _compression(run: Evidence) -> str:
+    return str((run.job.model_dump().get("communication") or {}).get("compression", ""))

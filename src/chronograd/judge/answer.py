@@ -1,0 +1,327 @@
+"""What `judge` says: the verdict first, then what it rests on, what would explain the figure, and what would beat it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from chronograd.answer import Answer, Section, Table
+from chronograd.figure import Bar, Bars, Figure
+from chronograd.judge.limits import WINOGRAD
+from chronograd.judge.settings import Option
+from chronograd.judge.verdict import Judged
+from chronograd.units import percent, seconds, si
+from chronograd.words import listed
+
+MOST_PUBLISHED, MOST_EXPLANATIONS = 5, 3
+_LAYOUTS = {True: "channels last", False: "channels first", None: "layout not stated"}
+
+
+def answer_of(judged: Judged) -> Answer:
+    """One figure."""
+    sections = [_verdict(judged), *_explanations(judged), *_gains(judged), *_published(judged)]
+    record = judged.predicted.record
+    return Answer(
+        title=f"{judged.claim.text}: {judged.verdict}",
+        sections=sections,
+        records={record.title: record},
+        data=data_of(judged),
+        notes=[note for note in record.notes if note.startswith("does not fit")],
+    )
+
+
+def answer_of_table(cases: Sequence[Judged], left_out: Sequence[tuple[str, str]] = ()) -> Answer:
+    """Several figures, a row each; `left_out` are rows that could not be judged, with the reason."""
+    counts = Counter(judged.verdict for judged in cases)
+    said = [f"{counts[verdict]} {verdict}" for verdict in ("impossible", "suspicious", "slow", "as expected")
+            if counts[verdict]]  # fmt: skip
+    rows = [
+        [j.job.network.name, str(j.job.training.batch), _number(j.rate), _number(j.expected.value), _between(j.expected),
+         _share(j.of_expected), j.verdict]
+        for j in cases
+    ]  # fmt: skip
+    section = Section(
+        f"{len(cases)} figures on {_place(cases[0])} in {cases[0].job.training.precision}" if cases else "No figure",
+        f"{listed(said)}." if said else "No row could be judged.",
+        table=Table(
+            ("network", "batch", "samples/s", "expected", "middle 80 %", "yours is", "verdict"), rows, {1, 2, 3, 4, 5}
+        ),
+        lines=[f"left out: {name}: {reason}" for name, reason in left_out],
+        data=[data_of(judged) for judged in cases],
+    )
+    data = {"verdicts": [data_of(judged) for judged in cases], "left_out": dict(left_out)}
+    return Answer("Is it good?", sections=[section], data=data)
+
+
+def data_of(judged: Judged) -> dict[str, Any]:
+    """One figure for programs."""
+    training, limit = judged.job.training, judged.limit
+    return {
+        "verdict": judged.verdict,
+        "samples_per_s": judged.rate,
+        "setting": {
+            "network": judged.job.network.name,
+            "mode": judged.mode,
+            "device": judged.device.name,
+            "devices": judged.job.cluster.count,
+            "precision": training.precision,
+            "batch": training.batch,
+            "is_batch_assumed": judged.is_batch_assumed,
+            "channels_last": training.channels_last,
+            "is_layout_assumed": judged.is_layout_assumed,
+            "compile": training.compile,
+        },
+        "share_of_expected": judged.of_expected,
+        "quantile": judged.quantile,
+        "expected_samples_per_s": judged.expected.model_dump(mode="json"),
+        "predicted_samples_per_s": judged.predicted.rate.model_dump(mode="json"),
+        "calibration": judged.predicted.record.provenance.calibration,
+        "is_circular": judged.is_circular,
+        "most_samples_per_s": judged.most,
+        "limit": asdict(limit),
+        "published": [{**asdict(row), "is_alike": row in judged.alike} for row in judged.rows[:MOST_PUBLISHED]],
+        "explanations": [_option_data(option) for option in judged.explanations[:MOST_EXPLANATIONS]],
+        "gains": [_option_data(option) for option in judged.gains],
+        "together": None if judged.together is None else _option_data(judged.together),
+    }
+
+
+def _option_data(option: Option) -> dict[str, Any]:
+    rate = option.rate.model_dump(mode="json")
+    return {"words": list(option.words), "changes": list(option.changes), "samples_per_s": rate}
+
+
+# -- the verdict ----------------------------------------------------------------------------------------------
+
+
+def _verdict(j: Judged) -> Section:
+    lines = [*_evidence(j), *_assumptions(j)]
+    rows = [["this figure", _number(j.rate), ""], *_comparisons(j)]
+    return Section(
+        f"{j.job.network.name} on {_place(j)} in {j.job.training.precision}: {j.mode}, batch {j.job.training.batch}",
+        _sentence(j),
+        lines=lines,
+        table=Table(("", "samples/s", "yours is"), rows, {1, 2}),
+        figure=_figure(j),
+        data=[data_of(j)],
+    )
+
+
+def _figure(j: Judged) -> Figure:
+    """The figure between what is expected, what is published and what is possible."""
+    expected = Bar("expected", "predicted", {"samples": j.expected.value or 0.0}, j.expected.low, j.expected.high)
+    others = [
+        Bar(f"{row.source.title}, batch {row.batch_per_device}", "measured", {"samples": row.samples_per_s})
+        for row in j.alike[:MOST_PUBLISHED]
+    ]
+    bars = [Bar("this figure", "measured", {"samples": j.rate}), expected, *others]
+    return Figure([Bars("samples per second", "", [*bars, Bar("at most", "predicted", {"samples": j.most})])])
+
+
+def _sentence(j: Judged) -> str:
+    figure, limit = f"{_number(j.rate)} samples/s", j.limit
+    if j.claim.per != "samples per second" or j.claim.is_per_device:
+        figure = f"{j.claim.text} = {figure}"
+    expected = f"what is expected, {_number(j.expected.value)} ({_between(j.expected)})"
+    if j.verdict == "impossible":
+        reached, peak = j.rate * limit.flops_per_sample, j.job.cluster.count * limit.peak_flops_per_s
+        if reached > peak:
+            reason = (f"{figure} × {si(limit.flops_per_sample, 'FLOP')} = {si(reached, 'FLOP/s')}, above the "
+                      f"{si(peak, 'FLOP/s')} peak of {_place(j)} in {j.job.training.precision}")  # fmt: skip
+        else:
+            reason = f"{figure} is above the {_number(j.most)} that FLOPs and bytes of {_place(j)} allow at most"
+        return f"Impossible: {reason}{_first_explanation(j)}."
+    if j.verdict == "suspicious":
+        return f"Suspicious: {figure} is {_times(j.of_expected)} {expected}{_first_explanation(j)}."
+    if j.verdict == "slow":
+        return f"Slow: {figure} is {_share(j.of_expected)} of {expected}{_first_explanation(j)}."
+    apart = percent(abs(j.of_expected - 1), 0)
+    side = "in the middle" if apart == "0 %" else f"{apart} {'above' if j.of_expected >= 1 else 'below'} the middle"
+    said = "As expected with channels last" if j.is_layout_assumed else "As expected"
+    return f"{said}: {figure} is {side} of {expected}."
+
+
+def _first_explanation(j: Judged) -> str:
+    if not j.explanations:
+        return ""
+    first = j.explanations[0]
+    return f"; with {listed(first.words)} it would be {percent(j.rate / first.samples_per_s, 0)} of what is predicted"
+
+
+def _times(ratio: float) -> str:
+    return f"{_number(ratio)} times" if ratio >= 2 else f"{percent(ratio - 1, 0)} above"
+
+
+def _evidence(j: Judged) -> list[str]:
+    limit, count, per_rank = j.limit, j.job.cluster.count, j.job.images_per_rank
+    reached, peak = j.rate * limit.flops_per_sample, count * limit.peak_flops_per_s
+    step_s = j.job.training.images_per_step / j.rate
+    lines = [
+        f"{_number(j.rate)} × {si(limit.flops_per_sample, 'FLOP')} = {si(reached, 'FLOP/s')}: {_share(reached / peak)} of "
+        f"the peak of {si(peak, 'FLOP/s')} ({j.job.training.precision}); a step of {per_rank} sample{'s' * (per_rank > 1)} takes {seconds(step_s)}"
+        + (" on each device" if count > 1 else "")
+    ]
+    if j.verdict == "impossible":
+        lines.append(
+            f"the least a step can take is {seconds(limit.least_s)}: {seconds(limit.flops_s)} of matrix work at the peak, were "
+            f"all 3×3 convolutions done with 1/{WINOGRAD:g} of their multiplications, beside "
+            f"{si(limit.bytes_per_sample * per_rank, 'B')} at {si(limit.bandwidth_bytes_per_s, 'B/s')}"
+        )
+    for row in j.same_elsewhere[:1] if j.verdict != "as expected" else ():
+        lines.append(
+            f"{row.source.title} published {_number(row.samples_per_s)} for {row.source.mode} in {row.precision}, "
+            f"{_LAYOUTS[row.source.channels_last]}, batch {row.batch_per_device}: is it that figure?"
+        )
+    if j.verdict in ("impossible", "suspicious") and not j.explanations and not j.same_elsewhere:
+        lines.append("no other precision, layout or compiler explains it: see that the clock stops after the device is done "
+                     "(torch.cuda.synchronize), and what the figure counts")  # fmt: skip
+    return lines
+
+
+def _assumptions(j: Judged) -> list[str]:
+    lines = []
+    if j.is_batch_assumed:
+        each = " per device" if j.job.cluster.count > 1 else ""
+        lines.append(
+            f"assumed: batch {j.job.images_per_rank}{each}, the largest power of two up to 256 that fits (--batch)"
+        )
+    if j.is_layout_assumed:
+        lines.append(
+            "taken as channels last, as the figure is too high for channels first, which is the default; and eager"
+        )
+    elif not {"channels_last", "compile"} & j.job.training.model_fields_set:
+        lines.append(
+            "taken as channels first and eager, as nothing else was said: training.channels_last, training.compile"
+        )
+    if j.job.training.precision == "fp32" and "tf32" in j.device.peak_flops_per_s:
+        lines.append(
+            "fp32 means without TF32, which PyTorch uses for convolutions here unless it is turned off: --precision tf32"
+        )
+    if j.is_circular:
+        lines.append(
+            "partly circular: the calibration of this device was fitted to a table with these published figures in it"
+        )
+    calibration = j.predicted.record.provenance.calibration
+    if "table" not in calibration and calibration.get("origin") != "measured":
+        basis = calibration.get("relative")
+        lines.append(f"{j.device.name} was not calibrated: predicted from {basis or 'its data sheet alone'}")
+    return lines
+
+
+def _comparisons(j: Judged) -> list[list[str]]:
+    def row(what: str, value: float | None) -> list[str]:
+        return [what, _number(value), _share(j.rate / value) if value else ""]
+
+    rows = [row("the device could do at most", j.most), row("predicted", j.predicted.samples_per_s),
+            ["  middle 80 %", _between(j.predicted.rate), ""]]  # fmt: skip
+    if j.alike:
+        rates = [one.samples_per_s for one in j.alike]
+        many = (
+            f"published, {len(rates)} figures: the most"
+            if len(rates) > 1
+            else f"published by {j.alike[0].source.title}"
+        )
+        rows += [
+            row(many, max(rates)),
+            row("expected of both", j.expected.value),
+            ["  middle 80 %", _between(j.expected), ""],
+        ]
+    return rows
+
+
+# -- what follows ---------------------------------------------------------------------------------------------
+
+
+def _explanations(j: Judged) -> list[Section]:
+    shown = j.explanations[:MOST_EXPLANATIONS]
+    if not shown:
+        return []
+    rows = [
+        [listed(o.words), _number(o.samples_per_s), _between(o.rate), _share(j.rate / o.samples_per_s)] for o in shown
+    ]
+    return [
+        Section(
+            "What would explain it",
+            f"{_number(j.rate)} samples/s is as expected with {listed([listed(o.words) for o in shown], 'or')}.",
+            table=Table(("if it was", "predicted", "middle 80 %", "yours is"), rows, {1, 2, 3}),
+        )
+    ]
+
+
+def _gains(j: Judged) -> list[Section]:
+    if j.verdict in ("impossible", "suspicious"):  # first see what ran
+        return []
+    base = j.expected.value or 0.0
+    if not j.gains:
+        text = "No other precision, layout, batch or compiler is predicted to gain 3 % or more."
+        return [Section("The largest gains left", text)]
+    options = [*j.gains, *([j.together] if j.together else [])]
+    rows = [
+        [listed(o.words) if o is not j.together else "together", f"{_number(o.samples_per_s / base)} ×",
+         _number(j.rate * o.samples_per_s / base), " ".join(o.changes) if o is not j.together else ""]
+        for o in options
+    ]  # fmt: skip
+    first = options[-1] if j.together else options[0]
+    return [
+        Section(
+            "The largest gains left",
+            f"{_number(first.samples_per_s / base)} times as many samples per second are predicted with {listed(first.words)}.",
+            table=Table(("change", "gain", "yours then", "how"), rows, {1, 2}),
+        )
+    ]
+
+
+def _published(j: Judged) -> list[Section]:
+    if not j.rows:
+        return [
+            Section(
+                "Published", f"No figure of {j.job.network.name} on {j.device.name} is in the table of published ones."
+            )
+        ]
+    rates = sorted(row.samples_per_s for row in j.alike)
+    if rates:
+        many = f"{len(rates)} published figures of this setting, {_number(rates[0])} to {_number(rates[-1])}: yours"
+        most = f"{many if len(rates) > 1 else 'The one published figure of this setting is'}"
+        below = sum(rate <= j.rate for rate in rates)
+        text = (
+            f"{most} reaches {below} of them."
+            if len(rates) > 1
+            else f"{most} {_number(rates[0])}; yours is {percent(j.rate / rates[0], 0)} of it."
+        )
+    else:
+        text = f"Of this setting nothing is published; of the network on {j.rows[0].device.partition('-')[0]} {len(j.rows)} figures."
+    rows = [
+        [f"{row.devices}×{row.device}" if row.devices > 1 else row.device, row.precision,
+         _LAYOUTS[row.source.channels_last], str(row.batch_per_device), _number(row.samples_per_s),
+         f"{row.source.title} {row.source.date}"]
+        for row in j.rows[:MOST_PUBLISHED]
+    ]  # fmt: skip
+    columns = ("device", "precision", "layout", "batch", "samples/s", "source")
+    sources = {
+        row.source.name: f"{row.source.title}: {row.source.address}; {row.source.software}"
+        for row in j.rows[:MOST_PUBLISHED]
+    }
+    return [Section("Published", text, table=Table(columns, rows, {3, 4}, tuple(dict.fromkeys(sources.values()))))]
+
+
+def _place(j: Judged) -> str:
+    count = j.job.cluster.count
+    return f"{count}×{j.device.name}" if count > 1 else j.device.name
+
+
+def _between(q: Any) -> str:
+    return "" if q.low is None or q.high is None else f"{_number(q.low)} … {_number(q.high)}"
+
+
+def _share(ratio: float) -> str:
+    """Per cent, or from tenfold on how many times."""
+    return f"{_number(ratio)} ×" if ratio >= 10 else percent(ratio, 0 if ratio >= 0.095 else 1)
+
+
+def _number(value: float | None) -> str:
+    """Samples per second, to three digits or to one."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

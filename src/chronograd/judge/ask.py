@@ -1,0 +1,219 @@
+"""From what a user writes (a network, a figure, a run, a table) to settings and figures that can be judged."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chronograd import job as jobs
+from chronograd.answer import Answer
+from chronograd.data.trace_job import trace_job
+from chronograd.errors import ChronogradError, InputError, NotFoundError
+from chronograd.fit.tables import Row, read_table
+from chronograd.hardware import catalog
+from chronograd.job import Job, changed, parse_on
+from chronograd.judge.answer import answer_of, answer_of_table
+from chronograd.judge.claim import Claim, is_claim, of_record, parse
+from chronograd.judge.verdict import Judged, judge
+from chronograd.record import Record
+from chronograd.rundir import listing
+from chronograd.trace import Trace
+
+# Rows of a table that are judged: each network has to be traced, which takes seconds.
+MOST_ROWS = 64
+# Of a job that is made for a network's name, until its batch is known: enough for as many devices as there may be.
+UNSAID_BATCH = 100_000
+_EXAMPLE = 'write it as chronograd judge resnet50 --on v100 "812 images/s"'
+
+
+@dataclass
+class Traces:
+    """Traces of jobs, each made once. `given`: one that was counted before, in place of the network."""
+
+    given: Trace | None = None
+    known: dict[tuple[Any, ...], Trace] = field(default_factory=dict)
+
+    def __call__(self, job: Job, mode: str) -> Trace:
+        """The trace of a job's network in a mode. Raises as `trace_job`, and InputError where the given one is another."""
+        if self.given is not None:
+            if (self.given.mode, self.given.channels_last) != (mode, job.training.channels_last):
+                raise InputError(f"the trace is of {self.given.mode}, in another mode or layout", "leave --trace out")
+            return self.given
+        key = (job.network.model_dump_json(), job.data.model_dump_json(), job.training.channels_last, mode)
+        if key not in self.known:
+            self.known[key] = _traced(job, mode)
+        return self.known[key]
+
+
+def _traced(job: Job, mode: str) -> Trace:
+    name, data = job.network.name, job.data
+    is_library = ":" not in name or name.partition(":")[0] in ("timm", "torchvision")
+    if name.endswith((".json", ".json.gz")) or data.name != "synthetic" or not is_library:
+        return trace_job(job, mode=mode)
+    from chronograd.count.cached import cached_trace
+
+    return cached_trace(name, dict(job.network.options), input_shape=data.shape, num_classes=data.classes, mode=mode,
+                        channels_last=job.training.channels_last)  # fmt: skip
+
+
+def job_of_network(name: str, input_shape: Sequence[int] | None = None) -> Job:
+    """A job around a network that has none: samples of its shape. Raises as `registry.spec`."""
+    if name.endswith((".json", ".json.gz")):
+        shape: Sequence[int] = [size.const for size in Trace.load(name).input_shapes[0][1:]]
+        classes = None
+    else:
+        from chronograd.models import registry
+
+        spec = registry.spec(name)
+        shape, classes = input_shape or spec.required_input_shape(), spec.num_classes
+    data = {"name": "synthetic", "shape": list(shape), "classes": classes}
+    return jobs.from_dict({"network": {"name": name}, "data": data, "training": {"batch": UNSAID_BATCH}})
+
+
+def ask(words: Sequence[str], *, place: str | None = None, precision: str | None = None, batch: int | None = None,
+        input_shape: str | Sequence[int] | None = None, mode: str = "training", trace_file: Path | None = None) -> Answer:  # fmt: skip
+    """What the words of a command line ask: a network or job, a figure or what has one, and overrides of the job.
+
+    Args:
+        place: such as `8xv100`. precision: `amp` is fp16. batch: of a step over all devices. input_shape: `3,224,224`.
+        mode: `training` or `inference`. trace_file: the network, counted before.
+    Raises: InputError where one of them is missing or there twice; as `judge` for the rest.
+    """
+    overrides = [word for word in words if re.match(r"[a-z_]+(\.[a-z_]+)*=", word)]
+    others = [word for word in words if word not in overrides]
+    figures = [word for word in others if is_claim(word) and not os.path.exists(word)]
+    sources = [word for word in others if word not in figures and _has_figures(word)]
+    names = [word for word in others if word not in figures and word not in sources]
+    if len(figures) + len(sources) != 1 or len(names) > 1:
+        what = f"{_many(len(names), 'network')} and {_many(len(figures) + len(sources), 'figure')}"
+        raise InputError(f"{what} in {' '.join(words)!r:.200}: give one of each", _EXAMPLE)
+    if place is not None:
+        catalog.device(parse_on(place)[1])  # a name that is wrong is said before torch is imported
+    stated = [*_stated(place, precision, batch), *overrides]
+    if sources and sources[0].endswith(".csv"):
+        return _of_table(Path(sources[0]), place, precision, mode, overrides)
+    traces = Traces(None if trace_file is None else Trace.load(trace_file))
+    record = listing.load(listing.one_run(sources[0])) if sources else None
+    job = _job(names, record, _shape(input_shape), stated)
+    is_given = batch is not None or bool(record) or _has_batch(names, overrides)
+    claim = of_record(record) if record is not None else parse(figures[0])
+    is_stated = record is not None or names[0].endswith((".yaml", ".yml")) or "channels_last" in " ".join(overrides)
+    return answer_of(judge(claim, job, traces, mode=mode, is_batch_given=is_given, is_layout_given=is_stated))
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count or 'no'} {what}{'s' * (count > 1)}"
+
+
+def _has_figures(word: str) -> bool:
+    """Whether a word names a run, a record or a table, and no network or job."""
+    path = Path(word)
+    if path.suffix == ".csv":
+        return True
+    if path.suffix == ".json" and path.is_file():
+        return _is_record(path)
+    if path.suffix in (".yaml", ".yml", ".gz", ".py"):
+        return False
+    return path.is_dir() or (Path("runs") / word).is_dir()
+
+
+def _is_record(path: Path) -> bool:
+    from chronograd.files import format_of
+    from chronograd.record import FORMAT
+
+    return format_of(path) == FORMAT
+
+
+def _has_batch(names: Sequence[str], overrides: Sequence[str]) -> bool:
+    """Whether the job says its batch; one that was made of a network's name does not."""
+    return any(text.startswith("training.batch=") for text in overrides) or names[0].endswith((".yaml", ".yml"))
+
+
+def _job(names: Sequence[str], record: Record | None, shape: Sequence[int] | None, stated: Sequence[str]) -> Job:
+    """The setting: of a job file, of a network's name, or of a record, with what is stated in place of theirs."""
+    if names and names[0].endswith((".yaml", ".yml")):
+        return _with_backend(jobs.load(names[0], stated))
+    if record is None or names:
+        if not names:
+            raise InputError("no network is named", _EXAMPLE)
+        own = [] if record is None else _of_record(record)
+        return _with_backend(changed(job_of_network(names[0], shape), [*own, *stated]))
+    if not record.job:
+        raise InputError(
+            f"{record.title} does not say what ran", "name its network before it: chronograd judge resnet50 RUN"
+        )
+    return changed(jobs.from_dict(record.job.model_dump(), record.title), [*_of_record(record), *stated])
+
+
+def _of_record(record: Record) -> list[str]:
+    """Where a record was measured, and with which batch, as overrides."""
+    ran_on = catalog.of_driver_name(record.cluster.ran_on) if record.cluster.ran_on else None
+    found = [f"cluster.count={record.world}"]
+    found += [f"cluster.device={ran_on.name}"] if ran_on is not None else []
+    return found + ([f"training.batch={record.global_batch}"] if record.global_batch else [])
+
+
+def _with_backend(job: Job) -> Job:
+    """Several devices are processes of DDP, where the job does not say what they are."""
+    return changed(job, ["backend=ddp"]) if job.cluster.count > 1 and job.backend == "single" else job
+
+
+def _stated(place: str | None, precision: str | None, batch: int | None) -> list[str]:
+    found = []
+    if place is not None:
+        count, device = parse_on(place)
+        found += [f"cluster.count={count}", f"cluster.device={device}"]
+    if precision is not None:
+        found.append(f"training.precision={'fp16' if precision == 'amp' else precision}")
+    return found + ([] if batch is None else [f"training.batch={batch}"])
+
+
+def _shape(text: str | Sequence[int] | None) -> Sequence[int] | None:
+    if not isinstance(text, str):
+        return text
+    if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", text):
+        raise InputError(f"cannot read --input {text!r}", "write whole numbers such as 3,224,224")
+    return [int(word) for word in text.split(",")]
+
+
+def _of_table(path: Path, place: str | None, precision: str | None, mode: str, overrides: Sequence[str]) -> Answer:
+    """Each row of a table of throughputs, as far as its network can be traced."""
+    table = read_table(path)
+    on = place or table.device
+    if on is None:
+        raise InputError(f"{path.name} does not say what it was measured on", "give --on")
+    stated = [
+        *_stated(on, precision or table.precision or "fp32", None),
+        f"training.channels_last={str(table.channels_last).lower()}",
+        f"training.compile={str(table.is_compiled).lower()}",
+        *overrides,
+    ]
+    cases: list[Judged] = []
+    left_out: list[tuple[str, str]] = []
+    for row in table.rows[:MOST_ROWS]:
+        try:
+            cases.append(_of_row(row, stated, table.phase or mode, table.layout is not None))
+        except ChronogradError as error:
+            left_out.append((row.key, error.message.splitlines()[0]))
+    if len(table.rows) > MOST_ROWS:
+        left_out.append(
+            (f"{len(table.rows) - MOST_ROWS} rows", f"the first {MOST_ROWS} are judged; give a shorter table")
+        )
+    return answer_of_table(cases, left_out)
+
+
+def _of_row(row: Row, stated: Sequence[str], mode: str, has_layout: bool) -> Judged:
+    shape = [3, row.image_size, row.image_size]
+    try:
+        job = job_of_network(row.model, shape)
+    except NotFoundError:
+        if ":" in row.model:
+            raise
+        job = job_of_network(f"timm:{row.model}", shape)
+    job = changed(job, [*stated, f"training.batch={row.batch}"])
+    claim = Claim(row.batch / row.seconds, "samples per second", row.key)
+    return judge(claim, _with_backend(job), Traces(), mode=mode, is_layout_given=has_layout, with_advice=False)

@@ -1,0 +1,160 @@
+"""Throughputs that others published, as figures with their sources; only `judge` reads them.
+
+`published.csv` beside this file is made by `python -m benchmarks.published`; `sources.toml` says of each source what was
+measured, by whom and when, and which calibration was fitted to it.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import math
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).with_name("published.csv")
+SOURCES = FILE.with_name("sources.toml")
+COLUMNS = (
+    *("source", "network", "image_size", "device", "devices", "precision", "batch_per_device"),
+    *("samples_per_s", "params_m"),
+)
+# Batches of a device that are alike: throughput has levelled off, or rises little.
+ALIKE_BATCH = 2.0
+# A network of the same name with other parameters is another one; tables round to 10,000.
+_PARAMS_TOLERANCE, _PARAMS_ROUNDING_M = 0.01, 0.006
+_HALF = ("fp16", "bf16")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where figures come from.
+
+    Attributes:
+        mode: `training` or `inference`. `channels_last`: None where it is not stated.
+        software: what ran. `fitted`: the table of the calibration that was fitted to these figures; empty if none was.
+    """
+
+    name: str
+    title: str
+    address: str
+    date: str
+    licence: str
+    software: str
+    mode: str
+    channels_last: bool | None = None
+    is_compiled: bool = False
+    fitted: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One published figure: of all `devices` together, in samples per second."""
+
+    source: Source
+    network: str
+    image_size: int
+    device: str
+    devices: int
+    precision: str
+    batch_per_device: int
+    samples_per_s: float
+    params_m: float | None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a figure is of. `params`: of the network, which tells it from others of that name."""
+
+    network: str
+    params: int
+    image_size: int
+    mode: str
+    device: str
+    devices: int
+    precision: str
+    batch_per_device: int
+    channels_last: bool
+    is_compiled: bool
+
+
+def bare(network: str) -> str:
+    """A network's name without library, weights and spelling, by which sources are searched.
+
+    >>> bare("torchvision:resnet50"), bare("timm:resnet50.a1_in1k"), bare("ResNet-50")
+    ('resnet50', 'resnet50', 'resnet50')
+    """
+    return re.sub(r"[^a-z0-9]", "", network.rpartition(":")[2].partition(".")[0].lower())
+
+
+def of_network(setting: Setting, rows: Sequence[Row] | None = None) -> list[Row]:
+    """Figures of that network at that image size, in that mode, on the device or its variants; the nearest setting first."""
+    known = published() if rows is None else rows
+    name, line = bare(setting.network), setting.device.partition("-")[0]
+    chosen = [
+        row
+        for row in known
+        if bare(row.network) == name
+        and row.image_size == setting.image_size
+        and row.source.mode == setting.mode
+        and row.device.partition("-")[0] == line
+        and _has_params(row, setting.params)
+    ]
+    return sorted(chosen, key=lambda row: _distance(row, setting))
+
+
+def is_alike(row: Row, setting: Setting) -> bool:
+    """Whether a figure was measured in that setting: the device, its count, precision, layout, compiler and nearly its batch."""
+    return (
+        (row.device, row.devices) == (setting.device, setting.devices)
+        and (row.precision == setting.precision or {row.precision, setting.precision} <= set(_HALF))
+        and row.source.channels_last in (None, setting.channels_last)
+        and row.source.is_compiled == setting.is_compiled
+        and abs(math.log(row.batch_per_device / setting.batch_per_device)) <= math.log(ALIKE_BATCH) + 1e-9
+    )
+
+
+def _distance(row: Row, setting: Setting) -> tuple[bool, bool, bool, bool, float]:
+    return (
+        row.device != setting.device,
+        not (row.precision == setting.precision or {row.precision, setting.precision} <= set(_HALF)),
+        row.devices != setting.devices,
+        row.source.channels_last not in (None, setting.channels_last),
+        abs(math.log(row.batch_per_device / setting.batch_per_device)),
+    )
+
+
+def _has_params(row: Row, params: int) -> bool:
+    if row.params_m is None:
+        return True
+    return abs(params / 1e6 - row.params_m) <= _PARAMS_TOLERANCE * row.params_m + _PARAMS_ROUNDING_M
+
+
+@functools.cache
+def published() -> tuple[Row, ...]:
+    """All figures there are."""
+    known = {name: Source(name, **table) for name, table in sources().items()}
+    with FILE.open(newline="", encoding="utf-8") as stream:
+        return tuple(
+            Row(
+                known[line["source"]],
+                line["network"],
+                int(line["image_size"]),
+                line["device"],
+                int(line["devices"]),
+                line["precision"],
+                int(line["batch_per_device"]),
+                float(line["samples_per_s"]),
+                float(line["params_m"]) if line["params_m"] else None,
+            )
+            for line in csv.DictReader(stream)
+        )
+
+
+def sources() -> dict[str, dict[str, Any]]:
+    """What the file of sources says, by name."""
+    return tomllib.loads(SOURCES.read_text(encoding="utf-8"))

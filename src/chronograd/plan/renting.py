@@ -1,0 +1,139 @@
+"""What settings are rented as: offers of vendors in whole instances, and how fast their hosts decode the input.
+
+dollars per hour = instances · price of an instance
+step             = max(step on the devices, samples of the machine / (images/s per virtual CPU · virtual CPUs))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from chronograd.hardware import market
+from chronograd.hardware.catalog import Device, Price
+from chronograd.hardware.market import Kind
+from chronograd.job import Job
+from chronograd.record import Z80
+
+KINDS: tuple[Kind, ...] = ("on-demand", "spot")
+# Where the price table does not tell: assumed, what pods of marketplaces usually have.
+VCPUS_PER_DEVICE = 8.0
+ANY_NUMBER = 1e6
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Images that a virtual CPU of the host decodes, crops and resizes in a second: low, middle and high of an 80 % interval."""
+
+    low: float
+    per_vcpu: float
+    high: float
+
+    @property
+    def sigma_log(self) -> float:
+        return math.log(self.high / self.low) / (2 * Z80)
+
+
+# Photographs of ImageNet's size through Pillow and torchvision's random crop to 224 pixels. `python -m benchmarks.decoding`, on both
+# virtual CPUs of an Intel Xeon of a cloud (Pillow of 2026, 2026-11-22, other work beside it, by processor time): 139, 151 and 146, of
+# which decoding alone 323 to 376. Published for decoding alone with Pillow, one thread: 360 (Neoverse N1) to 726 (Zen 5) images/s
+# (imread-benchmark, arXiv 2605.08731). The interval is judged: from old cores with two threads each to the fastest.
+PHOTOGRAPHS = Decoding(80.0, 140.0, 250.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Rented:
+    """Settings by offer: one row for each setting and each offer of its device, and one without a price where there is none.
+
+    Attributes:
+        columns: those of the settings, `step_time_s`, `throughput_samples_per_s` and `sigma_log` with the input in them, and
+            `setting` (row there), `offer` (index into offers, -1 without), `kind` (index into KINDS, -1), `price_usd_per_hour`
+            (of whole instances, NaN), `machines`, `sigma_price`, `is_input_bound`, `own_step_s` (without the input).
+        without_host: names of devices of which only prices without a host are known.
+    """
+
+    columns: dict[str, np.ndarray]
+    offers: list[Price]
+    without_host: list[str]
+
+
+def rent(
+    table: Mapping[str, np.ndarray],
+    devices: Sequence[Device],
+    job: Job,
+    kinds: Sequence[Kind] = KINDS,
+    decoding: Decoding | None = None,
+) -> Rented:
+    """Settings of `settings.evaluate` with what they can be rented as.
+
+    Offers include the host. A setting of more devices than a machine holds takes several, if these are as large as the
+    device's usual node: how smaller ones are connected is not known.
+
+    Args:
+        kinds: of prices. decoding: None where nothing is decoded while training.
+    """
+    offers: list[Price] = []
+    rows, numbers, without_host = [], [], []
+    for index, device in enumerate(devices):
+        own = np.flatnonzero(table["device"] == index)
+        known = _offers(job, device)
+        whole = [offer for offer in known if offer.includes_host and offer.kind in kinds]
+        if known and not any(offer.includes_host for offer in known):
+            without_host.append(device.name)
+        for offer in whole:
+            is_large = offer.most_devices >= device.node.devices_per_node
+            able = own if is_large else own[table["count"][own] <= offer.most_devices + 1e-9]
+            rows.append(able)
+            numbers.append(np.full(len(able), len(offers)))
+            offers.append(offer)
+        if not whole:
+            rows.append(own)
+            numbers.append(np.full(len(own), -1))
+    setting, number = np.concatenate(rows), np.concatenate(numbers)
+    columns = {name: column[setting] for name, column in table.items()} | {"setting": setting, "offer": number}
+    return Rented(_priced(columns, offers, decoding), offers, without_host)
+
+
+def _offers(job: Job, device: Device) -> list[Price]:
+    """A price in the job is that on demand, of any number of devices on their usual nodes."""
+    listed = market.offers(device) if device.kind == "gpu" else []
+    price = job.cluster.price_usd_per_hour
+    if price is None:
+        return listed
+    own = Price(vendor="the job", instance=device.name, device=device.name, count=1, price_usd_per_hour=price, kind="on-demand",
+                includes_host=True, date=market.today().isoformat(), tag="assumed", source="cluster.price_usd_per_hour",
+                up_to=ANY_NUMBER)  # fmt: skip
+    return [own, *(offer for offer in listed if offer.kind == "spot")]
+
+
+def _priced(
+    columns: dict[str, np.ndarray], offers: Sequence[Price], decoding: Decoding | None
+) -> dict[str, np.ndarray]:
+    """Columns of price, machines and input. The last entry of each list of offers is that of rows without one."""
+    number, count = columns["offer"], columns["count"]
+    nan = math.nan
+    each = np.array([offer.count for offer in offers] + [1.0])[number]
+    most = np.array([offer.most_devices for offer in offers] + [ANY_NUMBER])[number]
+    price = np.array([offer.price_usd_per_hour for offer in offers] + [nan])[number]
+    vcpus = np.array([offer.vcpus or VCPUS_PER_DEVICE * offer.count for offer in offers] + [nan])[number]
+    instances = np.ceil(count / each - 1e-9)
+    columns["kind"] = np.array([KINDS.index(offer.kind) for offer in offers] + [-1])[number]
+    columns["price_usd_per_hour"] = instances * price
+    columns["machines"] = np.ceil(count / most - 1e-9)
+    columns["sigma_price"] = np.array([market.sigma_log(offer) for offer in offers] + [0.0])[number]
+    columns["is_input_bound"] = np.full(len(number), False)
+    columns["own_step_s"] = columns["step_time_s"]
+    if decoding is not None:
+        on_machine = np.minimum(count, most) * columns["batch_per_rank"]
+        of_machine = vcpus * np.minimum(instances, np.round(most / each))
+        with np.errstate(invalid="ignore"):
+            input_s = on_machine / (decoding.per_vcpu * of_machine)
+            columns["is_input_bound"] = input_s > columns["step_time_s"]
+        bound = columns["is_input_bound"]
+        columns["step_time_s"] = np.where(bound, input_s, columns["step_time_s"])
+        columns["sigma_log"] = np.where(bound, decoding.sigma_log, columns["sigma_log"])
+        columns["throughput_samples_per_s"] = count * columns["batch_per_rank"] / columns["step_time_s"]
+    return columns

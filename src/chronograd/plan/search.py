@@ -1,0 +1,107 @@
+"""A search: every device in every way that it may be run, at every count, batch and all-reduce, as one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from chronograd.hardware import market
+from chronograd.hardware.catalog import Device, Precision, device, devices
+from chronograd.job import Job
+from chronograd.plan.settings import evaluate
+from chronograd.plan.ways import Way, ways_of
+from chronograd.trace import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """Settings, and what their indices stand for.
+
+    Attributes:
+        columns: of `settings.evaluate`, and `way`. devices, ways, algorithms: what indices point into.
+        traces: by layout, channels last or not.
+    """
+
+    columns: dict[str, np.ndarray]
+    devices: Sequence[Device]
+    ways: Sequence[Way]
+    algorithms: Sequence[str]
+    traces: dict[bool, Trace]
+    job: Job
+
+    @property
+    def network(self) -> str:
+        return next(iter(self.traces.values())).network
+
+    def times_as_slow(self, row: int) -> list[tuple[Way, float]]:
+        """Other ways of running a setting, with their step over its own: in wider precisions, and in the other layout."""
+        setting = {name: column[row].item() for name, column in self.columns.items()}
+        way, on = self.ways[setting["way"]], self.devices[setting["device"]]
+        plain = replace(way, precision="fp32", channels_last=False)
+        others = [replace(way, channels_last=not way.channels_last)]
+        if way.precision != "fp32":
+            others = [plain, *([replace(way, precision="tf32")] if way.precision != "tf32" else []), *others]
+        found = []
+        for other in dict.fromkeys(others):
+            if other == way or other.precision not in on.peak_flops_per_s or other.channels_last not in self.traces:
+                continue
+            trace, algorithm = self.traces[other.channels_last], self.algorithms[setting["algorithm"]]
+            at = evaluate(trace, other.of(self.job), [on], [setting["count"]], [setting["batch_per_rank"]], [algorithm])
+            found.append((other, float(at["step_time_s"][0]) / setting["step_time_s"]))
+        return found
+
+
+def devices_of(job: Job, names: Sequence[str], precisions: Sequence[Precision] = ()) -> list[Device]:
+    """Those that were named; else all GPUs that can be rented and have the precisions asked for."""
+    if names:
+        return [device(name) for name in names]
+    asked = set(precisions) or ({job.training.precision} if "precision" in job.training.model_fields_set else set())
+    is_priced = job.cluster.price_usd_per_hour is not None
+    return [
+        d
+        for d in devices()
+        if d.kind == "gpu"
+        and (not asked or asked & d.peak_flops_per_s.keys())
+        and (is_priced or any(offer.includes_host for offer in market.offers(d)))
+    ]
+
+
+def search(
+    traces: Trace | Sequence[Trace],
+    job: Job,
+    devices: Sequence[Device],
+    counts: Sequence[int],
+    batches: Sequence[int],
+    algorithms: Sequence[str] = ("ring",),
+    precisions: Sequence[Precision] = (),
+) -> Search:
+    """Every setting of a search; see `ways_of` for what is searched beside the arguments.
+
+    Args:
+        traces: of the job's network, one of each layout to be searched.
+        devices, counts, batches, algorithms: see `settings.evaluate`. precisions: see `ways_of`.
+    Raises: InputError as `settings.evaluate`, and for a device without any of the precisions.
+    """
+    by_layout = {one.channels_last: one for one in ([traces] if isinstance(traces, Trace) else traces)}
+    on: dict[Way, list[int]] = {}
+    for index, one in enumerate(devices):
+        ways = list(ways_of(job, one, list(by_layout.values()), precisions))
+        if not ways:
+            one.peak(precisions[0] if precisions else job.training.precision)  # raises, and says what it has
+        for way in ways:
+            on.setdefault(way, []).append(index)
+    tables: dict[Way, dict[str, np.ndarray]] = {}
+    for way, indices in sorted(on.items(), key=lambda item: item[0].activation_checkpointing, reverse=True):
+        plain = tables.get(replace(way, activation_checkpointing="none"))
+        if plain is not None:  # a second forward pays where memory is short, and nowhere else
+            short = set(plain["device"][~plain["fits"]].tolist())
+            indices = [index for index in indices if index in short]
+        if indices:
+            own = [devices[index] for index in indices]
+            table = evaluate(by_layout[way.channels_last], way.of(job), own, counts, batches, algorithms)
+            tables[way] = {**table, "device": np.array(indices)[table["device"]]}
+    columns = {name: np.concatenate([table[name] for table in tables.values()]) for name in next(iter(tables.values()))}
+    columns["way"] = np.repeat(np.arange(len(tables)), [len(table["device"]) for table in tables.values()])
+    return Search(columns, devices, list(tables), algorithms, by_layout, job)

@@ -1,0 +1,93 @@
+"""How a step may be run on a device: precision, memory layout, compiler, checkpointing. What a job states is kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from chronograd.hardware.catalog import Device, Precision
+from chronograd.job import Job
+from chronograd.predict.calibration import calibrations
+from chronograd.predict.checkpointing import blocks
+from chronograd.trace import Trace
+
+# Of devices without bf16: arithmetic in fp16 this many times as fast as in fp32 is that of tensor cores: 8 on a V100 or T4, 2 on a P100 without them.
+_TENSOR_CORES = 4.0
+
+
+@dataclass(frozen=True, order=True)
+class Way:
+    """How a step is run; the fields of `Training` of the same names."""
+
+    precision: Precision
+    channels_last: bool = False
+    compile: bool = False
+    activation_checkpointing: str = "none"
+
+    def __str__(self) -> str:
+        layout = " channels-last" if self.channels_last else ""
+        again = " with activation checkpointing" if self.activation_checkpointing != "none" else ""
+        return f"{self.precision}{layout}{' compiled' if self.compile else ''}{again}"
+
+    @property
+    def short(self) -> str:
+        """For a narrow column: NHWC is channels-last, +ckpt activation checkpointing.
+
+        >>> Way("bf16", channels_last=True, activation_checkpointing="blocks").short
+        'bf16 NHWC +ckpt'
+        """
+        layout = " NHWC" if self.channels_last else ""
+        again = " +ckpt" if self.activation_checkpointing != "none" else ""
+        return f"{self.precision}{layout}{' comp.' if self.compile else ''}{again}"
+
+    def of(self, job: Job) -> Job:
+        """The job run this way."""
+        return job.model_copy(update={"training": job.training.model_copy(update=vars(self))})
+
+
+def autocast_precision(device: Device) -> Precision:
+    """What one would let autocast run in: bf16 where tensor cores have it, else fp16 where they have that, else fp32.
+
+    >>> from chronograd.hardware.catalog import device
+    >>> [autocast_precision(device(name)) for name in ("a100", "v100", "p100", "cpu")]
+    ['bf16', 'fp16', 'fp32', 'fp32']
+    """
+    peaks = device.peak_flops_per_s
+    if device.kind != "gpu":
+        return "fp32"
+    if "bf16" in peaks:
+        return "bf16"
+    return "fp16" if peaks.get("fp16", 0.0) >= _TENSOR_CORES * peaks.get("fp32", math.inf) else "fp32"
+
+
+def ways_of(job: Job, device: Device, traces: Sequence[Trace], precisions: Sequence[Precision] = ()) -> Iterator[Way]:
+    """The ways to be searched on a device. A field that the job states has its value.
+
+    Args:
+        traces: one of each layout that may be searched.
+        precisions: to be searched, of those that the device has; by default the job's, else `autocast_precision` and fp32,
+            which is faster where a network is small.
+
+    Compiled is searched where a calibration of the device has compiled code of that precision: elsewhere nothing says what a
+    compiler gains. Checkpointing is searched where the network has blocks.
+    """
+    training, stated = job.training, job.training.model_fields_set
+    if not precisions:
+        precisions = [training.precision] if "precision" in stated else [autocast_precision(device), "fp32"]
+    layouts = sorted({trace.channels_last for trace in traces})
+    if "channels_last" in stated and training.channels_last in layouts:
+        layouts = [training.channels_last]
+    checkpointing = [training.activation_checkpointing]
+    if "activation_checkpointing" not in stated and blocks(traces[0].modules):
+        checkpointing = ["none", "blocks"]
+    for precision in dict.fromkeys(precisions):
+        if precision not in device.peak_flops_per_s:
+            continue
+        compiled = [training.compile]
+        if "compile" not in stated and any(c.is_compiled and c.precision == precision for c in calibrations(device)):
+            compiled = [False, True]
+        for layout in layouts:
+            for is_compiled in compiled:
+                for kind in checkpointing:
+                    yield Way(precision, layout, is_compiled, kind)

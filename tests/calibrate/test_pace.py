@@ -1,0 +1,31 @@
+"""Whether a calibration that was kept is still to be believed."""
+
+from __future__ import annotations
+
+import pytest
+
+from chronograd.calibrate import machine, pace
+from chronograd.hardware import catalog
+
+
+def kept(**calibration: float) -> catalog.Device:
+    return catalog.device("cpu").model_copy(update={"calibration": calibration})
+
+
+def test_a_probe_is_of_the_same_size_each_time() -> None:
+    probes = [pace.probe_s(0.05) for _ in range(3)]
+    assert min(probes) > 1e-5
+    assert pace.spread(probes) < 20
+
+
+def test_what_was_measured_on_a_slower_machine_than_this_is_now_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "probe_s", lambda: 0.010)
+    assert machine.taken_while_busy(kept(pace_s=0.0105)) == ""
+    assert machine.taken_while_busy(kept(pace_s=0.005)) == ""  # it is busy now: no reason to measure again
+    assert "1.50 times as fast" in machine.taken_while_busy(kept(pace_s=0.015))
+    assert machine.taken_while_busy(kept()) == ""  # of an older form
+
+
+def test_a_pace_that_changed_while_it_was_measured_is_busy() -> None:
+    assert not machine.is_busy(kept(pace_spread=1.1))
+    assert machine.is_busy(kept(pace_spread=1.4))

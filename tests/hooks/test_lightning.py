@@ -1,0 +1,69 @@
+"""A Lightning Trainer, really run on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from chronograd.rundir import RunDir
+
+lightning = pytest.importorskip("lightning.pytorch")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def fit(path: Path, fails_at: int | None = None, **options: Any) -> None:
+    from chronograd.hooks.lightning import RecordCallback
+
+    class Module(lightning.LightningModule):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = nn.Linear(4, 2)
+
+        def training_step(self, batch: Any, number: int) -> torch.Tensor:
+            if number == fails_at:
+                raise ValueError("no luck")
+            return torch.as_tensor(nn.functional.cross_entropy(self.network(batch[0]), batch[1]))
+
+        def validation_step(self, batch: Any, number: int) -> None:
+            self.network(batch[0])
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    data = TensorDataset(torch.randn(48, 4), torch.randint(0, 2, (48,)))
+    trainer = lightning.Trainer(
+        max_epochs=2, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[RecordCallback(path, warmup=1, what_if=False)], **options,
+    )  # fmt: skip
+    trainer.fit(Module(), DataLoader(data, 8), DataLoader(data, 16))
+
+
+def test_every_step_is_recorded_with_its_parts(tmp_path: Path) -> None:
+    fit(tmp_path / "run")
+    record = RunDir.open(tmp_path / "run").record()
+    assert record["step_time_s"].n == 11  # two epochs of six, the first step warm-up
+    for part in ("forward_s", "backward_s", "update_s"):
+        assert record.value(part) > 0
+    assert record.value("throughput_samples_per_s") == pytest.approx(8 / record.value("step_time_s"))
+    # Forward and the gradient of the weights; the input takes none.
+    assert record.provenance.flops_per_step_per_rank == pytest.approx(2 * 2 * 4 * 2 * 8)
+
+
+def test_accumulated_batches_are_one_step(tmp_path: Path) -> None:
+    fit(tmp_path / "run", accumulate_grad_batches=3)
+    record = RunDir.open(tmp_path / "run").record()
+    assert record["step_time_s"].n == 3
+    assert record.value("throughput_samples_per_s") == pytest.approx(24 / record.value("step_time_s"))
+
+
+def test_a_trainer_that_raises_leaves_its_record(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no luck"):
+        fit(tmp_path / "run", fails_at=4)
+    record = RunDir.open(tmp_path / "run").record()
+    assert record["step_time_s"].n == 3
+    assert any("no luck" in note for note in record.notes)

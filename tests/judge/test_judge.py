@@ -1,0 +1,352 @@
+"""Verdicts: twelve figures of which the answer is known, each really predicted; then what a verdict is made of."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+import chronograd
+from chronograd.cli.main import main
+from chronograd.count.tracing import trace
+from chronograd.errors import InputError, NotFoundError
+from chronograd.hardware import catalog
+from chronograd.job import changed, parse_on
+from chronograd.judge import published
+from chronograd.judge.ask import Traces, job_of_network
+from chronograd.judge.claim import parse
+from chronograd.judge.limits import WINOGRAD, limit_of
+from chronograd.judge.published import Row, Source
+from chronograd.judge.verdict import OTHER_SETUP, Judged, expected_of, judge, verdict_of
+from chronograd.predict.calibration import calibrations
+from chronograd.record import Z80, Quantity, Record
+
+INPUTS = Path(__file__).parents[1] / "golden" / "inputs"
+TRACES = Traces()
+RESNET = "torchvision:resnet50"
+
+
+def judged(figure: str, on: str, precision: str, batch: int | None = None, *changes: str, network: str = RESNET,
+           mode: str = "training", rows: tuple[Row, ...] | None = None, with_advice: bool = True) -> Judged:  # fmt: skip
+    count, device = parse_on(on)
+    words = [f"cluster.device={device}", f"cluster.count={count}", f"training.precision={precision}", *changes]
+    if count > 1:
+        words.append("backend=ddp")
+    if batch is not None:
+        words.append(f"training.batch={batch}")
+    job = changed(job_of_network(network), words)
+    return judge(parse(figure), job, TRACES, mode=mode, is_batch_given=batch is not None, rows=rows,
+                 with_advice=with_advice)  # fmt: skip
+
+
+# -- twelve cases ---------------------------------------------------------------------------------------------
+
+
+def test_impossible_as_it_ran_in_half_precision() -> None:
+    """The reader's question: 812 images/s on a V100 "in fp32", where NVIDIA published 367 in fp32 and 1,200 in fp16."""
+    one = judged("812 images/s", "v100", "fp32")
+    assert one.verdict == "impossible"
+    assert one.rate * one.limit.flops_per_sample > 15.7e12
+    assert one.explanations[0].words == ("fp16 (autocast)",)
+    assert 0.9 < one.rate / one.explanations[0].samples_per_s < 1.1
+
+
+def test_impossible_as_it_is_the_figure_of_inference() -> None:
+    """What NVIDIA published for inference on a T4, quoted as training."""
+    one = judged("1198 images/s", "t4", "fp16", 128, with_advice=False)
+    assert one.verdict == "impossible"
+    assert next((row.source.mode, row.samples_per_s) for row in one.same_elsewhere) == ("inference", 1190)
+
+
+def test_impossible_by_bytes_though_not_by_flops() -> None:
+    """A network of depthwise convolutions at three times the bandwidth of an A100 that its activations leave."""
+    one = judged("6000 images/s", "a100-80", "fp32", 256, network="torchvision:mobilenet_v2", with_advice=False)
+    assert one.verdict == "impossible"
+    assert one.rate * one.limit.flops_per_sample < one.limit.peak_flops_per_s
+
+
+def test_slow_by_far() -> None:
+    """100 images/s where 367 are published."""
+    one = judged("100 images/s", "v100", "fp32", 112, with_advice=False)
+    assert one.verdict == "slow"
+    assert one.of_expected == pytest.approx(0.28, abs=0.03)
+
+
+def test_slow_as_autocast_was_off() -> None:
+    """NVIDIA's 8 × V100 in fp32, quoted as mixed precision, in which they published 8,322."""
+    one = judged("2855 images/s", "8xv100", "fp16", 2048, "training.channels_last=true")
+    assert one.verdict == "slow"
+    assert one.explanations[0].words == ("fp32",)
+
+
+def test_slow_as_tensor_cores_ran_in_tf32() -> None:
+    """NVIDIA's A100 in TF32, quoted as mixed precision, in which they published 2,470."""
+    one = judged("938 images/s", "a100-80", "fp16", 256, "training.channels_last=true")
+    assert one.verdict == "slow"
+    assert one.explanations[0].words == ("TF32",)
+
+
+# As published, and predicted without the published figures; their calibrations were fitted to other networks' timings
+# (kernels; another device's networks).
+@pytest.mark.parametrize(
+    ("figure", "on", "precision", "batch", "changes", "mode"),
+    [
+        ("367 images/s", "v100", "fp32", 112, (), "training"),
+        ("1200 images/s", "v100", "fp16", 256, ("training.channels_last=true",), "training"),
+        ("426 images/s", "t4", "fp32", 128, (), "inference"),
+    ],
+)
+def test_as_published(figure: str, on: str, precision: str, batch: int, changes: tuple[str, ...], mode: str) -> None:
+    one = judged(figure, on, precision, batch, *changes, mode=mode, rows=(), with_advice=False)
+    assert one.verdict == "as expected"
+    assert not one.alike
+
+
+@pytest.mark.parametrize(
+    ("figure", "on", "precision", "batch"),
+    [("938 images/s", "a100-80", "tf32", 256), ("219 images/s", "p100", "fp32", 64), ("51.9 images/s", "k80-gk210", "fp32", 64)],
+)  # fmt: skip
+def test_on_devices_without_a_calibration(figure: str, on: str, precision: str, batch: int) -> None:
+    assert not calibrations(catalog.device(on))
+    one = judged(figure, on, precision, batch, rows=(), with_advice=False)
+    assert one.verdict == "as expected"
+    ten_times = judged(f"{0.1 * one.rate}/s", on, precision, batch, rows=(), with_advice=False)
+    assert ten_times.verdict == "slow"
+
+
+# -- what a verdict is made of ----------------------------------------------------------------------------------
+
+
+def test_the_limit_is_flops_over_peak_and_bytes_over_bandwidth() -> None:
+    side, batch, v100 = 4096, 8192, catalog.device("v100")
+    product = trace(nn.Linear(side, side, bias=False), [(side,)])
+    # Forward and the gradient of the weights: the input needs none. 2 FLOPs per MAC.
+    work_s = 2 * 2 * batch * side * side / v100.peak("fp16")
+    assert limit_of(product, batch, v100, "fp16").flops_s == pytest.approx(work_s)
+    activation = trace(nn.Sequential(nn.ReLU()), [(side,)], mode="inference")
+    bytes_s = (2 * batch * side * 4 - v100.l2_bytes) / v100.bandwidth_bytes_per_s
+    assert limit_of(activation, batch, v100, "fp32").least_s == pytest.approx(bytes_s)
+
+
+def test_winograd_is_allowed_for() -> None:
+    """VGG-16 was timed above the peak, counted plainly: 124 images/s × 92.5 GFLOP on a Titan X of 11 TFLOP/s."""
+    one = judged("124.4 images/s", "titan-x-pascal", "fp32", 16, network="torchvision:vgg16", with_advice=False)
+    assert one.rate * one.limit.flops_per_sample > one.limit.peak_flops_per_s
+    assert one.verdict == "as expected"
+    assert one.most > one.rate
+    assert WINOGRAD == 4
+
+
+def test_a_card_for_desktops_may_exceed_its_clock() -> None:
+    side, batch = 4096, 8192
+    product = trace(nn.Linear(side, side, bias=False), [(side,)])
+    card, server = catalog.device("gtx1080ti"), catalog.device("p100")
+    share = [limit_of(product, batch, d, "fp32").flops_s * d.peak("fp32") for d in (card, server)]
+    assert share[0] * 1.2 == pytest.approx(share[1])
+
+
+def test_verdicts_by_the_interval_and_by_what_was_published() -> None:
+    expected = Quantity(value=100.0, unit="sample/s", low=80.0, high=125.0)
+    verdicts = [verdict_of(rate, 500.0, expected, []) for rate in (79, 80, 125, 126, 500, 501)]
+    assert verdicts == ["slow", "as expected", "as expected", "suspicious", "suspicious", "impossible"]
+    assert verdict_of(140.0, 500.0, expected, [90.0, 150.0]) == "as expected"
+    assert verdict_of(160.0, 500.0, expected, [90.0, 150.0]) == "suspicious"
+    assert verdict_of(75.0, 500.0, expected, [70.0]) == "as expected"
+
+
+def test_published_figures_weigh_by_their_spread() -> None:
+    one = judged("367/s", "v100", "fp32", 112, with_advice=False)
+    (row,) = one.alike
+    own, sigma = one.predicted.samples_per_s, one.predicted.record.provenance.sigma_log
+    assert sigma is not None
+    weight = (1 / OTHER_SETUP**2) / (1 / OTHER_SETUP**2 + 1 / sigma**2)
+    middle = math.exp(weight * math.log(row.samples_per_s) + (1 - weight) * math.log(own))
+    high = middle * math.exp(Z80 / math.sqrt(1 / OTHER_SETUP**2 + 1 / sigma**2))
+    assert one.expected.value == pytest.approx(middle)
+    assert one.expected.high == pytest.approx(high)
+    assert expected_of(one.predicted, []) == one.predicted.rate
+    assert judged(f"{one.expected.value}/s", "v100", "fp32", 112, with_advice=False).quantile == pytest.approx(0.5)
+    assert judged(f"{high}/s", "v100", "fp32", 112, with_advice=False).quantile == pytest.approx(0.9, abs=1e-4)
+
+
+def test_a_calibration_fitted_to_the_published_figures_is_circular() -> None:
+    own = judged("745/s", "rtx3090", "fp16", 384, network="timm:resnet50d", with_advice=False)
+    assert own.is_circular
+    other = judged("1200/s", "v100", "fp16", 256, "training.channels_last=true", with_advice=False)
+    assert other.alike
+    assert not other.is_circular
+
+
+def test_the_batch_that_is_assumed_fits_and_is_a_power_of_two() -> None:
+    sizes = {
+        on: judged("100/s", on, "fp32", with_advice=False).job.training.batch for on in ("v100", "a100-80", "2xv100")
+    }
+    assert sizes == {"v100": 128, "a100-80": 256, "2xv100": 256}
+    with pytest.raises(InputError, match="without the batch"):
+        judged("78 ms", "v100", "fp32")
+
+
+def test_a_figure_of_another_batch_says_so() -> None:
+    """Of a network whose small batches leave the device idle; the batch was not told."""
+    usual = judged("1/s", "v100", "fp32", network="small-cnn", with_advice=False)
+    small = judged("1/s", "v100", "fp32", 16, network="small-cnn", with_advice=False).predicted.samples_per_s
+    one = judged(f"{small}/s", "v100", "fp32", network="small-cnn")
+    assert (usual.job.training.batch, one.verdict) == (256, "slow")
+    assert one.explanations[0].words == ("batch 16",)
+
+
+def test_gains_are_predicted_ranked_and_above_three_per_cent() -> None:
+    one = judged("367/s", "v100", "fp32", 112)
+    rates = [option.samples_per_s / (one.expected.value or 0.0) for option in one.gains]
+    assert rates == sorted(rates, reverse=True)
+    assert 1 <= len(rates) <= 3
+    assert min(rates) > 1.03
+    half = judged("367/s", "v100", "fp16", 112, with_advice=False)
+    assert one.gains[0].changes == ("training.precision=fp16",)
+    assert one.gains[0].samples_per_s == pytest.approx(half.predicted.samples_per_s)
+    assert one.together is not None
+    assert one.together.samples_per_s > one.gains[0].samples_per_s
+
+
+def test_fewer_exchanges_are_a_gain_on_a_slow_link() -> None:
+    one = judged("100/s", "2xv100", "fp32", 64, "cluster.per_node=1", "cluster.link=ethernet-1g")
+    changes = [change for option in one.gains for change in option.changes]
+    assert "training.accumulation=4" in changes or "communication.compression=fp16" in changes
+
+
+# -- published figures --------------------------------------------------------------------------------------------
+
+
+def test_the_table_is_small_and_every_figure_has_a_source_and_a_device() -> None:
+    assert published.FILE.stat().st_size < 300_000
+    rows = published.published()
+    assert len(rows) == 3040
+    assert {row.device for row in rows} <= {device.name for device in catalog.devices()}
+    assert all(row.source.address and row.source.date and row.samples_per_s > 0 for row in rows)
+    with published.FILE.open() as stream:
+        assert {line["source"] for line in csv.DictReader(stream)} == set(published.sources())
+    tables = {c.provenance.get("table") for device in catalog.devices() for c in calibrations(device)}
+    assert {source["fitted"] for source in published.sources().values() if "fitted" in source} <= tables
+
+
+def test_another_network_of_the_same_name_is_left_out() -> None:
+    source = Source("mine", "me", "here", "2026", "MIT", "PyTorch", "training")
+    like = [Row(source, "ResNet-50", 224, "v100", 1, "fp32", 112, 367.0, params) for params in (None, 25.56, 11.69)]
+    one = judged("367/s", "v100", "fp32", 112, rows=tuple(like), with_advice=False)
+    assert [row.params_m for row in one.alike] == [None, 25.56]
+
+
+# -- the verb -------------------------------------------------------------------------------------------------------
+
+
+def test_the_verb_says_the_verdict_first(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["judge", RESNET, "--on", "v100", "--precision", "fp32", "812 images/s"]
+    assert main(words) == 0
+    first = capsys.readouterr().out.splitlines()[1]
+    assert first.startswith(
+        "Impossible: 812 samples/s × 24.3 GFLOP = 19.7 TFLOP/s, above the 15.7 TFLOP/s peak of v100 in fp32"
+    )
+    assert "with fp16 (autocast)" in first
+    assert main([*words, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["verdict"] == "impossible"
+    assert data == chronograd.judge(RESNET, "812 images/s", on="v100", precision="fp32").data
+
+
+def test_fp32_says_what_pytorch_does_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["judge", RESNET, "--on", "a100-80", "800/s"]) == 0
+    assert "fp32 means without TF32" in capsys.readouterr().out
+    assert main(["judge", RESNET, "--on", "v100", "300/s"]) == 0
+    assert "TF32" not in capsys.readouterr().out
+
+
+def test_a_run_says_itself_what_ran_and_a_network_beside_it_stands_for_a_loop(tmp_path: Path) -> None:
+    """Of a record the throughput, the batch, the ranks; the device where the driver named one of the catalogue."""
+    record = Record.load(INPUTS / "measured-1" / "record.json")
+    record.cluster.ran_on = "Tesla V100-SXM2-16GB"
+    record.save(tmp_path / "on-v100.json")
+    data = chronograd.judge(None, tmp_path / "on-v100.json", trace=INPUTS / "net.json.gz").data
+    assert data["setting"] | {"device": "v100", "batch": record.global_batch, "network": "small-cnn"} == data["setting"]
+    assert data["samples_per_s"] == record.value("throughput_samples_per_s")
+    assert not data["setting"]["is_batch_assumed"]
+    record.job = type(record.job)()
+    record.save(tmp_path / "loop.json")
+    with pytest.raises(InputError, match="does not say what ran"):
+        chronograd.judge(None, tmp_path / "loop.json")
+    assert chronograd.judge("lenet5", tmp_path / "loop.json").data["setting"]["network"] == "lenet5"
+
+
+def test_a_table_is_judged_row_by_row(tmp_path: Path) -> None:
+    table = tmp_path / "mine.csv"
+    table.write_text(
+        "model,batch,image_size,samples_per_s\n"
+        "torchvision:resnet50,112,224,367\ntorchvision:resnet50,112,224,812\ntorchvision:resnet50,112,224,10\nnothing,1,224,5\n"
+    )
+    answer = chronograd.judge(None, table, on="v100", precision="fp32")
+    assert [one["verdict"] for one in answer.data["verdicts"]] == ["as expected", "impossible", "slow"]
+    assert answer.sections[0].takeaway == "1 impossible, 1 slow and 1 as expected."
+    assert "nothing@224" in answer.data["left_out"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([RESNET], "1 network and no figure"),
+        ([RESNET, "1/s", "2/s"], "1 network and 2 figures"),
+        (["1/s"], "no network"),
+        ([RESNET, "lenet5", "1/s"], "2 networks"),
+        ([RESNET, "1/s", "--precision", "tf32", "--on", "v100"], "no tf32 arithmetic"),
+        ([RESNET, "1/s", "--on", "v1000"], "unknown device"),
+        ([RESNET, "1/s", "--on", "v100", "--input", "3x224"], "cannot read --input"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["judge", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_unknown_networks_get_near_names() -> None:
+    with pytest.raises(NotFoundError, match="lenet6"):
+        chronograd.judge("lenet6", "1/s", on="v100")
+
+
+def test_tokens_are_those_of_a_sequence() -> None:
+    one = judged("100000 tokens/s", "a100-40", "bf16", 8, network="gpt2-small", with_advice=False)
+    (length,) = [size.const for size in TRACES(one.job, "training").input_shapes[0][1:]]
+    assert one.rate == pytest.approx(100_000 / length)
+    assert one.verdict in ("as expected", "slow")
+    with pytest.raises(InputError, match="counts tokens"):
+        judged("100 tokens/s", "v100", "fp32", 8)
+
+
+def test_what_changes_nothing_explains_nothing() -> None:
+    """Of a setting with published figures: its own prediction holds a slow figure, too, and so would that of any layout."""
+    one = judged("2000/s", "8xv100", "fp32")
+    assert one.verdict == "slow"
+    assert one.predicted.holds(one.rate)
+    assert [option.words for option in one.explanations] == [("batch 8 per device",)]
+    assert one.explanations[0].factor == pytest.approx((one.expected.value or 0.0) / one.predicted.samples_per_s)
+
+
+def test_a_layout_that_was_not_said_is_the_one_that_fits() -> None:
+    """NVIDIA's 1,200 on a V100 is not suspicious because nobody said that it was channels last."""
+    said, unsaid = (
+        chronograd.judge(RESNET, "1200/s", *words, on="v100", precision="amp", batch=256).data
+        for words in (["training.channels_last=false"], [])
+    )
+    assert (said["verdict"], unsaid["verdict"]) == ("suspicious", "as expected")
+    assert unsaid["setting"]["is_layout_assumed"]
+    assert unsaid["setting"]["channels_last"]
+    slow = chronograd.judge(RESNET, "100/s", on="v100", precision="amp", batch=256).data
+    assert (slow["verdict"], slow["setting"]["channels_last"]) == ("slow", False)
+
+
+def test_a_figure_that_is_too_high_gets_no_gains() -> None:
+    one = judged("2500/s", "a100-40", "bf16", 256)
+    assert one.verdict == "suspicious"
+    assert ("channels last",) in [option.words for option in one.explanations]
+    assert not one.gains
