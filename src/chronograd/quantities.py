@@ -91,7 +91,9 @@ def records_section(records: Sequence[Record]) -> Section:
     for number, name in enumerate(_names(records), 1):
         rows.append([quantity_name(name), *(quantity(record[name].value, record[name].unit) for record in records)])
         if name in _WITH_INTERVAL and any(interval(record[name]) for record in records):
-            rows.append(["  80 % interval", *(interval(record[name]) for record in records)])
+            limits = [interval(record[name]) for record in records]
+            beside = [limit.replace(" … ", " …\n") for limit in limits] if len(records) == _MOST_BESIDE else limits
+            rows.append(["  80 % interval", *beside])
         names += [name] * (len(rows) - len(names))
         most = len(rows) if number == _num_main(records) else most
     if len(records) <= _MOST_BESIDE:

@@ -193,7 +193,10 @@ def _height(panel: Panel, width: float) -> float:
     if isinstance(panel, Pictures):
         return _Grid.of(panel, width).height
     if isinstance(panel, Bars):
-        labels, plot = _segments(panel), 44 + _row_height([bar.label for bar in panel.bars], width, 22) * len(panel.bars)
+        labels, plot = (
+            _segments(panel),
+            44 + _row_height([bar.label for bar in panel.bars], width, 22) * len(panel.bars),
+        )
     elif isinstance(panel, Lanes):
         labels, plot = lanes.parts(panel), lanes.height(panel)
     elif isinstance(panel, Ranges):
@@ -504,7 +507,9 @@ def _row_labels(labels: Sequence[str], width: float) -> list[str]:
         return list(labels)
     letters = int(0.42 * width / _LETTER)
     wrapped = [textwrap.wrap(label, letters, break_long_words=False) or [""] for label in labels]
-    return ["\n".join(line if len(line) <= letters else line[: letters - 1] + "…" for line in lines) for lines in wrapped]
+    return [
+        "\n".join(line if len(line) <= letters else line[: letters - 1] + "…" for line in lines) for lines in wrapped
+    ]
 
 
 def _row_height(labels: Sequence[str], width: float, least: float) -> float:
