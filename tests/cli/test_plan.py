@@ -103,12 +103,9 @@ def test_the_advice_for_fifty_dollars(capsys: pytest.CaptureFixture[str], tmp_pa
         == run(capsys, *plan, "--target-accuracy", "0.75", "--budget", "50")
         == run(capsys, *plan, "--to", "75", "--budget", "50.0")
     )
-    title, advice, takes, price, *_ = first.splitlines()
-    assert title == "resnet20: at most $50.00"
-    assert advice.startswith("Rent ")
-    assert "an hour" in advice
-    assert takes.startswith("It takes ")
-    assert price.startswith("The price is of 20")
+    assert first.startswith("resnet20: at most $50.00\nRent ")
+    sentences = [words(first).index(part) for part in ("an hour", "It takes ", "The price is of 20")]
+    assert sentences == sorted(sentences)
     assert "Not searched: " in first
     data = json.loads(run(capsys, *plan, "--to", "75%", "--budget", "$50", "--json"))
     assert data["chosen"]["precision"] in ("bf16", "fp16")
@@ -117,7 +114,8 @@ def test_the_advice_for_fifty_dollars(capsys: pytest.CaptureFixture[str], tmp_pa
     assert data["decoding"] is None  # synthetic images are not decoded
     slow = json.loads(run(capsys, *plan, "--to", "75%", "--budget", "$50", "--decode", "1", "--json"))
     assert slow["likeliest"]["is_input_bound"]
-    assert "decoding sets the pace" in run(capsys, *plan, "--to", "75%", "--budget", "$500000", "--decode", "1")
+    paced = run(capsys, *plan, "--to", "75%", "--budget", "$500000", "--decode", "1")
+    assert "decoding sets the pace" in words(paced)
     pinned = json.loads(run(capsys, *plan, "training.precision=fp32", "--budget", "50", "--json"))
     assert {row["precision"] for row in pinned["front"]} == {"fp32"}
     wide = json.loads(run(capsys, *plan, "--precisions", "fp32,bf16", "--budget", "50", "--on", "a100", "--json"))

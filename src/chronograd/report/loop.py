@@ -52,6 +52,8 @@ def page_of(loop: Loop) -> Answer:
     """The report of a loop."""
     assert loop.trained is not None
     single, measured = loop.predicted[1], loop.measured[1]
+    training = training_section(loop.trained, loop.forecast)
+    planned = loop.rented.sections if loop.rented else [plan_section(loop.plan)]
     sections = [
         counts_section(loop.counted),
         _with_what_was_met(parts_section(loop.predicted, loop.measured), loop.met),
@@ -59,8 +61,8 @@ def page_of(loop: Loop) -> Answer:
         scaling_section(loop.predicted, loop.measured),
         operators_section(single),
         roofline_section(single, measured),
-        training_section(loop.trained, loop.forecast),
-        *(loop.rented.sections if loop.rented else [plan_section(loop.plan)]),
+        training,
+        *planned,
     ]
     records = {f"predicted-{n}": r for n, r in loop.predicted.items()}
     records |= {f"measured-{n}": r for n, r in loop.measured.items()}
@@ -77,7 +79,7 @@ def page_of(loop: Loop) -> Answer:
         ],
         sections=sections,
         records=records,
-        summary=_summary(loop, *sections[6:8]),
+        summary=_summary(loop, training, planned[0]),
     )
 
 
