@@ -85,11 +85,15 @@ def record_section(record: Record) -> Section:
 
 def records_section(records: Sequence[Record]) -> Section:
     """Records side by side: a column for each, a row for each quantity; of many a row for each."""
-    labels, rows, names, most = _labels(records), [], [], 0
+    labels, most = _labels(records), 0
+    rows: list[list[str]] = []
+    names: list[str] = []  # of the quantity that each row is of
     for number, name in enumerate(_names(records), 1):
         rows.append([quantity_name(name), *(quantity(record[name].value, record[name].unit) for record in records)])
         if name in _WITH_INTERVAL and any(interval(record[name]) for record in records):
-            rows.append(["  80 % interval", *(interval(record[name]) for record in records)])
+            limits = [interval(record[name]) for record in records]
+            beside = [limit.replace(" … ", " …\n") for limit in limits] if len(records) == _MOST_BESIDE else limits
+            rows.append(["  80 % interval", *beside])
         names += [name] * (len(rows) - len(names))
         most = len(rows) if number == _num_main(records) else most
     if len(records) <= _MOST_BESIDE:
@@ -154,7 +158,8 @@ def _side_by_side(records: Sequence[Record], labels: Sequence[str]) -> str:
     """First what does not fit, then which of the others is the fastest, and which trains at the least cost."""
     misfits = [f"{label} {text}" for label, r in zip(labels, records, strict=True) if (text := _misfit(r))]
     fitting = [(label, r) for label, r in zip(labels, records, strict=True) if not _misfit(r)]
-    sentences, best = misfits, {}
+    sentences = misfits
+    best: dict[str, list[str]] = {}
     for name, words, pick in (("throughput_samples_per_s", "fastest", max), ("cost_usd", "cheapest", min)):
         known = [(r.value(name), label, r[name].unit) for label, r in fitting if r[name].value is not None]
         if known:

@@ -115,6 +115,7 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
     "places",
     multiple=True,
     metavar="DEVICE",
+    shell_complete=common.complete_devices,
     help="Device, instead of all GPUs that are rented out; may be repeated.",
 )
 @common.trace_option
@@ -217,7 +218,9 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
         if capacity is not None and not (places or confirm or "device" in job.cluster.model_fields_set):
             places = (gpu_of_memory(capacity).name,)
         jobs = [changed(job, [f"cluster.device={name.lower()}"]) for name in places] or [job]
-        common.show(largest_batches(trace_job(job, trace_file), jobs, capacity, trial), as_json)
+        with common.waiting("trying batches" if confirm else "counting the work of the network"):
+            answer = largest_batches(trace_job(job, trace_file), jobs, capacity, trial)
+        common.show(answer, as_json)
         return
     devices = devices_of(job, places, precisions)
     samples = card(job.data).train_size
@@ -226,13 +229,14 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
         "counts": counts, "batches": batches, "algorithms": algorithms, "most": most, "samples": samples,
         "precisions": precisions, "kinds": kinds, "decoding": decoding_of(job, per_vcpu),
     }  # fmt: skip
-    traces = trace_layouts(job, trace_file)
-    if not has_goal:
-        common.show(list_settings(traces, job, devices, **settings), as_json)
-        return
-    effort = effort_of(job, samples, target=target_accuracy, epochs=epochs_to_target, curve=curve,
-                       noise=_noise_scale(noise_scale))  # fmt: skip
-    goal = Goal(budget, parse_seconds(deadline) if deadline else None, confidence)
-    common.show(
-        reach_goal(traces, job, devices, **settings, effort=effort, goal=goal, spot=Spot(interruptions)), as_json
-    )
+    with common.waiting("counting the work of the network") as say:
+        traces = trace_layouts(job, trace_file)
+        say("trying settings")
+        if not has_goal:
+            answer = list_settings(traces, job, devices, **settings)
+        else:
+            effort = effort_of(job, samples, target=target_accuracy, epochs=epochs_to_target, curve=curve,
+                               noise=_noise_scale(noise_scale))  # fmt: skip
+            goal = Goal(budget, parse_seconds(deadline) if deadline else None, confidence)
+            answer = reach_goal(traces, job, devices, **settings, effort=effort, goal=goal, spot=Spot(interruptions))
+    common.show(answer, as_json)

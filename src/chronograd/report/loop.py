@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -80,8 +79,19 @@ def page_of(loop: Loop) -> Answer:
         ],
         sections=sections,
         records=records,
-        summary=_summary(loop, [training, planned[0]]),
+        summary=_summary(loop, training, planned[0]),
     )
+
+
+def _summary(loop: Loop, training: Section, planned: Section) -> list[str]:
+    """How good the prediction was, what training reached, and what to rent."""
+    errors = []
+    for n in sorted(loop.predicted.keys() & loop.measured.keys()):
+        error, why = _error(loop, n)
+        errors.append(f"{error} with {processes(n)}{f' ({why})' if why else ''}")
+    reached, to_rent = (first_sentence(section.takeaway)[0] for section in (training, planned))
+    about = f"{planned.title}: " if loop.rented else ""
+    return [f"The predicted step is off by {listed(errors)}.", f"{reached}.", f"{about}{to_rent}."]
 
 
 def _rented(loop: Loop) -> Highlight:
@@ -94,15 +104,6 @@ def _rented(loop: Loop) -> Highlight:
         return Highlight(loop.rented.sections[0].title, "nothing", "that keeps the goal")
     detail = f"{chosen['count']} × {chosen['device']}, {quantity(3600 * chosen['hours'], 's')}"
     return Highlight(loop.rented.sections[0].title, dollars(chosen["dollars"]), detail)
-
-
-def _summary(loop: Loop, last: Sequence[Section]) -> list[str]:
-    """How good the prediction was, what training reached, and what to rent: `last` are the sections of the last two."""
-    worlds = [
-        f"with {processes(n)} {_error_words(loop, n)}" for n in sorted(loop.predicted.keys() & loop.measured.keys())
-    ]
-    takeaways = [first_sentence(section.takeaway)[0] for section in last]
-    return [f"The predicted step is off by {listed(worlds)}.", *(f"{text}." for text in takeaways)]
 
 
 def _with_what_was_met(section: Section, met: dict[int, str]) -> Section:
@@ -121,6 +122,12 @@ def prediction_words(loop: Loop, world: int) -> str:
 
 def _error_words(loop: Loop, world: int) -> str:
     """The error of a predicted step, never without what `explain` found in the measurement."""
+    error, why = _error(loop, world)
+    return f"{error}, but {why}" if why else error
+
+
+def _error(loop: Loop, world: int) -> tuple[str, str]:
+    """The error of a predicted step, and what speaks for another cause than the prediction; empty if nothing."""
     step = next(d for d in subtract(loop.measured[world], loop.predicted[world]) if d.name == "step_time_s")
     words = [loop.met[world]] if loop.met.get(world) else []
     if (pace := loop.pace.get(world, 1.0)) and not 1 / OTHER_PACE < pace < OTHER_PACE:
@@ -129,4 +136,4 @@ def _error_words(loop: Loop, world: int) -> str:
         words.append(
             f"the machine ran {slower} as when it was calibrated, without which it is {signed_percent(predicted * pace / measured - 1)}"
         )
-    return f"{signed_percent(step.error)}{', but ' if words else ''}{'; '.join(words)}"
+    return signed_percent(step.error), "; ".join(words)
