@@ -26,6 +26,7 @@ NAMES = [
     "count",
     "explain",
     "fit",
+    "forecast",
     "judge",
     "measure",
     "plan",
