@@ -63,8 +63,8 @@ REFUSED = {
     "count resnet20": "torch",
     "count torchvision:resnet18": "torch",
     "count JOB": "torch",
-    "predict JOB": "torch",
-    "predict JOB --json": "torch",
+    "predict JOB --on v100": "torch",
+    "predict JOB --on v100 --json": "torch",
     "plan JOB --on v100": "torch",
     "calibrate": "torch",
     "calibrate links": "torch",
@@ -136,7 +136,11 @@ def run_lines(python: str | Path, folder: Path, blocked: Sequence[str], **variab
         capture_output=True,
         text=True,
         cwd=folder,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables,
+        env={
+            **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            "XDG_CACHE_HOME": str(folder / "no-traces"),  # a trace that was made before needs no torch
+            **variables,
+        },
         timeout=300,
         check=False,
     )

@@ -31,7 +31,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 @pytest.mark.parametrize(
     "words",
     [
-        ("predict", JOB, *SYNTHETIC, HUGE),
+        ("predict", JOB, "--on", "v100", *SYNTHETIC, HUGE),
         ("count", "resnet20", "--input", "3,100000,100000"),
         ("count", "resnet20", "--input", "3,99999999999999999999,10"),
         ("count", "resnet20", "--fixed-batch", "99999999999999999999"),
@@ -60,7 +60,7 @@ def test_samples_that_do_not_fit_this_machine(capsys: pytest.CaptureFixture[str]
 
 
 def test_classes_that_nobody_could_name(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("predict", JOB, "--trace", trace, "data.name=synthetic", "data.shape=[1,8,8]")
+    words = ("predict", JOB, "--on", "v100", "--trace", trace, "data.name=synthetic", "data.shape=[1,8,8]")
     printed = refused(capsys, *words, "data.classes=1000000000")
     assert "data.classes" in printed
     assert "1000000" in printed
@@ -79,7 +79,7 @@ def test_a_setting_to_plan_beyond_any(option: str, trace: str, capsys: pytest.Ca
 
 
 def test_numbers_of_devices_to_predict_beyond_any(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("predict", JOB, "--trace", trace, "--on", "v100", "--scaling", "weak", "--counts", "99999999999999999999")
+    words = ("predict", JOB, "--on", "v100", "--trace", trace, "--on", "v100", "--scaling", "weak", "--counts", "99999999999999999999")
     assert "at most 1,000,000,000" in refused(capsys, *words)
 
 
