@@ -60,6 +60,7 @@ def test_obstacles_come_first_with_what_to_do(
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))))
     (tmp_path / "file").write_text("")
+    monkeypatch.setenv("COLUMNS", "200")
     assert main(["doctor", DIGITS, "--all", "--out", str(tmp_path / "file")]) == 1
     text = capsys.readouterr().out
     assert text.startswith("Obstacles\n")

@@ -79,7 +79,20 @@ def test_a_setting_to_plan_beyond_any(option: str, trace: str, capsys: pytest.Ca
 
 
 def test_numbers_of_devices_to_predict_beyond_any(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("predict", JOB, "--on", "v100", "--trace", trace, "--on", "v100", "--scaling", "weak", "--counts", "99999999999999999999")
+    words = (
+        "predict",
+        JOB,
+        "--on",
+        "v100",
+        "--trace",
+        trace,
+        "--on",
+        "v100",
+        "--scaling",
+        "weak",
+        "--counts",
+        "99999999999999999999",
+    )
     assert "at most 1,000,000,000" in refused(capsys, *words)
 
 

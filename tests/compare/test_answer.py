@@ -82,6 +82,6 @@ class TestJoining:
         assert (
             main(["report", str(tmp_path / "p.json"), str(tmp_path / "m.json"), "--out", str(tmp_path / "r.html")]) == 0
         )
-        told = capsys.readouterr().out
-        assert "measured  is held against no prediction" in told
+        told = " ".join(capsys.readouterr().out.split())
+        assert "measured is held against no prediction" in told
         assert "job=" in told

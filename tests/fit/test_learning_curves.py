@@ -64,10 +64,10 @@ def told_by_command(capsys: pytest.CaptureFixture[str]) -> Told:
     def told(path: Path) -> tuple[list[str], int]:
         words = ["fit", "loss", str(path), "--family", "last"]
         assert main(words) == 0
-        lines = capsys.readouterr().out.splitlines()
+        text = " ".join(capsys.readouterr().out.split())
         assert main([*words, "--json"]) == 0
         data = json.loads(capsys.readouterr().out)
-        assert [line.removeprefix("note: ") for line in lines if line.startswith("note: ")] == data["notes"]
+        assert text.split("note: ")[1:] == [f"{note} " for note in data["notes"][:-1]] + data["notes"][-1:]
         return data["notes"], data["points"]
 
     return told

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import dataloader
 
 from chronograd.measure.ablations import write_ablations
@@ -40,25 +41,25 @@ class LoopObjects:
     loader: dict[str, Any]
 
 
-def discover() -> LoopObjects:
+def discover(updated: frozenset[int] = frozenset()) -> LoopObjects:
     """Look through all objects of this process, which takes about a tenth of a second; nothing is changed.
 
-    Taken are a DistributedDataParallel, else the one network that has gradients or an optimizer, and the DataLoader that is being read; nothing
-    where there are several, or none.
+    Taken are a DistributedDataParallel, else the one network that was updated or has gradients, and the DataLoader that is being
+    read; nothing where there are several, or none.
+
+    Args:
+        updated: ids of parameters that an optimizer has updated since the loop is watched.
     """
     modules: list[nn.Module] = []
     readers: list[Any] = []
-    optimized: set[int] = set()
     for thing in gc.get_objects():
         kind = type(thing)
         if issubclass(kind, nn.Module):
             modules.append(thing)
         elif issubclass(kind, dataloader._BaseDataLoaderIter):
             readers.append(thing)
-        elif issubclass(kind, torch.optim.Optimizer):
-            optimized |= {id(p) for group in thing.param_groups for p in group["params"]}
     wrapped = [m for m in modules if isinstance(m, DistributedDataParallel)]
-    network = _only(m.module for m in wrapped) if wrapped else _only(_trained_roots(modules, optimized))
+    network = _only(m.module for m in wrapped) if wrapped else _only(_trained_roots(modules, updated))
     loaders = [facts for facts in map(_facts_of, readers) if facts]
     return LoopObjects(network, bool(wrapped), loaders[0] if len({str(f) for f in loaders}) == 1 else {})
 
@@ -74,12 +75,12 @@ def _only(found: Any) -> Any:
     return ones[0] if len(ones) == 1 else None
 
 
-def _trained_roots(modules: list[nn.Module], optimized: set[int]) -> list[nn.Module]:
-    """Networks with gradients that are part of no other; where gradients are gone already, those that an optimizer updates."""
+def _trained_roots(modules: list[nn.Module], updated: frozenset[int]) -> list[nn.Module]:
+    """Networks that are part of no other and were updated; where none was yet, those with gradients."""
     inner = {id(child) for module in modules for child in module.children()}
     roots = [m for m in modules if id(m) not in inner]
-    graded = [m for m in roots if any(p.grad is not None for p in m.parameters())]
-    return graded or [m for m in roots if any(id(p) in optimized for p in m.parameters())]
+    by_optimizer = [m for m in roots if any(id(p) in updated for p in m.parameters())]
+    return by_optimizer or [m for m in roots if any(p.grad is not None for p in m.parameters())]
 
 
 def _facts_of(reader: Any) -> dict[str, Any]:
@@ -108,7 +109,8 @@ class LoopInstrumentation:
         self._objects = LoopObjects(None, False, {})
         self._gradients: GradientClock | None = None
         self._calls: list[Calls] = []  # of the network, then of its children
-        self._handles: list[Any] = []
+        self._updated: set[int] = set()
+        self._handles: list[Any] = [register_optimizer_step_post_hook(self._note_update)]
         self._originals: dict[str, Any] = {}
         if dist.is_available() and device.type == "cpu":
             self._originals = {name: getattr(dist, name) for name in _COLLECTIVES}
@@ -117,7 +119,8 @@ class LoopInstrumentation:
 
     def look(self) -> Work:
         """After the first step: what the loop works with."""
-        self._objects = discover()
+        self._objects = discover(frozenset(self._updated))
+        self._handles.pop().remove()
         network = self._objects.network
         if network is None:
             return Work(**self._objects.loader)
@@ -127,6 +130,9 @@ class LoopInstrumentation:
         if self._objects.is_wrapped and self._device.type == "cpu":
             self._gradients = GradientClock(network.parameters())
         return Work(**self._objects.loader, params=params, gradient_bytes=gradient_bytes)
+
+    def _note_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._updated |= {id(p) for group in optimizer.param_groups for p in group["params"]}
 
     def begin_step(self) -> None:
         self._in_calls_s = 0.0

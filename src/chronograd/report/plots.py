@@ -109,8 +109,9 @@ def svgs(figure: Figure) -> list[str]:
 
 
 def svgs_of_page(figure: Figure) -> list[str]:
-    """The same, and of a wide drawing one for small screens too, of which a page shows either."""
-    narrow = [_svg(figure.panels[0], HALF, "narrow")] if len(figure.panels) == 1 else []
+    """The same, and of a wide drawing one for small screens too, of which a page shows either; pictures stay as they are."""
+    has_narrow = len(figure.panels) == 1 and not isinstance(figure.panels[0], Pictures)
+    narrow = [_svg(figure.panels[0], HALF, "narrow")] if has_narrow else []
     return [*svgs(figure), *narrow]
 
 
