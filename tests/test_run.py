@@ -45,7 +45,8 @@ def test_the_whole_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert len(list_runs(runs)) == 5  # a measurement is one run with its rounds inside
     # What is said of the loss is what `fit loss` says of the run.
     assert main(["fit", "loss", printed["runs"]["trained"], "--fraction", "0.5"]) == 0
-    (share,) = re.findall(r"were missed by (\S+ %) of the largest value", capsys.readouterr().out)
+    text = " ".join(capsys.readouterr().out.split())
+    (share,) = re.findall(r"were missed by (\S+ %) of the largest value", text)
     assert f"by {share} of the largest loss on average" in printed["takeaways"]["Training"]
 
 

@@ -176,7 +176,7 @@ def test_pictures_come_with_the_page():
     assert outline.count("script") == 1
     assert outline.count("img") == 0
     links = [a["xlink:href"] for t, a in outline.tags if t == "image"]
-    assert len(links) == 4  # wide and narrow
+    assert len(links) == 2
     assert all(link is not None and link.startswith("data:image/png;base64,") for link in links)
     (data,) = json.loads("".join(outline.texts["script"]))["sections"]
     assert data["data"] == [{"row": HOSTILE, "picture": HOSTILE}, {"row": HOSTILE, "picture": "4"}]

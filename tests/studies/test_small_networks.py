@@ -60,7 +60,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     assert tuned["accuracy"] != tuned["restored"]
     results.save(tmp_path / "results.json")
     html = render_html(study.page(Results.load(tmp_path / "results.json")))
-    assert html.count("<strong>Takeaway</strong>") == 6
+    assert html.count('<p class="kicker">') == 6 + 1  # and settings
     assert "their trunks are untrained" in html
 
 

@@ -55,7 +55,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     assert target["baseline"] == pytest.approx(37 / 360)  # a fifth of 183 threes, rounded up
     results.save(tmp_path / "results.json")
     html = render_html(study.page(Results.load(tmp_path / "results.json")))
-    assert html.count("Takeaway") == 4
+    assert html.count('<p class="kicker">') == 4 + 1  # and settings
     (case,) = cases(results)
     assert f"{case.fine.accuracy.percent()}".replace(" %", "\u00a0%") in html.replace(" %", "\u00a0%")
 
