@@ -375,6 +375,11 @@ def changed(job: Job, overrides: Sequence[str]) -> Job:
     return from_dict(override(stated(job), overrides), "job")
 
 
+def with_ranks(job: Job) -> Job:
+    """The job as one of `ddp` where it has several devices and a backend of one rank."""
+    return changed(job, ["backend=ddp"]) if job.cluster.count > 1 and job.backend == "single" else job
+
+
 def stated(job: Job) -> dict[str, Any]:
     """What a job says beyond defaults and its recipe, as plain data: the shortest job file that means the same."""
     data = job.model_dump(mode="json", exclude_unset=True)

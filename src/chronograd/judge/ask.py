@@ -15,7 +15,7 @@ from chronograd.data.trace_job import trace_job
 from chronograd.errors import ChronogradError, InputError, NotFoundError
 from chronograd.fit.tables import Row, read_table
 from chronograd.hardware import catalog
-from chronograd.job import Job, changed, parse_on
+from chronograd.job import Job, changed, parse_on, with_ranks
 from chronograd.judge.answer import answer_of, answer_of_table
 from chronograd.judge.claim import Claim, is_claim, of_record, parse
 from chronograd.judge.verdict import Judged, judge
@@ -136,12 +136,12 @@ def _has_batch(names: Sequence[str], overrides: Sequence[str]) -> bool:
 def _job(names: Sequence[str], record: Record | None, shape: Sequence[int] | None, stated: Sequence[str]) -> Job:
     """The setting: of a job file, of a network's name, or of a record, with what is stated in place of theirs."""
     if names and names[0].endswith((".yaml", ".yml")):
-        return _with_backend(jobs.load(names[0], stated))
+        return with_ranks(jobs.load(names[0], stated))
     if record is None or names:
         if not names:
             raise InputError("no network is named", _EXAMPLE)
         own = [] if record is None else _of_record(record)
-        return _with_backend(changed(job_of_network(names[0], shape), [*own, *stated]))
+        return with_ranks(changed(job_of_network(names[0], shape), [*own, *stated]))
     if not record.job:
         raise InputError(
             f"{record.title} does not say what ran", "name its network before it: chronograd judge resnet50 RUN"
@@ -155,11 +155,6 @@ def _of_record(record: Record) -> list[str]:
     found = [f"cluster.count={record.world}"]
     found += [f"cluster.device={ran_on.name}"] if ran_on is not None else []
     return found + ([f"training.batch={record.global_batch}"] if record.global_batch else [])
-
-
-def _with_backend(job: Job) -> Job:
-    """Several devices are processes of DDP, where the job does not say what they are."""
-    return changed(job, ["backend=ddp"]) if job.cluster.count > 1 and job.backend == "single" else job
 
 
 def _stated(place: str | None, precision: str | None, batch: int | None) -> list[str]:
@@ -216,4 +211,4 @@ def _of_row(row: Row, stated: Sequence[str], mode: str, has_layout: bool) -> Jud
         job = job_of_network(f"timm:{row.model}", shape)
     job = changed(job, [*stated, f"training.batch={row.batch}"])
     claim = Claim(row.batch / row.seconds, "samples per second", row.key)
-    return judge(claim, _with_backend(job), Traces(), mode=mode, is_layout_given=has_layout, with_advice=False)
+    return judge(claim, with_ranks(job), Traces(), mode=mode, is_layout_given=has_layout, with_advice=False)

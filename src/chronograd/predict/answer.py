@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from chronograd.answer import Answer
 from chronograd.errors import InputError
-from chronograd.job import Job, changed, check_backend, from_dict, parse_on
+from chronograd.job import Job, changed, check_backend, from_dict, parse_on, with_ranks
 from chronograd.predict.layers import roofline_section
 from chronograd.predict.prediction import predict, predict_step, setting_of
 from chronograd.predict.relatives import CARRIED_EXPONENT
@@ -56,14 +56,7 @@ def on_devices(job: Job, places: Sequence[str]) -> list[Job]:
         check_backend(job)
         return [job]
     settings = [parse_on(place) for place in places]
-    return [
-        changed(
-            job,
-            [f"cluster.count={count}", f"cluster.device={name}"]
-            + (["backend=ddp"] if count > 1 and job.backend == "single" else []),
-        )
-        for count, name in settings
-    ]
+    return [with_ranks(changed(job, [f"cluster.count={count}", f"cluster.device={name}"])) for count, name in settings]
 
 
 def carried_factor(trace: Trace, record: Record) -> float:
