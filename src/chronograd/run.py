@@ -116,6 +116,7 @@ def measure_in_turns(loop: Loop, device: Device, bar: Bar, parent: Path) -> None
     kept_s = float((device.calibration or {}).get("pace_s", 0.0))
     rounds: dict[int, list[RunDir]] = {world: [] for world in WORLDS}
     probes: dict[int, list[float]] = {world: [] for world in WORLDS}
+    taken: dict[int, list[float]] = {world: [] for world in WORLDS}
     wholes = {w: RunDir.create(at_world(loop.job, w), environment.environment(), parent=parent) for w in WORLDS}
     done, total = 0, ROUNDS * len(WORLDS) * STEPS_PER_ROUND
     with bar("measure") as report:
@@ -129,17 +130,19 @@ def measure_in_turns(loop: Loop, device: Device, bar: Bar, parent: Path) -> None
             for world in WORLDS:
                 out = wholes[world].path / f"round-{number + 1}"
                 flops = loop.predicted[world].provenance.flops_per_step_per_rank
-                before = pace.probe_s()
+                before, ticks = pace.probe_s(), environment.processor_ticks()
                 rounds[world].append(
                     jobs.measure(
                         wholes[world].job(), num_steps=STEPS_PER_ROUND, out=out, flops_per_step=flops, on_line=on_line
                     )
                 )
+                taken[world].append(environment.taken_share(ticks, environment.processor_ticks()))
                 probes[world] += [before, pace.probe_s()]
     for world, runs in rounds.items():
         wholes[world].save_record(record_of_rounds([run.record() for run in runs]))
         loop.measured[world] = wholes[world].record()
         loop.met[world] = next((text for run in runs if (text := disturbances(run.path))), "")
+        loop.taken[world] = statistics.median(taken[world])
         loop.runs[f"measured {processes(world)}"] = wholes[world].path
         if kept_s:
             loop.pace[world] = statistics.median(probes[world]) / kept_s

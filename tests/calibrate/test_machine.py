@@ -41,6 +41,7 @@ def test_local_is_a_device_like_any_other() -> None:
     assert ways == [(p, 1, mode) for p in (1, 2) for mode in ("training", "inference")]
     assert device.calibration is not None
     assert 0 <= device.calibration["step_sigma_log"] < 1
+    assert device.calibration["after_wait"] >= 1
     for c in kept:
         assert c.origin == "measured"
         assert set(c.classes) == set(CLASSES)

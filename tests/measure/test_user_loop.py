@@ -98,6 +98,7 @@ def test_misuse_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         chronograd.record(batch=0)
 
 
+@pytest.mark.slow
 def test_ranks_of_torchrun_share_one_directory(tmp_path: Path) -> None:
     code = (
         "import chronograd, sys\n"

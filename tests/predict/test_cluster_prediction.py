@@ -14,6 +14,7 @@ from chronograd.errors import NotFoundError
 from chronograd.hardware import catalog
 from chronograd.predict.collectives import ALGORITHMS, Topology, all_reduce_s
 from chronograd.predict.prediction import predict, predict_step, setting_of
+from chronograd.predict.scaling import crowding
 from chronograd.record import STEP_PARTS
 
 TRACE = trace_network("alexnet-v2")
@@ -126,3 +127,32 @@ def test_a_hundred_thousand_collectives_a_second() -> None:
     for algorithm in ALGORITHMS:
         assert all_reduce_s(algorithm, sizes, Topology(counts, 8, *links)).shape == (100, 1000)
     assert time.perf_counter() - start < 1.0
+
+
+def test_ranks_that_wait_for_each_other_do_the_same_work_more_slowly() -> None:
+    """`after_wait` is of a measured device: it lengthens a rank's own parts, and only where there are several."""
+    v100 = catalog.device("v100")
+    woken = v100.model_copy(update={"calibration": {**(v100.calibration or {}), "after_wait": 1.5}})
+    alone, late = (predict_step(TRACE, setting_of(job(), device=device)) for device in (v100, woken))
+    assert late.parts == alone.parts
+    alone, late = (predict_step(TRACE, setting_of(job(count=2), device=device)) for device in (v100, woken))
+    for name in ("forward_s", "backward_s", "update_s"):
+        assert late.parts[name] == pytest.approx(1.5 * alone.parts[name], rel=1e-12)
+    assert late.communication.exposed_s <= alone.communication.exposed_s + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("count", "threads", "times"), [(1, None, 1), (2, None, 1), (4, None, 2), (2, 2, 2), (8, 1, 4), (1, 1, 1)]
+)
+def test_ranks_that_share_cores_take_as_many_times_as_long(count: int, threads: int | None, times: float) -> None:
+    """On a processor of two cores; the ranks are on one machine, also where they are more than its cores."""
+    processor = catalog.device("cpu")
+    here = processor.model_copy(update={"name": "local", "num_units": 2, "calibration": None})
+    asked = job(count=count, threads=threads)
+    setting = setting_of(asked, device=here)
+    assert setting.nodes == 1
+    assert crowding(here, threads, setting.topology) == times
+    alone = predict_step(TRACE, setting_of(job(512, count=1), device=here)).parts["forward_s"]
+    of_each = predict_step(TRACE, setting_of(job(512 * count, count=count, threads=threads), device=here))
+    assert of_each.parts["forward_s"] == pytest.approx(times * alone, rel=1e-12)
+    assert crowding(catalog.device("v100"), 8, setting.topology) == 1

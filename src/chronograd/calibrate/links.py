@@ -59,16 +59,19 @@ class Timed:
     busbw: float
 
 
-def measure_step_sigma_log(world: int = 2, seconds: float = 8.0) -> float:
-    """Spread of the same work on ranks that begin together, as the standard deviation of its log.
+def measure_ranks(world: int = 2, seconds: float = 8.0) -> tuple[float, float]:
+    """How the same work on ranks that begin together varies, and how much longer it takes after a wait.
 
-    From how much longer the slowest rank takes: of n normals the largest has its median at z = Φ⁻¹(½^(1/n)), so
-    σ = log(median of the largest / median of all) / z.
+    Returns: the standard deviation of the log of its time, from how much longer the slowest rank takes: of n normals the
+        largest has its median at z = Φ⁻¹(½^(1/n)), so σ = log(median of the largest / median of all) / z. And its median
+        after the ranks waited for each other over that without a wait, at least 1: a core that was idle runs late and slowly
+        at first, most of all where the host of a virtual machine had given it to others.
     """
-    results = _run(world, ("nothing",), [4 * world], seconds)
-    seconds_RN = np.array([result["rows"][0]["seconds"] for result in results])
-    excess = float(np.median(seconds_RN.max(axis=0)) / np.median(seconds_RN))
-    return max(0.0, math.log(excess) / float(ndtri(0.5 ** (1 / world))))
+    results = _run(world, ("nothing", "nothing_waited_for"), [4 * world], seconds / 2)
+    waited_RN, straight_RN = (np.array([result["rows"][i]["seconds"] for result in results]) for i in range(2))
+    excess = float(np.median(waited_RN.max(axis=0)) / np.median(waited_RN))
+    sigma_log = math.log(excess) / float(ndtri(0.5 ** (1 / world)))
+    return max(0.0, sigma_log), max(1.0, float(np.median(waited_RN) / np.median(straight_RN)))
 
 
 def measure_exchange_tensor_s(link: Link, world: int = 2, seconds: float = 1.0) -> float:

@@ -33,13 +33,14 @@ class Stack(NamedTuple):
 
 
 STACK = Stack()
+NO_WAIT = "nothing_waited_for"
 _MIN_REPEATS, _MAX_REPEATS, _MAX_RESTED, _WARMUP = 8, 200, 30, 3
 
 
 def calls(message: torch.Tensor, world: int) -> dict[str, Callable[[], Any]]:
     """Each collective on a message of S bytes; see `chronograd.calibrate.links.Timed.bytes`.
 
-    `nothing` computes instead.
+    `nothing` computes instead, after the ranks waited for each other; `nothing_waited_for` without a wait.
     """
     part = message[: len(message) // world].clone()
     block = torch.nn.Conv2d(64, 64, 3, padding=1, device=message.device)
@@ -55,6 +56,7 @@ def calls(message: torch.Tensor, world: int) -> dict[str, Callable[[], Any]]:
         "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, message),
         "broadcast": lambda: dist.broadcast(message, src=0),
         "nothing": compute,
+        NO_WAIT: compute,
     }
 
 
@@ -81,14 +83,17 @@ def stack(device: torch.device) -> tuple[DistributedDataParallel, torch.Tensor]:
     return DistributedDataParallel(module, device_ids=ids), torch.ones(4, 8, device=device)
 
 
-def time_collective(call: Callable[[], Any], seconds: float, device: torch.device, rest_s: float = 0.0) -> list[float]:
-    """Seconds of each repeat on this rank, from a barrier on; all ranks run equally many."""
+def time_collective(
+    call: Callable[[], Any], seconds: float, device: torch.device, rest_s: float = 0.0, waits: bool = True
+) -> list[float]:
+    """Seconds of each repeat on this rank, from a barrier on where it waits; all ranks run equally many."""
 
     now = clock(device)
 
     def once() -> float:
         time.sleep(rest_s)
-        dist.barrier()
+        if waits:
+            dist.barrier()
         start = now()
         call()
         return now() - start
@@ -120,7 +125,7 @@ def main(argv: list[str]) -> None:
         known = calls(message, world) | (module_calls(device) if "module" in names else {})
         for name, call in known.items():
             if name in names:
-                found = time_collective(call, seconds, device, rest_s)
+                found = time_collective(call, seconds, device, rest_s, waits=name != NO_WAIT)
                 rows.append({"collective": name, "bytes": size, "seconds": found})
                 say("progress", name)
     dist.destroy_process_group()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from chronograd.calibrate import links, pace
+from chronograd.calibrate import links, pace, worker
 from chronograd.calibrate.blocks import Block, blocks
 from chronograd.calibrate.workers import Progress, part_of, run_workers
 from chronograd.count.tracing import trace
@@ -73,12 +73,13 @@ def calibrate(
     traces = {b.name: _traces_of(b) for b in blocks()}
     runs = [(setup, precision) for precision in precisions for setup in setups]
     measured = []
+    rounds = worker.ROUNDS if seconds_per_block >= worker.LEAST_SECONDS else 1
     probes = [pace.probe_s()] if place == "cpu" else []
     for i, (setup, precision) in enumerate(runs):
         what = f"{setup.processes} × {setup.threads} threads" if place == "cpu" else precision
         report = part_of(progress, i, len(runs), f"{what}: ")
         arguments = [place, str(setup.threads), precision, str(seconds_per_block)]
-        measured.append(_mean(run_workers(WORKER, [arguments] * setup.processes, report, len(traces))))
+        measured.append(_mean(run_workers(WORKER, [arguments] * setup.processes, report, rounds * len(traces))))
         if place == "cpu":
             probes.append(pace.probe_s())
     device = _describe(place, [m["peaks"] for m in measured], [p for _, p in runs])
@@ -89,7 +90,8 @@ def calibrate(
     ]
     calibration: dict[str, Any] = {"settings": [c.to_table() for c in settings]}
     if place == "cpu" and max(setup.processes for setup in setups) > 1:
-        calibration["step_sigma_log"] = links.measure_step_sigma_log(seconds=min(8.0, 50 * seconds_per_block))
+        sigma_log, after_wait = links.measure_ranks(seconds=min(8.0, 50 * seconds_per_block))
+        calibration |= {"step_sigma_log": sigma_log, "after_wait": after_wait}
     if probes:
         calibration |= {"pace_s": statistics.median(probes), "pace_spread": pace.spread(probes)}
     progress(1.0, "done")
@@ -173,7 +175,7 @@ def save_local(device: Device) -> Device:
 def machine_key() -> str:
     """Changes with what a calibration holds for: processor, cores, GPU, torch, and the form it is kept in."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}, form 5"
+    return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}, form 6"
 
 
 # -- what workers measured --------------------------------------------------------------------------

@@ -136,12 +136,14 @@ class Load:
     """How many of the allowed cores others keep busy, from its making on."""
 
     def __init__(self) -> None:
-        self._start, self._ticks, self._own_s = time.monotonic(), self._read(), self._used_s()
+        self._start, self._ticks, self._own_s = time.monotonic(), environment.processor_ticks(), self._used_s()
 
     def finding(self) -> Finding:
         """To be asked when processes of ours have ended and were waited for."""
         seconds = max(time.monotonic() - self._start, 0.05)
-        busy, stolen = ((now - then) / _TICKS_PER_S for now, then in zip(self._read(), self._ticks, strict=True))
+        busy, stolen = (
+            (now - then) / _TICKS_PER_S for now, then in zip(environment.processor_ticks(), self._ticks, strict=True)
+        )
         others = max(0.0, (busy - (self._used_s() - self._own_s)) / seconds)
         taken, of = stolen / seconds, environment.cores()
         is_overbooked = taken > MOST_TAKEN * of
@@ -164,17 +166,6 @@ class Load:
     def _used_s() -> float:
         both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
         return sum(usage.ru_utime + usage.ru_stime for usage in both)
-
-    @staticmethod
-    def _read() -> tuple[float, float]:
-        """Ticks of the allowed cores: in any process (user, nice, system, interrupts), and stolen by the hypervisor."""
-        try:
-            lines = Path("/proc/stat").read_text().splitlines()
-        except OSError:
-            return 0.0, 0.0
-        allowed = {f"cpu{cpu}" for cpu in os.sched_getaffinity(0)}
-        rows = [[float(v) for v in line.split()[1:9]] for line in lines if line.split()[0] in allowed]
-        return sum(row[0] + row[1] + row[2] + row[5] + row[6] for row in rows), sum(row[7] for row in rows)
 
 
 def blas(build: Mapping[str, Any]) -> list[Finding]:

@@ -68,6 +68,31 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
+def processor_ticks() -> tuple[float, float]:
+    """Ticks of the allowed cores since the machine began, as Linux counts them; zeros elsewhere.
+
+    Returns: those in any process (user, nice, system, interrupts), and those that the host of a virtual machine took although
+        a process was ready to run ("steal"). Source: proc(5), /proc/stat.
+    """
+    try:
+        lines = Path("/proc/stat").read_text().splitlines()
+    except OSError:
+        return 0.0, 0.0
+    allowed = {f"cpu{cpu}" for cpu in os.sched_getaffinity(0)}
+    rows = [[float(v) for v in line.split()[1:9]] for line in lines if line.split()[0] in allowed]
+    return sum(row[0] + row[1] + row[2] + row[5] + row[6] for row in rows), sum(row[7] for row in rows)
+
+
+def taken_share(before: tuple[float, float], after: tuple[float, float]) -> float:
+    """Of the time that processes wanted between two of `processor_ticks`, the share that the host took.
+
+    >>> taken_share((100.0, 0.0), (400.0, 100.0))
+    0.25
+    """
+    busy, taken = (now - then for now, then in zip(after, before, strict=True))
+    return taken / (busy + taken) if taken > 0 else 0.0
+
+
 def processor_name() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -32,6 +32,7 @@ from chronograd.predict.roofline import Roofline, roofline
 from chronograd.predict.scaling import (
     Bucket,
     Communication,
+    crowding,
     exchange,
     gather_exposed_s,
     input_stall_s,
@@ -65,7 +66,8 @@ class Setting:
     """Everything a prediction depends on beside the trace: a job, and what its names stand for.
 
     Numbers of ranks and samples are those of `topology` and `batch_per_rank`, which may be others than the job's.
-    `step_sigma_log` and `exchange_tensor_s` are those of `straggler_wait_s` and `upkeep_s`.
+    `step_sigma_log` and `exchange_tensor_s` are those of `straggler_wait_s` and `upkeep_s`; `after_wait` how many times as long
+    the same work takes on ranks that wait for each other, as measured between processes of one machine.
     """
 
     job: Job
@@ -76,6 +78,7 @@ class Setting:
     batch_per_rank: int
     step_sigma_log: float
     exchange_tensor_s: float = 0.0
+    after_wait: float = 1.0
 
     @property
     def count(self) -> int:
@@ -169,6 +172,7 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
         job.images_per_rank,
         measured_spread if cluster.step_sigma_log is None else cluster.step_sigma_log,
         tensor_s,
+        float(measured.get("after_wait", 1.0)),
     )
 
 
@@ -205,8 +209,12 @@ def with_others(
     """
     num_ranks, overlap = setting.topology.num_ranks, setting.calibration.overlap
     zero_stage, input_rate = setting.job.training.zero_stage, setting.job.cluster.input_samples_per_s
-    parts: dict[str, Amount] = dict(alone)
     communication, wait_s = Communication(), 0.0
+    longer = crowding(setting.device, setting.job.cluster.threads, setting.topology)
+    if setting.after_wait > 1:
+        longer = longer * np.where(np.asarray(num_ranks) > 1, setting.after_wait, 1.0)
+    alone = {name: seconds * longer for name, seconds in alone.items()}
+    parts: dict[str, Amount] = dict(alone)
     if np.max(num_ranks) > 1 and trace.mode == "training":
         exchanged = _exchanged(trace, times, alone, setting)
         gather_s = gather_exposed_s(zero_stage, exchanged.total_s, alone["forward_s"], overlap)

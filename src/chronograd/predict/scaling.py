@@ -168,11 +168,33 @@ def topology_of(
 ) -> Topology:
     """Where `count` devices sit: the device's usual node and links where nothing else is named.
 
+    Where no link between nodes is named, all ranks on the processor of this machine are on this machine, however few cores it has.
+
     Raises: NotFoundError for an unknown link.
     """
     node = device.node
+    if is_this_processor(device) and inter is None:
+        per_node = per_node or int(np.max(count))
     links = [catalog.link(x) if isinstance(x, str) else x for x in (intra or node.intra_link, inter or node.inter_link)]
     return Topology(count, per_node or node.devices_per_node, *links)
+
+
+def is_this_processor(device: Device) -> bool:
+    """Whether it is the processor of this machine, as `calibrate` measured it."""
+    return device.name == "local" and device.kind == "cpu"
+
+
+def crowding(device: Device, threads: int | None, topology: Topology) -> Amount:
+    """Threads of ranks that share a core of this machine's processor, at least 1: so many times as long does work take.
+
+    Args:
+        threads: of each rank; None where the cores are shared out among the ranks of a node.
+    """
+    if not is_this_processor(device):
+        return 1.0
+    on_node = np.asarray(topology.on_node)
+    each = threads or np.maximum(device.num_units // on_node, 1)
+    return np.asarray(np.maximum(on_node * each / device.num_units, 1.0))
 
 
 def less(whole_s: Amount, part_s: Amount) -> Amount:

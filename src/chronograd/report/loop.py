@@ -18,11 +18,13 @@ from chronograd.predict.layers import roofline_section
 from chronograd.predict.work import counts_section, operators_section
 from chronograd.record import JobHeader, Record, subtract
 from chronograd.report.runs import asked, highlight
-from chronograd.units import dollars, quantity
+from chronograd.units import dollars, percent, quantity
 from chronograd.words import first_sentence, listed, processes, signed_percent
 
 # Of the pace at calibration: what is nearer to it is no reason for anything.
 OTHER_PACE = 1.08
+# Of the processors' time: where the host takes more of it, a step is no longer that of the machine that was predicted.
+TAKEN = 0.05
 
 
 @dataclass
@@ -33,6 +35,7 @@ class Loop:
         plan: of the job itself on other devices; where that is not worth renting one, `rented` is the plan of a job that is.
         met: what `explain` found in a measurement that no prediction knows of, such as a busy host; empty if nothing.
         pace: how many times as long as at calibration one piece of work took while it was measured.
+        taken: share of the processors' time that the host of this virtual machine took while it was measured.
     """
 
     job: Job
@@ -41,6 +44,7 @@ class Loop:
     measured: dict[int, Record] = field(default_factory=dict)
     met: dict[int, str] = field(default_factory=dict)
     pace: dict[int, float] = field(default_factory=dict)
+    taken: dict[int, float] = field(default_factory=dict)
     trained: Record | None = None
     forecast: Forecast | None = None
     plan: list[Record] = field(default_factory=list)
@@ -85,13 +89,28 @@ def page_of(loop: Loop) -> Answer:
 
 def _summary(loop: Loop, training: Section, planned: Section) -> list[str]:
     """How good the prediction was, what training reached, and what to rent."""
-    errors = []
-    for n in sorted(loop.predicted.keys() & loop.measured.keys()):
-        error, why = _error(loop, n)
-        errors.append(f"{error} with {processes(n)}{f' ({why})' if why else ''}")
     reached, to_rent = (first_sentence(section.takeaway)[0] for section in (training, planned))
     about = f"{planned.title}: " if loop.rented else ""
-    return [f"The predicted step is off by {listed(errors)}.", f"{reached}.", f"{about}{to_rent}."]
+    return [_how_good(loop), f"{reached}.", f"{about}{to_rent}."]
+
+
+def _how_good(loop: Loop) -> str:
+    """How far the predicted steps are off; where no measurement can be held against one, that alone."""
+    worlds = sorted(loop.predicted.keys() & loop.measured.keys())
+    void = [n for n in worlds if is_void(loop, n)]
+    errors = []
+    for n in worlds:
+        if n not in void:
+            error, why = _error(loop, n)
+            errors.append(f"{error} with {processes(n)}{f' ({why})' if why else ''}")
+    sentence = f"The predicted step is off by {listed(errors)}. " if errors else ""
+    if void:
+        taken = listed([percent(loop.taken[n], 0) for n in void])
+        sentence += (
+            f"The step of {listed([processes(n) for n in void])} cannot be held against its prediction: the host of this "
+            f"virtual machine took {taken} of the processors' time."
+        )
+    return sentence.strip()
 
 
 def _rented(loop: Loop) -> Highlight:
@@ -123,14 +142,24 @@ def prediction_words(loop: Loop, world: int) -> str:
 def _error_words(loop: Loop, world: int) -> str:
     """The error of a predicted step, never without what `explain` found in the measurement."""
     error, why = _error(loop, world)
-    return f"{error}, but {why}" if why else error
+    if not why:
+        return error
+    return f"{error}, which says nothing, as {why}" if is_void(loop, world) else f"{error}, but {why}"
+
+
+def is_void(loop: Loop, world: int) -> bool:
+    """Whether a measured step cannot be held against its prediction: it did not have the processors to itself."""
+    return loop.taken.get(world, 0.0) > TAKEN
 
 
 def _error(loop: Loop, world: int) -> tuple[str, str]:
     """The error of a predicted step, and what speaks for another cause than the prediction; empty if nothing."""
     step = next(d for d in subtract(loop.measured[world], loop.predicted[world]) if d.name == "step_time_s")
     words = [loop.met[world]] if loop.met.get(world) else []
-    if (pace := loop.pace.get(world, 1.0)) and not 1 / OTHER_PACE < pace < OTHER_PACE:
+    if is_void(loop, world):
+        taken = percent(loop.taken[world], 0)
+        words.append(f"the host of this virtual machine took {taken} of the processors' time meanwhile")
+    elif (pace := loop.pace.get(world, 1.0)) and not 1 / OTHER_PACE < pace < OTHER_PACE:
         predicted, measured = (group[world].value("step_time_s") for group in (loop.predicted, loop.measured))
         slower = f"{pace:.2f} times as slow" if pace > 1 else f"{1 / pace:.2f} times as fast"
         words.append(

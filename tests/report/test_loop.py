@@ -1,0 +1,45 @@
+"""The page of the whole loop: what it says of a prediction, by what was found about the machine meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chronograd import job as jobs
+from chronograd.record import Quantity, Record
+from chronograd.report.loop import Loop, prediction_words
+
+
+def steps(kind: str, seconds: float) -> Record:
+    record = Record(kind=kind, title="a step")
+    record.put("step_time_s", Quantity(value=seconds, unit="s", source="a test"))
+    return record
+
+
+@pytest.fixture
+def loop() -> Loop:
+    """One process predicted 10 % too quick, two processes 50 % too quick."""
+    job = jobs.load(Path("examples/digits.yaml"))
+    predicted = {1: steps("predicted", 0.009), 2: steps("predicted", 0.01)}
+    measured = {1: steps("measured", 0.010), 2: steps("measured", 0.02)}
+    return Loop(job, {}, predicted=predicted, measured=measured)
+
+
+def test_a_quiet_machine_gives_an_error_alone(loop: Loop) -> None:
+    assert prediction_words(loop, 1) == "step predicted 9 ms, measured 10 ms: prediction off by −10.0 %"
+
+
+def test_another_pace_than_at_calibration_is_told_with_what_it_explains(loop: Loop) -> None:
+    loop.pace = {1: 1.2}
+    words = prediction_words(loop, 1)
+    assert "1.20 times as slow as when it was calibrated" in words
+    assert words.endswith("without which it is +8.0 %")
+
+
+def test_a_host_that_took_the_processors_voids_the_comparison(loop: Loop) -> None:
+    loop.pace, loop.taken = {1: 1.2, 2: 1.2}, {1: 0.02, 2: 0.29}
+    words = prediction_words(loop, 2)
+    assert "−50.0 %, which says nothing, as the host of this virtual machine took 29 % of the processors' time" in words
+    assert "calibrated" not in words
+    assert "says nothing" not in prediction_words(loop, 1)
