@@ -13,7 +13,7 @@ from typing import Any
 
 from chronograd import api
 from chronograd.calibrate import pace
-from chronograd.calibrate.machine import calibrate_once
+from chronograd.calibrate.machine import Setup, calibrate_once
 from chronograd.count.layers import summary
 from chronograd.data.datasets import card
 from chronograd.data.trace_job import trace_job
@@ -66,7 +66,7 @@ def run_loop(job: Job, say: Say, bar: Bar, parent: Path) -> Loop:
         f"count      {trace.network} on {data.name}: {trace.params:,} parameters, {macs} per sample forward, {flops} per step"
     )
     with bar("calibrate") as report:
-        device, why = calibrate_once(report)
+        device, why = calibrate_once(report, [Setup(max(WORLDS), threads_of(job))])
     rates = f"{si(device.peak(), 'FLOP/s')} and {si(device.bandwidth_bytes_per_s, 'B/s')}"
     say(f"calibrate  {device.title}: {rates} reached{f'; {why}' if why else ''}")
     for world in WORLDS:
@@ -95,8 +95,12 @@ def run_loop(job: Job, say: Say, bar: Bar, parent: Path) -> Loop:
 def at_world(job: Job, world: int) -> Job:
     """The job on `world` processes of this machine, each with the same share of its cores, so that they compare."""
     backend = "single" if world == 1 else "ddp"
-    threads = job.cluster.threads or max(1, environment.cores() // max(WORLDS))
-    return changed(job, [f"cluster.count={world}", f"backend={backend}", f"cluster.threads={threads}"])
+    return changed(job, [f"cluster.count={world}", f"backend={backend}", f"cluster.threads={threads_of(job)}"])
+
+
+def threads_of(job: Job) -> int:
+    """Of each process: the job's, else its share of the cores where most processes run."""
+    return job.cluster.threads or max(1, environment.cores() // max(WORLDS))
 
 
 def predict_steps(loop: Loop, trace: Trace, world: int, samples: int, parent: Path) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from chronograd.calibrate import machine, pace
 from chronograd.hardware import catalog
+from chronograd.predict.calibration import from_datasheet
 
 
 def kept(**calibration: float) -> catalog.Device:
@@ -29,3 +34,24 @@ def test_what_was_measured_on_a_slower_machine_than_this_is_now_is_taken_again(m
 def test_a_pace_that_changed_while_it_was_measured_is_busy() -> None:
     assert not machine.is_busy(kept(pace_spread=1.1))
     assert machine.is_busy(kept(pace_spread=1.4))
+
+
+def test_only_ways_of_running_that_were_never_measured_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What is measured is seen by what `calibrate_all` is asked for; a real one takes a minute for each way."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    asked: list[list[machine.Setup]] = []
+
+    def measured(setups: Sequence[machine.Setup], **_: object) -> catalog.Device:
+        asked.append(list(setups))
+        cpu = catalog.device("cpu")
+        settings = [replace(from_datasheet(cpu), processes=s.processes, threads=s.threads).to_table() for s in setups]
+        return machine.save_local(
+            cpu.model_copy(update={"name": "local", "aliases": (), "calibration": {"settings": settings}})
+        )
+
+    monkeypatch.setattr(machine, "calibrate_all", measured)
+    two, one = machine.Setup(2, 1), machine.Setup(1, 2)
+    for wanted in ([two], [two], [one], [two, one]):
+        device, _ = machine.calibrate_once(setups=wanted)
+        assert machine.setups_of(device).keys() >= set(wanted)
+    assert asked == [[two], [two, one]]

@@ -25,7 +25,7 @@ from chronograd.fit.device import Sample, fit_calibration
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Link, Node, Source
 from chronograd.measure import environment
-from chronograd.predict.calibration import CLASSES, Calibration, from_datasheet
+from chronograd.predict.calibration import CLASSES, Calibration, calibrations, from_datasheet
 from chronograd.predict.compute import UPDATE_PASSES, Work, update_launches
 from chronograd.trace import PHASES, Trace
 
@@ -107,28 +107,45 @@ def _traces_of(block: Block) -> dict[str, Trace]:
     }
 
 
-def calibrate_once(progress: Progress = lambda share, text: None) -> tuple[Device, str]:
+def calibrate_once(
+    progress: Progress = lambda share, text: None, setups: Sequence[Setup] | None = None
+) -> tuple[Device, str]:
     """The device `local`, measured now if it never was on this processor with these versions, or was while the machine was busy.
+
+    Args:
+        setups: ways of running that it is to hold; without them those of `default_setups`. Others that it held are kept.
 
     Returns: the device, and a sentence where a calibration was taken again or the machine is busy now; else nothing.
     """
     path, why = catalog.user_device_path("local"), ""
+    wanted = dict.fromkeys(setups or default_setups())
     if path.exists():
         device = catalog.device("local")
         if device.provenance.get("key") == machine_key():
+            held = setups_of(device)
             why = taken_while_busy(device)
-            if not why:
+            if not why and (device.kind == "gpu" or wanted.keys() <= held.keys()):
                 return device, ""
-    device = calibrate_all(progress=progress)
+            wanted = held | wanted
+    device = calibrate_all(progress=progress, setups=list(wanted))
     if is_busy(device):
         again = f"the machine was busy while it was measured, {_spread_words(device)}: prediction is as uncertain"
         return device, f"{why}; {again}" if why else again
     return device, why
 
 
-def calibrate_all(precisions: Sequence[str] = ("fp32",), progress: Progress = lambda share, text: None) -> Device:
+def setups_of(device: Device) -> dict[Setup, None]:
+    """The ways of running in which a device was measured, in that order."""
+    return dict.fromkeys(Setup(c.processes or 1, c.threads or 1) for c in calibrations(device))
+
+
+def calibrate_all(
+    precisions: Sequence[str] = ("fp32",),
+    progress: Progress = lambda share, text: None,
+    setups: Sequence[Setup] | None = None,
+) -> Device:
     """Measure this machine, the link between its processes and what their exchange costs, and keep all of it."""
-    device = calibrate(precisions=precisions, progress=part_of(progress, 0, 1 / 0.9))
+    device = calibrate(setups, precisions=precisions, progress=part_of(progress, 0, 1 / 0.9))
     if device.kind == "cpu":
         link = calibrate_link(progress=part_of(progress, 9, 10))
         tensor_s = links.measure_exchange_tensor_s(link)

@@ -36,6 +36,7 @@ from chronograd.predict.scaling import (
     exchange,
     gather_exposed_s,
     input_stall_s,
+    is_this_processor,
     less,
     straggler_wait_s,
     topology_of,
@@ -365,6 +366,15 @@ def predict(
     _check_memory(record, setting, step)
     if factor is not None:
         record.notes.append(f"times are corrected by {factor:.2f}, from what the network showed on another device")
+    held, threads = (
+        setting.calibration.threads,
+        job.cluster.threads or max(1, setting.device.num_units // setting.count),
+    )
+    if is_this_processor(setting.device) and held not in (None, threads):
+        record.notes.append(
+            f"this machine was calibrated with {held} {'thread' if held == 1 else 'threads'} a rank, and a rank of the job has {threads}: "
+            "`chronograd calibrate` measures both"
+        )
     if job.training.noise_scale_every:
         every = job.training.noise_scale_every
         record.notes.append(f"the gradient noise scale is measured every {every} steps; its time is left out")
