@@ -1,7 +1,8 @@
 """BERT, GPT-2, OPT and Switch as widely used PyTorch code ran them before fused attention: every step an operator.
 
 Scores, scale, mask, softmax, dropout and the sum over values are operators of their own, so time goes to memory
-traffic that a fused attention does not have. Weights and shapes are those of the papers.
+traffic that a fused attention does not have. Weights and shapes are those of the papers. With the option `attention: fused` BERT,
+GPT-2 and OPT attend by `scaled_dot_product_attention` instead, as the same code does today.
 
 Devlin et al., "BERT", 2019, arXiv:1810.04805. Radford et al., "Language models are unsupervised multitask learners",
 2019. Zhang et al., "OPT", 2022, arXiv:2205.01068. Fedus et al., "Switch Transformers", 2022, arXiv:2101.03961.
@@ -21,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chronograd.models.registry import register
-from chronograd.models.transformer import num_positions
+from chronograd.models.transformer import check_attention, num_positions
 
 
 def gelu_by_tanh(x: Tensor) -> Tensor:
@@ -37,6 +38,7 @@ class Attention(nn.Module):
         scale: `query` scales the queries, `scores` the scores, `none` neither. OPT scales queries, and keeps masked
             scores from falling below the least finite number.
         is_joined: queries, keys and values come from one product, as in GPT-2.
+        is_fused: scores, mask, softmax and the sum over values are one operator.
     """
 
     def __init__(
@@ -49,8 +51,10 @@ class Attention(nn.Module):
         bias: bool = True,
         scale: str = "scores",
         is_joined: bool = False,
+        is_fused: bool = False,
     ) -> None:
         super().__init__()
+        self.is_fused = is_fused
         inner = inner or width
         self.heads, self.dropout, self.scale, self.size = heads, dropout, scale, inner // heads
         self.is_joined = is_joined
@@ -71,6 +75,10 @@ class Attention(nn.Module):
         if self.scale == "query":
             q_BTD = q_BTD * self.size**-0.5
         q, k, v = (t.view(*t.shape[:2], self.heads, self.size).transpose(1, 2) for t in (q_BTD, k_BSD, v_BSD))
+        if self.is_fused:
+            drop, scale = (self.dropout if self.training else 0.0), (None if self.scale == "scores" else 1.0)
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=drop, scale=scale)
+            return cast(Tensor, self.out(y.transpose(1, 2).flatten(2)))
         scores_BHTS = torch.matmul(q, k.transpose(2, 3))
         if self.scale == "scores":
             scores_BHTS = scores_BHTS / math.sqrt(self.size)
@@ -101,7 +109,7 @@ class Perceptron(nn.Module):
 class Block(nn.Module):
     """Attention, then a perceptron, each beside a shortcut; norms before (GPT-2, OPT) or after (BERT)."""
 
-    def __init__(self, kind: str, width: int, heads: int, ffn: int, dropout: float) -> None:
+    def __init__(self, kind: str, width: int, heads: int, ffn: int, dropout: float, is_fused: bool = False) -> None:
         super().__init__()
         is_opt = kind == "opt"
         self.is_pre = kind != "bert"
@@ -111,6 +119,7 @@ class Block(nn.Module):
             0.0 if is_opt else dropout,
             scale="query" if is_opt else "scores",
             is_joined=kind == "gpt2",
+            is_fused=is_fused,
         )
         self.perceptron = Perceptron(width, ffn, ACTIVATIONS[kind])
         self.attention_norm, self.norm = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -142,10 +151,12 @@ class Transformer(nn.Module):
         sequence: int,
         dropout: float = 0.1,
         classes: int = 0,
+        attention: str = "eager",
     ) -> None:
         super().__init__()
         self.kind, self.classes = kind, classes
-        blocks = [Block(kind, width, heads, ffn or 4 * width, dropout) for _ in range(layers)]
+        is_fused = check_attention(attention) == "fused"
+        blocks = [Block(kind, width, heads, ffn or 4 * width, dropout, is_fused) for _ in range(layers)]
         self.tokens = nn.Embedding(vocab, width)
         # OPT's positions start at 2.
         self.positions = nn.Embedding(sequence + (2 if kind == "opt" else 0), width)

@@ -4,11 +4,15 @@ Touvron et al., "LLaMA: open and efficient foundation language models", 2023, ar
 Radford et al., "Language models are unsupervised multitask learners", 2019.
 Norm: Zhang & Sennrich 2019. Positions: Su et al. 2021, arXiv:2104.09864. SwiGLU: Shazeer 2020, arXiv:2002.05202.
 
+Attention is one operator, `scaled_dot_product_attention`, or with the option `attention: eager` its products, its mask and its
+softmax one after the other.
+
 Shapes: B batch, T positions, D width, H heads, K key and value heads, E = D / H.
 """
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import torch
@@ -31,11 +35,38 @@ def rotate(x_BHTE: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
+# How attention runs: as one operator, or step by step.
+ATTENTION = ("fused", "eager")
+
+
+def check_attention(kind: str) -> str:
+    """Raises ValueError for what is none of ATTENTION."""
+    if kind not in ATTENTION:
+        raise ValueError(f"attention is {kind!r}; write {' or '.join(ATTENTION)}")
+    return kind
+
+
+def causal_attention(q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor, kind: str, dropout: float = 0.0) -> Tensor:
+    """Each position attends to itself and to those before it; (B, H, T, E)."""
+    groups = q_BHTE.shape[1] // k_BKTE.shape[1]
+    if kind == "fused":
+        return F.scaled_dot_product_attention(
+            q_BHTE, k_BKTE, v_BKTE, is_causal=True, dropout_p=dropout, enable_gqa=groups > 1
+        )
+    if groups > 1:
+        k_BKTE, v_BKTE = (t.repeat_interleave(groups, dim=1) for t in (k_BKTE, v_BKTE))
+    scores_BHTT = q_BHTE @ k_BKTE.transpose(2, 3) / math.sqrt(q_BHTE.shape[-1])
+    later_TT = torch.ones(scores_BHTT.shape[-2:], dtype=torch.bool, device=q_BHTE.device).triu(1)
+    weights = F.softmax(scores_BHTT.masked_fill(later_TT, -math.inf), dim=-1)
+    return F.dropout(weights, dropout) @ v_BKTE
+
+
 class LlamaAttention(nn.Module):
     """Causal attention; `heads / kv_heads` query heads share a key and a value head."""
 
-    def __init__(self, width: int, heads: int, kv_heads: int) -> None:
+    def __init__(self, width: int, heads: int, kv_heads: int, attention: str = "fused") -> None:
         super().__init__()
+        self.attention = check_attention(attention)
         self.heads, self.kv_heads, self.size = heads, kv_heads, width // heads
         self.query = nn.Linear(width, width, bias=False)
         self.key = nn.Linear(width, kv_heads * self.size, bias=False)
@@ -47,19 +78,17 @@ class LlamaAttention(nn.Module):
         q = self.query(x_BTD).view(batch, positions, self.heads, self.size).transpose(1, 2)
         k = self.key(x_BTD).view(batch, positions, self.kv_heads, self.size).transpose(1, 2)
         v = self.value(x_BTD).view(batch, positions, self.kv_heads, self.size).transpose(1, 2)
-        y = F.scaled_dot_product_attention(
-            rotate(q, cos, sin), rotate(k, cos, sin), v, is_causal=True, enable_gqa=self.kv_heads != self.heads
-        )
+        y = causal_attention(rotate(q, cos, sin), rotate(k, cos, sin), v, self.attention)
         return cast(Tensor, self.out(y.transpose(1, 2).flatten(2)))
 
 
 class LlamaBlock(nn.Module):
     """Attention, then a gated perceptron; each behind a norm and beside a shortcut."""
 
-    def __init__(self, width: int, heads: int, kv_heads: int, ffn: int) -> None:
+    def __init__(self, width: int, heads: int, kv_heads: int, ffn: int, attention: str = "fused") -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(width, eps=1e-6)
-        self.attention = LlamaAttention(width, heads, kv_heads)
+        self.attention = LlamaAttention(width, heads, kv_heads, attention)
         self.ffn_norm = nn.RMSNorm(width, eps=1e-6)
         self.gate = nn.Linear(width, ffn, bias=False)
         self.up = nn.Linear(width, ffn, bias=False)
@@ -96,13 +125,14 @@ class Llama(nn.Module):
         ffn: int = 11_008,
         vocab: int = 32_000,
         sequence: int = 2048,
+        attention: str = "fused",
     ) -> None:
         super().__init__()
         kv_heads = kv_heads or heads
         if width % (2 * heads) or heads % kv_heads:
             raise ValueError(f"width {width} must divide by 2 x heads {heads}, and heads by kv_heads {kv_heads}")
         self.embedding = nn.Embedding(vocab, width)
-        self.blocks = nn.ModuleList(LlamaBlock(width, heads, kv_heads, ffn) for _ in range(layers))
+        self.blocks = nn.ModuleList(LlamaBlock(width, heads, kv_heads, ffn, attention) for _ in range(layers))
         self.norm = nn.RMSNorm(width, eps=1e-6)
         self.head = nn.Linear(width, vocab, bias=False)
         cos, sin = rotation(sequence, width // heads)
@@ -136,9 +166,9 @@ def initialise(network: nn.Module) -> None:
 
 
 class GPT2Block(nn.Module):
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, dropout: float, attention: str = "fused") -> None:
         super().__init__()
-        self.heads, self.dropout = heads, dropout
+        self.heads, self.dropout, self.attention = heads, dropout, check_attention(attention)
         self.attention_norm = nn.LayerNorm(width)
         self.query_key_value = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
@@ -150,7 +180,7 @@ class GPT2Block(nn.Module):
         drop = self.dropout if self.training else 0.0
         heads_BHTE = self.query_key_value(self.attention_norm(x_BTD)).unflatten(2, (3, self.heads, -1))
         q, k, v = heads_BHTE.permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=drop)
+        y = causal_attention(q, k, v, self.attention, drop)
         x_BTD = x_BTD + F.dropout(self.out(y.transpose(1, 2).flatten(2)), drop)
         h = self.down(F.gelu(self.up(self.ffn_norm(x_BTD)), approximate="tanh"))
         return x_BTD + F.dropout(h, drop)
@@ -177,12 +207,13 @@ class GPT2(nn.Module):
         vocab: int = 50_257,
         sequence: int = 1024,
         dropout: float = 0.1,
+        attention: str = "fused",
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocab, width)
         self.positions = nn.Embedding(sequence, width)
         self.drop = nn.Dropout(dropout)
-        self.blocks = nn.Sequential(*(GPT2Block(width, heads, dropout) for _ in range(layers)))
+        self.blocks = nn.Sequential(*(GPT2Block(width, heads, dropout, attention) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocab, bias=False)
         self.head.weight = self.tokens.weight
