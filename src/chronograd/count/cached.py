@@ -9,6 +9,7 @@ import functools
 import hashlib
 import importlib.metadata
 import json
+import sys
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
@@ -16,7 +17,8 @@ from typing import Any
 
 import platformdirs
 
-from chronograd.errors import FileFormatError
+from chronograd.count import packed
+from chronograd.files import as_asked, write_aside
 from chronograd.models import names
 from chronograd.trace import VERSION, Trace
 
@@ -31,18 +33,19 @@ def cached_trace(reference: str, options: dict[str, Any] | None = None, **settin
     library, _ = names.split(reference)
     if library == "function":
         return _traced(reference, options, settings)
-    versions = [VERSION, _source(), *(_version(name) for name in ("torch", "chronograd", library))]
+    versions = [VERSION, _source(), sys.version, *(_version(name) for name in ("torch", "chronograd", library))]
     key = json.dumps([reference, options or {}, sorted(settings.items()), versions], default=str)
-    name = f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json.gz"
+    name = f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.trace"
     path = Path(platformdirs.user_cache_path("chronograd")) / "traces" / name
     if path.exists():
         try:
-            return Trace.load(path)
-        except FileFormatError:
+            return packed.unpack(path.read_bytes())
+        except (OSError, ValueError, EOFError, TypeError):
             path.unlink(missing_ok=True)
     made = _traced(reference, options, settings)
     path.parent.mkdir(parents=True, exist_ok=True)
-    made.save(path)
+    with as_asked(path):
+        write_aside(path, packed.pack(made))
     return made
 
 
