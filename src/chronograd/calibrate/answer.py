@@ -8,6 +8,7 @@ from typing import Any
 
 from chronograd.answer import Answer, Section, Table
 from chronograd.calibrate import links, machine
+from chronograd.calibrate.scoring import score_shipped, with_time_left
 from chronograd.calibrate.tables import validate as validate_table
 from chronograd.calibrate.workers import Progress
 from chronograd.figure import Figure, Lines, Series
@@ -159,9 +160,28 @@ def _timed_section(rows: Sequence[links.Timed]) -> Section:
     )  # fmt: skip
 
 
-def validate(table: Throughputs, device: Device, **options: Any) -> Answer:
-    """How well a table of throughputs is predicted from a few of its rows. Options and errors as of `tables.validate`."""
-    scores = validate_table(table, device, **options)
+def validate(table: Throughputs, device: Device, *, shipped: bool = False, **options: Any) -> Answer:
+    """How well a table of throughputs is predicted from a few of its rows.
+
+    Options and errors as of `tables.validate`; where it is predicted as shipped, without a fit, those of `score_shipped`.
+    """
+    if shipped:
+        scores = score_shipped(table, device, **options)
+        carried, own = scores["measured_on"], scores["fitted_to"]
+        how = (
+            f"nothing fitted: as shipped for {device.name}, {'fitted to ' + own if own else 'from ' + scores['prior']}"
+        )
+        how += f"; carried over from {carried['table']} on {carried['device']}" if carried else ""
+        how += f"; {scores['n']} rows predicted"
+    else:
+        calibrate, limit = options.get("calibrate", 25), options.get("limit")
+        wanted = None if limit is None else calibrate + limit
+        progress = with_time_left(options.pop("progress", lambda share, text: None), wanted, len(table.rows))
+        scores = validate_table(table, device, progress=progress, **options)
+        how = (
+            f"fitted to {len(scores['calibrated_on'])} rows of seed {scores['seed']}, starting from {scores['prior']}; "
+            f"{scores['n']} others predicted"
+        )
     names = ("mape", "median_ape", "p90_ape", "worst", "coverage80")
     header = ("mean error", "median", "90 % are below", "worst", "80 % interval covers")
     families = sorted(scores["families"].items(), key=lambda item: -item[1]["n"])[:MOST_FAMILIES]
@@ -171,9 +191,7 @@ def validate(table: Throughputs, device: Device, **options: Any) -> Answer:
             title=table.name,
             takeaway=f"Predicted times are off by {percent(scores['mape'])} on average and {percent(scores['median_ape'])} in "
             "the median.",
-            lines=[
-                f"fitted to {len(scores['calibrated_on'])} rows of seed {scores['seed']}, starting from {scores['prior']}; {scores['n']} others predicted"
-            ],
+            lines=[how],
             table=Table(header, [[percent(scores[name]) for name in names]], set(range(5))),
             caption="Errors are of the predicted time, as shares of the measured one.",
         ),
@@ -207,4 +225,6 @@ def validate(table: Throughputs, device: Device, **options: Any) -> Answer:
     ]
     left_out = len(scores["left_out"])
     notes = [f"{left_out} rows could not be traced as the table has them"] if left_out else []
+    if shipped and scores["fitted_to"] == table.name:
+        notes.append("what is shipped was fitted to a table of this name: this is no test of it")
     return Answer(f"Validation of {table.name}", sections=sections, data=scores, notes=notes)

@@ -1,0 +1,138 @@
+"""A table of throughputs scored without a fit: as `predict` would say it, and with what another table shows of each network."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from chronograd.calibrate.tables import Timed, family_of_model, join, ratios, score
+from chronograd.calibrate.workers import Progress
+from chronograd.errors import InputError
+from chronograd.fit.tables import Table, shuffled
+from chronograd.hardware.catalog import Device
+from chronograd.predict.calibration import Calibration
+from chronograd.predict.relatives import CARRIED_EXPONENT, CARRIED_SPREAD, calibration_for
+from chronograd.units import seconds
+
+# A share from which the time that is left can be told.
+_LEAST_SHARE = 0.02
+
+
+def chosen_rows(table: Table, only: str | None = None, without: str | None = None) -> Table:
+    """The table with the rows of some networks: families, or patterns of names, separated by commas.
+
+    Raises InputError where none is left.
+    """
+    kept = tuple(
+        row
+        for row in table.rows
+        if (only is None or _is_named(row.model, only)) and not (without is not None and _is_named(row.model, without))
+    )
+    if not kept:
+        families = sorted({family_of_model(row.model) for row in table.rows})
+        raise InputError(
+            f"no row of {table.name} is left by --only {only or 'all'} and --except {without or 'none'}",
+            f"its families: {', '.join(families[:20])}{' …' if len(families) > 20 else ''}",
+        )
+    return replace(table, rows=kept)
+
+
+def _is_named(model: str, words: str) -> bool:
+    """Whether a model is of one of the families, or fits one of the patterns.
+
+    >>> [_is_named(name, "resnet, vit_s*") for name in ("resnet50d.a1_in1k", "vit_small_patch16", "vit_base_patch16")]
+    [True, True, False]
+    """
+    name = model.partition(":")[2] or model
+    return any(word == family_of_model(name) or fnmatchcase(name, word) for word in map(str.strip, words.split(",")))
+
+
+def score_shipped(
+    table: Table,
+    device: Device,
+    *,
+    seed: int = 0,
+    limit: int | None = None,
+    measured_on: tuple[Table, Device] | None = None,
+    progress: Progress = lambda share, text: None,
+) -> dict[str, Any]:
+    """What `tables.validate` returns, of rows predicted with the calibration that `predict` takes for the device.
+
+    Args:
+        limit: so many rows, chosen by the seed; all by default.
+        measured_on: another table, and its device: what each network showed there is carried over, and rows of others are left
+            out. There the calibration is that of `predict`, too.
+    Raises: InputError where no row can be predicted.
+    """
+    calibration = _shipped(table, device)
+    joined = join(table, shuffled(table.rows, seed), with_time_left(progress, limit, len(table.rows)), limit)
+    timed, own, left_out = joined.timed, calibration, dict(joined.left_out)
+    carried: dict[str, Any] | None = None
+    if measured_on is not None:
+        other, other_device = measured_on
+        factors = _factors(other, other_device, [t.row.key for t in timed], progress)
+        left_out |= {t.row.key: f"{other.name} does not have it" for t in timed if t.row.key not in factors}
+        timed = [t for t in timed if t.row.key in factors]
+        # What is predicted is longer by the factor: as if the row had been shorter.
+        timed = [Timed(replace(t.row, seconds=t.row.seconds / factors[t.row.key]), t.sample) for t in timed]
+        own = replace(calibration, sigma=calibration.sigma * CARRIED_SPREAD)
+        carried = {"table": other.name, "device": other_device.name, "networks": len(timed)}
+    if not timed:
+        raise InputError(f"no row of {table.name} could be predicted", next(iter(left_out.values()), ""))
+    return {
+        "table": table.name,
+        "device": device.name,
+        "precision": own.precision,
+        "mode": table.mode,
+        "layout": "nhwc" if table.channels_last else "nchw",
+        "is_compiled": table.is_compiled,
+        "prior": own.provenance.get("relative", own.origin),
+        "fitted_to": own.provenance.get("table"),
+        "measured_on": carried,
+        "calibrated_on": [],
+        "seed": seed,
+        **score(timed, own),
+        "left_out": left_out,
+    }
+
+
+def _shipped(table: Table, device: Device) -> Calibration:
+    return calibration_for(
+        device,
+        table.precision or "fp32",
+        mode=table.mode,
+        channels_last=table.channels_last,
+        is_compiled=table.is_compiled,
+    )
+
+
+def _factors(other: Table, device: Device, keys: Sequence[str], progress: Progress) -> dict[str, float]:
+    """By how much each network's time is to be corrected, from its rows in another table; the mean of the logs of several."""
+    wanted = set(keys)
+    rows = [row for row in other.rows if row.key in wanted]
+    timed = join(other, rows, with_time_left(progress, None, len(rows))).timed
+    logs: dict[str, list[float]] = {}
+    for one, ratio in zip(timed, ratios(timed, _shipped(other, device)), strict=True):
+        logs.setdefault(one.row.key, []).append(-float(np.log(ratio)))
+    return {key: float(np.exp(CARRIED_EXPONENT * np.mean(values))) for key, values in logs.items()}
+
+
+def with_time_left(progress: Progress, wanted: int | None, of: int) -> Progress:
+    """Progress that counts to the rows that are wanted of all, and tells how long the rest will take."""
+    begun = time.monotonic()
+    num_done = 0
+
+    def report(share: float, text: str) -> None:
+        nonlocal num_done
+        share = max(share, num_done / max(1, min(wanted or of, of)))
+        num_done += 1
+        elapsed = time.monotonic() - begun
+        left = f", about {seconds(elapsed * (1 - share) / share, 2)} left" if share >= _LEAST_SHARE else ""
+        progress(min(share, 1.0), f"{text}{left}")
+
+    return report
