@@ -55,44 +55,53 @@ def count(network: JobLike | Trace | nn.Module, *overrides: str, batch: int | No
 
 
 def predict(network: JobLike | Trace | nn.Module, *overrides: str, on: str | Sequence[str] = (), trace: Trace | None = None,
-            algorithm: str | None = None, data: str | None = None, batch: int | None = None, precision: str | None = None,
-            **options: Any) -> Answer:  # fmt: skip
-    """Step time by part, memory, throughput, utilisation and cost, each with an 80 % interval.
+            algorithm: str | None = None, data: str | None = None, batch: int | Sequence[int] | None = None,
+            precision: str | None = None, mode: Literal["training", "inference"] | None = None, **options: Any) -> Answer:  # fmt: skip
+    """Step time by part, memory, throughput, utilisation and cost, each with an 80 % interval; in inference latencies.
 
     Args:
         network: a job, the path of a job file, a name of a network, a trace, or a module.
         on: devices, such as `v100` or `8xh100`, instead of the job's; one record for each, by that name.
         trace: the job's network, counted before; then no torch is needed.
         algorithm: of the all-reduce; a ring by default.
-        data, batch, precision: fields of the job: the data set, the global batch (32 of a module or a trace), the precision.
+        data, batch, precision, mode: fields of the job: the data set, the global batch (32 of a module or a trace), the
+            precision, training or inference. Several batches, of inference alone, are records of their own.
         options: of a module or a trace, as of `count`; of a name `input_shape` and `num_classes`.
     Raises: as `count`; NotFoundError for a device or a data set.
     """
     from dataclasses import replace
 
     from chronograd.predict.answer import on_devices, predict_jobs
+    from chronograd.predict.serving import predict_batches
 
     is_job = isinstance(network, Job | str | os.PathLike)
+    batches = [] if batch is None else [batch] if isinstance(batch, int) else sorted(batch)
+    batch = max(batches, default=None)
     if is_job:
-        short = {"data": data, "batch": batch, "precision": precision}
+        short = {"data": data, "batch": batch, "precision": precision, "mode": mode}
         named = {"input": options.get("input_shape"), "classes": options.get("num_classes")}
         asked = _job(network, overrides, {**short, **named})
         counted = trace or _trace(asked, (), {})[0]
     else:
-        counted = trace or _trace(network, overrides, options)[0]
+        modes = {} if mode is None else {"mode": mode}
+        counted = trace or _trace(network, overrides, {**modes, **options})[0]
         asked = _job_of(counted, batch or 32, precision or "fp32")
     places = [on] if isinstance(on, str) else list(on)
+    if len(batches) > 1:
+        if counted.mode == "training":
+            raise InputError(f"batches {batches} of training", "give one batch, or mode='inference'")
+        return predict_batches(counted, on_devices(asked, places), batches)
     answer = predict_jobs(counted, on_devices(asked, places), samples=_samples(asked) if is_job else None,
                           algorithm=algorithm)  # fmt: skip
     return replace(answer, records=dict(zip(places or [asked.cluster.device], answer.records.values(), strict=True)))
 
 
-def measure(job: JobLike, *overrides: str, num_steps: int = 30, warmup: int = 5, seconds: float = 60.0,
+def measure(job: JobLike, *overrides: str, num_steps: int | None = None, warmup: int = 5, seconds: float = 60.0,
             out: PathLike | None = None, launcher: str | None = None) -> Answer:  # fmt: skip
     """Time a job's steps for real, on one process or many. The record's name is that of its run directory.
 
     Args:
-        num_steps, warmup, seconds: steps to time after so many others, fewer if they take longer.
+        num_steps, warmup, seconds: steps to time (30, in inference 200) after so many others, fewer if they take longer.
         out: the run directory; by default a new one in `runs`.
         launcher: `local`, `torchrun` and others; the backend's own by default.
     Raises: InputError, JobError, RunError.
@@ -124,8 +133,10 @@ def plan(job: JobLike, *overrides: str, on: Sequence[str] = (), data: str | None
          precision: str | None = None, trace: Trace | None = None, largest_batch: bool = False,
          target_accuracy: float | None = None, budget_usd: float | None = None, deadline_s: float | None = None,
          confidence: float = 0.8, epochs_to_target: float | None = None, curve: PathLike | None = None,
-         counts: Sequence[int] = (1, 2, 4, 8), batches: Sequence[int] = (16, 32, 64, 128, 256, 512)) -> Answer:  # fmt: skip
-    """The largest batch that fits, the setting for a goal, or settings by the price of a sample.
+         counts: Sequence[int] = (1, 2, 4, 8), batches: Sequence[int] = (16, 32, 64, 128, 256, 512),
+         latency_s: float | None = None) -> Answer:  # fmt: skip
+    """The largest batch that fits, the setting for a goal, or settings by the price of a sample; in inference those that keep
+    a latency.
 
     Args:
         job: also the name of a network, whose recipe is that of a published result where one is known.
@@ -136,6 +147,7 @@ def plan(job: JobLike, *overrides: str, on: Sequence[str] = (), data: str | None
         target_accuracy, budget_usd, deadline_s, confidence: the goal, and how surely it is to be kept.
         epochs_to_target, curve: what the target takes: epochs, or a run or log of such a job.
         counts, batches: numbers of devices, and batches per device.
+        latency_s: of a batch, at most; of a job in inference (`mode=inference` among the overrides).
     Raises: InputError, NotFoundError.
     """
     from chronograd.data.decoding import decoding_of
@@ -149,6 +161,15 @@ def plan(job: JobLike, *overrides: str, on: Sequence[str] = (), data: str | None
     if largest_batch:
         changed = [jobs.changed(asked, [f"cluster.device={name.lower()}"]) for name in on] or [asked]
         return largest_batches(trace or _trace(asked, (), {})[0], changed)
+    if asked.mode == "inference":
+        from chronograd.plan.serving import serve
+
+        if not target_accuracy is budget_usd is deadline_s is None:
+            raise InputError("in inference nothing is trained", "give latency_s instead of a goal")
+        places = answer.devices_of(asked, on)
+        return serve(
+            trace or trace_layouts(asked), asked, places, counts, batches, latency_s=latency_s, confidence=confidence
+        )
     traces, decoding = trace or trace_layouts(asked), decoding_of(asked)
     samples, devices = _samples(asked), answer.devices_of(asked, on)
     if target_accuracy is budget_usd is deadline_s is None:
@@ -326,6 +347,7 @@ def _job_of(trace: Trace, batch: int, precision: str) -> Job:
     shape = [size.const for size in trace.input_shapes[0][1:]]
     return jobs.from_dict(
         {
+            "mode": trace.mode,
             "network": {"name": trace.network or "network"},
             "data": {"name": "synthetic", "shape": shape, "classes": 2, "samples": max(batch, 1)},
             "training": {"batch": batch, "precision": precision},

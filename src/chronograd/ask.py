@@ -4,6 +4,7 @@ resnet50 --data imagenet      the network on a set of the catalogue, with the re
 resnet20                      the network on the data of its published result
 my_net.py:MyNet --input 3,224,224 --classes 10
                               a file of the user's, on synthetic images
+gpt2-small                    a language model, on synthetic text of its own length and vocabulary; --input 512 for shorter
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ SHORT = {
     "classes": "data.classes",
     "batch": "training.batch",
     "precision": "training.precision",
+    "mode": "mode",
 }
 
 
@@ -86,7 +88,8 @@ def _of_network(
     chosen = min(enough or results, key=lambda one: (one.epochs, -one.most_samples), default=None)
     training = {} if chosen is None else chosen.fields
     training |= {key: given[key] for key in ("batch", "precision") if key in given}
-    return {"network": {"name": network}, "data": data, "training": training}
+    mode = {"mode": given["mode"]} if "mode" in given else {}
+    return {**mode, "network": {"name": network}, "data": data, "training": training}
 
 
 def _data(network: str, given: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -100,6 +103,11 @@ def _data(network: str, given: Mapping[str, Any], overrides: Sequence[str]) -> d
             classes = classes or own_classes
             name = USUAL if (tuple(shape), classes) == ((3, 224, 224), 1000) else None
             shape = None if name else shape
+    is_text = name == jobs.TOKENS or (name in catalogue.sets() and catalogue.sets()[name].is_text)
+    if name is None and shape is None and network in names.zoo():
+        shape = names.zoo()[network].shape if len(names.zoo()[network].shape) == 1 else None
+    if is_text or (name is None and shape is not None and len(shape) == 1):
+        return _text(network, name or jobs.TOKENS, shape, classes)
     if name is None:
         sizes = {"shape": list(shape)} if shape else {}
         return {"name": "synthetic", **sizes, "classes": classes or 1000}
@@ -113,14 +121,26 @@ def _data(network: str, given: Mapping[str, Any], overrides: Sequence[str]) -> d
     return data
 
 
-def _own(network: str) -> tuple[tuple[int, ...], int | None]:
+def _text(network: str, name: str, shape: Sequence[int] | None, classes: int | None) -> dict[str, Any]:
+    """The data section of text: samples as long as the network takes them, of its vocabulary, where nothing else is said."""
+    if shape is None or classes is None:
+        own_shape, own_classes = _own(network, shape)
+        shape, classes = shape or own_shape, classes or own_classes
+    if classes is None:
+        raise InputError(
+            f"{network} does not say how many tokens it knows", "write --classes, the size of its vocabulary"
+        )
+    return {"name": name, "shape": list(shape), "classes": classes}
+
+
+def _own(network: str, known_shape: Sequence[int] | None = None) -> tuple[tuple[int, ...], int | None]:
     """Shape of a sample and number of classes that a network expects. Raises InputError where it does not say."""
     library, name = names.split(network)
     if _is_trace(network):
         from chronograd.trace import Trace
 
         trace = Trace.load(network)
-        classes = [trace.tensors[i].shape[-1].const for i in trace.outputs if len(trace.tensors[i].shape) == 2]
+        classes = [trace.tensors[i].shape[-1].const for i in trace.outputs if len(trace.tensors[i].shape) in (2, 3)]
         return tuple(size.const for size in trace.input_shapes[0][1:]), classes[0] if classes else None
     if library == "zoo":
         shape, num_classes = names.zoo()[name].shape, names.zoo()[name].classes
@@ -129,10 +149,13 @@ def _own(network: str) -> tuple[tuple[int, ...], int | None]:
 
         spec = registry.spec(network)
         shape, num_classes = spec.input_shape or (), spec.num_classes
+    if known_shape is not None:
+        return tuple(known_shape), num_classes
     if not shape:
         raise InputError(f"{network} does not say the shape of its samples", "write --data NAME, or --input 3,224,224")
-    if len(shape) != 3:
+    if len(shape) not in (1, 3):
         raise InputError(
-            f"{network} takes samples of shape {shape}, and a job is of images", f"count it: chronograd count {network}"
+            f"{network} takes samples of shape {shape}, and a job is of images or of text",
+            f"count it: chronograd count {network}",
         )
     return shape, num_classes

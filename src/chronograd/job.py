@@ -32,6 +32,8 @@ BACKENDS: tuple[str, ...] = get_args(BackendName)
 MAX_JOB_BYTES = 32_000
 # Each has a name in memory; the largest published sets of images have some tens of thousands.
 MOST_CLASSES = 1_000_000
+# The data set of synthetic text.
+TOKENS = "tokens"
 
 
 class _Model(BaseModel):
@@ -63,11 +65,11 @@ class Data(_Section):
     """What it is trained on."""
 
     name: str = Field(min_length=1)
-    """A data set: digits, fashion-mnist, cifar10, cifar100, synthetic, folder:PATH, imagenet:PATH, decathlon:SET."""
+    """A data set: digits, fashion-mnist, cifar10, cifar100, synthetic, folder:PATH, imagenet:PATH, decathlon:SET, tokens."""
     shape: tuple[int, ...] | None = None
-    """Shape of one sample; for synthetic data."""
+    """Shape of one sample, for synthetic data; of text the number of tokens, such as [1024]."""
     classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | None = None
-    """Number of classes; for synthetic data."""
+    """Number of classes, for synthetic data; of text the size of the vocabulary."""
     samples: Annotated[int, Field(ge=1)] | None = None
     """Use only so many training samples, the first of a fixed shuffle; all by default."""
     skip: int = Field(0, ge=0)
@@ -283,6 +285,8 @@ class Job(_Model):
 
     task: Literal["classification", "detection", "reinforcement", "language"] = "classification"
     """What is learned: images to classes, or to boxes, environments to returns, tokens to tokens."""
+    mode: Literal["training", "inference"] = "training"
+    """What is done with the network: it is trained, or run forward for its answers, without gradients."""
     network: Network
     data: Data
     training: Training = Field(default_factory=lambda: Training())
@@ -301,6 +305,37 @@ class Job(_Model):
         if self.backend == "data_parallel":
             return -(-self.training.images_per_step // count)
         return -(-self.training.batch // count) * self.training.augmentation.copies
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its samples are tokens."""
+        return self.task == "language"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _task_of_tokens(cls, given: Any) -> Any:
+        """A sample of one dimension is a row of tokens, which needs no word of its own."""
+        if not isinstance(given, dict) or "task" in given or not isinstance(data := given.get("data"), dict):
+            return given
+        shape = data.get("shape")
+        is_text = data.get("name") == TOKENS or (isinstance(shape, list | tuple) and len(shape) == 1)
+        return {"task": "language", **given} if is_text else given
+
+    @model_validator(mode="after")
+    def _only_forward(self) -> Self:
+        """What training alone has is not asked of inference."""
+        training = self.training
+        for name, usual in (("accumulation", 1), ("zero_stage", 0), ("noise_scale_every", 0)):
+            if self.mode == "inference" and (value := getattr(training, name)) != usual:
+                raise ValueError(
+                    f"training.{name} is {value}, and mode is inference, which has no gradients: write {usual}"
+                )
+        if self.mode == "inference" and training.augmentation.copies > 1:
+            raise ValueError(
+                f"training.augmentation.copies is {training.augmentation.copies}, and mode is inference, where each "
+                "sample is asked about once: write 1"
+            )
+        return self
 
     @model_validator(mode="after")
     def _ranks(self) -> Self:

@@ -17,30 +17,47 @@ from chronograd.words import interval, listed, named, quantity_name, scaled
 # What a reader asks for first; the first that is known is said with its interval.
 FIRST = (
     "test_accuracy",
+    "latency_s",
     "step_time_s",
     "throughput_samples_per_s",
+    "throughput_tokens_per_s",
     "training_time_s",
     "cost_usd",
+    "cost_usd_per_million_samples",
     "memory_peak_bytes",
 )
 # The rows that matter, in their order; the others are for who asks for them.
 MAIN = (
     "test_accuracy",
     "time_to_accuracy_s",
+    "latency_s",
+    "latency_p50_s",
+    "latency_p95_s",
+    "latency_p99_s",
     "step_time_s",
     "throughput_samples_per_s",
+    "throughput_tokens_per_s",
     "mfu",
     "memory_peak_bytes",
     "epoch_time_s",
     "training_time_s",
     "cost_usd",
+    "cost_usd_per_million_samples",
+    "cost_usd_per_million_tokens",
     "cost_usd_per_hour",
 )
-_WITH_INTERVAL = ("step_time_s", "training_time_s", "cost_usd")  # side by side, where not all intervals have room
+_WITH_INTERVAL = (
+    "latency_s",
+    "step_time_s",
+    "training_time_s",
+    "cost_usd",
+)  # side by side, where not all intervals have room
 _DROP = (
     "mfu",
     "epoch_time_s",
     "cost_usd_per_hour",
+    "cost_usd_per_million_tokens",
+    "throughput_tokens_per_s",
     "throughput_samples_per_s",
     "memory_peak_bytes",
 )  # below each other
@@ -123,14 +140,20 @@ def records_section(records: Sequence[Record]) -> Section:
 
 def _names(records: Sequence[Record]) -> list[str]:
     """Quantities that any of the records has: those that matter and are known, the usual ones, others."""
-    names = {name for record in records for name in record.quantities}
-    main = [name for name in MAIN if any(record[name].value is not None for record in records)]
+    names = {name for record in records for name in _told(record)}
+    main = [name for name in MAIN if any(name in _told(r) and r[name].value is not None for r in records)]
     usual = [name for name in QUANTITIES if name in names and name not in main]
     return [*main, *usual, *sorted(names - QUANTITIES.keys())]
 
 
 def _num_main(records: Sequence[Record]) -> int:
-    return sum(any(record[name].value is not None for record in records) for name in MAIN)
+    return sum(any(name in _told(r) and r[name].value is not None for r in records) for name in MAIN)
+
+
+def _told(record: Record) -> set[str]:
+    """Quantities that are told: of inference the latency, which is the time of its step."""
+    own = set(record.quantities)
+    return own - {"step_time_s"} if "latency_s" in own else own
 
 
 def _row(record: Record, name: str) -> list[str]:
@@ -144,7 +167,7 @@ def _takeaway(record: Record) -> str:
     misfit = _misfit(record)
     if misfit:
         return f"It {misfit}. What follows holds for more memory."
-    known = [name for name in FIRST if record[name].value is not None]
+    known = [name for name in FIRST if name in _told(record) and record[name].value is not None]
     if not known:
         missing = next((q.reason for q in record.quantities.values() if q.value is None and q.reason), "")
         return f"None of the usual quantities is known{f' ({missing})' if missing else ''}."
@@ -160,7 +183,11 @@ def _side_by_side(records: Sequence[Record], labels: Sequence[str]) -> str:
     fitting = [(label, r) for label, r in zip(labels, records, strict=True) if not _misfit(r)]
     sentences = misfits
     best: dict[str, list[str]] = {}
-    for name, words, pick in (("throughput_samples_per_s", "fastest", max), ("cost_usd", "cheapest", min)):
+    for name, words, pick in (
+        ("throughput_samples_per_s", "fastest", max),
+        ("cost_usd", "cheapest", min),
+        ("cost_usd_per_million_samples", "cheapest for a million samples", min),
+    ):
         known = [(r.value(name), label, r[name].unit) for label, r in fitting if r[name].value is not None]
         if known:
             value, label, unit = pick(known, key=lambda item: item[0])
@@ -179,7 +206,8 @@ def _parts_words(record: Record) -> str:
     step = record["step_time_s"].value
     parts = [(value / step, text) for name, text in STEP_PARTS.items() if (value := record[name].value) and step]
     shares = [f"{percent(share, 0)} {text}" for share, text in sorted(parts, reverse=True) if share >= _LEAST_SHARE]
-    return f"A step is {listed(shares)}." if len(shares) > 1 else ""
+    what = "batch" if "latency_s" in record.quantities else "step"
+    return f"A {what} is {listed(shares)}." if len(shares) > 1 else ""
 
 
 def _price_notes(records: Sequence[Record]) -> list[str]:

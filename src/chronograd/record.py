@@ -48,6 +48,7 @@ STEP_PARTS = {
     "update_s": "update",
 }
 # Those that a rank measures of its own; exposed communication follows from steps with and without it, or from its wait.
+FORWARD_PARTS = ("input_s", "transfer_s", "forward_s")  # of inference
 OWN_PARTS = tuple(name for name in STEP_PARTS if name != "communication_exposed_s")
 # Every quantity a record may have: what it is, and its unit. Backends may add others.
 QUANTITIES = {
@@ -56,7 +57,12 @@ QUANTITIES = {
     "communication_overlapped_s": ("communication hidden behind backward", "s"),
     "straggler_wait_s": ("waiting for the slowest rank, within exposed communication", "s"),
     "input_stall_s": ("waiting for the input pipeline, within input", "s"),
+    "latency_s": ("latency of a batch", "s"),
+    "latency_p50_s": ("latency, median", "s"),
+    "latency_p95_s": ("latency, 95th percentile", "s"),
+    "latency_p99_s": ("latency, 99th percentile", "s"),
     "throughput_samples_per_s": ("throughput of all ranks", "sample/s"),
+    "throughput_tokens_per_s": ("throughput of all ranks in tokens", "token/s"),
     "achieved_flops_per_s": ("achieved rate of matrix FLOPs per rank", "FLOP/s"),
     "mfu": ("model FLOPs utilisation (MFU)", "1"),
     "ppp": ("PALEO's percent of peak, of forward and backward", "1"),
@@ -70,6 +76,8 @@ QUANTITIES = {
     "lost_s": ("wall time lost by interruptions, thrown away steps included", "s"),
     "cost_usd": ("cost of the run", "usd"),
     "cost_usd_per_hour": ("price of the cluster per hour", "usd"),
+    "cost_usd_per_million_samples": ("cost of a million samples", "usd"),
+    "cost_usd_per_million_tokens": ("cost of a million tokens", "usd"),
     "test_accuracy": ("accuracy on the test split", "1"),
     "time_to_accuracy_s": ("training time until the target accuracy", "s"),
     "epochs": ("epochs trained", "count"),
@@ -256,6 +264,7 @@ class JobHeader(RecordPart):
     """The resolved job of a record, as data: that of `chronograd.job`, of whatever version; empty for a loop without one."""
 
     task: str = ""
+    mode: str = ""
     network: Named = Named()
     data: Named = Named()
     training: TrainingHeader = TrainingHeader()

@@ -57,6 +57,7 @@ def run_loop(job: Job, say: Say, bar: Bar, parent: Path) -> Loop:
 
     Raises: what the stages raise; nothing is measured before the job is known to be valid here.
     """
+    jobs.check_trained(job)
     jobs.check(job)
     data, trace = card(job.data), trace_job(job)
     optimizer = job.training.optimizer_kind

@@ -99,6 +99,8 @@ def quantity(value: float | None, unit: str) -> str:
         return seconds(value)
     if unit == "sample/s":
         return signed(f"{_digits(value, 3) if abs(value) < 100 else f'{value:,.0f}'} samples/s")
+    if unit == "token/s":
+        return signed(f"{_digits(value, 3) if abs(value) < 100 else f'{value:,.0f}'} tokens/s")
     if unit == "usd":
         return dollars(value)
     if unit == "1":

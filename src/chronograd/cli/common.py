@@ -103,6 +103,19 @@ def _keep_shape(context: click.Context, option: click.Parameter, text: str | Non
     _keep(context, option, shape(context, option, text))
 
 
+def _keep_batches(context: click.Context, option: click.Parameter, text: str | None) -> None:
+    """One batch is a field of the job; several are asked about one after the other."""
+    sizes = counts(context, option, text) or [None]
+    context.meta["batches"] = sizes if text is not None else None
+    _keep(context, option, sizes[0])
+
+
+def batches() -> list[int] | None:
+    """What --batch asks about; None where it is not given."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get("batches")
+
+
 def short_options(function: F) -> F:
     """Fields of a job by their short form, and --save-job: for a network in place of a job file, and for any job."""
     kept: dict[str, Any] = {"expose_value": False, "callback": _keep}
@@ -110,7 +123,16 @@ def short_options(function: F) -> F:
         click.option("--save-job", type=FILE, help="Write the job that was meant (.yaml).", **kept),
         click.option("--classes", type=click.IntRange(2), help="Number of classes.", **kept),
         click.option("--input", metavar="C,H,W", help="Shape of one sample.", **{**kept, "callback": _keep_shape}),
-        click.option("--batch", type=click.IntRange(1), help="Samples of a step, over all devices.", **kept),
+        click.option(
+            "--batch", metavar="N", help="Samples of a step, over all devices.", **{**kept, "callback": _keep_batches}
+        ),
+        click.option(
+            "--inference",
+            "mode",
+            flag_value="inference",
+            help="The network is run forward only: mode=inference.",
+            **kept,
+        ),
         click.option("--precision", help="fp32, tf32, bf16 or fp16.", **kept),
         click.option("--data", metavar="NAME", help="Data set: `chronograd data --list`.", **kept),
     ):
@@ -128,16 +150,25 @@ def job_arguments(function: F) -> F:
     return click.argument("job_file", metavar="JOB|NETWORK", shell_complete=complete_jobs)(function)
 
 
-def read_job(job_file: str, overrides: Sequence[str], print_config: bool = False, target: float | None = None) -> Job:
+def read_job(
+    job_file: str,
+    overrides: Sequence[str],
+    print_config: bool = False,
+    target: float | None = None,
+    takes_batches: bool = False,
+) -> Job:
     """The validated job of a file, or of a network's name. With `print_config`, prints it as YAML and ends the verb.
 
     Args:
         target: an accuracy to be reached, by which a network's recipe is chosen.
+        takes_batches: whether the verb asks about each of several `batches`.
     """
     from chronograd import ask, job
 
     context = click.get_current_context(silent=True)
     short = dict(context.meta.get("short", {})) if context is not None else {}
+    if not takes_batches and len(batches() or ()) > 1:
+        raise click.UsageError(f"--batch {','.join(map(str, batches() or ()))}: give one number here")
     save_to = short.pop("save_job", None)
     asked = ask.job_of(job_file, overrides, short, target)
     if save_to is not None:

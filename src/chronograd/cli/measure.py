@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.command(name="measure")
 @common.job_arguments
-@click.option("--steps", "num_steps", default=30, type=click.IntRange(1), help="Steps to time.")
+@click.option("--steps", "num_steps", type=click.IntRange(1), help="Steps to time: 30, in inference 200 batches.")
 @click.option("--warmup", default=5, type=click.IntRange(1), help="Steps before the clock starts.")
 @click.option("--seconds", default=60.0, type=common.ABOVE_0, help="At most.")
 @click.option(
@@ -44,11 +44,14 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, world
     chronograd measure examples/digits.yaml backend=ddp cluster.count=2 --steps 50
     chronograd measure examples/digits.yaml backend=ddp --world 1,2,4 --scaling strong,weak
     chronograd measure examples/digits.yaml backend=ddp cluster.count=2 --hosts node1,node2
+    chronograd measure resnet18 --inference --batch 8
     chronograd measure examples/digits.yaml --epochs --batches 32,128,512
     """
     job = common.read_job(job_file, overrides, print_config)
     if batches is not None and not with_epochs:
         raise click.UsageError("--batches times epochs; add --epochs")
+    if worlds is not None and job.mode == "inference":
+        raise click.UsageError("--world shows how training scales; in inference each device works by itself")
     if worlds is not None and with_epochs:
         raise click.UsageError("--world times steps; leave --epochs out")
     timing["launcher"] = common.launcher(timing["launcher"], hosts)

@@ -42,6 +42,17 @@ def parse_seconds(text: str) -> float:
     return float(time[1]) * _SECONDS[time[2]]
 
 
+def parse_latency(text: str) -> float:
+    """
+    >>> parse_latency("20ms"), parse_latency("0.5 s")
+    (0.02, 0.5)
+    """
+    time = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|µs|ms|s)\s*", text.lower())
+    if time is None or not 0 < float(time[1]) < 1e9:
+        raise click.BadParameter(f"cannot read the latency {text!r}; write 20ms or 0.5s")
+    return float(time[1]) * {"s": 1.0, "ms": 1e-3}.get(time[2], 1e-6)
+
+
 def parse_share(text: str) -> float:
     """A share of 1: 75%, 75 and 0.75 are the same; up to 1 a number is a share, above it is per cent.
 
@@ -104,6 +115,7 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
 @click.command(
     epilog="\b\nchronograd plan resnet50 --data imagenet --to 75% --budget '$50'\n"
     "chronograd plan job.yaml --to 75% --deadline 6h --prices spot\n"
+    "chronograd plan resnet50 --inference --latency 20ms\n"
     "chronograd plan job.yaml --on v100 --on a100 --precisions fp32,fp16\n"
     "chronograd plan resnet50 --data imagenet --precision bf16 --largest-batch --on rtx4090\n"
     "chronograd plan job.yaml --largest-batch --on local --memory 2GiB --confirm"
@@ -127,7 +139,13 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
 @click.option("--confirm", is_flag=True, help="With --largest-batch on this machine: try batches for real.")
 @click.option("--probes", default=10, help="With --confirm: batches to try, at most.")
 @click.option("--counts", default="1,2,4,8", callback=common.counts, help="Numbers of devices.")
-@click.option("--batches", default="16,32,64,128,256,512", callback=common.counts, help="Batches per device.")
+@click.option(
+    "--batches",
+    callback=common.counts,
+    metavar="LIST",
+    help="Batches per device: 16,32,64,128,256,512 by default, in inference 1,2,4 … 256.",
+)
+@click.option("--latency", metavar="TIME", help="In inference: of a batch, at most, such as 20ms.")
 @click.option(
     "--precisions",
     callback=_precisions,
@@ -178,13 +196,16 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
 )
 @common.answer_options
 def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_largest: bool, places: tuple[str, ...],
-            trace_file: Path | None, memory: str | None, confirm: bool, probes: int, counts: list[int], batches: list[int],
+            trace_file: Path | None, memory: str | None, confirm: bool, probes: int, counts: list[int],
+            batches: list[int] | None, latency: str | None,
             precisions: list[Any], algorithms: tuple[str, ...], most: int, target_accuracy: float | None, budget: float | None,
             deadline: str | None, confidence: float, curve: Path | None, epochs_to_target: float | None,
             noise_scale: str | None, prices: str | None, interruptions: float, per_vcpu: float | None, as_json: bool) -> None:  # fmt: skip
     """Find what to rent for a goal, the largest batch that fits, or list settings by the price of a sample.
 
     With --to, --budget or --deadline: what to rent, how long and how much it takes, how sure that is, and what would change it.
+    With --inference: the device and batch that keep --latency and cost least per sample.
+
     Searched are devices, counts, batches, precision, memory layout, checkpointing and all-reduce; a field that the job states has
     its value. Prices are those of whole instances with their host (`chronograd devices --prices`).
 
@@ -202,12 +223,20 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
 
     job = common.read_job(job_file, overrides, print_config, target_accuracy)
     has_goal = any(asked is not None for asked in (target_accuracy, budget, deadline))
+    if job.mode == "inference" and (has_goal or curve or epochs_to_target or noise_scale):
+        raise click.UsageError("in inference nothing is trained: ask for a --latency instead of a goal")
+    if confirm and job.mode == "inference":
+        raise click.UsageError("--confirm tries steps of training: leave --inference out")
+    if latency is not None and job.mode == "training":
+        raise click.UsageError("--latency is of inference; add --inference")
     if not is_largest and (memory or confirm):
         raise click.UsageError("--memory and --confirm go with --largest-batch")
     if confirm and places not in ((), ("local",), ("cpu",)):
         raise click.UsageError(f"--confirm runs here: write --on local, not {' '.join(places)}")
     if is_largest and has_goal:
         raise click.UsageError("--largest-batch and a goal are two questions: ask one at a time")
+    if batches is None:
+        batches = [2**k for k in range(9)] if job.mode == "inference" else [16, 32, 64, 128, 256, 512]
     if is_largest:
         trial = None
         if confirm:
@@ -223,6 +252,18 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
         common.show(answer, as_json)
         return
     devices = devices_of(job, places, precisions)
+    if job.mode == "inference":
+        from chronograd.plan.serving import serve
+
+        bound = parse_latency(latency) if latency else None
+        offered: list[Any] = [kind for kind in KINDS if prices in ("both", kind)] or ["on-demand"]
+        with common.waiting("counting the work of the network") as say:
+            traces = trace_layouts(job, trace_file)
+            say("trying settings")
+            answer = serve(traces, job, devices, counts, batches, latency_s=bound, confidence=confidence, most=most,
+                           precisions=precisions, kinds=offered)  # fmt: skip
+        common.show(answer, as_json)
+        return
     samples = card(job.data).train_size
     kinds = [kind for kind in KINDS if prices in ("both", kind)] or (list(KINDS) if has_goal else ["on-demand"])
     settings: dict[str, Any] = {

@@ -71,6 +71,7 @@ def _train(job: Job | None, resumed: str | None, seeds: int | None, out: str | N
             return repeats.resume_over_seeds(run, **how)
     else:
         assert job is not None
+        jobs.check_trained(job)
         if seeds is not None:
             return repeats.train_over_seeds(job, seeds, out=out, initial_weights=initial_weights, **how)
         run = jobs.create(job, out, initial_weights=initial_weights, launcher=how["launcher"])

@@ -23,6 +23,7 @@ def trace_network(
     loss: str = "cross_entropy",
     fixed_batch: int | None = None,
     channels_last: bool = False,
+    input_dtype: str | None = None,
 ) -> Trace:
     """Build a network on the meta device and trace it.
 
@@ -32,6 +33,7 @@ def trace_network(
         input_shape: shape of one sample; the network's own by default.
         num_classes: size of the head; the network's own by default.
         channels_last: layout of images and convolutions in memory.
+        input_dtype: `float32` or `int64`; the network's own by default.
 
     Raises: NotFoundError, InputError, MissingExtraError for a wrong name; TraceError as `trace`.
     """
@@ -49,7 +51,7 @@ def trace_network(
         model,
         [shape],
         network=reference,
-        input_dtypes=[getattr(torch, spec.input_dtype)],
+        input_dtypes=[getattr(torch, input_dtype or spec.input_dtype)],
         mode=mode,
         loss=loss,
         fixed_batch=fixed_batch,

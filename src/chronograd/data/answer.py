@@ -12,6 +12,7 @@ import numpy as np
 from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.data import catalogue, datasets, published
 from chronograd.data.datasets import Dataset
+from chronograd.errors import InputError
 from chronograd.figure import Figure, Picture, PictureRow, Pictures, png_base64
 from chronograd.job import Data
 from chronograd.units import percent, si, signed
@@ -24,7 +25,8 @@ SAMPLES_PER_CLASS = 4
 
 def data_set(data: Data) -> Dataset:
     """The data set, downloaded if it is not on disk and torchvision can. Raises as `datasets.card`, `fetch` and `load`."""
-    datasets.card(data)
+    if len(datasets.card(data).shape) == 1:
+        raise InputError(f"{data.name} is text, and has no pictures to show", "use it in a job: data.name=" + data.name)
     datasets.fetch(data)
     return datasets.load(data)
 

@@ -36,6 +36,10 @@ class Listed:
     bytes: int | None = None
     tokens: int | None = None
 
+    @property
+    def is_text(self) -> bool:
+        return self.tokens is not None
+
 
 @cache
 def sets() -> dict[str, Listed]:
@@ -50,12 +54,9 @@ def sets() -> dict[str, Listed]:
 
 
 def card(name: str) -> DatasetCard:
-    """What a job needs of a set of images. Raises InputError for text, of which there are no jobs yet."""
+    """What a job needs of a set of images; of text see `text.card`."""
     listed = sets()[name]
-    if listed.classes is None or len(listed.shape) != 3:
-        raise InputError(
-            f"{listed.title} is text, and a job is of images", "count a language model: chronograd count gpt2-small"
-        )
+    assert listed.classes is not None
     channels, height, width = listed.shape
     return DatasetCard(
         name=name,
@@ -69,7 +70,9 @@ def card(name: str) -> DatasetCard:
 
 
 def without_data(name: str) -> InputError:
-    """The error where the images themselves are asked for."""
-    how = sets()[name].trained
+    """The error where the images, or the text, themselves are asked for."""
+    how, is_text = sets()[name].trained, sets()[name].is_text
     hint = f"to train, give its files: data.name={how}" if how else "nothing here reads it yet"
-    return InputError(f"{name} is planned without its images: they are not at hand", hint)
+    if is_text:
+        hint = "nothing here reads it yet; data.name=tokens draws text of the same shape and vocabulary"
+    return InputError(f"{name} is planned without its {'text' if is_text else 'images'}: not at hand", hint)

@@ -3,11 +3,12 @@
     digits              8x8 grey handwritten digits, inside scikit-learn: no download
     fashion-mnist       28x28 grey clothes
     cifar10, cifar100   32x32 colour photographs
+    tokens              seeded text of any length and vocabulary, its words as frequent as Zipf's law has it
     synthetic           seeded normal images of any shape; labels are drawn, so nothing can be learned beyond chance
     folder:PATH         one folder of pictures per class
     imagenet:PATH       ILSVRC 2012 as it is published
     decathlon:SET       a set of the Visual Decathlon
-    imagenet, places365 … sets of `catalogue.toml`: planned with, never read
+    imagenet, places365 … sets of `catalogue.toml`, of images or of text: planned with, never read
 
 A card needs neither torch nor the data; that of a folder is read from the names in it. Images stay whole numbers
 (uint8): they are normalised and augmented in the training step, on the training device.
@@ -20,18 +21,33 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chronograd.data import catalogue, labels, layouts, published, synthetic
+from chronograd.data import catalogue, labels, layouts, published, synthetic, text
 from chronograd.data.normalisation import scale_shift
 from chronograd.data.published import FOLDER_VARIABLE, DatasetCard, data_folder
 from chronograd.errors import InputError, MissingExtraError, NotFoundError
-from chronograd.job import Data
+from chronograd.job import TOKENS, Data, Job
 
 if TYPE_CHECKING:
     import torch
 
     from chronograd.data.images import Images
+    from chronograd.data.text import Rows
 
-__all__ = ["FOLDER_VARIABLE", "Dataset", "DatasetCard", "card", "data_folder", "fetch", "load", "names", "samples_of"]
+# Of a job, that are counted, measured and trained.
+TASKS = ("classification", "language")
+__all__ = [
+    "FOLDER_VARIABLE",
+    "TASKS",
+    "Dataset",
+    "DatasetCard",
+    "card",
+    "check_task",
+    "data_folder",
+    "fetch",
+    "load",
+    "names",
+    "samples_of",
+]
 
 Array = np.ndarray[Any, Any]
 
@@ -41,7 +57,8 @@ class Dataset:
     """Images as whole numbers 0 … `top`, and labels. N images, C channels, K classes.
 
     Attributes:
-        train_labels: int64 of shape (N,), or float32 probabilities of shape (N, K) where data.labels has them.
+        train_labels: int64 of shape (N,), or float32 probabilities of shape (N, K) where data.labels has them; of text the next
+            token of each of T positions, int64 of shape (N, T).
         scale_C, shift_C: what a network sees is `pixel * scale - shift`, per channel.
         mean_C, std_C: of the training images used, with their own range mapped to 0 … 1.
         notes: files left out, sizes brought to one, labels replaced.
@@ -49,9 +66,9 @@ class Dataset:
     """
 
     card: DatasetCard
-    train: Images
+    train: Images | Rows
     train_labels: torch.Tensor
-    test: Images
+    test: Images | Rows
     test_labels_N: torch.Tensor
     scale_C: tuple[float, ...]
     shift_C: tuple[float, ...]
@@ -72,11 +89,14 @@ def card(data: Data) -> DatasetCard:
     """
     if layouts.is_layout(data.name):
         return _folder_card(data, layouts.listing(data.name))
+    if text.is_drawn(data):
+        return text.card(data)
     if data.name == "synthetic":
         drawn = synthetic.card(data)
         return replace(drawn, train_size=labels.num_training(data, drawn.train_size))
     if data.name in catalogue.sets():
-        return _checked(data, catalogue.card(data.name))
+        listed = catalogue.sets()[data.name]
+        return text.card(data, listed) if listed.is_text else _checked(data, catalogue.card(data.name))
     if data.name not in published.SETS:
         raise NotFoundError("data set", data.name, names(), "`chronograd data --list`")
     return _checked(data, published.SETS[data.name].card)
@@ -84,7 +104,17 @@ def card(data: Data) -> DatasetCard:
 
 def names() -> list[str]:
     """Names of the data sets, and how those of folders are written."""
-    return [*sorted([*published.SETS, *catalogue.sets(), "synthetic"]), *layouts.names()]
+    return [*sorted([*published.SETS, *catalogue.sets(), "synthetic", TOKENS]), *layouts.names()]
+
+
+def check_task(job: Job, described: DatasetCard) -> None:
+    """Raise InputError where a job of text has images, or one of images has text."""
+    if job.is_text != (len(described.shape) == 1):
+        what = "text" if len(described.shape) == 1 else "images"
+        raise InputError(
+            f"task is {job.task}, and {job.data.name} is {what}",
+            "write task=language and data.shape=[1024], a number of tokens" if what == "text" else "leave task out",
+        )
 
 
 def fetch(data: Data) -> None:
@@ -95,6 +125,8 @@ def fetch(data: Data) -> None:
     """
     if layouts.is_layout(data.name):
         layouts.listing(data.name)
+    elif text.is_drawn(data):
+        text.check_memory(text.card(data))
     elif data.name == "synthetic":
         synthetic.check_memory(synthetic.card(data))
     elif data.name in catalogue.sets():
@@ -117,6 +149,8 @@ def load(data: Data, seed: int = 0) -> Dataset:
         raise MissingExtraError("torch", "vision", f"data set {data.name}") from None
     from chronograd.data import reading
 
+    if text.is_drawn(data):
+        return _drawn_text(data, seed)
     if layouts.is_layout(data.name):
         listing = layouts.listing(data.name)
         described = _folder_card(data, listing)
@@ -164,6 +198,23 @@ def samples_of(data: Data, seed: int = 0) -> Array:
     They are those of `load(data, seed).train_samples_N`, which costs nothing where the set is loaded anyway.
     """
     return load(data, seed).train_samples_N
+
+
+def _drawn_text(data: Data, seed: int) -> Dataset:
+    """Rows of tokens, whose labels are the next token of each; what is of images alone is empty."""
+    described = text.card(data)
+    train, test = text.draw(described, seed)
+    return Dataset(
+        card=described,
+        train=train.inputs(),
+        train_labels=train.next_tokens(),
+        test=test.inputs(),
+        test_labels_N=test.next_tokens(),
+        scale_C=(),
+        shift_C=(),
+        mean_C=(),
+        std_C=(),
+    )
 
 
 # -- cards -----------------------------------------------------------------------------------------------

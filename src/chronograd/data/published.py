@@ -27,13 +27,13 @@ class DatasetCard:
     """What a data set is.
 
     Attributes:
-        shape: of one image as a network gets it: channels, height, width.
+        shape: of one image as a network gets it: channels, height, width; of text the number of tokens.
         train_size: training images used, after `data.samples`, `data.skip` and `data.labels`.
         source: who published it, or the folder it is read from.
     """
 
     name: str
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     num_classes: int
     class_names: tuple[str, ...]
     train_size: int

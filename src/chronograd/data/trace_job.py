@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chronograd.data.datasets import card
+from chronograd.data.datasets import TASKS, card, check_task
 from chronograd.errors import InputError
 from chronograd.job import Job
 from chronograd.trace import CONV_KINDS, Trace
 
 
-def trace_job(job: Job, saved: Path | None = None, mode: str = "training") -> Trace:
+def trace_job(job: Job, saved: Path | None = None, mode: str | None = None) -> Trace:
     """Count a job's network at its data's shape; a network that is the path of a saved trace is read.
 
     Reading a trace needs no torch. Raises what `trace_network` and `card` raise, and InputError for tasks that
@@ -18,10 +18,12 @@ def trace_job(job: Job, saved: Path | None = None, mode: str = "training") -> Tr
 
     Args:
         saved: a trace to read instead, which has to be of the job's network.
-        mode: `training` or `inference`; a trace that is read keeps its own.
+        mode: `training` or `inference`, instead of the job's; a trace that is read keeps its own.
     """
     if (path := _path_of(job, saved)) is not None:
         trace = _read(job, path)
+        if mode is None and trace.mode == "training" != job.mode:
+            raise _not_of_the_job(path, "training", "mode=inference", " mode=inference")
         if trace.channels_last != job.training.channels_last:
             raise _not_of_the_job(
                 path,
@@ -29,18 +31,20 @@ def trace_job(job: Job, saved: Path | None = None, mode: str = "training") -> Tr
                 f"training.channels_last={job.training.channels_last}",
             )
         return trace
-    if job.task != "classification":
+    if job.task not in TASKS:
         raise InputError(f"a {job.task} job cannot be counted yet", "count its network: chronograd count NETWORK")
     from chronograd.count.cached import cached_trace
 
     data = card(job.data)
+    check_task(job, data)
     return cached_trace(
         job.network.name,
         dict(job.network.options),
         input_shape=data.shape,
         num_classes=data.num_classes,
-        mode=mode,
+        mode=mode or job.mode,
         channels_last=job.training.channels_last,
+        **({"input_dtype": "int64"} if job.is_text else {}),
     )
 
 
@@ -77,19 +81,21 @@ def _read(job: Job, path: Path) -> Trace:
 
 def _check_data(job: Job, trace: Trace, path: Path) -> None:
     """Hold a saved trace against the samples and the classes of a job."""
-    if job.task != "classification":
+    if job.task not in TASKS:
         return
     data = card(job.data)
+    check_task(job, data)
     shapes = [tuple(size.const for size in shape[1:]) for shape in trace.input_shapes]
     if shapes and shapes[0] != data.shape:
         raise _not_of_the_job(path, f"samples of shape {shapes[0]}", f"{data.shape} ({job.data.name})")
-    classes = [trace.tensors[i].shape[-1].const for i in trace.outputs if len(trace.tensors[i].shape) == 2]
+    dimensions = 3 if job.is_text else 2
+    classes = [trace.tensors[i].shape[-1].const for i in trace.outputs if len(trace.tensors[i].shape) == dimensions]
     if classes and classes[0] != data.num_classes:
         raise _not_of_the_job(path, f"{classes[0]} classes", f"{data.num_classes} ({job.data.name})")
 
 
-def _not_of_the_job(path: Path, of_trace: str, of_job: str) -> InputError:
+def _not_of_the_job(path: Path, of_trace: str, of_job: str, option: str = "") -> InputError:
     return InputError(
         f"the trace {path} is of {of_trace}; the job has {of_job}",
-        "count the job itself: chronograd count JOB --out FILE",
+        f"count the job itself: chronograd count JOB{option} --out FILE",
     )

@@ -25,6 +25,10 @@ from chronograd.train.watchdog import TIME_OUT
 OnLine = Callable[[Line], None]
 OnPoll = Callable[[RunDir], None]
 PathLike = str | os.PathLike[str]
+# Whose ranks also run text, and networks without training them.
+PLAIN_BACKENDS = ("single", "ddp")
+# As many batches in inference, so that one in a hundred is slower than the 99th percentile.
+STEPS_TIMED, BATCHES_TIMED = 30, 200
 LAUNCHERS = ("local", "torchrun", "horovodrun", "hosts")
 
 
@@ -47,7 +51,14 @@ def train(
         on_line: called for each line that rank 0 writes: one per step, one per epoch, and other events.
     Raises: InputError before anything is written, RunError if a rank fails.
     """
+    check_trained(job)
     return resume(create(job, out, parent, initial_weights, launcher), launcher=launcher, on_line=on_line)
+
+
+def check_trained(job: Job) -> None:
+    """Refuse to train a job in inference, before anything is written."""
+    if job.mode == "inference":
+        raise JobError("mode is inference: nothing is trained", "measure it, or write mode=training")
 
 
 def create(
@@ -89,6 +100,7 @@ def resume(
     Raises JobError if `job` is given and is not the run's own.
     """
     own = run.job()
+    check_trained(own)
     if job is not None and jobs.resolved(job := jobs.scaled(job)) != jobs.resolved(own):
         different = sorted(_differences(jobs.resolved(own), jobs.resolved(job)))
         raise JobError(
@@ -108,7 +120,7 @@ def resume(
 def measure(
     job: Job,
     *,
-    num_steps: int = 30,
+    num_steps: int | None = None,
     warmup: int = 5,
     seconds: float = 60.0,
     flops_per_step: float | None = None,
@@ -121,11 +133,15 @@ def measure(
     """Time the steps of a job, after a warm-up. Returns its run directory, with a record.
 
     Args:
-        num_steps: steps to time; fewer if they take more than `seconds`.
+        num_steps: steps to time, fewer if they take more than `seconds`; by default 30, in inference 200 batches.
         flops_per_step: matrix FLOPs of one step of one rank, for the achieved rate; counted where they are not given.
         with_epochs: also time a second epoch after one of warm-up, and one without loading data.
     Others, and errors, as for `train`.
     """
+    if num_steps is None:
+        num_steps = BATCHES_TIMED if job.mode == "inference" else STEPS_TIMED
+    if with_epochs and job.mode == "inference":
+        raise JobError("epochs are of training, and mode is inference", "time batches: leave --epochs out")
     if num_steps < 1 or warmup < 1 or not seconds > 0:
         raise JobError(f"cannot time {num_steps} steps after {warmup} of warm-up in {seconds:g} s", "each is above 0")
     run = create(job, out, parent, launcher=launcher)
@@ -168,11 +184,20 @@ def check(job: Job, launcher: str | None = None) -> None:
 
 def check_anywhere(job: Job) -> None:
     """Refuse a job that could run on no machine. Builds the network without memory and runs it once on shapes."""
-    if job.task != "classification":
-        raise JobError(f"task {job.task} is not trained or measured yet", "write task: classification")
+    if job.task not in datasets.TASKS:
+        raise JobError(f"task {job.task} is not trained or measured yet", "write task: classification, or language")
+    of = "of text" if job.is_text else "in inference" if job.mode == "inference" else ""
+    if of and job.backend not in PLAIN_BACKENDS:
+        raise JobError(f"backend {job.backend} runs no job {of}", f"write backend={' or '.join(PLAIN_BACKENDS)}")
+    if job.is_text and not job.training.augmentation.is_none:
+        raise JobError("training.augmentation is of images, and the job of text", "leave augmentation out")
+    if job.is_text and (job.training.trainable == "head" or job.data.resampling != "natural"):
+        raise JobError("a job of text trains the whole network on every sample alike",
+                       "leave training.trainable and data.resampling out")  # fmt: skip
     if job.training.zero_stage:
         raise JobError("training.zero_stage is predicted, not run", "write training.zero_stage=0 to measure or train")
     card = datasets.card(job.data)
+    datasets.check_task(job, card)
     jobs.steps_per_epoch(card.train_size, job.training.batch)
     from chronograd.train.check import check_network  # imports torch
 

@@ -24,7 +24,7 @@ def measure_scaling(
     folder: Path,
     trace: Trace | None = None,
     samples: int | None = None,
-    num_steps: int = 30,
+    num_steps: int | None = None,
     warmup: int = 5,
     seconds: float = 60.0,
     say: Callable[[str], None] = lambda line: None,

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import binom
 
-from chronograd.record import INTERVAL, OWN_PARTS, STEP_PARTS, WARMUP, Quantity
+from chronograd.record import FORWARD_PARTS, INTERVAL, OWN_PARTS, STEP_PARTS, WARMUP, Quantity
 from chronograd.rundir import Step, StepLog
 from chronograd.rundir.steps import EpochTiming, Memory
 
@@ -64,6 +65,49 @@ def step_quantities(ranks: Mapping[int, Sequence[Step]], batch: int | None, meth
     for name, reason in NOT_MEASURED.items():
         found[name] = Quantity.missing("s" if name.endswith("_s") else "1", reason)
     return found
+
+
+# Fewer batches have no such percentile: of 20 the 95th is the slowest but one.
+_LEAST_COUNTS = {"latency_p50_s": (0.5, 3), "latency_p95_s": (0.95, 20), "latency_p99_s": (0.99, 100)}
+
+
+def latency_quantities(ranks: Mapping[int, Sequence[Step]], batch: int, method: Method) -> dict[str, Quantity]:
+    """Latency of a batch with its percentiles, the parts of inference, and the throughput of one batch after another.
+
+    Of several ranks the slowest in each step. Intervals of percentiles are those of order statistics. Arguments as of
+    `step_quantities`.
+    """
+    own = step_quantities(ranks, batch, method)
+    timed = [of_rank for of_rank in _in_step(ranks).values() if next(iter(of_rank.values())).step_time_s is not None]
+    times = np.sort([max(line.needed("step_time_s") for line in of_rank.values()) for of_rank in timed])
+    latency = {"latency_s": own["step_time_s"]}
+    for name, (share, least) in _LEAST_COUNTS.items():
+        if len(times) < least:
+            reason = f"{len(times)} batches were timed, and it takes {least}: --steps {least}"
+            latency[name] = Quantity.missing("s", reason)
+            continue
+        low, high = (int(binom.ppf(q, len(times), share)) for q in INTERVAL)
+        latency[name] = Quantity(
+            value=float(np.quantile(times, share)),
+            unit="s",
+            low=float(times[min(low, len(times) - 1)]),
+            high=float(times[min(high, len(times) - 1)]),
+            n=len(times),
+            source=own["step_time_s"].source,
+        )
+    parts = ("step_time_s", *FORWARD_PARTS, "mfu")
+    throughput = own["throughput_samples_per_s"].model_copy(update={"source": "batch over latency, one after another"})
+    return {**latency, **{name: own[name] for name in parts}, "throughput_samples_per_s": throughput}
+
+
+def in_tokens(throughput: Quantity, tokens: int) -> Quantity:
+    """A throughput of samples of so many tokens, in tokens."""
+    bounds = {
+        name: value if value is None else value * tokens
+        for name in ("value", "low", "high", "std")
+        for value in [getattr(throughput, name)]
+    }
+    return throughput.model_copy(update={**bounds, "unit": "token/s"})
 
 
 def memory_quantity(logs: Mapping[int, StepLog]) -> Quantity:

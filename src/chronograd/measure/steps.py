@@ -49,7 +49,11 @@ PARTS = ("input", "transfer", "forward", "backward", "update")
 
 
 def time_steps(
-    step: Step, timing: Timing, write: Callable[[Line], None], agree: Callable[[int], int] = lambda number: number
+    step: Step,
+    timing: Timing,
+    write: Callable[[Line], None],
+    agree: Callable[[int], int] = lambda number: number,
+    is_waited_for: bool = False,
 ) -> None:
     """Run and time steps; one call of `write` per timed step.
 
@@ -58,6 +62,7 @@ def time_steps(
 
     Args:
         agree: returns rank 0's number on every rank, so that all run equally many steps.
+        is_waited_for: on CUDA each step is waited for before the next is begun, as somebody waits for an answer.
     """
     now = clock(step.device)
     start = now()
@@ -70,7 +75,10 @@ def time_steps(
     index = timing.warmup
     is_cuda = step.device.type == "cuda"
     if is_cuda:
-        for step_time_s in _plain_step_times_s(step, index, count):
+        plain = (
+            _waited_step_times_s(step, index, count, now) if is_waited_for else _plain_step_times_s(step, index, count)
+        )
+        for step_time_s in plain:
             write(StepLine(step=index + 1, mode="plain", step_time_s=step_time_s))
             index += 1
     for _ in range(count):
@@ -178,6 +186,16 @@ def _plain_step_times_s(step: Step, first: int, count: int) -> list[float]:
             ends[number + 1].record()
         torch.cuda.synchronize()
     return [a.elapsed_time(b) / 1000 for a, b in itertools.pairwise(ends)]
+
+
+def _waited_step_times_s(step: Step, first: int, count: int, now: Callable[[], float]) -> list[float]:
+    """The host's time of each step, from its begin to the end of all that it launched."""
+    ends = [now()]
+    for number in range(count):
+        for _, call in step.parts(first + number):
+            call()
+        ends.append(now())
+    return [b - a for a, b in itertools.pairwise(ends)]
 
 
 def clock(device: torch.device) -> Callable[[], float]:

@@ -79,7 +79,7 @@ def ways_of(job: Job, device: Device, traces: Sequence[Trace], precisions: Seque
     if "channels_last" in stated and training.channels_last in layouts:
         layouts = [training.channels_last]
     checkpointing = [training.activation_checkpointing]
-    if "activation_checkpointing" not in stated and blocks(traces[0].modules):
+    if job.mode == "training" and "activation_checkpointing" not in stated and blocks(traces[0].modules):
         checkpointing = ["none", "blocks"]
     for precision in dict.fromkeys(precisions):
         if precision not in device.peak_flops_per_s:

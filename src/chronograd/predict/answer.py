@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from chronograd.answer import Answer
 from chronograd.errors import InputError
+from chronograd.hardware import catalog
 from chronograd.job import Job, changed, check_backend, from_dict, parse_on, with_ranks
 from chronograd.predict.layers import roofline_section
-from chronograd.predict.prediction import predict, predict_step, setting_of
+from chronograd.predict.prediction import in_mode, predict, predict_step, setting_of, tokens_of_sample
 from chronograd.predict.relatives import CARRIED_EXPONENT
 from chronograd.quantities import record_answer
 from chronograd.record import Record
@@ -25,18 +28,20 @@ def predict_jobs(
     ppp: tuple[float, float] | None = None,
     depth: int | None = None,
     with_layers: bool = False,
-    measured: Record | None = None,
+    measured: Record | Callable[[Job], float] | None = None,
 ) -> Answer:
     """A predicted record of each job.
 
     Args:
         samples, algorithm, ppp, depth: see `predict`.
         with_layers: say how close each layer comes to what the device can do, instead of every quantity.
-        measured: of the same network on another device; what it showed there is carried over.
+        measured: of the same network on another device, a record or what `of_figure` returns; what it showed there is
+            carried over.
     """
-    factor = None if measured is None else carried_factor(trace, measured)
+    factor = factor_of(trace, measured)
     records = [
-        predict(trace, job, samples=samples, algorithm=algorithm, ppp=ppp, depth=depth, factor=factor) for job in jobs
+        predict(trace, job, samples=samples, algorithm=algorithm, ppp=ppp, depth=depth, factor=factor(job))
+        for job in jobs
     ]
     answer = record_answer(*records)
     if not with_layers:
@@ -59,6 +64,59 @@ def on_devices(job: Job, places: Sequence[str]) -> list[Job]:
     return [with_ranks(changed(job, [f"cluster.count={count}", f"cluster.device={name}"])) for count, name in settings]
 
 
+def factor_of(trace: Trace, measured: Record | Callable[[Job], float] | None) -> Callable[[Job], float | None]:
+    """By how much to correct the time of each job: what was measured elsewhere, or nothing. Raises as `carried_factor`."""
+    if measured is None:
+        return lambda job: None
+    if isinstance(measured, Record):
+        factor = carried_factor(trace, measured)
+        return lambda job: factor
+    return measured
+
+
+def of_figure(trace: Trace, text: str) -> Callable[[Job], float]:
+    """What a figure such as `rtx3090=1234/s` tells of a job: as `carried_factor`, of the same job on that device.
+
+    A rate is of samples (or tokens, `tokens/s`), a time of one step; of several devices, such as `8xv100=78ms`, of all together.
+    Raises InputError for what is no figure, and as `setting_of`.
+    """
+    place, _, figure = text.partition("=")
+    count, device = parse_on(place)
+    match = _FIGURE.fullmatch(figure.strip().replace(",", ""))
+    if match is None or not 0 < (value := float(match[1])) < math.inf:
+        raise InputError(
+            f"cannot read --measured-on {text!r}",
+            "write DEVICE=FIGURE, such as rtx3090=1234/s or 8xv100=78ms, or a record",
+        )
+    catalog.device(device)
+
+    def factor(job: Job) -> float:
+        there = with_ranks(changed(job, [f"cluster.count={count}", f"cluster.device={device}"]))
+        there = in_mode(there, trace.mode)
+        step_s = value * _STEP_UNITS[match[2]] if match[2] in _STEP_UNITS else there.training.images_per_step / value
+        if (match[2] or "").startswith("token"):
+            step_s *= _tokens(trace)
+        return _carried(step_s, predict_step(trace, setting_of(there)).seconds)
+
+    return factor
+
+
+# Rates end in /s; times are of a step.
+_FIGURE = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*((?:images?|samples?|img|tokens?)?/s|ms|us|µs|s)")
+_STEP_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
+
+
+def _tokens(trace: Trace) -> int:
+    tokens = tokens_of_sample(trace)
+    if tokens is None:
+        raise InputError(f"{trace.network} takes no tokens", "write samples/s")
+    return tokens
+
+
+def _carried(measured_s: float, predicted_s: float) -> float:
+    return float((measured_s / predicted_s) ** CARRIED_EXPONENT)
+
+
 def carried_factor(trace: Trace, record: Record) -> float:
     """By how much to correct this network's time on any device: (measured / predicted on the record's)^0.8.
 
@@ -75,5 +133,4 @@ def carried_factor(trace: Trace, record: Record) -> float:
             f"the record is of {job.network.name}, and the job's network is {trace.network}",
             "give a record of the same network",
         )
-    predicted = predict_step(trace, setting_of(job)).seconds
-    return float((measured.value / predicted) ** CARRIED_EXPONENT)
+    return _carried(measured.value, predict_step(trace, setting_of(in_mode(job, trace.mode))).seconds)

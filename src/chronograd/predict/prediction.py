@@ -45,6 +45,7 @@ from chronograd.predict.scaling import (
 )
 from chronograd.record import (
     DOES_NOT_FIT,
+    FORWARD_PARTS,
     QUANTITIES,
     STEP_PARTS,
     Z80,
@@ -153,7 +154,7 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
         job.training.precision,
         cluster.threads,
         cluster.count,
-        mode="training",
+        mode=job.mode,
         channels_last=job.training.channels_last,
         is_compiled=job.training.compile,
     )
@@ -334,9 +335,10 @@ def predict(
 
     Raises InputError as `setting_of` and `predict_step`, and for a batch of more samples than there are.
     """
-    job = scaled(job)
+    job = in_mode(scaled(job), trace.mode)
+    is_training = job.mode == "training"
     setting = setting_of(job, algorithm, device)
-    steps = None if samples is None else steps_per_epoch(samples, job.training.batch)
+    steps = None if samples is None or not is_training else steps_per_epoch(samples, job.training.batch)
     if ppp is None:
         step = predict_step(trace, setting)
     else:
@@ -352,7 +354,7 @@ def predict(
     name = f"{setting.count} × {setting.device.title}" if setting.count > 1 else setting.device.title
     record = Record(
         kind="predicted",
-        title=f"{trace.network} on {name}",
+        title=f"{trace.network} on {name}" + ("" if is_training else f", inference at batch {images}"),
         job=resolved(job),
         cluster=_cluster(setting),
         backend=job.backend,
@@ -362,7 +364,13 @@ def predict(
     )
     likely = likely_by(f"{setting.calibration.origin} calibration", sigma)
     _put_step(record, setting, step, likely, images)
-    put_run(record, job, setting.device, likely, steps, step.seconds)
+    tokens = tokens_of_sample(trace)
+    if tokens is not None:
+        record.put("throughput_tokens_per_s", likely(tokens * images / step.seconds, "token/s"))
+    if is_training:
+        put_run(record, job, setting.device, likely, steps, step.seconds)
+    else:
+        _put_cost_of_answers(record, job, setting.device, likely, images / step.seconds, tokens)
     _check_memory(record, setting, step)
     if factor is not None:
         record.notes.append(f"times are corrected by {factor:.2f}, from what the network showed on another device")
@@ -375,7 +383,7 @@ def predict(
             f"this machine was calibrated with {held} {'thread' if held == 1 else 'threads'} a rank, and a rank of the job has {threads}: "
             "`chronograd calibrate` measures both"
         )
-    if job.training.noise_scale_every:
+    if is_training and job.training.noise_scale_every:
         every = job.training.noise_scale_every
         record.notes.append(f"the gradient noise scale is measured every {every} steps; its time is left out")
     if step.kinds:
@@ -403,11 +411,15 @@ def likely_by(source: str, sigma: float) -> Callable[..., Quantity]:
 
 def _put_step(record: Record, setting: Setting, step: Step, likely: Callable[..., Quantity], images: int) -> None:
     """Of one step, in which all ranks together train `images`."""
-    for part in STEP_PARTS:
+    is_training = setting.job.mode == "training"
+    for part in STEP_PARTS if is_training else FORWARD_PARTS:
         record.put(part, likely(step.parts[part], "s"))
     record.put("step_time_s", likely(step.seconds, "s"))
-    record.put("communication_overlapped_s", likely(step.communication.overlapped_s, "s"))
-    if setting.step_sigma_log:
+    if is_training:
+        record.put("communication_overlapped_s", likely(step.communication.overlapped_s, "s"))
+    else:
+        record.put("latency_s", likely(step.seconds, "s"))
+    if is_training and setting.step_sigma_log:
         record.put("straggler_wait_s", likely(step.straggler_wait_s, "s"))
     if setting.job.cluster.input_samples_per_s:
         record.put("input_stall_s", likely(step.input_stall_s, "s"))
@@ -454,6 +466,41 @@ def put_run(
         record.put("cost_usd", Quantity.missing("usd", f"no price is known for {device.name}"))
     else:
         record.put("cost_usd", likely(training / 3600 * price[0], "usd"))
+
+
+def _put_cost_of_answers(
+    record: Record,
+    job: Job,
+    device: Device,
+    likely: Callable[..., Quantity],
+    samples_per_s: float,
+    tokens: int | None,
+) -> None:
+    """Of inference: what an hour, a million samples and a million tokens cost while the devices are never idle."""
+    unit = price_of(job, device)
+    names = ("cost_usd_per_million_samples", *(("cost_usd_per_million_tokens",) if tokens is not None else ()))
+    if unit is None:
+        for name in names:
+            record.put(name, Quantity.missing("usd", f"no price is known for {device.name}"))
+        return
+    per_hour, source = unit[0] * job.cluster.count, unit[1]
+    record.put("cost_usd_per_hour", Quantity(value=per_hour, unit="usd", source=source))
+    of_a_sample = per_hour / 3600 / samples_per_s
+    for name, amount in zip(names, (of_a_sample, of_a_sample / (tokens or 1)), strict=False):
+        record.put(name, likely(1e6 * amount, "usd"))
+
+
+def in_mode(job: Job, mode: str) -> Job:
+    """The job in the mode of a trace: what is predicted of a forward pass is inference, whatever it was counted for."""
+    return job if job.mode == mode else job.model_copy(update={"mode": mode})
+
+
+def tokens_of_sample(trace: Trace) -> int | None:
+    """Tokens of a sample, of a network that takes rows of whole numbers; None of any other."""
+    first = trace.tensors[trace.inputs[0]] if trace.inputs else None
+    if first is None or first.dtype not in ("int64", "int32") or len(first.shape) != 2:
+        return None
+    return first.shape[1].const
 
 
 def price_of(job: Job, device: Device) -> tuple[float, str] | None:

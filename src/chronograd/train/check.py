@@ -16,9 +16,9 @@ from chronograd.train.optimizer import parameter_groups
 
 
 def check_network(job: Job, card: DatasetCard) -> None:
-    """Build the job's network on the meta device and run it on two images of the data set.
+    """Build the job's network on the meta device and run it on two samples of the data set.
 
-    Raises InputError if it cannot be built, does not take the images, has fewer outputs than classes, or has not the
+    Raises InputError if it cannot be built, does not take the samples, has fewer outputs than classes, or has not the
     parameters that the job tells apart.
     Operators without a meta kernel end the check early; then the first real step decides.
     """
@@ -35,23 +35,29 @@ def check_network(job: Job, card: DatasetCard) -> None:
     if job.training.compile:
         _check_compiler()
     shape = "x".join(str(n) for n in card.shape)
+    sort, outputs = ("tokens", "one row per token") if job.is_text else ("images", "one row per image")
     try:
         with torch.no_grad():
-            output = network(torch.empty(2, *card.shape, device="meta"))
+            output = network(
+                torch.empty(2, *card.shape, device="meta", dtype=torch.int64 if job.is_text else torch.float32)
+            )
     except NotImplementedError:
         return
     except Exception as error:
         first = " ".join(str(error).split())[:300]
         raise InputError(
-            f"network {job.network.name} cannot run on the {shape} images of {job.data.name}: {first}",
-            "choose a network for images of this size, or another data set",
+            f"network {job.network.name} cannot run on the {shape} {sort} of {job.data.name}: {first}",
+            f"choose a network for {sort} of this size, or another data set",
         ) from None
     logits = output[0] if isinstance(output, tuple) else output
-    if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or logits.shape[1] < card.num_classes:
+    dimensions = 3 if job.is_text else 2
+    if not isinstance(logits, torch.Tensor) or logits.ndim != dimensions or logits.shape[-1] < card.num_classes:
         seen = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise InputError(
-            f"network {job.network.name} returns {seen} for two images; {job.data.name} has {card.num_classes} classes",
-            "a classifier returns one row per image and one column per class; see network.options",
+            f"network {job.network.name} returns {seen} for two {'rows of tokens' if job.is_text else sort}; "
+            f"{job.data.name} has {card.num_classes} {'words' if job.is_text else 'classes'}",
+            f"{'a language model' if job.is_text else 'a classifier'} returns {outputs} and one column per "
+            f"{'word' if job.is_text else 'class'}; see network.options",
         )
 
 

@@ -1,6 +1,6 @@
-"""What a network sees of a split, batch by batch: images that are normalised and augmented, or features kept of them.
+"""What a network sees of a split, batch by batch: images that are normalised and augmented, features kept of them, or text.
 
-Both have the same three stages: `gather` (on the CPU, or on the device where the images are), `transfer` to the
+All have the same three stages: `gather` (on the CPU, or on the device where the images are), `transfer` to the
 device, `prepare` there.
 """
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from chronograd.data import augment
 from chronograd.data.datasets import Dataset
 from chronograd.data.images import Images
+from chronograd.data.text import Rows
 from chronograd.job import Augmentation
 
 # Images per pass outside training. Fixed, so that a sample meets the same neighbours for any number of ranks.
@@ -90,10 +91,44 @@ class FeatureInput:
         return raw
 
 
-def in_chunks(seen: Input, samples: np.ndarray, device: torch.device) -> Iterator[tuple[np.ndarray, Tensor]]:
-    """Samples as a network sees them, not augmented, CHUNK at a time and each chunk read while the one before is used."""
-    for start in range(0, len(samples), CHUNK):
-        chunk, later = samples[start : start + CHUNK], samples[start + CHUNK : start + 2 * CHUNK]
+class TokenInput:
+    """Rows of tokens, on the device, as they are."""
+
+    def __init__(self, rows: Rows, device: torch.device) -> None:
+        self.rows = rows.to(device)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def gather(self, samples: np.ndarray) -> Tensor:
+        return self.rows.batch(samples)
+
+    def prefetch(self, samples: np.ndarray) -> None:
+        pass
+
+    def prepare(self, raw: Tensor, draws: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
+        return raw
+
+
+def input_of(
+    split: Images | Rows,
+    dataset: Dataset,
+    device: torch.device,
+    channels_last: bool = False,
+    augmentation: Augmentation | None = None,
+) -> Input:
+    """What a network sees of a split, of images or of text."""
+    if isinstance(split, Rows):
+        return TokenInput(split, device)
+    return ImageInput(split, dataset, device, channels_last, augmentation)
+
+
+def in_chunks(
+    seen: Input, samples: np.ndarray, device: torch.device, size: int = CHUNK
+) -> Iterator[tuple[np.ndarray, Tensor]]:
+    """Samples as a network sees them, not augmented, `size` at a time and each chunk read while the one before is used."""
+    for start in range(0, len(samples), size):
+        chunk, later = samples[start : start + size], samples[start + size : start + 2 * size]
         if len(later):
             seen.prefetch(later)
         yield chunk, seen.prepare(seen.gather(chunk).to(device))

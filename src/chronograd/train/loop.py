@@ -24,7 +24,7 @@ from chronograd.train import checkpoint, checkpoint_folder, order
 from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.communicator import rank0_number, share_buffers
 from chronograd.train.epochs import train_epochs
-from chronograd.train.inputs import CHUNK, in_chunks
+from chronograd.train.inputs import in_chunks
 from chronograd.train.noise_scale import GradientNoise
 from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
@@ -103,19 +103,21 @@ def evaluate(step: TrainingStep, dataset: Dataset, place: RankContext) -> tuple[
     loss_sum, num_correct = 0.0, 0
     labels_N = dataset.test_labels_N
     samples = np.arange(len(labels_N))
-    mine = samples[samples // CHUNK % place.world_size == place.rank]
+    mine = samples[samples // step.chunk % place.world_size == place.rank]
     try:
-        for chunk, seen in in_chunks(step.test_input, mine, place.device):
+        for chunk, seen in in_chunks(step.test_input, mine, place.device, step.chunk):
             targets_N = labels_N[torch.from_numpy(chunk)].to(place.device)
             with step.arithmetic():
                 logits_NK = network(seen).float()
+            if logits_NK.ndim == 3:
+                logits_NK, targets_N = logits_NK.flatten(0, 1), targets_N.flatten()
             loss_sum += functional.cross_entropy(logits_NK, targets_N, reduction="sum").item()
             num_correct += int((logits_NK.argmax(dim=1) == targets_N).sum())
     finally:
         step.train_mode()
     sums = torch.tensor([loss_sum, num_correct], dtype=torch.float64, device=place.device)
     loss_sum, correct = place.exchange.sum(sums).tolist()
-    return loss_sum / len(labels_N), correct / len(labels_N)
+    return loss_sum / labels_N.numel(), correct / labels_N.numel()
 
 
 def seed_everything(seed: int) -> None:

@@ -56,6 +56,7 @@ def training_record(
     record.curves = {"training": _training_curve(epochs), "loss": _loss_curve(logs, job.training.batch)}
     for name, quantity in _quantities(epochs, first, job, card).items():
         record.put(name, quantity)
+    _put_tokens(record, job)
     noise = _noise(logs, job, first)
     record.put("gradient_noise_scale", noise.quantity() if job.training.noise_scale_every else NOT_ASKED)
     if record["gradient_noise_scale"].n:
@@ -71,14 +72,25 @@ def training_record(
 def measured_record(run: RunDir, job: Job, ranks: str, method: result.Method, asked: Measuring) -> Record:
     """Quantities of a run whose ranks have timed steps. `ranks`: how many of what, in words."""
     logs = run.logs()
-    record = header(run, job, logs[0], f"steps of {job.network.name} on {job.data.name}, {ranks}")
-    steps = result.step_quantities(result.lines_of_ranks(logs), job.training.images_per_step, method)
+    is_training = job.mode == "training"
+    batch = job.training.images_per_step
+    what = "steps" if is_training else "inference"
+    of = f"{job.network.name} on {job.data.name}" + ("" if is_training else f" at batch {batch}")
+    record = header(run, job, logs[0], f"{what} of {of}, {ranks}")
+    quantities_of = result.step_quantities if is_training else result.latency_quantities
+    steps = quantities_of(result.lines_of_ranks(logs), batch, method)
     for name, quantity in {**steps, **result.epoch_quantities(logs)}.items():
         record.put(name, quantity)
+    _put_tokens(record, job)
     record.put("memory_peak_bytes", result.memory_quantity(logs))
     put_utilisation(record, record["step_time_s"], asked.flops_per_step, logs[0].last(Start), job.training.precision)
     record.provenance.method = f"{asked.timing.warmup} steps of warm-up outside the clock; {method.step_time}"
     return record
+
+
+def _put_tokens(record: Record, job: Job) -> None:
+    if job.is_text and job.data.shape is not None:
+        record.put("throughput_tokens_per_s", result.in_tokens(record["throughput_samples_per_s"], job.data.shape[0]))
 
 
 def header(run: RunDir, job: Job, first: StepLog, title: str) -> Record:
@@ -105,7 +117,8 @@ def _quantities(epochs: list[Epoch], first: StepLog, job: Job, card: DatasetCard
     last = epochs[-1]
     images = last.step * job.training.images_per_step
     step_times = [line.needed("step_time_s") for line in settled(first.steps)]
-    accuracy_source = f"all {card.test_size:,} test images after epoch {last.epoch}"
+    sort = "rows of test tokens" if job.is_text else "test images"
+    accuracy_source = f"all {card.test_size:,} {sort} after epoch {last.epoch}"
     return {
         "epoch_time_s": Quantity.of_samples([e.epoch_time_s for e in epochs], "s", CLOCK),
         "training_time_s": Quantity(value=last.seconds, unit="s", source=CLOCK),

@@ -27,7 +27,7 @@ from chronograd.job import Job
 from chronograd.models import registry
 from chronograd.models.weights import head_of, load_pretrained, without_head
 from chronograd.predict.checkpointing import blocks_to_checkpoint
-from chronograd.train.inputs import FeatureInput, ImageInput, Input, in_chunks
+from chronograd.train.inputs import CHUNK, FeatureInput, Input, in_chunks, input_of
 from chronograd.train.optimizer import make_optimizer, set_rate
 from chronograd.train.order import SampleOrder, random_seed, rank_slice
 from chronograd.train.rank_context import RankContext
@@ -75,21 +75,20 @@ class TrainingStep:
 
     def __init__(self, job: Job, dataset: Dataset, place: RankContext, initial_weights: Path | None = None) -> None:
         training = job.training
-        if place.device.type == "cuda":
-            is_tf32 = training.precision == "tf32"
-            torch.set_float32_matmul_precision("high" if is_tf32 else "highest")
-            torch.backends.cudnn.allow_tf32 = is_tf32
+        set_matrix_arithmetic(training.precision, place.device)
         self.training, self.place, self.device = training, place, place.device
         self.network, self.loaded = initial_network(job, dataset, place, initial_weights)
         self._labels = dataset.train_labels.to(place.device)
-        classes_N = dataset.train_labels if dataset.train_labels.ndim == 1 else dataset.train_labels.argmax(1)
+        classes_N = classes_of(dataset.train_labels)
         self.order = SampleOrder(training.seed, len(classes_N), training.batch, classes_N.numpy(), job.data.resampling)
         self.steps_per_epoch = self.order.steps_per_epoch
         self.num_steps = self.steps_per_epoch * training.epochs
-        self.train_input: Input = ImageInput(
+        self.train_input: Input = input_of(
             dataset.train, dataset, place.device, training.channels_last, training.augmentation
         )
-        self.test_input: Input = ImageInput(dataset.test, dataset, place.device, training.channels_last)
+        self.test_input: Input = input_of(dataset.test, dataset, place.device, training.channels_last)
+        # A row of scores for each token is large: text is evaluated in batches that are known to fit.
+        self.chunk = job.images_per_rank if job.is_text else CHUNK
         self.averaged: AveragedModel | None = None
         self.setup_s = 0.0
         self.noise: StepProbe | None = None
@@ -270,7 +269,7 @@ class TrainingStep:
 
     @property
     def has_features(self) -> bool:
-        return not isinstance(self.train_input, ImageInput)
+        return isinstance(self.train_input, FeatureInput)
 
     @property
     def evaluated(self) -> nn.Module:
@@ -286,8 +285,7 @@ class TrainingStep:
 
     def arithmetic(self) -> AbstractContextManager[Any]:
         """Autocast where the precision asks for it."""
-        dtype = AUTOCAST.get(self.training.precision)
-        return torch.autocast(self.device.type, dtype=dtype) if dtype is not None else contextlib.nullcontext()
+        return autocast(self.training.precision, self.device)
 
     def _exchange(self) -> AbstractContextManager[None]:
         """Parts of a batch but the last keep their gradients to themselves."""
@@ -321,9 +319,31 @@ class TrainingStep:
         return loss
 
     def _cross_entropy(self, logits_NK: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Of class numbers, or of probabilities."""
+        """Of class numbers, or of probabilities; of text each position is a sample of its own."""
         smoothing = self.training.label_smoothing
+        if logits_NK.ndim == 3:
+            logits_NK, targets = logits_NK.flatten(0, 1), targets.flatten()
         return functional.cross_entropy(logits_NK.float(), targets, label_smoothing=smoothing)
+
+
+def set_matrix_arithmetic(precision: str, device: torch.device) -> None:
+    """Whether a GPU may round fp32 products to TF32."""
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+        torch.backends.cudnn.allow_tf32 = precision == "tf32"
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """Autocast where the precision asks for it."""
+    dtype = AUTOCAST.get(precision)
+    return torch.autocast(device.type, dtype=dtype) if dtype is not None else contextlib.nullcontext()
+
+
+def classes_of(labels: torch.Tensor) -> torch.Tensor:
+    """The class of each sample: the likeliest of probabilities; text has no classes, and is drawn as if it had one."""
+    if labels.ndim == 1:
+        return labels
+    return labels.argmax(1) if labels.is_floating_point() else torch.zeros(len(labels), dtype=torch.int64)
 
 
 def initial_network(

@@ -26,6 +26,7 @@ from chronograd.rundir import RunDir, StepWriter
 from chronograd.rundir.steps import Attempt, Memory, Work
 from chronograd.train import order
 from chronograd.train.communicator import communicator_of, rank0_number
+from chronograd.train.forward import ForwardStep
 from chronograd.train.loop import seed_everything, train
 from chronograd.train.rank_command import Measuring, run_rank
 from chronograd.train.rank_context import Communicator, RankContext, rank_context_from_environment
@@ -71,7 +72,33 @@ def _train(run: RunDir, job: Job, place: RankContext, lines: StepWriter) -> None
         run.save_record(record)
 
 
+def _measure_forward(run: RunDir, job: Job, place: RankContext, lines: StepWriter, asked: Measuring) -> None:
+    """Batches in inference, each waited for before the next is begun."""
+    dataset = datasets.load(job.data, job.training.seed)
+    memory = PeakMemory(place.device)
+    _write_start(place, lines)
+    step = ForwardStep(job, dataset, place, run.initial_weights if run.initial_weights.exists() else None)
+    seed_everything(order.random_seed(job.training.seed, 0, place.rank))
+    _write_work(step.network, 0, step.order.steps_per_epoch, job, place, dataset, lines)
+    time_steps(step, asked.timing, lines.write, lambda number: rank0_number(number, place), is_waited_for=True)
+    if place.device.type == "cpu":
+        held = [*step.network.parameters(), *step.network.buffers()]
+        _write_tensor_peak(lines, cpu_tensor_peak_bytes(lambda: step.run(0), held))
+    else:
+        _write_memory(lines, memory, 0)
+    lines.write(process.end(0))
+    lines.sync()
+    place.exchange.wait(place)
+    if place.is_rank_zero:
+        clock = "host clock" + (", CUDA synchronised after each batch" if place.device.type == "cuda" else "")
+        method = result.Method(step_time=clock, parts=_method(place.device.type == "cuda").parts)
+        run.save_record(measured_record(run, job, _ranks(place), method, asked))
+
+
 def _measure(run: RunDir, job: Job, place: RankContext, lines: StepWriter, asked: Measuring) -> None:
+    if job.mode == "inference":
+        _measure_forward(run, job, place, lines, asked)
+        return
     dataset = datasets.load(job.data, job.training.seed)
     memory = PeakMemory(place.device)
     step = _start(run, job, place, dataset, lines)
@@ -87,29 +114,47 @@ def _measure(run: RunDir, job: Job, place: RankContext, lines: StepWriter, asked
     lines.sync()
     place.exchange.wait(place)
     if place.is_rank_zero:
-        ranks = "1 rank" if place.world_size == 1 else f"{place.world_size} ranks"
-        run.save_record(measured_record(run, job, ranks, _method(place.device.type == "cuda"), asked))
+        run.save_record(measured_record(run, job, _ranks(place), _method(place.device.type == "cuda"), asked))
 
 
 def _start(run: RunDir, job: Job, place: RankContext, dataset: datasets.Dataset, lines: StepWriter) -> TrainingStep:
     """The step of this rank, and a line that says where it runs."""
-    is_cuda = place.device.type == "cuda"
-    name = torch.cuda.get_device_name(place.device) if is_cuda else environment.processor_name()
-    lines.write(process.start(str(place.device), name, torch.get_num_threads()))
+    _write_start(place, lines)
     weights = run.initial_weights if run.initial_weights.exists() else None
     step = TrainingStep(job, dataset, place, weights)
     seed_everything(order.random_seed(job.training.seed, 0, place.rank))
-    params, gradient_bytes = parameter_bytes(step.network)
+    _write_work(step.network, parameter_bytes(step.network)[1], step.steps_per_epoch, job, place, dataset, lines)
+    return step
+
+
+def _write_start(place: RankContext, lines: StepWriter) -> None:
+    is_cuda = place.device.type == "cuda"
+    name = torch.cuda.get_device_name(place.device) if is_cuda else environment.processor_name()
+    lines.write(process.start(str(place.device), name, torch.get_num_threads()))
+
+
+def _write_work(
+    network: torch.nn.Module,
+    gradient_bytes: int,
+    steps_per_epoch: int,
+    job: Job,
+    place: RankContext,
+    dataset: datasets.Dataset,
+    lines: StepWriter,
+) -> None:
     lines.write(
         Work(
-            params=params,
+            params=parameter_bytes(network)[0],
             gradient_bytes=gradient_bytes,
             dataset_samples=len(dataset.train_labels),
             rank_batch=job.training.batch / place.world_size,
-            steps_per_epoch=step.steps_per_epoch,
+            steps_per_epoch=steps_per_epoch,
         )
     )
-    return step
+
+
+def _ranks(place: RankContext) -> str:
+    return "1 rank" if place.world_size == 1 else f"{place.world_size} ranks"
 
 
 def _write_what_if(step: TrainingStep, place: RankContext, lines: StepWriter) -> None:
@@ -137,7 +182,10 @@ def _write_tensor_memory(lines: StepWriter, step: TrainingStep) -> None:
     state = [v for s in step.optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
     held = [*step.network.parameters(), *step.network.buffers(), *state]
     held += step.averaged.state_dict().values() if step.averaged is not None else []
-    peak = cpu_tensor_peak_bytes(lambda: step.run(0), held)
+    _write_tensor_peak(lines, cpu_tensor_peak_bytes(lambda: step.run(0), held))
+
+
+def _write_tensor_peak(lines: StepWriter, peak: int) -> None:
     source = "tensors alive at once in one step, from the allocator's events; after the clock"
     lines.write(Memory(memory_peak_bytes=peak, source=source))
 

@@ -1,0 +1,119 @@
+"""Text as rows of tokens: drawn by a seed, or of a set of the catalogue, which is planned with and never read.
+
+A sample has T tokens of a vocabulary of V, and each position is asked for the next one. Drawn tokens are as frequent as Zipf's law
+has it, the k-th 1/k times the first, each drawn by itself: a network can learn how frequent they are, and nothing beyond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chronograd.data.catalogue import Listed
+from chronograd.data.published import DatasetCard
+from chronograd.errors import InputError
+from chronograd.job import TOKENS, Data
+from chronograd.measure import environment
+from chronograd.units import si
+
+if TYPE_CHECKING:
+    import torch
+
+SAMPLES = 1024
+_TOKEN_BYTES = 8
+
+
+def is_drawn(data: Data) -> bool:
+    """Whether a job's data is synthetic text: `tokens`, or synthetic samples of one dimension."""
+    return data.name == TOKENS or (data.name == "synthetic" and data.shape is not None and len(data.shape) == 1)
+
+
+def card(data: Data, listed: Listed | None = None) -> DatasetCard:
+    """What a job's text is: `data.samples` rows of synthetic tokens, or those that the text of a set is cut into.
+
+    Raises InputError where the length of a row or the vocabulary is not given, and for fields that are of images.
+    """
+    if data.shape is None or data.classes is None:
+        raise InputError(
+            f"data.name is {data.name}, which is text, and data.shape or data.classes is not given",
+            "write the tokens of a sample and the vocabulary: data.shape=[1024] data.classes=50257",
+        )
+    if len(data.shape) != 1:
+        raise InputError(f"data.shape is {data.shape}; a sample of text has a number of tokens", "such as [1024]")
+    for field in ("image_size", "skip", "long_tail", "label_noise", "labels"):
+        if getattr(data, field):
+            raise InputError(f"data.{field} is {getattr(data, field)}; {data.name} is text", f"leave data.{field} out")
+    (length,) = data.shape
+    whole = SAMPLES if listed is None else max(1, (listed.tokens or 0) // length)
+    samples = data.samples or whole
+    if listed is not None and samples > whole:
+        raise InputError(
+            f"data.samples is {samples:,}; {listed.title} has {whole:,} rows of {length} tokens", "write fewer samples"
+        )
+    return DatasetCard(
+        name=data.name,
+        shape=(length,),
+        num_classes=data.classes,
+        class_names=(),
+        train_size=samples,
+        test_size=data.test_samples or max(1, samples // 4),
+        source="drawn by Zipf's law" if listed is None else listed.source,
+    )
+
+
+def check_memory(described: DatasetCard) -> None:
+    """Raise InputError for text that this machine cannot hold, whatever else is in its memory."""
+    count = described.train_size + described.test_size
+    size, memory = count * (described.shape[0] + 1) * _TOKEN_BYTES, environment.ram_bytes()
+    if memory is not None and size > memory:
+        raise InputError(
+            f"{count:,} samples of {described.shape[0]:,} tokens take {si(size, 'B')}, and this machine has "
+            f"{si(memory, 'B')} of memory",
+            "write a smaller data.shape or data.samples",
+        )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of tokens in memory, on one device: int64 of shape (N, T)."""
+
+    tokens_NT: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.tokens_NT)
+
+    def batch(self, samples: np.ndarray[Any, Any]) -> torch.Tensor:
+        import torch
+
+        return self.tokens_NT[torch.from_numpy(samples).to(self.tokens_NT.device)]
+
+    def prefetch(self, samples: np.ndarray[Any, Any]) -> None:
+        """Nothing: they are here."""
+
+    def to(self, device: torch.device) -> Rows:
+        return Rows(self.tokens_NT.to(device))
+
+    def inputs(self) -> Rows:
+        """All tokens but the last, which is only asked for."""
+        return Rows(self.tokens_NT[:, :-1])
+
+    def next_tokens(self) -> torch.Tensor:
+        return self.tokens_NT[:, 1:]
+
+
+def draw(described: DatasetCard, seed: int) -> tuple[Rows, Rows]:
+    """Rows of training and of test, one token longer than a sample. Raises InputError for more than this machine can hold."""
+    check_memory(described)
+    import torch
+
+    frequencies = 1.0 / np.arange(1, described.num_classes + 1)
+    until = np.cumsum(frequencies) / frequencies.sum()
+    generator = np.random.default_rng(seed)
+
+    def part(count: int) -> Rows:
+        drawn = np.searchsorted(until, generator.random((count, described.shape[0] + 1)), side="right")
+        return Rows(torch.from_numpy(np.minimum(drawn, described.num_classes - 1).astype(np.int64)))
+
+    return part(described.train_size), part(described.test_size)

@@ -1,0 +1,82 @@
+"""One batch in inference, in its parts: input, transfer, forward. Evaluation mode, no gradients, no exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from chronograd.data.datasets import Dataset
+from chronograd.job import Job
+from chronograd.train.inputs import Input, input_of
+from chronograd.train.order import SampleOrder, rank_slice
+from chronograd.train.rank_context import RankContext
+from chronograd.train.step import Part, autocast, classes_of, initial_network, set_matrix_arithmetic
+from chronograd.train.watchdog import WATCHDOG
+
+
+class ForwardStep:
+    """Network and data of one rank; a step asks the network about one batch of training samples, in the job's order.
+
+    Left out: copying the answers to the host.
+    """
+
+    waited_s: float | None = None
+
+    def __init__(self, job: Job, dataset: Dataset, place: RankContext, initial_weights: Path | None = None) -> None:
+        training = job.training
+        set_matrix_arithmetic(training.precision, place.device)
+        self.training, self.place, self.device = training, place, place.device
+        self.network, _ = initial_network(job, dataset, place, initial_weights)
+        self.network.requires_grad_(False)
+        self.network.eval()
+        self.model = cast(nn.Module, torch.compile(self.network)) if training.compile else self.network
+        classes_N = classes_of(dataset.train_labels).numpy()
+        self.order = SampleOrder(training.seed, len(classes_N), training.batch, classes_N, job.data.resampling)
+        self.input: Input = input_of(dataset.train, dataset, place.device, training.channels_last)
+        self.outputs: Any = None
+        self._raw = self._seen = torch.empty(0)
+
+    def parts(self, index: int, is_updated: bool = True) -> Iterator[Part]:
+        """Name and call of each part of batch `index`, counted from 0."""
+        for name, call in (
+            ("input", lambda: self.gather(index)),
+            ("transfer", self.transfer),
+            ("input", self.prepare),
+            ("forward", self.forward),
+        ):
+            WATCHDOG.at(name, index + 1)
+            yield name, call
+
+    def no_sync(self) -> None:
+        """None: nothing is exchanged."""
+
+    def gather(self, index: int) -> None:
+        part = rank_slice(self.training.batch, self.place.rank, self.place.world_size)
+        self._raw = self.input.gather(self._samples(index)[part])
+        self.input.prefetch(self._samples(index + 1)[part])
+
+    def transfer(self) -> None:
+        if self.device.type == "cuda" and self._raw.device.type == "cpu":
+            self._raw = self._raw.pin_memory().to(self.device, non_blocking=True)
+
+    def prepare(self) -> None:
+        with torch.inference_mode():
+            self._seen = self.input.prepare(self._raw)
+
+    def forward(self) -> None:
+        with torch.inference_mode(), autocast(self.training.precision, self.device):
+            self.outputs = self.model(self._seen)
+
+    def run(self, index: int) -> None:
+        """All parts of batch `index`."""
+        self.outputs = None
+        for _, call in self.parts(index):
+            call()
+
+    def _samples(self, index: int) -> np.ndarray:
+        return self.order.samples(index)

@@ -1,0 +1,81 @@
+"""What to rent for inference: the cheapest setting per sample that keeps a latency."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from scipy.stats import norm
+
+from chronograd import job as jobs
+from chronograd.cli.main import main
+from chronograd.count.network import trace_network
+from chronograd.hardware import catalog
+from chronograd.plan.serving import serve
+from chronograd.predict.prediction import predict
+
+TRACE = trace_network("resnet20", mode="inference")
+JOB = jobs.from_dict(
+    {
+        "mode": "inference",
+        "network": {"name": "resnet20"},
+        "data": {"name": "synthetic", "shape": [3, 32, 32], "classes": 10},
+        "training": {"precision": "fp32"},
+        "cluster": {"price_usd_per_hour": 2.0},
+    }
+)
+DEVICES = [catalog.device(name) for name in ("t4", "v100")]
+BATCHES = [1, 4, 16, 64, 256, 1024]
+
+
+def test_the_cheapest_that_keeps_the_latency_is_what_a_search_by_hand_finds() -> None:
+    bound, confidence = 0.004, 0.8
+    data = serve(TRACE, JOB, DEVICES, [1], BATCHES, latency_s=bound, confidence=confidence).data
+    expected = []
+    for device in DEVICES:
+        for batch in BATCHES:
+            one = jobs.changed(JOB, [f"cluster.device={device.name}", f"training.batch={batch}"])
+            record = predict(TRACE, one)
+            sigma = record.provenance.sigma_log
+            assert sigma is not None
+            z = norm.ppf(confidence)
+            if record.value("latency_s") * 2.718281828459045 ** (z * sigma) <= bound:
+                expected.append((record.value("cost_usd_per_million_samples"), device.name, batch))
+    assert expected, "the bound is one that some keep"
+    assert len(expected) < len(DEVICES) * len(BATCHES), "and some do not"
+    usd, device_name, batch = min(expected)
+    best = data["settings"][0]
+    assert (best["device"], best["batch_per_device"]) == (device_name, batch)
+    assert best["usd_per_million_samples"] == pytest.approx(usd)
+    assert data["kept"] == len(expected)
+
+
+def test_a_longer_latency_is_never_dearer() -> None:
+    costs = [
+        serve(TRACE, JOB, DEVICES, [1, 8], BATCHES, latency_s=bound).data["settings"][0]["usd_per_million_samples"]
+        for bound in (0.003, 0.01, 0.1, None)
+    ]
+    assert sorted(costs, reverse=True) == costs
+
+
+def test_what_nothing_keeps_is_said_with_the_fastest() -> None:
+    answer = serve(TRACE, JOB, DEVICES, [1], BATCHES, latency_s=1e-7)
+    assert answer.data["settings"] == []
+    assert answer.sections[0].takeaway.startswith(
+        "Nothing answers within 100 ns with 80 % probability; the fastest is "
+    )
+    assert answer.data["fastest"]["batch_per_device"] == 1
+
+
+def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    TRACE.save(tmp_path / "net.json.gz")
+    line = ["plan", "resnet20", "--trace", str(tmp_path / "net.json.gz"), "--on", "v100", "--counts", "1"]
+    assert main([*line, "--inference", "--latency", "20ms", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["latency_s"] == 0.02
+    assert all(row["probability"] >= 0.8 for row in data["settings"])
+    assert main([*line, "--latency", "20ms"]) == 2
+    assert "add --inference" in capsys.readouterr().err
+    assert main([*line, "--inference", "--to", "75%"]) == 2
+    assert "nothing is trained" in capsys.readouterr().err
