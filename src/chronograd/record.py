@@ -65,7 +65,7 @@ QUANTITIES = {
     "throughput_tokens_per_s": ("throughput of all ranks in tokens", "token/s"),
     "achieved_flops_per_s": ("achieved rate of matrix FLOPs per rank", "FLOP/s"),
     "mfu": ("model FLOPs utilisation (MFU)", "1"),
-    "ppp": ("PALEO's percent of peak, of forward and backward", "1"),
+    "ppp": ("PALEO's percent of peak", "1"),
     "memory_peak_bytes": ("peak memory of one rank", "B"),
     "epoch_time_s": ("time per epoch", "s"),
     "epoch_compute_time_s": ("time per epoch without loading data", "s"),

@@ -78,7 +78,7 @@ ODD = [
     Odd("no-such-precision", "resnet20", (*IMAGES, "training.precision=bf16"), "p100", "bf16"),
     Odd("no-such-device", "resnet20", IMAGES, "v1000", "v1000"),
     Odd("parts-of-one-sample", "resnet20", (*IMAGES, "training.batch=64", "training.accumulation=64")),
-    Odd("blocks-where-there-are-none", "lenet5", ("data.name=digits", "training.activation_checkpointing=blocks"), comes="block"),
+    Odd("blocks-where-there-are-none", "lenet5", ("data.name=synthetic", "data.shape=[1,28,28]", "data.classes=10", "training.activation_checkpointing=blocks"), comes="block"),
     Odd("zero-of-one-rank", "resnet20", (*IMAGES, "training.zero_stage=3")),
     Odd("zero-of-horovod", "resnet20", (*IMAGES, "training.zero_stage=1", "backend=horovod"), "2xv100", "zero_stage"),
     Odd("a-parameter-server", "resnet20", (*IMAGES, "backend=parameter_server"), "2xv100", "parameter_server"),

@@ -28,11 +28,13 @@ TEXT: dict[str, Any] = {
     "network": {"name": "gpt2-small", "options": {"layers": 1, "width": 32, "heads": 2, "dropout": 0.0}},
     "data": {"name": "tokens", "shape": [16], "classes": 20, "samples": 64, "test_samples": 16},
     "training": {"recipe": "sgd", "batch": 8, "epochs": 2, "optimizer": "adamw", "learning_rate": 0.01},
+    "cluster": {"device": "cpu", "threads": 1},
 }
 IMAGES: dict[str, Any] = {
     "network": {"name": "small-cnn"},
     "data": {"name": "synthetic", "shape": [3, 8, 8], "classes": 5, "samples": 64},
     "training": {"batch": 4},
+    "cluster": {"device": "cpu", "threads": 1},
 }
 
 
@@ -107,8 +109,8 @@ def test_few_batches_have_no_far_percentile() -> None:
     low, high = found["latency_p50_s"].low, found["latency_p50_s"].high
     assert low is not None
     assert high is not None
-    # Of 30 samples the median lies between the 12th and the 19th with 80 % probability.
-    assert (round(low, 2), round(high, 2)) == (0.13, 0.2)
+    # Below the median are, of 30, with at most 10 % probability fewer than 11, and with at most 10 % 20 or more.
+    assert (round(low, 2), round(high, 2)) == (0.11, 0.2)
 
 
 @pytest.mark.parametrize(
@@ -120,11 +122,9 @@ def test_few_batches_have_no_far_percentile() -> None:
         (TEXT, ["training.trainable=head"], "trains the whole network"),
     ],
 )
-def test_what_is_not_run_is_refused(fields: dict[str, Any], changes: list[str], words: str, tmp_path: Path) -> None:
-    job = asked(fields, *changes)
+def test_what_is_not_run_is_refused(fields: dict[str, Any], changes: list[str], words: str) -> None:
     with pytest.raises(JobError, match=words):
-        launch.measure(job, out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+        launch.check_anywhere(asked(fields, *changes))
 
 
 def test_nothing_is_trained_in_inference(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ told by its checksum. What is given to others is the JSON of `Trace.save`, which
 
 from __future__ import annotations
 
+import gc
 import marshal
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
@@ -43,7 +45,12 @@ def unpack(raw: bytes) -> Trace:
     head, checksum, body = raw[: len(_HEAD)], raw[len(_HEAD) : len(_HEAD) + 4], raw[len(_HEAD) + 4 :]
     if head != _HEAD or zlib.crc32(body).to_bytes(4, "little") != checksum:
         raise ValueError("it is no packed trace, or it is damaged")
-    amount_rows, shape_rows, plain, input_shapes, storages, tensors, operators = marshal.loads(zlib.decompress(body))
+    with _no_collection():
+        return _unpacked(marshal.loads(zlib.decompress(body)))
+
+
+def _unpacked(data: Any) -> Trace:
+    amount_rows, shape_rows, plain, input_shapes, storages, tensors, operators = data
     amounts = [Affine(const, per_sample) for const, per_sample in amount_rows]
     shapes = [tuple(Affine(const, per_sample) for const, per_sample in shape) for shape in shape_rows]
     return Trace(
@@ -57,6 +64,18 @@ def unpack(raw: bytes) -> Trace:
             for phase, kind, name, module, call, ins, outs, attributes, macs, flops, read, written, forward in operators
         ],
     )  # fmt: skip
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage collection meanwhile: of thousands of new objects none is garbage, and looking takes as long as making them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class _Once:

@@ -90,7 +90,7 @@ def latency_quantities(ranks: Mapping[int, Sequence[Step]], batch: int, method: 
         latency[name] = Quantity(
             value=float(np.quantile(times, share)),
             unit="s",
-            low=float(times[min(low, len(times) - 1)]),
+            low=float(times[max(low - 1, 0)]),
             high=float(times[min(high, len(times) - 1)]),
             n=len(times),
             source=own["step_time_s"].source,

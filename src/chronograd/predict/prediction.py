@@ -434,7 +434,8 @@ def _put_step(record: Record, setting: Setting, step: Step, likely: Callable[...
 
 
 def _put_roofline(record: Record, roof: Roofline) -> None:
-    source = "(matrix FLOPs / peak + bytes / bandwidth) / time of forward and backward"
+    passes = "the forward pass" if record.job.mode == "inference" else "forward and backward"
+    source = f"(matrix FLOPs / peak + bytes / bandwidth) / time of {passes}"
     record.put("ppp", Quantity(value=roof.ppp, unit="1", source=source))
     record.provenance.bandwidth_bytes_per_s = roof.bandwidth_bytes_per_s
     record.tables.layers = list(roof.layers)
