@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
+import os
 import shutil
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from chronograd.errors import ChronogradError, FileFormatError
+from chronograd.explain.device_time import is_communication
 from chronograd.explain.explanation import explain
-from chronograd.explain.profiler import _minus, _union, read
+from chronograd.explain.intervals import Intervals
+from chronograd.explain.profiler import read
 
 
 def traced(path: Path, input_s: float = 0.0, sleep_s: float = 0.0, batch: int = 64) -> Path:
@@ -86,17 +91,212 @@ def test_two_ranks_of_a_gpu_trace_are_one_run(tmp_path: Path) -> None:
     assert one.causes[0].cause == "slow_link"
 
 
-def test_a_gpu_that_waits_for_launches_has_too_small_a_batch(tmp_path: Path) -> None:
+def test_a_gpu_that_waits_for_launches_is_idle(tmp_path: Path) -> None:
     paths = [gpu_trace(tmp_path / f"{rank}.json", rank, wait_us=0, idle_us=1500) for rank in range(2)]
     found = explain(paths).causes[0]
-    assert found.cause == "small_batch"
+    assert found.cause == "idle_device"
     assert found.cost == pytest.approx(0.6)
 
 
-def test_the_cost_of_intervals_is_arithmetic() -> None:
-    assert _union([(5, 7), (0, 2), (1, 3)]) == [(0, 3), (5, 7)]
-    assert _minus([(0, 10)], [(2, 3), (5, 6)]) == [(0, 2), (3, 5), (6, 10)]
-    assert _minus([(0, 2), (4, 6)], [(1, 5)]) == [(0, 1), (5, 6)]
+def test_intervals_are_arithmetic() -> None:
+    one = Intervals.union([(5, 7), (0, 2), (1, 3), (4, 4)])
+    assert (one.starts.tolist(), one.ends.tolist()) == ([0, 5], [3, 7])
+    assert one.within(np.array([0, 2, 3, 6]), np.array([10, 6, 5, 6])).tolist() == [5, 2, 0, 0]
+    assert one.gaps().within(np.array([0]), np.array([10])).tolist() == [2]
+    other = one | Intervals.union([(2, 6)])
+    assert (other.starts.tolist(), other.ends.tolist()) == ([0], [7])
+    assert one.hold(np.array([-1, 0, 3, 4, 7, 8])).tolist() == [False, True, True, False, True, False]
+    assert Intervals.union([]).within(np.array([0]), np.array([1])).tolist() == [0]
+
+
+def test_intervals_agree_with_counting_ticks() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        given = [sorted(pair) for pair in rng.integers(0, 60, (rng.integers(1, 12), 2)).tolist()]
+        ticks = {tick for low, high in given for tick in range(low, high)}
+        low, high = sorted(rng.integers(0, 60, 2).tolist())
+        covered = Intervals.union(np.array(given)).within(np.array([low]), np.array([high]))
+        assert covered.tolist() == [len(ticks & set(range(low, high)))]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_it"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)", True),
+        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)", True),
+        ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16>", True),
+        ("void vllm::cross_device_reduce_1stage<__hip_bfloat16, 8>", True),
+        ("void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<2>", True),
+        ("void deep_ep::intranode::dispatch<8, 768, 8192>(int4*)", True),
+        ("void mori::moe::EpCombineIntraNodeKernel<hip_bfloat16>", True),
+        ("void splitKreduce_kernel<32, 16, int, float>", False),
+        ("void at::native::vectorized_gather_kernel<16, long>(char*, c", False),
+        ("void cub::DeviceReduceByKeyKernel<cub::DispatchReduceByKey<long>>", False),
+        ("void (anonymous namespace)::groupnorm_kernel_dispatch_up<__half>", False),
+        ("_combined_routing_memset", False),
+        ("small_reduce_kernel", False),
+    ],
+)
+def test_communication_is_told_by_names(name: str, is_it: bool) -> None:
+    assert is_communication(name) is is_it
+
+
+def written(path: Path, events: list[tuple[str, str, float, float, dict[str, Any]]], **told: Any) -> Path:
+    """A trace of complete events: category, name, start and duration in microseconds, and arguments."""
+    raw = [
+        {
+            "ph": "X",
+            "cat": category,
+            "name": name,
+            "ts": start,
+            "dur": length,
+            "tid": arguments.pop("tid", 1),
+            "args": arguments,
+        }
+        for category, name, start, length, arguments in events
+    ]
+    path.write_text(json.dumps({"traceEvents": raw, **told}))
+    return path
+
+
+RANK_OF_8 = {
+    "distributedInfo": {"rank": 2, "world_size": 8, "backend": "nccl"},
+    "deviceProperties": [{"id": 0, "name": "X"}],
+}
+ONE_STEP = [
+    ("kernel", "gemm", 100.0, 200.0, {"tid": 7, "device": 0}),
+    ("kernel", "ncclDevKernel_SendRecv", 250.0, 500.0, {"tid": 9, "device": 0}),
+    ("gpu_memcpy", "Memcpy HtoD", 700.0, 100.0, {"tid": 8, "device": 0}),
+    ("kernel", "gemm", 1000.0, 100.0, {"tid": 7, "device": 0}),
+]
+
+
+def test_one_rank_of_eight_shows_its_exposed_communication(tmp_path: Path) -> None:
+    """Of 1000 us 300 are computed, 450 exchanged alone, 50 copied alone, and 200 idle."""
+    one = explain([written(tmp_path / "t.json", [(*e[:4], dict(e[4])) for e in ONE_STEP], **RANK_OF_8)]).runs[0]
+    device = one.run.first.device
+    assert device is not None
+    assert device.data()["shares"] == pytest.approx(
+        {
+            "busy": 0.8, "computation": 0.3, "communication": 0.5, "exposed_communication": 0.45, "copies": 0.1,
+            "exposed_copies": 0.05, "idle": 0.2, "idle_input": 0.0, "idle_synchronizing": 0.0, "idle_launching": 0.2,
+        }
+    )  # fmt: skip
+    assert {name: share for name, _, share in one.split.rows()} == pytest.approx(
+        {
+            "computation": 0.3, "input": 0.0, "exposed communication": 0.45, "straggling": None, "exposed copies": 0.05,
+            "idle device": 0.2,
+        }
+    )  # fmt: skip
+    assert "1 of 8 ranks were given" in (one.split.straggling_s.reason or "")
+    assert [(c.cause, c.cost) for c in one.causes] == [
+        ("slow_link", pytest.approx(0.45)),
+        ("idle_device", pytest.approx(0.2)),
+    ]
+    assert "1 of 8 ranks were given" in one.causes[0].evidence[-1]
+
+
+def test_a_trace_of_one_step_has_a_wider_interval_and_says_so(tmp_path: Path) -> None:
+    run = explain([written(tmp_path / "t.json", [(*e[:4], dict(e[4])) for e in ONE_STEP], **RANK_OF_8)]).runs[0]
+    step = run.split.step_s
+    assert (step.value, step.low, step.high) == pytest.approx((1e-3, 0.8e-3, 1.2e-3))
+    assert any("one step" in note for note in run.run.notes)
+
+
+def test_steps_begin_with_the_first_kernel_launched_in_them(tmp_path: Path) -> None:
+    """The host is 1000 us ahead: by its clock the device would have computed nothing in the first step."""
+    events: list[tuple[str, str, float, float, dict[str, Any]]] = []
+    for step in range(5):
+        events.append(("user_annotation", f"ProfilerStep#{step}", 500.0 * step, 500.0, {}))
+        events.append(("cuda_runtime", "cudaLaunchKernel", 500.0 * step + 10, 5.0, {"correlation": step}))
+        events.append(("kernel", "gemm", 1000.0 + 800.0 * step, 600.0, {"tid": 7, "device": 0, "correlation": step}))
+    run = explain([written(tmp_path / "t.json", events)]).runs[0]
+    assert run.run.first.step_s.tolist() == pytest.approx([800e-6] * 4)
+    assert run.split.share("computation_s") == pytest.approx(0.75)
+    assert run.split.share("idle_s") == pytest.approx(0.25)
+
+
+def test_idle_time_is_of_what_the_host_did(tmp_path: Path) -> None:
+    """Kernels of 100 us from 0, 300, 600 and 1000 on: gaps of 200 after a synchronisation, of 200 in input, and of 300."""
+    events = [
+        *(("kernel", "gemm", at, 100.0, {"tid": 7, "device": 0}) for at in (0.0, 300.0, 600.0, 1000.0)),
+        ("cuda_runtime", "cudaStreamSynchronize", 50.0, 60.0, {}),
+        ("user_annotation", "enumerate(DataLoader)#x", 380.0, 220.0, {}),
+        ("cuda_runtime", "cudaMemcpyAsync", 690.0, 60.0, {}),
+    ]
+    device = explain([written(tmp_path / "t.json", events)]).runs[0].run.first.device
+    assert device is not None
+    assert (device.synchronizing_s, device.input_s, device.launching_s) == pytest.approx((200e-6, 200e-6, 300e-6))
+
+
+def test_of_several_devices_the_busiest_is_told(tmp_path: Path) -> None:
+    events = [("kernel", "gemm", 0.0, 10.0, {"device": 0}), ("kernel", "gemm", 100.0, 50.0, {"device": 1})]
+    device = explain([written(tmp_path / "t.json", events)]).runs[0].run.first.device
+    assert device is not None
+    assert device.span_s == pytest.approx(50e-6)
+    assert "busiest of 2" in device.name
+
+
+def test_names_of_2021_are_read(tmp_path: Path) -> None:
+    events = [("Kernel", "gemm", 0.0, 10.0, {"device": 0}), ("Memcpy", "Memcpy HtoD", 10.0, 10.0, {"device": 0})]
+    device = explain([written(tmp_path / "t.json", events)]).runs[0].run.first.device
+    assert device is not None
+    assert (device.share(device.computation_s), device.share(device.copies_s)) == pytest.approx((0.5, 0.5))
+
+
+def test_two_traces_of_one_rank_are_laid_side_by_side(tmp_path: Path) -> None:
+    paths = [
+        written(tmp_path / f"{length}.json", [("kernel", "gemm", 0.0, length, {"device": 0})])
+        for length in (10.0, 20.0)
+    ]
+    assert [one.split.step_s.value for one in explain(paths).runs] == pytest.approx([10e-6, 20e-6])
+
+
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        ([("cuda_runtime", "cudaLaunchKernel", 0.0, 5.0, {})], {}),
+        ([("cpu_op", "aten::mm", 0.0, 5.0, {})], {"distributedInfo": {"backend": "nccl"}}),
+    ],
+)
+def test_a_trace_whose_device_is_missing_is_refused(tmp_path: Path, events: list[Any], told: dict[str, Any]) -> None:
+    with pytest.raises(ChronogradError, match="no kernel"):
+        explain([written(tmp_path / "t.json", [*events, ("user_annotation", "ProfilerStep#1", 0.0, 9.0, {})], **told)])
+
+
+TRACES = Path(os.environ.get("CHRONOGRAD_DATA", "")) / "traces"
+_TABLE = TRACES / "traces.csv"
+PUBLIC = list(csv.DictReader(_TABLE.read_text().splitlines())) if _TABLE.is_file() else []
+
+
+@pytest.mark.skipif(not PUBLIC, reason="CHRONOGRAD_DATA has no folder of traces")
+@pytest.mark.parametrize("row", PUBLIC, ids=lambda row: str(row["file"]).removesuffix(".json.gz"))
+def test_public_traces_are_explained_or_refused_for_a_reason(row: dict[str, str]) -> None:
+    """Shares agree with a plain union of intervals, within 2 points; without kernels there is nothing to tell of a device."""
+    path = TRACES / row["file"]
+    if (
+        not row["busy_pct"] and row["world_size"] != "300"
+    ):  # that one exchanges with gloo, and computes on the processor
+        with pytest.raises(ChronogradError, match="no kernel"):
+            explain([path])
+        return
+    one = explain([path]).runs[0]
+    if not row["busy_pct"]:
+        assert one.split.share("exposed_s") == pytest.approx(0.85, abs=0.02)
+        return
+    device = one.run.first.device
+    assert device is not None
+    assert device.span_s * 1e3 == pytest.approx(float(row["gpu_span_ms"]), abs=1e-3)
+    columns = {
+        "busy": "busy_pct", "computation": "compute_pct", "communication": "communication_pct",
+        "exposed_communication": "exposed_communication_pct", "copies": "copy_pct", "exposed_copies": "exposed_copy_pct",
+        "idle": "idle_pct",
+    }  # fmt: skip
+    shares = {name: 100 * share for name, share in device.data()["shares"].items() if name in columns}
+    assert shares == pytest.approx({name: float(row[column]) for name, column in columns.items()}, abs=2)
+    assert sum(share or 0.0 for _, _, share in one.split.rows()) == pytest.approx(1.0, abs=1e-6)
+    if float(row["exposed_communication_pct"]) > 20:
+        assert "slow_link" in [cause.cause for cause in one.causes]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +307,7 @@ def test_the_cost_of_intervals_is_arithmetic() -> None:
         "{}",
         '{"traceEvents": 3}',
         "[" * 100_000,
-        '{"traceEvents": [], "distributedInfo": {"rank": 5}}',
+        '{"traceEvents": [], "distributedInfo": {"rank": 5, "world_size": 2}}',
         "\x1f\x8bno",
     ],
 )

@@ -16,7 +16,10 @@ from chronograd.figure import Bar, Bars, Figure
 from chronograd.units import percent, quantity, seconds
 from chronograd.words import interval, time_unit
 
-_PART_COLORS = {"computation": "blue", "input": "sky", "exposed communication": "orange", "straggling": "vermilion"}
+_PART_COLORS = {
+    "computation": "blue", "input": "sky", "exposed communication": "orange", "straggling": "vermilion",
+    "exposed copies": "yellow", "idle device": "grey",
+}  # fmt: skip
 # What a prediction does not know of, and a measurement may have met.
 DISTURBANCES = ("busy_host", "slow_worker", "too_many_threads")
 
@@ -42,6 +45,8 @@ def explain(paths: Sequence[Path]) -> Answer:
         for one in explained.runs
         for note in one.run.notes
     ]
+    if any(rank.device is not None for one in explained.runs for rank in one.run.ranks.values()):
+        sections.append(_devices(explained.runs))
     sections += [_split(explained.runs), *_others(explained.runs[-1])]
     return Answer("Why it is not faster", sections=sections, data=explained.data(), notes=notes)
 
@@ -165,6 +170,41 @@ def _split(runs: Sequence[Explained]) -> Section:
         lines=lines,
         figure=Figure([Bars(f"time per step, {unit}", "run", bars, _PART_COLORS)]),
         table=Table(("run", "part of a step", "time", "share", "80 % interval"), rows, {2, 3}).without_empty_columns(),
+    )
+
+
+def _devices(runs: Sequence[Explained]) -> Section:
+    """What devices did over whole traces, as shares of their spans: a column for each rank."""
+    named = [
+        (f"rank {number}" if len(one.run.ranks) > 1 else one.run.name, device)
+        for one in runs
+        for number, rank in one.run.ranks.items()
+        if (device := rank.device) is not None
+    ]
+    first = named[0][1]
+    rows = [["span", *(quantity(device.span_s, "s") for _, device in named)]]
+    rows += [
+        [name, *(percent(device.share(dict(device.rows())[name]), 1) for _, device in named)]
+        for name, _ in first.rows()
+        if any(dict(device.rows())[name] for _, device in named)
+    ]
+    busy, idle = percent(first.share(first.busy_s), 0), percent(first.share(first.idle_s), 0)
+    exposed = f", {percent(first.share(first.exposed_s), 0)} in exposed communication" if first.exposed_s else ""
+    lines = [
+        f"{named[0][0]}, the kernels that took most: "
+        + "; ".join(f"{name[:60]} {percent(first.share(length), 0)}" for name, length in first.kernels[:3])
+    ]
+    return Section(
+        title="What the device did",
+        takeaway=f"{first.name or 'The device'} was busy in {busy} of {quantity(first.span_s, 's')}{exposed}, and idle in {idle}.",
+        lines=lines if first.kernels else [],
+        table=Table(
+            ("part of the span", *(name if len(named) > 1 else "share" for name, _ in named)),
+            rows,
+            set(range(1, len(named) + 1)),
+            ("span: from the first start to the last end of what ran on the device, of the whole trace",),
+        ),
+        data=[{"rank": name} | device.data() for name, device in named],
     )
 
 

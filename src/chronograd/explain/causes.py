@@ -15,6 +15,7 @@ import numpy as np
 
 from chronograd.errors import ChronogradError
 from chronograd.explain import remedies
+from chronograd.explain.device_time import is_communication
 from chronograd.explain.evidence import Evidence, Rank, usual_exchange_s
 from chronograd.explain.remedies import Remedy
 from chronograd.explain.split import Split
@@ -39,6 +40,8 @@ SURELY = 0.9
 LEAST_BUSY_COST = 0.2
 # Of a profile: profiling itself lengthens what lies between operators.
 LEAST_LAUNCH_COST = 0.4
+# Of a device's idle time: that of one that is kept busy is not longer for the profiler. Assumed.
+LEAST_IDLE_COST = 0.2
 # A rank is slow if it is the slowest of all in so many of the steps.
 PERSISTENT = 0.7
 # What an accelerator is at least ahead of a processor, from the catalogue's data sheets.
@@ -94,13 +97,14 @@ class Result:
 class Cause:
     """`test` gives a Result, or why it was not measured. `absent`: what is said of a run without it.
 
-    `remedies`: what to do about it, from the run, its split and what it costs.
+    `remedies`: what to do about it, from the run, its split and what it costs. `applies`: whether a run could have it at all.
     """
 
     test: Callable[[Evidence, Split], Result | str]
     absent: str
     experiment: str
     remedies: Callable[[Evidence, Split, float | None], Sequence[Remedy]]
+    applies: Callable[[Evidence], bool] = lambda run: True
 
     def judge(self, name: str, run: Evidence, split: Split) -> Finding:
         """Found if it costs enough, in either half of the run, too."""
@@ -155,8 +159,10 @@ def _no_sharding(run: Evidence, split: Split) -> Result | str:
 
 def _slow_link(run: Evidence, split: Split) -> Result | str:
     """What all ranks wait for each other's gradients, over what processes of one machine would."""
-    if run.world == 1:
+    if run.world == 1 and not run.exposed_K.any():
         return Result(("one rank exchanges nothing",))
+    if run.kind == "profile":
+        return _exposed(run)
     if not run.knows_waits:
         return "waiting for gradients was not timed"
     exposed_K, usual_s, step_s = run.exposed_K, usual_exchange_s(run), run.step_time_s
@@ -172,6 +178,49 @@ def _slow_link(run: Evidence, split: Split) -> Result | str:
         + (f" for {si(bytes_, 'B')} of gradients" if bytes_ else ""),
     )
     return Result(evidence, cost, halves, "the link between ranks is slow for what is sent over it")
+
+
+def _exposed(run: Evidence) -> Result:
+    """Of a trace: communication while nothing is computed; of one rank of several it does not say whose fault it is."""
+    exposed_K, step_s = run.exposed_K, run.step_time_s
+    cost, halves = _steady(exposed_K, step_s, quantile=0.5)
+    mean_s = float(np.mean(exposed_K))
+    evidence = [f"collectives run and nothing is computed in {seconds(mean_s)} of a step of {seconds(step_s)}"]
+    devices = [rank.device for rank in run.ranks.values() if rank.device is not None]
+    whole_s = float(np.sum([device.communication_s for device in devices]))
+    if whole_s:
+        hidden = 1 - float(np.sum([device.exposed_s for device in devices])) / whole_s
+        names = [name for name, _ in devices[0].kernels if is_communication(name)]
+        longest = f"; the longest is {names[0].split('(')[0][:60]}" if names else ""
+        evidence.append(f"{percent(max(0.0, hidden), 0)} of communication is hidden behind computation{longest}")
+    if len(run.ranks) == run.world:
+        return Result(tuple(evidence), cost, halves, "the link between ranks is slow for what is sent over it")
+    evidence.append(
+        f"{len(run.ranks)} of {run.world} ranks were given: a slow link and ranks that come late look alike to these"
+    )
+    return Result(
+        tuple(evidence), cost, halves, "communication is not hidden: the link is slow, or other ranks are late"
+    )
+
+
+def _idle_device(run: Evidence, split: Split) -> Result:
+    """Of a trace: nothing runs on the device, and no batch is waited for; the host launches work, or waited for the device."""
+    idle_K = np.mean([rank.launch_s for rank in run.ranks.values()], axis=0)
+    cost, halves = _steady(idle_K, run.step_time_s, quantile=0.5)
+    devices = [rank.device for rank in run.ranks.values() if rank.device is not None]
+    waited_s, launched_s = (
+        float(np.mean([getattr(device, name) for device in devices])) for name in ("synchronizing_s", "launching_s")
+    )
+    evidence = (
+        f"no kernel runs in {seconds(float(np.mean(idle_K)))} of a step of {seconds(run.step_time_s)}",
+        f"of this {percent(waited_s / max(waited_s + launched_s, 1e-12), 0)} after the host had waited for the device "
+        "(synchronisation), the rest while it launches work or does something else",
+    )
+    by_wait = waited_s > launched_s
+    title = "the device is idle: " + (
+        "the host waits for it, and only then launches more" if by_wait else "the host launches work too slowly"
+    )
+    return Result(evidence, cost, halves, title, LEAST_IDLE_COST)
 
 
 def _slow_worker(run: Evidence, split: Split) -> Result | str:
@@ -253,7 +302,7 @@ def _busy_host(run: Evidence, split: Split) -> Result | str:
 def _small_batch(run: Evidence, split: Split) -> Result | str:
     """What a step costs whatever its batch: launches, the update, an exchange even over a fast link."""
     if run.kind == "profile":
-        return _launch_bound(run)
+        return "a larger batch was not tried" if _has_device(run) else _launch_bound(run)
     tried = [rank.what_if_batch for rank in run.ranks.values() if rank.what_if_batch]
     if not tried:
         return "a larger batch was not tried"
@@ -285,9 +334,7 @@ def _launch_bound(run: Evidence) -> Result:
     """Of a profile: work is so small that launching it is what takes the time."""
     launch_K = np.mean([rank.launch_s for rank in run.ranks.values()], axis=0)
     cost, halves = _steady(launch_K, run.step_time_s, quantile=0.5)
-    is_gpu = (run.first.start.device or "").startswith("cuda")
-    idle = "no kernel runs" if is_gpu else "no operator of 20 µs or more runs"
-    evidence = f"{idle} in {seconds(float(np.median(launch_K)))} of a step of {seconds(run.step_time_s)}"
+    evidence = f"no operator of 20 µs or more runs in {seconds(float(np.median(launch_K)))} of a step of {seconds(run.step_time_s)}"
     title = "work is launched in pieces too small: the batch of a rank is too small"
     return Result((evidence,), cost, halves, title, LEAST_LAUNCH_COST)
 
@@ -356,6 +403,13 @@ CAUSES: dict[str, Cause] = {
         "to follow)",
         remedies.small_batch,
     ),
+    "idle_device": Cause(
+        _idle_device,
+        "the device is kept busy",
+        "double the batch, without the profiler: if a step takes twice as long, the host is not what it waits for",
+        remedies.idle_device,
+        lambda run: _has_device(run),
+    ),
     "start_up": Cause(
         _start_up,
         "start-up does not matter",
@@ -363,6 +417,11 @@ CAUSES: dict[str, Cause] = {
         remedies.start_up,
     ),
 }
+
+
+def _has_device(run: Evidence) -> bool:
+    """Whether traces tell what devices did."""
+    return all(rank.device is not None for rank in run.ranks.values())
 
 
 def _steady(

@@ -17,6 +17,7 @@ import numpy as np
 
 from chronograd import job as jobs
 from chronograd.errors import ChronogradError
+from chronograd.explain.device_time import DeviceTime
 from chronograd.hardware import catalog
 from chronograd.predict.collectives import ring
 from chronograd.record import OWN_PARTS, WARMUP, JobHeader, Record
@@ -40,7 +41,9 @@ class Rank:
         step_s: whole steps. `input_s`: until a batch is there. `wait_s`: for other ranks after its own last gradient.
         parts: of OWN_PARTS, those that are known; backward includes the wait.
         start, ready, work, end, what_if_…: events; where there is none, one that says nothing, or None.
-        launch_s: of a profiled step, what went to launching work rather than to work; empty where not profiled.
+        launch_s: of a profiled step, what went to launching work rather than to work: on a device, all that it was idle
+            but for input. `copies_s`: copies that nothing hides. Both empty where not known.
+        device: what the device did over a whole trace; None where there is no trace of one.
         warmup_excess_s: what the first steps took longer than later ones, together, such as for a compiler.
     """
 
@@ -56,6 +59,8 @@ class Rank:
     what_if_batch: WhatIfBatch | None = None
     warmup_excess_s: float = 0.0
     launch_s: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    copies_s: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    device: DeviceTime | None = None
 
     @property
     def own_s(self) -> np.ndarray:
@@ -105,7 +110,16 @@ class Evidence:
 
     @property
     def exposed_K(self) -> np.ndarray:
-        """What even the rank that waits least waits in each step; zero where no wait is known."""
+        """What even the rank that waits least waits in each step; zero where no wait is known.
+
+        In a trace steps of ranks begin and end at different times: there it is the mean wait, less what the rank with the
+        most work of its own has more than the mean.
+        """
+        if self.kind == "profile":
+            waits_K = np.nan_to_num(np.stack([rank.wait_s for rank in self.ranks.values()])).mean(axis=0)
+            own_RK = np.stack([rank.own_s for rank in self.ranks.values()])
+            most_K: np.ndarray = np.maximum(0.0, waits_K - (own_RK.max(axis=0) - own_RK.mean(axis=0)))
+            return most_K
         exposed_K: np.ndarray = np.nan_to_num(self.waits_RK).min(axis=0)
         return exposed_K
 
@@ -119,7 +133,9 @@ class Evidence:
 
     @property
     def step_time_s(self) -> float:
-        """Mean; of the slowest rank in each step."""
+        """Mean; of the slowest rank in each step, of a trace the mean of all."""
+        if self.kind == "profile":
+            return float(np.mean([rank.step_s for rank in self.ranks.values()]))
         return float(np.mean(np.max([rank.step_s for rank in self.ranks.values()], axis=0)))
 
     @property

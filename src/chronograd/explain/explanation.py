@@ -32,6 +32,11 @@ class Explained:
     def causes(self) -> list[Finding]:
         return [finding for finding in self.findings if finding.is_found]
 
+    def _devices(self) -> dict[str, Any]:
+        """What the device of each rank did over its whole trace, by rank."""
+        ranks = self.run.ranks.items()
+        return {str(number): rank.device.data() for number, rank in ranks if rank.device is not None}
+
     def data(self) -> dict[str, Any]:
         return {
             "run": self.run.name,
@@ -41,6 +46,7 @@ class Explained:
                 name: quantity.model_dump(mode="json") | {"share": share}
                 for name, quantity, share in [("step", self.split.step_s, 1.0), *self.split.rows()]
             },
+            **({"devices": self._devices()} if self._devices() else {}),
             "start_up": self.split.startup_s.model_dump(mode="json"),
             "causes": [asdict(finding) for finding in self.causes],
             "others": [asdict(finding) for finding in self.findings if not finding.is_found],
@@ -115,7 +121,11 @@ def explain(paths: Sequence[Path]) -> Explanation:
 def explain_one(run: Evidence) -> Explained:
     """A run by itself."""
     parts = split(run)
-    return Explained(run, parts, _ranked([cause.judge(name, run, parts) for name, cause in CAUSES.items()], parts, run))
+    return Explained(
+        run,
+        parts,
+        _ranked([cause.judge(name, run, parts) for name, cause in CAUSES.items() if cause.applies(run)], parts, run),
+    )
 
 
 def _beside(first: Evidence, one: Explained) -> Explained:

@@ -1,33 +1,40 @@
 """Evidence from traces of torch.profiler, as `export_chrome_trace` and `tensorboard_trace_handler` write them.
 
-One file per rank; files that tell of one world size are ranks of one run. Steps are those of `profiler.step()`, else from one
-optimizer step to the next. Within a step
+One file per rank; files that tell of one world size above one are ranks of one run, others are runs by themselves. Steps are
+those of `profiler.step()`, else from one optimizer step to the next, else the whole trace is one step, with a wider interval.
+On a device a
+step begins with the first kernel that was launched in it. Within a step
 
-    input   `enumerate(DataLoader)` on the thread that steps
-    update  `Optimizer.step`; forward is `DistributedDataParallel.forward` where there is one
-    wait    collectives (NCCL's kernels, gloo's calls) while nothing is computed
-    launch  where kernels ran: the step less all that kernels, input and waiting cover; else operators shorter than
-            SHORT_US and what lies between operators
+    input    `enumerate(DataLoader)` on the thread that steps; where kernels ran, while the device is idle
+    update   `Optimizer.step`; forward is `DistributedDataParallel.forward` where there is one
+    wait     collectives (kernels of NCCL and others, gloo's calls) while nothing is computed
+    copies   of memory, while nothing is computed or exchanged; where kernels ran
+    launch   where kernels ran the rest: the device is idle; else operators shorter than SHORT_US and what lies between
+             operators
 
-Left out: what a rank does in Python while a collective is under way counts as waiting.
+Of several devices in a trace the busiest is told. Left out: what a rank does in Python while a collective is under way counts
+as waiting.
 """
 
 from __future__ import annotations
 
+import gc
 import gzip
 import itertools
 import json
-import re
 import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from chronograd.errors import ChronogradError, FileFormatError
+from chronograd.explain.device_time import Activity, DeviceTime, device_time, is_communication, is_waiting
 from chronograd.explain.evidence import Evidence, Rank
+from chronograd.explain.intervals import Intervals
 from chronograd.rundir.steps import Start
 
 LARGEST_BYTES = 4_000_000_000
@@ -37,37 +44,95 @@ LATEST_US = 1e17
 SHORTEST_US = 1e-3
 # An operator on the CPU that is shorter spends most of its time on being called.
 SHORT_US = 20.0
-_COLLECTIVE = re.compile(r"^(ncclDevKernel|ncclKernel|gloo:|nccl:|record_param_comms)")
-# Sorted intervals, microseconds: starts and ends.
-Intervals = list[tuple[float, float]]
+_CALLS = ("gloo:", "nccl:", "ncclDevKernel", "ncclKernel", "record_param_comms")
+# Names of 2021 and of today; what is not here is not looked at, such as the frames of Python, often nine in ten of all.
+_CATEGORIES = {
+    "kernel": "kernel", "Kernel": "kernel",
+    "gpu_memcpy": "copy", "gpu_memset": "copy", "Memcpy": "copy", "Memset": "copy",
+    "cuda_runtime": "runtime", "cuda_driver": "runtime", "Runtime": "runtime",
+    "cpu_op": "operator", "Operator": "operator", "user_annotation": "annotation", "": "annotation",
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Event:
     name: str
     category: str
     start: float
     end: float
-    thread: Any
+    thread: str
+    device: str = ""
+    correlation: Any = None
+
+
+@dataclass
+class _Events:
+    """Of one trace, by what they are."""
+
+    kernels: list[_Event] = field(default_factory=list)
+    copies: list[_Event] = field(default_factory=list)
+    calls: list[_Event] = field(default_factory=list)
+    operators: list[_Event] = field(default_factory=list)
+    annotations: list[_Event] = field(default_factory=list)
+
+    @property
+    def on_host(self) -> list[_Event]:
+        return self.annotations + self.operators
+
+    @property
+    def on_device(self) -> list[_Event]:
+        return self.kernels + self.copies
 
 
 def read(paths: Sequence[Path]) -> list[Evidence]:
-    """One piece of evidence per world. Raises FileFormatError for what is no trace, ChronogradError for one without steps."""
+    """One piece of evidence per world, or per trace of one rank.
+
+    Raises FileFormatError for what is no trace, ChronogradError for one that does not tell what a step went into.
+    """
     worlds: dict[int, dict[int, tuple[str, Rank]]] = {}
+    alone: list[Evidence] = []
     for path in paths:
-        trace = _load(path)
-        told = trace.get("distributedInfo")
-        told = told if isinstance(told, dict) else {}
-        number, world = told.get("rank", 0), told.get("world_size", 1)
-        if not (isinstance(number, int) and isinstance(world, int) and 0 <= number < world):
+        with _without_collection():
+            trace = _load(path)
+        stated = trace.get("distributedInfo")
+        stated = stated if isinstance(stated, dict) else {}
+        number, world = stated.get("rank", 0), stated.get("world_size")
+        is_number = isinstance(number, int) and number >= 0
+        if not (is_number and (world is None or (isinstance(world, int) and number < world))):
             raise FileFormatError(f"{path} says it is rank {number!r} of {world!r}", "write the trace again")
+        with _without_collection():
+            rank = _rank(path, trace)
+        if world is None or world == 1:
+            alone.append(_alone(path, number, world, rank))
+            continue
         ranks = worlds.setdefault(world, {})
         if number in ranks:
             raise FileFormatError(
                 f"{path} and {ranks[number][0]} are both rank {number} of {world}", "give one of them"
             )
-        ranks[number] = (str(path), _rank(path, trace))
-    return [_evidence(world, ranks) for world, ranks in worlds.items()]
+        ranks[number] = (str(path), rank)
+    return [*alone, *(_evidence(world, ranks) for world, ranks in worlds.items())]
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Millions of small objects are made, of which none is garbage: looking for some takes half of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _alone(path: Path, number: int, world: int | None, rank: Rank) -> Evidence:
+    """A trace that is the only one of its run, or does not say how many ranks there were."""
+    if world is None and (number > 0 or float(np.nansum(rank.wait_s)) > 0):
+        least = max(2, number + 1)
+        unknown = f"the trace does not say how many ranks there were: {least} or more"
+        return _with_notes(Evidence(path.name, "profile", least, {number: rank}, notes=(unknown,)))
+    return _with_notes(Evidence(path.name, "profile", 1, {0: rank}))
 
 
 def _evidence(world: int, named: dict[int, tuple[str, Rank]]) -> Evidence:
@@ -75,17 +140,25 @@ def _evidence(world: int, named: dict[int, tuple[str, Rank]]) -> Evidence:
     ranks = {number: _cut(rank, shortest) for number, (_, rank) in sorted(named.items())}
     missing = () if len(ranks) == world else (f"traces of {len(ranks)} of {world} ranks were given",)
     name = Path(next(iter(named.values()))[0]).name
-    return Evidence(name, "profile", world, ranks, num_steps=shortest, notes=missing)
+    return _with_notes(Evidence(name, "profile", world, ranks, notes=missing))
+
+
+def _with_notes(run: Evidence) -> Evidence:
+    """With how many steps there are, and what is said where there is but one."""
+    num_steps = len(run.first.step_s)
+    one = "the trace has one step, or none is marked (profiler.step() after each): intervals are of what steps usually vary"
+    return replace(run, num_steps=num_steps, notes=(*run.notes, *([one] if num_steps == 1 else [])))
 
 
 def _cut(rank: Rank, steps: int) -> Rank:
-    return Rank(
-        rank.step_s[:steps],
-        rank.input_s[:steps],
-        rank.wait_s[:steps],
-        {name: values[:steps] for name, values in rank.parts.items()},
-        start=rank.start,
+    return replace(
+        rank,
+        step_s=rank.step_s[:steps],
+        input_s=rank.input_s[:steps],
+        wait_s=rank.wait_s[:steps],
+        parts={name: values[:steps] for name, values in rank.parts.items()},
         launch_s=rank.launch_s[:steps],
+        copies_s=rank.copies_s[:steps],
     )
 
 
@@ -109,125 +182,222 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _rank(path: Path, trace: dict[str, Any]) -> Rank:
-    events = [event for event in map(_event, trace["traceEvents"]) if event is not None]
-    steps = [step for step in _steps(events) if step.end - step.start >= SHORTEST_US]
-    if len(steps) < 2:
+    events = _sorted_out(trace["traceEvents"])
+    steps = _steps(events)
+    if not events.on_device:
+        _check_host(path, trace, events, steps)
+        return _of_host(trace, events, steps)
+    return _of_device(trace, events, steps)
+
+
+def _check_host(path: Path, trace: dict[str, Any], events: _Events, steps: Sequence[_Event]) -> None:
+    """Raises ChronogradError where work was done elsewhere than in this trace, or nothing was marked."""
+    stated = trace.get("distributedInfo")
+    is_nccl = isinstance(stated, dict) and stated.get("backend") == "nccl"
+    launches = sum("aunch" in e.name for e in events.calls)
+    if launches or is_nccl:
+        said = f"{launches:,} launches of kernels" if launches else "ranks that exchange with NCCL, so on GPUs"
         raise ChronogradError(
-            f"{path} has {len(steps)} whole steps; two or more are needed", "call profiler.step() after each step"
+            f"{path} has {said}, and no kernel: what the device did is not in it",
+            "profile with ProfilerActivity.CUDA, and without counters of CUPTI",
         )
+    if not steps:
+        raise ChronogradError(
+            f"{path} has no kernel of a device, and 0 whole steps; one or more are needed",
+            "call profiler.step() after each step",
+        )
+
+
+def _of_host(trace: dict[str, Any], events: _Events, steps: Sequence[_Event]) -> Rank:
+    """A rank that computes on the processor."""
     main = steps[0].thread
-    kernels = [e for e in events if e.category in ("kernel", "gpu_memcpy", "gpu_memset")]
-    computing = [e for e in kernels if not _COLLECTIVE.match(e.name)]
-    operators = [
-        e for e in events if e.category == "cpu_op" and not e.name.startswith(("c10d::", "record_param_comms"))
-    ]
-    comm = _union(
-        (e.start, e.end) for e in events if _COLLECTIVE.match(e.name) and (bool(kernels) == (e.category == "kernel"))
+    operators = [e for e in events.operators if not e.name.startswith(("c10d::", *_CALLS))]
+    comm = _union([e for e in events.on_host if e.name.startswith(_CALLS)])
+    busy, inputs = _union(operators), _union(_named(events, main, "enumerate(DataLoader)"))
+    lows, highs = np.array([s.start for s in steps]), np.array([s.end for s in steps])
+    wait = (comm | busy).within(lows, highs) - busy.within(lows, highs)
+    # Where there is work to see: input, operators of some length, and exchange that nothing hides.
+    working = inputs | _work_intervals(operators, main)
+    seen = (
+        working.within(lows, highs) + (comm | busy | inputs).within(lows, highs) - (busy | inputs).within(lows, highs)
     )
-    busy = _union((e.start, e.end) for e in (computing or operators))
-    inputs = _named(events, main, "enumerate(DataLoader)")
-    updates, forwards = _named(events, main, "Optimizer.step"), _named(events, main, "DistributedDataParallel.forward")
-    working = [] if kernels else _work_intervals(operators, main)
-    columns: dict[str, list[float]] = {name: [] for name in ("step", "input", "wait", "update", "forward", "launch")}
-    for step in steps:
-        span = (step.start, step.end)
-        waiting = _minus(_clip(comm, span), _clip(busy, span))
-        columns["step"].append(step.end - step.start)
-        columns["input"].append(_length(_clip(inputs, span)))
-        columns["wait"].append(_length(waiting))
-        columns["update"].append(_length(_clip(updates, span)))
-        columns["forward"].append(_length(_clip(forwards, span)))
-        covered = _union([*waiting, *_clip(inputs, span), *_clip(busy if kernels else working, span)])
-        columns["launch"].append(step.end - step.start - _length(covered))
-    seconds = {name: np.array(values) / 1e6 for name, values in columns.items()}
-    parts = {"input_s": seconds["input"], "update_s": seconds["update"]}
-    if forwards:
-        parts["forward_s"] = seconds["forward"]
     return Rank(
-        seconds["step"], seconds["input"], seconds["wait"], parts, start=_start(trace, bool(kernels)),
-        launch_s=seconds["launch"],
-    )  # fmt: skip
+        (highs - lows) / 1e6,
+        inputs.within(lows, highs) / 1e6,
+        wait / 1e6,
+        _parts(events, main, lows, highs),
+        start=_start(trace, "cpu", ""),
+        launch_s=np.maximum(0.0, highs - lows - seen) / 1e6,
+    )
 
 
-def _start(trace: dict[str, Any], has_kernels: bool) -> Start:
+def _of_device(trace: dict[str, Any], events: _Events, steps: Sequence[_Event]) -> Rank:
+    """A rank that computes on a device: windows begin where the first kernel does that was launched in a step."""
+    by_device: dict[str, float] = {}
+    for event in events.on_device:
+        by_device[event.device] = by_device.get(event.device, 0.0) + event.end - event.start
+    device = max(by_device, key=lambda name: by_device[name])
+    kernels = [e for e in events.kernels if e.device == device]
+    copies = [e for e in events.copies if e.device == device]
+    is_exchange = {name: is_communication(name) for name in {e.name for e in kernels}}
+    computing = [e for e in kernels if not is_exchange[e.name]]
+    main = steps[0].thread if steps else None
+    activity = Activity(
+        computing=_union(computing),
+        communicating=_union([e for e in kernels if is_exchange[e.name]]),
+        copying=_union(copies),
+        inputs=_union(_named(events, main, "enumerate(DataLoader)")),
+        waits=_union([e for e in events.calls if is_waiting(e.name)]),
+    )
+    if not len(activity.busy):
+        raise ChronogradError("all kernels of the trace take no time", "profile again, with a clock that sees them")
+    edges = _edges(events.calls, computing or kernels, steps, activity.span) if kernels else np.array(activity.span)
+    lows, highs = edges[:-1], edges[1:]
+    parts_K = {name: np.maximum(0.0, value) / 1e6 for name, value in activity.parts(lows, highs).items()}
+    summary = device_time(_device_name(trace, device), activity, [(e.name, e.end - e.start) for e in kernels])
+    return Rank(
+        (highs - lows) / 1e6,
+        parts_K["input"],
+        parts_K["exposed"],
+        _parts(events, main, lows, highs),
+        start=_start(trace, "cuda", summary.name),
+        launch_s=parts_K["launching"] + parts_K["synchronizing"],
+        copies_s=parts_K["copies"],
+        device=_of_several(summary, len(by_device)),
+    )
+
+
+def _of_several(summary: DeviceTime, num_devices: int) -> DeviceTime:
+    busiest = f"{summary.name}, the busiest of {num_devices} in the trace".lstrip(", ")
+    return replace(summary, name=busiest) if num_devices > 1 else summary
+
+
+def _edges(
+    calls: Sequence[_Event], kernels: Sequence[_Event], steps: Sequence[_Event], span: tuple[float, float]
+) -> np.ndarray:
+    """Where steps begin on the device: with the first kernel of its busiest stream that was launched in the step.
+
+    What comes after the last of these is a part of a step only, and left out. Of less than three steps the device's span.
+    """
+    if len(steps) < 3:
+        return np.array(span)
+    by_stream: dict[str, float] = {}
+    for event in kernels:
+        by_stream[event.thread] = by_stream.get(event.thread, 0.0) + event.end - event.start
+    stream = max(by_stream, key=lambda name: by_stream[name])
+    own = [e for e in kernels if e.thread == stream]
+    launched_at = {e.correlation: e.start for e in calls if e.correlation is not None}
+    launch = np.array([launched_at.get(e.correlation, e.start) for e in own])
+    order = np.argsort(launch, kind="stable")
+    starts = np.array([e.start for e in own])[order]
+    next_start = np.append(np.minimum.accumulate(starts[::-1])[::-1], np.inf)
+    firsts = next_start[np.searchsorted(launch[order], np.array([step.start for step in steps]))]
+    edges = np.unique(firsts[np.isfinite(firsts)])
+    edges = edges[np.concatenate([[True], np.diff(edges) >= SHORTEST_US])]
+    return edges if len(edges) > 1 else np.array(span)
+
+
+def _parts(events: _Events, main: str | None, lows: np.ndarray, highs: np.ndarray) -> dict[str, np.ndarray]:
+    """What the host spent in each window on the parts that it marks."""
+    prefixes = {
+        "input_s": "enumerate(DataLoader)",
+        "update_s": "Optimizer.step",
+        "forward_s": "DistributedDataParallel.forward",
+    }
+    marked = {name: _union(_named(events, main, prefix)) for name, prefix in prefixes.items()}
+    return {name: held.within(lows, highs) / 1e6 for name, held in marked.items() if len(held) or name != "forward_s"}
+
+
+def _start(trace: dict[str, Any], device: str, device_name: str) -> Start:
     devices = trace.get("deviceProperties")
-    names = [d.get("name", "GPU") for d in devices if isinstance(d, dict)] if isinstance(devices, list) else []
+    names = [d.get("name") or "GPU" for d in devices if isinstance(d, dict)] if isinstance(devices, list) else []
     given = f"deviceProperties: {len(names)} × {names[0]}" if names else ""
-    return Start(device="cuda" if has_kernels else "cpu", threads=None, gpus_given=given)
+    return Start(device=device, device_name=device_name or None, threads=None, gpus_given=given)
 
 
-def _event(raw: Any) -> _Event | None:
-    """A complete event with a duration; None for others and for damaged ones."""
-    if not isinstance(raw, dict) or raw.get("ph") != "X":
-        return None
-    start, duration, name = raw.get("ts"), raw.get("dur"), raw.get("name")
-    if not isinstance(start, (int, float)) or not isinstance(duration, (int, float)) or not isinstance(name, str):
-        return None
-    if not (abs(start) < LATEST_US and 0 <= duration < LATEST_US):  # nor nan
-        return None
-    return _Event(name, str(raw.get("cat", "")), float(start), float(start + duration), str(raw.get("tid")))
+def _device_name(trace: dict[str, Any], number: str) -> str:
+    """Of the device with a number, as far as the trace names it."""
+    devices = trace.get("deviceProperties")
+    known = [d for d in devices if isinstance(d, dict)] if isinstance(devices, list) else []
+    own = [d for d in known if str(d.get("id")) == number] or known
+    name = own[0].get("name") if own else None
+    return name if isinstance(name, str) else ""
 
 
-def _steps(events: Sequence[_Event]) -> list[_Event]:
+def _sorted_out(raw_events: list[Any]) -> _Events:
+    """Complete events with a duration, by category; others and damaged ones are left out."""
+    events = _Events()
+    lists = {
+        "kernel": events.kernels, "copy": events.copies, "runtime": events.calls, "operator": events.operators,
+        "annotation": events.annotations,
+    }  # fmt: skip
+    for raw in raw_events:
+        if not isinstance(raw, dict) or raw.get("ph") != "X":
+            continue
+        category = _CATEGORIES.get(str(raw.get("cat", "")))
+        if category is None:
+            continue
+        start, duration, name = raw.get("ts"), raw.get("dur"), raw.get("name")
+        if not isinstance(start, (int, float)) or not isinstance(duration, (int, float)) or not isinstance(name, str):
+            continue
+        if not (abs(start) < LATEST_US and 0 <= duration < LATEST_US):  # nor nan
+            continue
+        args = raw.get("args") if category in ("kernel", "copy", "runtime") else None
+        args = args if isinstance(args, dict) else {}
+        correlation = args.get("correlation")
+        lists[category].append(
+            _Event(name, category, float(start), float(start + duration), str(raw.get("tid")),
+                   str(args.get("device", raw.get("pid", ""))) if category in ("kernel", "copy") else "",
+                   correlation if isinstance(correlation, (int, str)) else None)
+        )  # fmt: skip
+    return events
+
+
+def _steps(events: _Events) -> list[_Event]:
     """ProfilerStep annotations on the host, else from one end of Optimizer.step to the next."""
-    marked = [e for e in events if e.name.startswith("ProfilerStep#") and e.category != "gpu_user_annotation"]
+    marked = sorted((e for e in events.on_host if e.name.startswith("ProfilerStep#")), key=lambda e: e.start)
+    marked = [e for e in marked if e.end - e.start >= SHORTEST_US]
     if len(marked) >= 2:
-        return sorted(marked, key=lambda e: e.start)
-    ends = sorted((e for e in events if e.name.startswith("Optimizer.step")), key=lambda e: e.end)
-    return [_Event("step", "", a.end, b.end, a.thread) for a, b in itertools.pairwise(ends)]
+        return marked
+    ends = sorted((e for e in events.on_host if e.name.startswith("Optimizer.step")), key=lambda e: e.end)
+    between = [_Event("step", "", a.end, b.end, a.thread) for a, b in itertools.pairwise(ends)]
+    between = [e for e in between if e.end - e.start >= SHORTEST_US]
+    return between if len(between) > len(marked) else marked
 
 
-def _named(events: Sequence[_Event], thread: Any, prefix: str) -> Intervals:
-    return _union((e.start, e.end) for e in events if e.thread == thread and e.name.startswith(prefix))
+def _named(events: _Events, thread: str | None, prefix: str) -> list[_Event]:
+    """On one thread; on any where none is known to step."""
+    return [e for e in events.on_host if e.name.startswith(prefix) and (thread is None or e.thread == thread)]
 
 
-def _work_intervals(operators: Sequence[_Event], thread: Any) -> Intervals:
+def _union(events: Sequence[_Event]) -> Intervals:
+    return Intervals.union([(e.start, e.end) for e in events])
+
+
+def _work_intervals(operators: Sequence[_Event], thread: str) -> Intervals:
     """Where operators on a thread do something themselves, less those that are short."""
     own = sorted((e for e in operators if e.thread == thread), key=lambda e: (e.start, -e.end))
-    inner: list[Intervals] = [[] for _ in own]
+    inner: list[list[_Event]] = [[] for _ in own]
     holding: list[int] = []
     for number, event in enumerate(own):
         while holding and own[holding[-1]].end <= event.start:
             holding.pop()
         if holding:
-            inner[holding[-1]].append((event.start, event.end))
+            inner[holding[-1]].append(event)
         holding.append(number)
-    alone = [_minus([(e.start, e.end)], _union(held)) for e, held in zip(own, inner, strict=True)]
-    return _union(interval for intervals in alone if _length(intervals) >= SHORT_US for interval in intervals)
+    pieces: list[tuple[float, float]] = []
+    for event, held in zip(own, inner, strict=True):
+        alone = _between(event, held)
+        if sum(end - start for start, end in alone) >= SHORT_US:
+            pieces += alone
+    return Intervals.union(pieces)
 
 
-def _union(intervals: Iterable[tuple[float, float]]) -> Intervals:
-    merged: Intervals = []
-    for start, end in sorted(intervals):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def _clip(intervals: Intervals, span: tuple[float, float]) -> Intervals:
-    low, high = span
-    return [(max(a, low), min(b, high)) for a, b in intervals if a < high and b > low]
-
-
-def _minus(intervals: Intervals, taken: Intervals) -> Intervals:
-    """What of `intervals` is in none of `taken`, both sorted and apart."""
-    left: Intervals = []
-    for start, end in intervals:
-        at = start
-        for a, b in taken:
-            if b <= at:
-                continue
-            if a >= end:
-                break
-            if a > at:
-                left.append((at, a))
-            at = max(at, b)
-        if at < end:
-            left.append((at, end))
-    return left
-
-
-def _length(intervals: Intervals) -> float:
-    return sum(end - start for start, end in intervals)
+def _between(event: _Event, held: Sequence[_Event]) -> list[tuple[float, float]]:
+    """What of an event is in none of those that it holds, which are sorted."""
+    pieces, at = [], event.start
+    for one in held:
+        if one.start > at:
+            pieces.append((at, min(one.start, event.end)))
+        at = max(at, one.end)
+    return [*pieces, (at, event.end)] if at < event.end else pieces

@@ -66,6 +66,10 @@ def slow_link(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
     Of gradients half as large at least half of the wait is gone: what hides behind backward now still does.
     """
     step_s, exposed_s = run.step_time_s, float(np.median(run.exposed_K))
+    devices = [rank.device for rank in run.ranks.values() if rank.device is not None]
+    if devices and not any(device.exchanges_gradients for device in devices):
+        hidden = "overlap communication with computation, at most"
+        return _saves(hidden, "start it early, asynchronously, and wait where its result is needed", run, cost)
     update_s, size = _update_s(run), run.first.work.gradient_bytes
     found = [
         Remedy(
@@ -94,6 +98,19 @@ def small_batch(run: Evidence, split: Split, cost: float | None) -> list[Remedy]
     if not tried:
         return _saves("a larger batch, torch.compile or CUDA graphs", "what launching costs, at most", run, cost)
     return _saves(*_larger(run, tried[0].times), run, cost)
+
+
+def idle_device(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
+    """What keeps a device busy: fewer launches, or none to wait for."""
+    devices = [rank.device for rank in run.ranks.values() if rank.device is not None]
+    waited_s, launched_s = (
+        sum(getattr(device, name) for device in devices) for name in ("synchronizing_s", "launching_s")
+    )
+    whole_s = max(waited_s + launched_s, 1e-12)
+    fewer = _saves("a larger batch, torch.compile or CUDA graphs", "what launching costs, at most", run,
+                   None if cost is None else cost * launched_s / whole_s)  # fmt: skip
+    return fewer + _saves("let the host run ahead", "no .item(), .cpu(), print or synchronize in each step, at most", run,
+                          None if cost is None else cost * waited_s / whole_s)  # fmt: skip
 
 
 def _larger(run: Evidence, times: int) -> tuple[str, str]:
