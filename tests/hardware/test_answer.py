@@ -44,3 +44,57 @@ def test_prices(name: str, said: str) -> None:
     shown = answer.prices(name)
     assert said in shown.sections[0].takeaway
     assert len(shown.data) == len(catalog.prices(name))
+
+
+def test_prices_and_devices_name_the_same_ones() -> None:
+    (listed,) = answer.devices().sections
+    (priced,) = answer.prices().sections
+    assert listed.table is not None
+    assert priced.table is not None
+    in_table = {row[0] for row in priced.table.rows}
+    named = {row[0] for row in listed.table.rows}
+    assert in_table <= named
+    assert named - in_table <= {word.strip(".,") for line in priced.lines for word in line.split()}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["h100-pcie", "h100-nvl", "h200", "b200", "gb200", "gh200", "a10", "l40s", "rtx8000", "rtx2080ti", "titan-v", "v100-32", "mi250",
+     "mi300x", "xeon-8481c", "epyc-7763", "epyc-9r14", "graviton3"],
+)  # fmt: skip
+def test_devices_people_have_are_there_with_their_links(name: str) -> None:
+    d = catalog.device(name)
+    links = [d.node.intra_link, d.node.inter_link, d.node.host_link, d.node.group_link]
+    assert all(catalog.link(link).bandwidth_bytes_per_s > 0 for link in links if link)
+    assert d.tdp_w
+    assert catalog.device(d.aliases[0]).name == name
+
+
+@pytest.mark.parametrize(
+    ("driver", "name"),
+    [
+        ("Tesla V100-SXM2-32GB", "v100-32"),
+        ("NVIDIA GeForce RTX 2080 Ti", "rtx2080ti"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("Quadro RTX 8000", "rtx8000"),
+        ("NVIDIA L40S", "l40s"),
+    ],
+)
+def test_names_that_drivers_say(driver: str, name: str) -> None:
+    assert catalog.device(driver).name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "peak", "sparse"),
+    # What vendors print for 2:4 sparsity is twice what a dense product reaches.
+    [
+        ("h100-pcie", 756.5e12, 1513e12),
+        ("b200", 2250e12, 4500e12),
+        ("gb200", 2500e12, 5000e12),
+        ("l40s", 362.05e12, 724.1e12),
+    ],
+)
+def test_peaks_are_dense(name: str, peak: float, sparse: float) -> None:
+    assert catalog.device(name).peak("bf16") == pytest.approx(peak, rel=0.01)
+    assert catalog.device(name).peak("bf16") == pytest.approx(sparse / 2, rel=0.01)

@@ -62,6 +62,11 @@ def device(name: str) -> Answer:
         *((f"peak {p}", si(v, "FLOP/s", digits=4)) for p, v in d.peak_flops_per_s.items()),
         *((f"base-clock peak {p}", si(v, "FLOP/s", digits=4)) for p, v in d.base_peak_flops_per_s.items()),
         ("usual node", f"{d.node.devices_per_node} devices over {d.node.intra_link}"),
+        *(
+            [("between groups", f"{d.node.per_group} devices each, over {d.node.group_link}")]
+            if d.node.group_link
+            else []
+        ),
         ("between nodes", d.node.inter_link),
         ("to the host", d.node.host_link or "–"),
         ("calibration", ", ".join(d.calibration) if d.calibration else "none: figures are the datasheet's"),
@@ -125,9 +130,22 @@ def prices(name: str | None = None) -> Answer:
     ]
     if known:
         section = _prices(known, name)
+        if name is None and (others := _without_price({p.device for p in known})):
+            section = replace(section, lines=others)
     else:
         section = Section("Prices", f"No price of {name} is known; state one as cluster.price_usd_per_hour.")
     return Answer("Prices", sections=[section], data=data)
+
+
+def _without_price(priced: set[str]) -> list[str]:
+    """The devices that no row of the table names: priced as another, or not at all."""
+    rest = [d for d in catalog.devices() if d.name not in priced]
+    under = [f"{d.name} as {d.priced_as.count:g} x {d.priced_as.device}" for d in rest if d.priced_as]
+    without = [d.name for d in rest if not d.priced_as]
+    return [
+        *([f"Priced as another: {', '.join(under)}."] if under else []),
+        *([f"No price is known of: {', '.join(without)}."] if without else []),
+    ]
 
 
 def _prices(known: Sequence[Price], of: Device | str | None) -> Section:

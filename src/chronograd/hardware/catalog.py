@@ -74,12 +74,17 @@ class Source(_Entry):
 
 
 class Node(_Entry):
-    """The machine that a device usually sits in. Links are names of the link catalogue."""
+    """The machine that a device usually sits in. Links are names of the link catalogue.
+
+    `per_group` devices share a switch or a board, such as a quad of eight; between groups messages cross `group_link`.
+    """
 
     devices_per_node: Count
     intra_link: Name
     inter_link: Name
     host_link: Name | None = None
+    per_group: Count | None = None
+    group_link: Name | None = None
 
 
 class PricedAs(_Entry):
