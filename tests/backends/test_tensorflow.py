@@ -64,6 +64,7 @@ NETWORKS = {
     "resnet20": (1, 8, 8),
     "resnet18-cifar": (3, 16, 16),
     "resnet50": (3, 32, 32),
+    "resnet50-v1": (3, 32, 32),
     "torchvision:resnet50": (3, 33, 33),
 }
 RULES: dict[str, dict[str, Any]] = {

@@ -167,7 +167,7 @@ def test_residual_blocks() -> None:
 
 def test_published_fields() -> None:
     """Araujo, Norris & Sim 2019, "Computing receptive fields of convolutional neural networks": 195, 212, 483."""
-    alexnet, vgg, resnet = (trace_network(name) for name in ("alexnet", "vgg16", "resnet50"))
+    alexnet, vgg, resnet = (trace_network(name) for name in ("alexnet", "vgg16", "resnet50-v1"))
     assert last_before_head(alexnet) == (195, 32)
     assert last_before_head(vgg) == (212, 32)
     assert last_before_head(resnet) == (483, 32)

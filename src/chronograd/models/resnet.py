@@ -1,10 +1,11 @@
-"""Residual networks: those for CIFAR-10 and the original ResNet-50.
+"""Residual networks: those for CIFAR-10, the original ResNet-50, and the one that is meant by the name today.
 
 He, Zhang, Ren, Sun, "Deep residual learning for image recognition", 2015, arXiv:1512.03385.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import cast
 
@@ -55,12 +56,14 @@ class BasicBlock(nn.Module):
 class Bottleneck(nn.Module):
     """1x1, 3x3, 1x1 convolutions; as published, the first one has the stride."""
 
-    def __init__(self, in_channels: int, channels: int, stride: int, shortcut: nn.Module | None) -> None:
+    def __init__(
+        self, in_channels: int, channels: int, stride: int, shortcut: nn.Module | None, is_stride_in_3x3: bool = False
+    ) -> None:
         super().__init__()
-        width = channels // 4
-        self.conv1 = conv(in_channels, width, 1, stride)
+        width, strides = channels // 4, (1, stride) if is_stride_in_3x3 else (stride, 1)
+        self.conv1 = conv(in_channels, width, 1, strides[0])
         self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = conv(width, width, 3, padding=1)
+        self.conv2 = conv(width, width, 3, strides[1], padding=1)
         self.bn2 = nn.BatchNorm2d(width)
         self.conv3 = conv(width, channels, 1)
         self.bn3 = nn.BatchNorm2d(channels)
@@ -74,7 +77,12 @@ class Bottleneck(nn.Module):
 
 
 def stage(
-    block: type[BasicBlock | Bottleneck], depth: int, in_channels: int, channels: int, stride: int, option: str = "B"
+    block: Callable[[int, int, int, nn.Module | None], nn.Module],
+    depth: int,
+    in_channels: int,
+    channels: int,
+    stride: int,
+    option: str = "B",
 ) -> nn.Sequential:
     """`depth` blocks; the first has the stride and, where the shape changes, a shortcut of its own."""
     shortcut = None
@@ -147,20 +155,20 @@ class ResNet18Cifar(nn.Module):
         return cast(Tensor, self.linear(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1)))
 
 
-@register("resnet50", input_shape=(3, 224, 224), paper=PAPER, params=25_557_032, macs=3_857_973_248)
 class ResNet50(nn.Module):
-    """Version 1: a stage's stride is in the first 1x1 convolution. torchvision's, v1.5, has it in the 3x3."""
+    """With a stage's stride in the first 1x1 convolution, or in the 3x3 after it."""
 
     head_name = "fc"  # whole, also where another network puts two layers there
 
-    def __init__(self, num_classes: int = 1000, in_channels: int = 3) -> None:
+    def __init__(self, num_classes: int = 1000, in_channels: int = 3, *, is_stride_in_3x3: bool = False) -> None:
         super().__init__()
+        block = partial(Bottleneck, is_stride_in_3x3=is_stride_in_3x3)
         self.conv1 = conv(in_channels, 64, 7, 2, padding=3)
         self.bn1 = nn.BatchNorm2d(64)
-        self.layer1 = stage(Bottleneck, 3, 64, 256, 1)
-        self.layer2 = stage(Bottleneck, 4, 256, 512, 2)
-        self.layer3 = stage(Bottleneck, 6, 512, 1024, 2)
-        self.layer4 = stage(Bottleneck, 3, 1024, 2048, 2)
+        self.layer1 = stage(block, 3, 64, 256, 1)
+        self.layer2 = stage(block, 4, 256, 512, 2)
+        self.layer3 = stage(block, 6, 512, 1024, 2)
+        self.layer4 = stage(block, 3, 1024, 2048, 2)
         self.fc = nn.Linear(2048, num_classes)
         initialise(self)
 
@@ -168,3 +176,18 @@ class ResNet50(nn.Module):
         x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, 2, padding=1)
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return cast(Tensor, self.fc(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1)))
+
+
+of_50_layers = partial(register, input_shape=(3, 224, 224), params=25_557_032)
+
+
+@of_50_layers("resnet50", paper=f"v1.5, Goyal et al. 2017; {PAPER}", macs=4_089_184_256)
+def resnet50(num_classes: int = 1000, in_channels: int = 3) -> nn.Module:
+    """What is meant by the name today, in published results and in torchvision: the stride in the 3x3."""
+    return ResNet50(num_classes, in_channels, is_stride_in_3x3=True)
+
+
+@of_50_layers("resnet50-v1", paper=PAPER, macs=3_857_973_248)
+def resnet50_v1(num_classes: int = 1000, in_channels: int = 3) -> nn.Module:
+    """As first published, and in Keras: the stride in the 1x1 before."""
+    return ResNet50(num_classes, in_channels)

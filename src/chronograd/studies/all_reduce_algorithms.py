@@ -158,7 +158,7 @@ _LAPTOP = {
     "gpu_batch_per_rank": 64, "worlds": [1, 2], "rounds": 2, **_GPUS, "steps": 5, "warmup": 2,
 }  # fmt: skip
 _PAPER = {
-    "network": "resnet50", "data": {"name": "fashion-mnist"}, "batch_per_rank": 64, "gpu_batch_per_rank": 64,
+    "network": "resnet50-v1", "data": {"name": "fashion-mnist"}, "batch_per_rank": 64, "gpu_batch_per_rank": 64,
     "worlds": [1, 2, 4, 8], "rounds": 3, **_GPUS, "steps": 30, "warmup": 5,
 }  # fmt: skip
 

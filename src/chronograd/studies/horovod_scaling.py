@@ -124,7 +124,7 @@ def _predicted_sections(results: Results) -> list[Section]:
 _PUBLISHED = {"name": "synthetic", "shape": [3, 224, 224], "classes": 1000, "samples": 128_000}
 _TINY = {"name": "synthetic", "shape": [3, 16, 16], "classes": 10, "samples": 256}
 _PAPER = {
-    "network": "resnet50", "data": _PUBLISHED, "batch_per_rank": 64, "gpu_data": _PUBLISHED, "gpu_batch_per_rank": 64,
+    "network": "resnet50-v1", "data": _PUBLISHED, "batch_per_rank": 64, "gpu_data": _PUBLISHED, "gpu_batch_per_rank": 64,
     "epochs": 25, "worlds": [1, 2, 4, 8, 16], "clusters": [["k80-gk210", "ethernet-10g"], ["v100", "ethernet-25g"]],
     "predicted_worlds": [1, 2, 4, 8, 16], "rounds": 3, "steps": 30, "warmup": 5,
 }  # fmt: skip

@@ -134,7 +134,7 @@ def _exposed(row: Row) -> str:
 
 
 _PAPER = {
-    "network": "resnet50", "data": {"name": "fashion-mnist"}, "backend": "tf_multiworker", "batches": [256, 64],
+    "network": "resnet50-v1", "data": {"name": "fashion-mnist"}, "backend": "tf_multiworker", "batches": [256, 64],
     "gpu_batches": [256, 64], "epochs": 10, "worlds": [1, 2, 4, 8, 16], "devices": ["k80-gk210", "v100"],
     "link": "ethernet-25g", "predicted_worlds": [1, 2, 4, 8, 16], "steps": 30, "warmup": 5,
 }  # fmt: skip

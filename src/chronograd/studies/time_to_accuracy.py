@@ -356,7 +356,7 @@ def _highlights(rows: Mapping[str, list[Row]]) -> list[Highlight]:
 
 _OPTIMUS = {"samples": 400_000, "reference_batch": 40, "batches": [40, 128], "servers": [2, 4], "workers": 20}
 _DEVICE = {
-    "network": "resnet50", "shape": [3, 224, 224], "classes": 1000, "device": "v100", "link": "ethernet-25g", "batch": 256,
+    "network": "resnet50-v1", "shape": [3, 224, 224], "classes": 1000, "device": "v100", "link": "ethernet-25g", "batch": 256,
     "counts": [1, 2, 4, 8, 16], "epochs": 90, "samples": 1_281_167,
 }  # fmt: skip
 _SMOKE = {

@@ -113,6 +113,7 @@ PORTS: dict[str, Port] = {
     "small-cnn": small_cnn,
     **{f"resnet{depth}": cifar_resnet(depth) for depth in (8, 14, 20, 32, 44, 56, 110)},
     "resnet18-cifar": resnet18_cifar,
-    "resnet50": resnet50("shortcut", is_stride_in_3x3=False),
+    "resnet50": resnet50("shortcut", is_stride_in_3x3=True),
+    "resnet50-v1": resnet50("shortcut", is_stride_in_3x3=False),
     "torchvision:resnet50": resnet50("downsample", is_stride_in_3x3=True),
 }
