@@ -7,6 +7,7 @@ from datetime import date
 
 import pytest
 
+from chronograd import ask
 from chronograd.count.network import trace_network
 from chronograd.errors import InputError
 from chronograd.figure import Bars, Lines
@@ -23,6 +24,9 @@ from chronograd.report.terminal import render_terminal
 TRACE = trace_network("lenet5")
 SAMPLES = 10**10  # of any batch here, many
 DEVICES = [catalog.device("v100"), catalog.device("t4")]
+
+
+JOB_ON_IMAGENET = ask.job_of("resnet50", short={"data": "imagenet"})
 
 
 def job(price: float | None = None) -> Job:
@@ -75,6 +79,20 @@ def test_a_goal_says_what_to_rent_first_and_shows_the_front() -> None:
     missed = reach_goal(TRACE, job(2.0), DEVICES, [1], [32], samples=SAMPLES, effort=effort, goal=Goal(deadline_s=1e-3))
     assert missed.sections[0].takeaway.startswith("Nothing fits with 80 %: the likeliest is ")
     assert "It would take a deadline of " in missed.sections[0].lines[0]
+
+
+def test_the_title_says_what_reaches_what_and_the_noise_scale_only_where_it_decides() -> None:
+    known = effort_of(JOB_ON_IMAGENET, SAMPLES, target=0.75)
+    told = reach_goal(
+        TRACE, JOB_ON_IMAGENET, DEVICES, [1], [32], samples=SAMPLES, effort=known, goal=Goal(1e9)
+    ).sections[0]
+    assert told.title == "lenet5 on imagenet to 75 %: at most $1,000,000,000.00"
+    assert "up to batch 8,192 a larger one takes no more" in told.lines[-1]
+    assert "noise scale" not in " ".join(told.lines)
+    assumed = of_epochs(10, 1000, 32)
+    guessed = reach_goal(TRACE, job(), DEVICES, [1], [32], samples=SAMPLES, effort=assumed, goal=Goal(1e9)).sections[0]
+    assert guessed.title == "lenet5 on digits: at most $1,000,000,000.00"
+    assert "gradient noise scale 256 (64 … 1,024) samples" in guessed.lines[-1]
 
 
 def test_the_advice_fits_eighty_columns_and_says_what_its_price_is() -> None:

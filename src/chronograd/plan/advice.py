@@ -9,22 +9,27 @@ from typing import Any
 from chronograd.answer import Section, Table
 from chronograd.figure import Figure, Lines, Series
 from chronograd.plan import rows as shown
-from chronograd.plan.goal import PlanResult
+from chronograd.plan.goal import PlanResult, SamplesToTarget
 from chronograd.plan.renting import VCPUS_PER_DEVICE
 from chronograd.plan.rows import Row
 from chronograd.units import dollars, percent, seconds
 from chronograd.words import listed
 
 
-def goal_sections(network: str, choices: PlanResult, data: Mapping[str, Any], most: int) -> list[Section]:
-    """The advice with a table of at most so many settings, and what would change it."""
+def goal_sections(what: str, choices: PlanResult, data: Mapping[str, Any], most: int) -> list[Section]:
+    """The advice with a table of at most so many settings, and what would change it.
+
+    Args:
+        what: the network and its data.
+    """
     goal, chosen = choices.goal, data["chosen"]
+    target = "" if choices.effort.target is None else f" to {100 * choices.effort.target:.4g} %"
     limits = [f"at most {dollars(goal.budget_usd)}"] if goal.budget_usd is not None else []
     limits += [f"in {seconds(goal.deadline_s)}"] if goal.deadline_s is not None else []
     takeaway, *lines = (f"{line[0].upper()}{line[1:]}." for line in _advice(choices, data))
     rows = _few(data["front"], chosen, most)
     advice = Section(
-        title=f"{network}: {', '.join(limits) or 'no limit'}",
+        title=f"{what}{target}: {', '.join(limits) or 'no limit'}",
         takeaway=takeaway,
         lines=lines,
         figure=_front_figure(data["front"], chosen) if rows else None,
@@ -124,9 +129,16 @@ def _grounds(choices: PlanResult, data: Mapping[str, Any], row: Row) -> list[str
             f"the host's decoding sets the pace, {row['throughput_samples_per_s']:,.0f} images/s, not the network{cores}: decode "
             "on the GPU, or store smaller images (--decode 0 leaves it out)"
         )
-    noise = choices.effort.noise_scale
-    scale = f"{noise[1]:,.4g}" if noise[0] == noise[2] else f"{noise[1]:,.4g} ({noise[0]:,.4g} … {noise[2]:,.4g})"
-    return [*lines, f"to the target: {choices.effort.source}; gradient noise scale {scale} samples"]
+    return [*lines, f"to the target: {choices.effort.source}; {_by_batch(choices.effort)}"]
+
+
+def _by_batch(effort: SamplesToTarget) -> str:
+    """What decides how many samples a larger batch takes."""
+    if effort.largest_batch is not None:
+        return f"up to batch {effort.largest_batch:,} a larger one takes no more"
+    low, middle, high = effort.noise_scale
+    scale = f"{middle:,.4g}" if low == high else f"{middle:,.4g} ({low:,.4g} … {high:,.4g})"
+    return f"gradient noise scale {scale} samples"
 
 
 def _changes(choices: PlanResult, data: Mapping[str, Any]) -> list[str]:
@@ -170,4 +182,4 @@ def _short(hours: float) -> str:
 
 
 def _limits(pair: Sequence[float], unit: Callable[[float], str], scale: float = 1.0) -> str:
-    return " … ".join(unit(scale * value) for value in pair)
+    return " … ".join(dict.fromkeys(unit(scale * value) for value in pair))

@@ -189,18 +189,19 @@ def reach_goal(
             "batch": effort.reference_batch,
             "sigma_log": effort.sigma_log,
             "probability_of_target": effort.reached,
-            "noise_scale": list(effort.noise_scale),
+            "target": effort.target,
+            "noise_scale": None if effort.largest_batch else list(effort.noise_scale),
+            "largest_batch": effort.largest_batch,
             "source": effort.source,
         },
         "decoding": None if decoding is None else vars(decoding),
         "too_large_for_the_data": num_too_large,
     }
     told = [effort.note] if effort.note else []
+    what = f"{found.network} on {job.data.name.partition(':')[0]}"
     unsearched = _not_searched(found, job, choices.without_host)
     notes = [*told, *_left_out(num_too_large, samples), *unsearched, NOT_COUNTED]
-    return Answer(
-        f"Goal of {found.network}", sections=goal_sections(found.network, choices, data, most), data=data, notes=notes
-    )
+    return Answer(f"Goal of {found.network}", sections=goal_sections(what, choices, data, most), data=data, notes=notes)
 
 
 def _choice(found: Search, choices: PlanResult, i: int) -> Row:

@@ -47,16 +47,16 @@ def effort_of(
     """
     if not samples:
         raise InputError("the number of training samples is not known", "set data.samples")
-    if epochs is not None:
-        return of_epochs(epochs, samples, job.training.batch, noise)
     target = target or job.training.target_accuracy
+    if epochs is not None:
+        return replace(of_epochs(epochs, samples, job.training.batch, noise), target=target)
     if curve is None:
         result = known.of_job(job)
         effort = of_job(job, samples, target, noise) if result is None or noise else of_result(result, samples, target)
-        return replace(effort, note=unknown_recipe(job, target))
+        return replace(effort, note=unknown_recipe(job, target), target=target)
     if target is None:
         raise InputError("a curve tells nothing without a target", "give --target-accuracy, to tell when it is reached")
-    return of_curve(curve, job, samples, target, noise)
+    return replace(of_curve(curve, job, samples, target, noise), target=target)
 
 
 def of_epochs(epochs: float, samples: int, batch: int, noise: Scale = None) -> SamplesToTarget:

@@ -46,6 +46,7 @@ class SamplesToTarget:
         noise_scale: of the gradient, in samples, with an 80 % interval.
         largest_batch: with which published runs reached the target in as many samples. Up to it a batch costs no samples;
             beyond it, the noise scale is not asked: the samples are between as many, and as many more as the batch is larger.
+        target: the accuracy that is to be reached; None where it is not stated.
         source: where the number comes from.
         note: what a reader has to know of it before trusting it; empty where there is nothing.
     """
@@ -58,6 +59,7 @@ class SamplesToTarget:
     source: str = "told"
     largest_batch: int | None = None
     note: str = ""
+    target: float | None = None
 
     def __post_init__(self) -> None:
         if not (0 < self.samples < math.inf and self.reference_batch > 0 and 0 <= self.sigma_log < math.inf):
