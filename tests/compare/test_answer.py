@@ -10,6 +10,7 @@ from chronograd.cli.main import main
 from chronograd.compare.answer import compare
 from chronograd.compare.joining import is_same_work, prediction_near
 from chronograd.record import Cluster, JobHeader, Provenance, Quantity, Record
+from chronograd.report.columns import lay_out
 from chronograd.report.runs import generic_page
 
 
@@ -42,6 +43,16 @@ def test_rows_are_what_both_have_and_the_rest_is_named() -> None:
     assert list(section.lines) == ["only in A: cost of the run", "only in B: epochs trained"]
     assert not answer.notes
     assert {entry["name"] for entry in answer.data["quantities"]} >= {"cost_usd", "ppp", "epochs"}
+
+
+def test_whether_intervals_overlap_is_seen_on_a_narrow_screen() -> None:
+    a, b = record("predicted", 0.000245), record("measured", 0.0173)
+    a.put("throughput_samples_per_s", Quantity(value=521_633.0, unit="sample/s"))
+    b.put("throughput_samples_per_s", Quantity(value=7_403.0, unit="sample/s"))
+    table = compare(a, b).sections[0].table
+    assert table is not None
+    assert lay_out(table, 80).columns_left_out == ["B − A"]
+    assert lay_out(table, 60).columns_left_out == ["B − A", "B / A"]
 
 
 class TestJoining:

@@ -41,6 +41,7 @@ def compare(a: Record, b: Record) -> Answer:
             [_row(d) for d in shared],
             {1, 2, 3, 4},
             ("intervals: whether the 80 % intervals of A and B overlap; a figure without one counts as its value",),
+            drop=(3, 4),  # A and B say it as well, and whether intervals overlap nothing else does
         ),
         lines=_only_in_one(differences),
         data=[{"quantity": d.name, "a": d.a.value, "b": d.b.value, "ratio": d.ratio} for d in differences],
