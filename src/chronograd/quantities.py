@@ -192,7 +192,7 @@ def _side_by_side(records: Sequence[Record], labels: Sequence[str]) -> str:
         if known:
             value, label, unit = pick(known, key=lambda item: item[0])
             best.setdefault(label, []).append(f"the {words}, with {quantity(value, unit)}")
-    sentences += [f"{label} is {listed(words)}" for label, words in best.items()]
+    sentences += [f"{label} is {', and '.join(words)}" for label, words in best.items()]
     return ". ".join(sentences) + "." if sentences else "Nothing is known."
 
 

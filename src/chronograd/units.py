@@ -64,16 +64,14 @@ def seconds(value: float, digits: int = 3) -> str:
 
 
 def dollars(value: float) -> str:
-    """US dollars, to the cent above ten cents and to two digits below.
+    """US dollars, to the cent.
 
-    >>> dollars(12.3456), dollars(0.00123), dollars(0)
-    ('$12.35', '$0.0012', '$0.00')
+    >>> dollars(12.3456), dollars(0.00123), dollars(0), dollars(-2)
+    ('$12.35', '< $0.01', '$0.00', '−$2.00')
     """
     if value < 0:
-        return MINUS + dollars(-value)
-    if value == 0 or value >= 0.1:
-        return f"${value:,.2f}"
-    return f"${value:.{1 - math.floor(math.log10(value))}f}"
+        return f"> {MINUS}$0.01" if value > -0.01 else MINUS + dollars(-value)
+    return "< $0.01" if 0 < value < 0.01 else f"${value:,.2f}"
 
 
 def percent(fraction: float, digits: int = 1) -> str:

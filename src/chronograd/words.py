@@ -88,10 +88,14 @@ def interval(q: Quantity) -> str:
 
     >>> interval(Quantity(value=2.0, unit="s", low=1.0, high=3.0))
     '1 … 3 s'
+    >>> interval(Quantity(value=0.002, unit="usd", low=0.001, high=0.02))
+    '< $0.01 … $0.02'
     """
     if q.low is None or q.high is None:
         return ""
     low, high = quantity(q.low, q.unit), quantity(q.high, q.unit)
+    if q.unit == "usd":
+        return low if low == high else f"{low} … {high}"
     number, _, unit = low.partition(" ")
     return f"{number if unit and ' ' not in unit and high.endswith(f' {unit}') else low} … {high}"
 
