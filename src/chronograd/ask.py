@@ -76,6 +76,16 @@ def as_overrides(short: Mapping[str, Any]) -> list[str]:
     return [f"{key}={list(value) if isinstance(value, tuple) else value}" for key, value in given.items()]
 
 
+def samples_of(network: str, shape: Sequence[int] | None = None) -> tuple[tuple[int, ...], int | None]:
+    """Shape of a sample and number of classes of a network, without a set of data: what is stated, else its own.
+
+    Raises: NotFoundError for a name, InputError where nothing says the shape.
+    """
+    if not _is_trace(network):
+        names.check(network)
+    return _own(network, shape)
+
+
 def _of_network(
     network: str, given: Mapping[str, Any], overrides: Sequence[str], target: float | None
 ) -> dict[str, Any]:

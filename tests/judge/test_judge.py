@@ -17,6 +17,7 @@ from chronograd.errors import InputError, NotFoundError
 from chronograd.hardware import catalog
 from chronograd.job import changed, parse_on
 from chronograd.judge import published
+from chronograd.judge.answer import answer_of
 from chronograd.judge.ask import Traces, job_of_network
 from chronograd.judge.claim import parse
 from chronograd.judge.limits import WINOGRAD, limit_of
@@ -301,7 +302,7 @@ def test_a_table_is_judged_row_by_row(tmp_path: Path) -> None:
         ([RESNET, "lenet5", "1/s"], "2 networks"),
         ([RESNET, "1/s", "--precision", "tf32", "--on", "v100"], "no tf32 arithmetic"),
         ([RESNET, "1/s", "--on", "v1000"], "unknown device"),
-        ([RESNET, "1/s", "--on", "v100", "--input", "3x224"], "cannot read --input"),
+        ([RESNET, "1/s", "--on", "v100", "--input", "3xa"], "is not a shape"),
     ],
 )
 def test_what_cannot_be_judged_is_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -321,6 +322,19 @@ def test_tokens_are_those_of_a_sequence() -> None:
     assert one.verdict in ("as expected", "slow")
     with pytest.raises(InputError, match="counts tokens"):
         judged("100 tokens/s", "v100", "fp32", 8)
+
+
+def test_tokens_stand_beside_samples_of_a_language_model() -> None:
+    one = judged("100000 tokens/s", "a100-40", "bf16", 8, network="gpt2-small", with_advice=False)
+    table = answer_of(one).sections[0].table
+    assert table is not None
+    assert table.columns[2] == "tokens/s"
+    rows = {row[0].strip(): row for row in table.rows}
+    assert rows["this figure"][2] == "100,000"
+    assert rows["predicted"][2] == f"{1024 * one.predicted.samples_per_s:,.0f}"
+    images = answer_of(judged("367 images/s", "v100", "fp32", 112, with_advice=False)).sections[0].table
+    assert images is not None
+    assert "tokens/s" not in images.columns
 
 
 def test_what_was_published_is_carried_to_other_settings_of_the_precision() -> None:

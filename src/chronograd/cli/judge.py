@@ -16,11 +16,17 @@ from chronograd.cli import common
 @click.option(
     "--batch", type=click.IntRange(min=1), help="Samples of a step over all devices; by default what usually fits."
 )
-@click.option("--input", "input_shape", metavar="C,H,W", help="Shape of one sample; the network's own by default.")
+@click.option(
+    "--input",
+    "input_shape",
+    metavar="C,H,W",
+    callback=common.shape,
+    help="Shape of one sample; the network's own by default.",
+)
 @click.option("--inference", is_flag=True, help="The forward pass alone was timed; else training.")
 @common.trace_option
 @common.answer_options
-def command(words: tuple[str, ...], place: str | None, precision: str | None, batch: int | None, input_shape: str | None,
+def command(words: tuple[str, ...], place: str | None, precision: str | None, batch: int | None, input_shape: tuple[int, ...] | None,
             inference: bool, trace_file: Path | None, as_json: bool) -> int:  # fmt: skip
     """Is a throughput good? Impossible, suspicious, as expected or slow; how it compares with others; what would gain most.
 

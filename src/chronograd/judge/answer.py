@@ -61,6 +61,7 @@ def data_of(judged: Judged) -> dict[str, Any]:
     return {
         "verdict": judged.verdict,
         "samples_per_s": judged.rate,
+        **({"tokens_per_s": judged.rate * judged.tokens} if judged.tokens > 1 else {}),
         "setting": {
             "network": judged.job.network.name,
             "mode": judged.mode,
@@ -99,11 +100,15 @@ def _option_data(option: Option) -> dict[str, Any]:
 def _verdict(j: Judged) -> Section:
     lines = [*_evidence(j), *_assumptions(j)]
     rows = [["this figure", _number(j.rate), ""], *_comparisons(j)]
+    columns, right = ["", "samples/s", "yours is"], {1, 2}
+    if j.tokens > 1:
+        columns, right = ["", "samples/s", "tokens/s", "yours is"], {1, 2, 3}
+        rows = [[what, rate, of_tokens, share] for (what, rate, share), of_tokens in zip(rows, _tokens(j), strict=True)]
     return Section(
         f"{j.job.network.name} on {_place(j)} in {j.job.training.precision}: {j.mode}, batch {j.job.training.batch}",
         _sentence(j),
         lines=lines,
-        table=Table(("", "samples/s", "yours is"), rows, {1, 2}),
+        table=Table(columns, rows, right),
         figure=_figure(j),
         data=[data_of(j)],
     )
@@ -210,6 +215,25 @@ def _assumptions(j: Judged) -> list[str]:
     return lines
 
 
+def _tokens(j: Judged) -> list[str]:
+    """Tokens per second of the rows of figures."""
+    own, expected = j.predicted.rate, j.expected
+    told = [
+        _number(j.rate * j.tokens),
+        _number(j.most * j.tokens),
+        _number((own.value or 0) * j.tokens),
+        _between(own, j.tokens),
+    ]
+    if j.alike:
+        rates = [one.samples_per_s for one in j.alike]
+        told += [
+            _number(max(rates) * j.tokens),
+            _number((expected.value or 0) * j.tokens),
+            _between(expected, j.tokens),
+        ]
+    return told
+
+
 def _comparisons(j: Judged) -> list[list[str]]:
     def row(what: str, value: float | None) -> list[str]:
         return [what, _number(value), _share(j.rate / value) if value else ""]
@@ -311,8 +335,8 @@ def _place(j: Judged) -> str:
     return f"{count}×{j.device.name}" if count > 1 else j.device.name
 
 
-def _between(q: Any) -> str:
-    return "" if q.low is None or q.high is None else f"{_number(q.low)} … {_number(q.high)}"
+def _between(q: Any, times: int = 1) -> str:
+    return "" if q.low is None or q.high is None else f"{_number(times * q.low)} … {_number(times * q.high)}"
 
 
 def _share(ratio: float) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from chronograd import job as jobs
 from chronograd.answer import Answer
+from chronograd.ask import samples_of
 from chronograd.data.trace_job import trace_job
 from chronograd.errors import ChronogradError, InputError, NotFoundError
 from chronograd.fit.tables import Row, read_table
@@ -61,25 +62,18 @@ def _traced(job: Job, mode: str) -> Trace:
 
 
 def job_of_network(name: str, input_shape: Sequence[int] | None = None) -> Job:
-    """A job around a network that has none: samples of its shape. Raises as `registry.spec`."""
-    if name.endswith((".json", ".json.gz")):
-        shape: Sequence[int] = [size.const for size in Trace.load(name).input_shapes[0][1:]]
-        classes = None
-    else:
-        from chronograd.models import registry
-
-        spec = registry.spec(name)
-        shape, classes = input_shape or spec.required_input_shape(), spec.num_classes
+    """A job around a network that has none: samples of its shape. Raises as `samples_of`."""
+    shape, classes = samples_of(name, input_shape)
     data = {"name": "synthetic", "shape": list(shape), "classes": classes}
     return jobs.from_dict({"network": {"name": name}, "data": data, "training": {"batch": UNSAID_BATCH}})
 
 
 def ask(words: Sequence[str], *, place: str | None = None, precision: str | None = None, batch: int | None = None,
-        input_shape: str | Sequence[int] | None = None, mode: str = "training", trace_file: Path | None = None) -> Answer:  # fmt: skip
+        input_shape: Sequence[int] | None = None, mode: str = "training", trace_file: Path | None = None) -> Answer:  # fmt: skip
     """What the words of a command line ask: a network or job, a figure or what has one, and overrides of the job.
 
     Args:
-        place: such as `8xv100`. precision: `amp` is fp16. batch: of a step over all devices. input_shape: `3,224,224`.
+        place: such as `8xv100`. precision: `amp` is fp16. batch: of a step over all devices. input_shape: of one sample.
         mode: `training` or `inference`. trace_file: the network, counted before.
     Raises: InputError where one of them is missing or there twice; as `judge` for the rest.
     """
@@ -98,7 +92,7 @@ def ask(words: Sequence[str], *, place: str | None = None, precision: str | None
         return _of_table(Path(sources[0]), place, precision, mode, overrides)
     traces = Traces(None if trace_file is None else Trace.load(trace_file))
     record = listing.load(listing.one_run(sources[0])) if sources else None
-    job = _job(names, record, _shape(input_shape), stated)
+    job = _job(names, record, input_shape, stated)
     is_given = batch is not None or bool(record) or _has_batch(names, overrides)
     claim = of_record(record) if record is not None else parse(figures[0])
     is_stated = record is not None or names[0].endswith((".yaml", ".yml")) or "channels_last" in " ".join(overrides)
@@ -165,14 +159,6 @@ def _stated(place: str | None, precision: str | None, batch: int | None) -> list
     if precision is not None:
         found.append(f"training.precision={'fp16' if precision == 'amp' else precision}")
     return found + ([] if batch is None else [f"training.batch={batch}"])
-
-
-def _shape(text: str | Sequence[int] | None) -> Sequence[int] | None:
-    if not isinstance(text, str):
-        return text
-    if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", text):
-        raise InputError(f"cannot read --input {text!r}", "write whole numbers such as 3,224,224")
-    return [int(word) for word in text.split(",")]
 
 
 def _of_table(path: Path, place: str | None, precision: str | None, mode: str, overrides: Sequence[str]) -> Answer:

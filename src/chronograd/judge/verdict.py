@@ -59,6 +59,7 @@ class Judged:
     alike: tuple[Row, ...]
     is_circular: bool
     is_batch_assumed: bool
+    tokens: int = 1
     is_layout_assumed: bool = False
     same_elsewhere: tuple[Row, ...] = ()
     explanations: tuple[Option, ...] = ()
@@ -126,7 +127,8 @@ def _judge(
         job = changed(job, [f"training.batch={usual_batch(trace, job) * job.cluster.count}"])
     near = Near(job, mode, trace_of)
     device, predicted = near.device, near.option()
-    rate = claim.samples_per_s(job.training.images_per_step, job.cluster.count, tokens_of(trace, claim))
+    tokens = tokens_of(trace, claim)
+    rate = claim.samples_per_s(job.training.images_per_step, job.cluster.count, tokens)
     limit = limit_of(trace, job.images_per_rank, device, job.training.precision)
     most = job.training.images_per_step / limit.least_s
     setting = setting_of(trace, job, device, mode)
@@ -169,6 +171,7 @@ def _judge(
         alike=tuple(alike),
         is_circular=any(row.source.fitted == fitted for row in alike if row.source.fitted),
         is_batch_assumed=not is_batch_given,
+        tokens=tokens,
         same_elsewhere=same,
         explanations=tuple(explanations),
         gains=tuple(gains),
