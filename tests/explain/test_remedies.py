@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.explain.test_causes import D, exposed, late, more, slow_rank
 from tests.explain.written import HEALTHY, write_run
@@ -14,6 +15,8 @@ from chronograd.explain.explanation import Explanation, explain
 from chronograd.explain.ranks import scaling_text
 from chronograd.explain.remedies import LEAST_GAIN, MOST_REMEDIES, Remedy, ranked
 from chronograd.hardware import catalog
+from chronograd.hardware.catalog import Link
+from chronograd.job import resolved
 
 # Of HEALTHY: 100 ms, of which 8 are the update; a planted part adds D = 100 ms.
 STEP, UPDATE = 0.2, HEALTHY["update_s"]
@@ -44,6 +47,41 @@ def test_gradients_of_half_the_size_save_half_of_the_wait_at_least(tmp_path: Pat
     """Without sizes of gradients nothing is known of another link."""
     path = write_run(tmp_path / "run", what_if_batch=(0.09, 0.36), work={"gradient_bytes": None}, **exposed(D))
     assert remedies(path, "slow_link")["send gradients in fp16"].after_s == pytest.approx(STEP - (D + 0.001) / 2)
+
+
+def test_what_hides_behind_backward_is_predicted_of_a_network_that_is_known(tmp_path: Path) -> None:
+    """Half of the bytes over the link that explains the wait: more than half of it is gone, as much as `exchange` says."""
+    from chronograd.data.trace_job import trace_job
+    from chronograd.explain.evidence import read
+    from chronograd.explain.remedies import slow_link
+    from chronograd.explain.split import split
+    from chronograd.job import from_dict
+    from chronograd.predict.collectives import Topology
+    from chronograd.predict.prediction import rank_work, setting_of
+    from chronograd.predict.scaling import exchange
+    from chronograd.record import JobHeader
+
+    run = read(write_run(tmp_path / "run", **exposed(D)))
+    known = {"network": {"name": "small-cnn"}, "data": {"name": "digits"}, "training": {"batch": 64}, "backend": "ddp",
+             "cluster": {"device": "v100", "count": 2}, "communication": {"bucket_bytes": 200_000}}  # fmt: skip
+    job = from_dict(known)
+    object.__setattr__(run, "job", JobHeader.model_validate(resolved(job)))
+    found = {remedy.what: remedy for remedy in slow_link(run, split(run), None)}
+    wait_s = D + 0.001
+    after_s = found["send gradients in fp16"].after_s
+    assert after_s < STEP - wait_s / 2
+    # By hand: the bandwidth at which all gradients are waited for as long as in the run; half of them at the same.
+    trace = trace_job(job)
+    times, _ = rank_work(trace, 32, setting_of(job))
+    backward_s = float(run.first.parts["backward_s"].mean()) - wait_s
+
+    def exposed_s(bandwidth: float, share: float) -> float:
+        link = Link(name="x", title="x", latency_s=0.0, bandwidth_bytes_per_s=bandwidth)
+        topology = Topology(2, 1, link, link)
+        return float(exchange(trace, times, backward_s, topology, "ring", 1.0, 200_000, share).exposed_s)
+
+    bandwidth = min(np.geomspace(1e5, 1e9, 4001), key=lambda b: abs(exposed_s(b, 1.0) - wait_s))
+    assert after_s == pytest.approx(STEP - wait_s + exposed_s(bandwidth, 0.5), rel=0.01)
 
 
 def test_a_job_is_told_its_fields(tmp_path: Path) -> None:

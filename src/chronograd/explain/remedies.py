@@ -1,4 +1,4 @@
-"""What to do about a cause, and what it would give: arithmetic on the seconds of the run itself.
+"""What to do about a cause, and what it would give: by the seconds of the run itself, and the exchange that is predicted of it.
 
 Times are those of the samples of one step as it is now, so that a remedy that makes steps larger can be compared. One function for
 each cause; causes.py names them.
@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from chronograd.explain.evidence import Evidence
+from chronograd.explain.exchange import exchange_of
 from chronograd.explain.split import Split
 from chronograd.hardware import catalog
 from chronograd.predict.collectives import ring
@@ -63,7 +64,8 @@ def ranked(remedies: Sequence[Remedy]) -> tuple[Remedy, ...]:
 def slow_link(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
     """Exchange less often, less, or over a better link. The update comes as often as the exchange.
 
-    Of gradients half as large at least half of the wait is gone: what hides behind backward now still does.
+    What then hides behind backward is predicted where the run's network is known. Else, of gradients half as large at least half
+    of the wait is gone, and of a better link the whole exchange is waited for.
     """
     step_s, exposed_s = run.step_time_s, float(np.median(run.exposed_K))
     devices = [rank.device for rank in run.ranks.values() if rank.device is not None]
@@ -71,6 +73,7 @@ def slow_link(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
         hidden = "overlap communication with computation, at most"
         return _saves(hidden, "start it early, asynchronously, and wait where its result is needed", run, cost)
     update_s, size = _update_s(run), run.first.work.gradient_bytes
+    model = exchange_of(run)
     found = [
         Remedy(
             f"exchange once in {ACCUMULATED} batches",
@@ -83,10 +86,13 @@ def slow_link(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
     if _compression(run) != "fp16":
         hook = "model.register_comm_hook(None, default_hooks.fp16_compress_hook)"
         how = _either(run, "communication.compression=fp16", hook)
-        found.append(Remedy("send gradients in fp16", how, step_s, step_s - exposed_s / 2))
+        half_s = exposed_s / 2 if model is None else model.exposed_s(sent_share=0.5)
+        found.append(Remedy("send gradients in fp16", how, step_s, step_s - exposed_s + half_s))
     if size:
         link = catalog.link(FASTER_LINK)
-        exchange_s = float(ring(size, run.world, link.latency_s, link.bandwidth_bytes_per_s))
+        share = 0.5 if _compression(run) == "fp16" else 1.0
+        whole_s = float(ring(size, run.world, link.latency_s, link.bandwidth_bytes_per_s))
+        exchange_s = whole_s if model is None else model.exposed_s(link, share)
         after_s = step_s - max(0.0, exposed_s - exchange_s)
         found.append(Remedy("10 Gbit/s between the hosts", f"cluster.link={FASTER_LINK}", step_s, after_s))
     return found + _larger_batch(run, split, exposed_s)

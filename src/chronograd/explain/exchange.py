@@ -1,0 +1,69 @@
+"""The exchange of gradients of a run whose network is known, by the model that `predict` has of it.
+
+Forward, backward and update are those of the run; which gradients are ready when is counted from its network; and the link is
+the one by which the model has the wait that the run had. So it tells what hides behind backward if less is sent, or faster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from chronograd import job as jobs
+from chronograd.data.trace_job import trace_job
+from chronograd.errors import ChronogradError
+from chronograd.explain.evidence import Evidence
+from chronograd.hardware.catalog import Link
+from chronograd.predict.collectives import Topology
+from chronograd.predict.prediction import rank_work, setting_of
+from chronograd.predict.scaling import exchange
+from chronograd.trace import Trace
+
+BANDWIDTHS = 1e3, 1e13  # bytes per second, between which a run's link is looked for
+HALVINGS = 60
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Attributes: times: of the operators of the trace, scaled to `backward_s`. link: with which the wait is the run's."""
+
+    trace: Trace
+    times: np.ndarray
+    backward_s: float
+    world: int
+    bucket_bytes: int | None
+    link: Link
+
+    def exposed_s(self, link: Link | None = None, sent_share: float = 1.0, longer: float = 1.0) -> float:
+        """What of the exchange is not hidden, over a link, of a share of the bytes, behind a backward so many times as long."""
+        used = link or self.link
+        topology = Topology(self.world, 1, used, used)
+        behind_s = longer * self.backward_s
+        return float(
+            exchange(self.trace, self.times, behind_s, topology, "ring", 1.0, self.bucket_bytes, sent_share).exposed_s
+        )
+
+
+def exchange_of(run: Evidence) -> Exchange | None:
+    """The exchange of a run; None where its network, or the device, is not known, or no link explains its wait."""
+    wait_s = float(np.median(run.exposed_K))
+    backward_s = float(np.median(run.first.parts.get("backward_s", np.zeros(1)))) - wait_s
+    if not run.job.network.name or run.world < 2 or backward_s <= 0:
+        return None
+    try:
+        job = jobs.from_dict(run.job.model_dump(), run.name)
+        trace = trace_job(job)
+        times, _ = rank_work(trace, job.images_per_rank, setting_of(job))
+    except ChronogradError:
+        return None
+    unknown = Link(name="run", title="the run's own", bandwidth_bytes_per_s=1.0, latency_s=0.0)
+    model = Exchange(trace, times, backward_s, run.world, job.communication.bucket_bytes, unknown)
+    slow, fast = np.log(BANDWIDTHS)
+    share = 0.5 if job.communication.compression == "fp16" else 1.0
+    for _ in range(HALVINGS):
+        middle = (slow + fast) / 2
+        link = unknown.model_copy(update={"bandwidth_bytes_per_s": float(np.exp(middle))})
+        slow, fast = (slow, middle) if model.exposed_s(link, share) < wait_s else (middle, fast)
+    found = replace(model, link=link)
+    return found if abs(found.exposed_s(sent_share=share) - wait_s) <= 0.05 * wait_s else None
