@@ -117,9 +117,9 @@ def test_training_that_reached_its_target_with_a_forecast(training):
     record = training([0.5, 0.8, 0.9, 0.96], 40.0)
     section = training_section(record, forecast_of(record))
     assert section.takeaway == (
-        "Training ended at 96.0 % test accuracy after 4 epochs and 40 s, at or above the target of 95.0 %, reached "
-        "after 40 s; a forecast of the loss made at step 20 missed 80 later steps by 0.0 % of the largest "
-        "loss on average, and its 80 % band held 80 of them."
+        "Training ended at 96.0 % test accuracy after 4 epochs and 40 s, at or above the target of 95.0 %; "
+        "the loss forecast at step 20 missed 80 later steps by 0.0 % of the largest "
+        "loss; its 80 % band held 80."
     )
     loss, accuracy = section.figure.panels
     assert [s.role for s in loss.series] == ["measured", "predicted"]
@@ -157,7 +157,8 @@ def test_a_forecast_by_epoch_stands_where_its_epochs_are(training):
     # The last value, 0.4, for 0.35: 0.05 of 0.9.
     assert of_run.error == pytest.approx(0.05 / 0.9)
     assert (
-        "made at epoch 3 missed 1 later epoch by 5.6 % of the largest loss" in training_section(record, of_run).takeaway
+        "forecast at epoch 3 missed 1 later epoch by 5.6 % of the largest loss"
+        in training_section(record, of_run).takeaway
     )
     whole = training_section(record, forecast(by_epoch, 1.0, "last"))
     assert "could not be held against what happened" in whole.takeaway

@@ -117,7 +117,8 @@ def what_was_reached(record: Record) -> str:
         return f"Training ended at {reached}; no target was set"
     until = record["time_to_accuracy_s"].value
     if accuracy >= target:
-        sooner = f", reached after {seconds(until)}" if until is not None else ""
+        is_sooner = until is not None and (spent is None or until < 0.99 * spent)
+        sooner = f", reached after {seconds(until or 0.0)}" if is_sooner else ""
         return f"Training ended at {reached}, at or above the target of {percent(target)}{sooner}"
     if until is not None:
         return f"The target of {percent(target)} was reached after {seconds(until)}; training ended at {reached}"
@@ -129,10 +130,10 @@ def held_against(forecast: Forecast | None) -> str:
     if forecast is None:
         return "the loss was not forecast"
     unit, held_out = forecast.curve.unit, forecast.held_out
-    made = f"a forecast of the loss made at {unit} {forecast.until:g}"
+    made = f"the loss forecast at {unit} {forecast.until:g}"
     if forecast.error is None:
         return f"{made} could not be held against what happened"
     return (
         f"{made} missed {len(held_out)} later {unit}{'s' * (len(held_out) > 1)} by {percent(forecast.error)} of the largest "
-        f"loss on average, and its 80 % band held {forecast.num_inside} of them"
+        f"loss; its 80 % band held {forecast.num_inside}"
     )

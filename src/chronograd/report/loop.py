@@ -78,7 +78,7 @@ def page_of(loop: Loop) -> Answer:
         asked=asked(JobHeader.model_validate(resolved(loop.job))),
         highlights=[
             highlight(loop.trained, "test_accuracy"),
-            highlight(measured, "step_time_s", f"step time; predicted {_error_words(loop, 1)}"),
+            _step(single, measured),
             _rented(loop),
         ],
         sections=sections,
@@ -89,20 +89,15 @@ def page_of(loop: Loop) -> Answer:
 
 def _summary(loop: Loop, training: Section, planned: Section) -> list[str]:
     """How good the prediction was, what training reached, and what to rent."""
-    reached, to_rent = (first_sentence(section.takeaway)[0] for section in (training, planned))
-    about = f"{planned.title}: " if loop.rented else ""
-    return [_how_good(loop), f"{reached}.", f"{about}{to_rent}."]
+    return [_how_good(loop), f"{first_sentence(training.takeaway)[0]}.", _to_rent(loop, planned)]
 
 
 def _how_good(loop: Loop) -> str:
     """How far the predicted steps are off; where no measurement can be held against one, that alone."""
     worlds = sorted(loop.predicted.keys() & loop.measured.keys())
     void = [n for n in worlds if is_void(loop, n)]
-    errors = []
-    for n in worlds:
-        if n not in void:
-            error, why = _error(loop, n)
-            errors.append(f"{error} with {processes(n)}{f' ({why})' if why else ''}")
+    whys = {n: f" ({'; '.join(reasons)})" if (reasons := _reasons(loop, n)) else "" for n in worlds}
+    errors = [f"{_error(loop, n)[0]} with {processes(n)}{whys[n]}" for n in worlds if n not in void]
     sentence = f"The predicted step is off by {listed(errors)}. " if errors else ""
     if void:
         taken = listed([percent(loop.taken[n], 0) for n in void])
@@ -111,6 +106,20 @@ def _how_good(loop: Loop) -> str:
             f"virtual machine took {taken} of the processors' time."
         )
     return sentence.strip()
+
+
+def _to_rent(loop: Loop, planned: Section) -> str:
+    chosen = loop.rented.data["chosen"] if loop.rented else None
+    if chosen is None:
+        return f"{first_sentence(planned.takeaway)[0]}."
+    time, place = quantity(3600 * chosen["hours"], "s"), f"{chosen['count']} × {chosen['device']}"
+    return f"{planned.title}: {place} from {chosen['vendor']}, {time}, {dollars(chosen['dollars'])}."
+
+
+def _step(predicted: Record, measured: Record) -> Highlight:
+    """The step of one process as measured, beside its prediction."""
+    own, was = (quantity(record.value("step_time_s"), "s") for record in (measured, predicted))
+    return Highlight("step time", own, f"predicted {was}; n = {measured['step_time_s'].n}, {processes(1)}")
 
 
 def _rented(loop: Loop) -> Highlight:
@@ -155,14 +164,24 @@ def is_void(loop: Loop, world: int) -> bool:
 def _error(loop: Loop, world: int) -> tuple[str, str]:
     """The error of a predicted step, and what speaks for another cause than the prediction; empty if nothing."""
     step = next(d for d in subtract(loop.measured[world], loop.predicted[world]) if d.name == "step_time_s")
+    words = "; ".join(_reasons(loop, world))
+    if not is_void(loop, world) and _is_other_pace(pace := loop.pace.get(world, 1.0)):
+        predicted, measured = (group[world].value("step_time_s") for group in (loop.predicted, loop.measured))
+        words += f", without which it is {signed_percent(predicted * pace / measured - 1)}"
+    return signed_percent(step.error), words
+
+
+def _reasons(loop: Loop, world: int) -> list[str]:
+    """What speaks for another cause of an error than the prediction."""
     words = [loop.met[world]] if loop.met.get(world) else []
     if is_void(loop, world):
         taken = percent(loop.taken[world], 0)
         words.append(f"the host of this virtual machine took {taken} of the processors' time meanwhile")
-    elif (pace := loop.pace.get(world, 1.0)) and not 1 / OTHER_PACE < pace < OTHER_PACE:
-        predicted, measured = (group[world].value("step_time_s") for group in (loop.predicted, loop.measured))
+    elif _is_other_pace(pace := loop.pace.get(world, 1.0)):
         slower = f"{pace:.2f} times as slow" if pace > 1 else f"{1 / pace:.2f} times as fast"
-        words.append(
-            f"the machine ran {slower} as when it was calibrated, without which it is {signed_percent(predicted * pace / measured - 1)}"
-        )
-    return signed_percent(step.error), "; ".join(words)
+        words.append(f"the machine ran {slower} as when calibrated")
+    return words
+
+
+def _is_other_pace(pace: float) -> bool:
+    return bool(pace) and not 1 / OTHER_PACE < pace < OTHER_PACE
