@@ -33,7 +33,7 @@ def test_a_quiet_machine_gives_an_error_alone(loop: Loop) -> None:
 def test_another_pace_than_at_calibration_is_told_with_what_it_explains(loop: Loop) -> None:
     loop.pace = {1: 1.2}
     words = prediction_words(loop, 1)
-    assert "1.20 times as slow as when it was calibrated" in words
+    assert "1.20 times as slow as when calibrated" in words
     assert words.endswith("without which it is +8.0 %")
 
 
