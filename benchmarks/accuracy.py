@@ -2,9 +2,11 @@
 
     python -m benchmarks.accuracy --measured DIR [--only SOURCE ...] [--json] [--save FILE]
     python -m benchmarks.accuracy --page FILE --from RESULTS.json
+    python -m benchmarks.accuracy --since BEFORE.json --from RESULTS.json
 
 Every source found under DIR is run; `local_cpu` measures this machine and is run only when asked for with --only.
-Rows that calibrate are chosen by seed alone; no rule knows a model or a family. --page writes docs/accuracy.md.
+Rows that calibrate are chosen by seed alone; no rule knows a model or a family. --page writes docs/accuracy.md. --since notes in the results what an older file of
+them had, and fails where a row of it is gone or is worse by 2 points and a tenth.
 """
 
 from __future__ import annotations
@@ -28,8 +30,19 @@ import numpy as np
 from benchmarks.reasons import reason
 from benchmarks.sources import Row
 
-SOURCES = ("timm", "neusight", "deepbench", "tensorflow", "pollux", "paleo", "cifar", "local_cpu")
-_TITLES = ("timm", "NeuSight", "DeepBench", "TensorFlow", "Pollux", "PALEO", "CIFAR", "this machine")
+SOURCES = (
+    "timm",
+    "nvidia",
+    "cnn_benchmarks",
+    "neusight",
+    "deepbench",
+    "tensorflow",
+    "pollux",
+    "paleo",
+    "cifar",
+    "local_cpu",
+)
+_TITLES = ("timm", "NVIDIA", "CNNs", "NeuSight", "DeepBench", "TensorFlow", "Pollux", "PALEO", "CIFAR", "this machine")
 MEASURES_HERE = ("local_cpu",)
 
 
@@ -70,7 +83,31 @@ def percent(value: float | None, digits: int = 1) -> str:
     return "" if value is None else f"{100 * value:.{digits}f} %"
 
 
-COLUMNS = ("source", "rule", "n", "mean", "median", "90 % below", "aim", "80 % covers")
+def signed(value: float | None, digits: int = 1) -> str:
+    return "" if value is None else f"{100 * value:+.{digits}f} %".replace("-", "−")
+
+
+def title(row: dict[str, Any]) -> str:
+    return f"{row['source']}: {row['rule']}"
+
+
+# A mean error is worse where it grew by both.
+_POINTS, _SHARE = 0.02, 0.1
+
+
+def worse(before: dict[str, float], rows: Sequence[dict[str, Any]]) -> list[str]:
+    """What became of rows that were predicted before with these mean errors: those that are gone, or worse."""
+    now = {title(row): row["mape"] for row in rows}
+    found = []
+    for name, old in before.items():
+        if name not in now:
+            found.append(f"{name}: {percent(old)}, no longer predicted")
+        elif now[name] > old + _POINTS and now[name] > old * (1 + _SHARE):
+            found.append(f"{name}: {percent(old)}, now {percent(now[name])}")
+    return found
+
+
+COLUMNS = ("source", "rule", "n", "mean", "bias", "median", "90 % below", "aim", "80 % covers")
 
 
 def cells(row: dict[str, Any]) -> list[str]:
@@ -80,6 +117,7 @@ def cells(row: dict[str, Any]) -> list[str]:
         row["rule"],
         str(row["n"]),
         percent(row["mape"], digits),
+        signed(row.get("bias"), digits),
         percent(row["median_ape"], digits),
         percent(row["p90_ape"], digits),
         percent(row["aim"], digits),
@@ -112,9 +150,9 @@ def page(result: dict[str, Any]) -> str:
         "# Accuracy",
         "",
         "How well predictions hold against measured times, and what stands in the way of the rest. Errors are |predicted /",
-        "measured − 1| of a time: mean, median, and what 90 % of cases stay below. Calibration rows are chosen by seed",
-        "alone; nothing knows a model or a family. *80 % covers* is the share of measured values inside the predicted",
-        "interval, which should be 80 %.",
+        "measured − 1| of a time: mean, median, and what 90 % of cases stay below; *bias* is the mean with its sign, above 0 where",
+        "times are predicted too long. Calibration rows are chosen by seed alone; nothing knows a model or a family. *80 % covers*",
+        "is the share of measured values inside the predicted interval, which should be 80 %.",
         "",
         "```sh",
         "python -m benchmarks.accuracy --page docs/accuracy.md --from benchmarks/results/accuracy.json",
@@ -129,6 +167,7 @@ def page(result: dict[str, Any]) -> str:
         "",
         f"80 % intervals cover {percent(share, 0)} in the mean of {count} rows.",
         "",
+        *since(result),
         "Rows whose aim is empty have none. What has not been measured is not in the table: a GPU of our own in fp32, tf32",
         "and bf16.",
     ]
@@ -143,11 +182,45 @@ def page(result: dict[str, Any]) -> str:
                 text.append(f"- {r['rule']}: by seed {seeds}")
         if any(r["by_seed"] for r in group):
             text.append("")
+        for r in group:
+            text += breakdown(r)
         worst = ", ".join(f"{name} {ratio:.2f}" for name, ratio in group[-1]["worst_cases"][:8])
         text += [f"Furthest off (predicted / measured, {group[-1]['rule']}): {worst}."]
         if reason(source):
             text += ["", *textwrap.wrap(reason(source), 118, break_long_words=False, break_on_hyphens=False)]
     return "\n".join(text) + "\n"
+
+
+def since(result: dict[str, Any]) -> list[str]:
+    """What is new and what became worse since the last version, if the results know it."""
+    before: dict[str, Any] | None = result.get("before")
+    if before is None:
+        return []
+    new = [title(r) for r in result["rows"] if title(r) not in before["mape"]]
+    better = [
+        f"{name}: {percent(before['mape'][name])}, now {percent(r['mape'])}"
+        for r in result["rows"]
+        if (name := title(r)) in before["mape"] and r["mape"] < before["mape"][name] - _POINTS
+    ]
+    text = []
+    for what, names in (("new", new), ("better", better), ("worse", worse(before["mape"], result["rows"]))):
+        text += [f"Since {before['date']}, {what}:", "", *(f"- {n}" for n in names or ["none"]), ""]
+    return text
+
+
+def breakdown(row: dict[str, Any]) -> list[str]:
+    """Tables of a row's groups: by device, precision, mode, network."""
+    text = []
+    for what, groups in row.get("groups", {}).items():
+        if len(groups) > 1:
+            head = f"| {row['rule']}: {what} | n | mean | bias | 80 % covers |"
+            text += [head, "|---|---:|---:|---:|---:|"]
+            text += [
+                f"| {value} | {g['n']} | {percent(g['mape'])} | {signed(g['bias'])} | {percent(g['coverage80'], 0)} |"
+                for value, g in groups.items()
+            ]
+            text.append("")
+    return text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -160,7 +233,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--save", type=Path, help="add to this file of results")
     parser.add_argument("--page", type=Path, help="write the page from --from")
     parser.add_argument("--from", dest="saved", type=Path, help="saved results")
+    parser.add_argument("--since", type=Path, help="older results, held against those of --from")
     options = parser.parse_args(arguments)
+    if options.since is not None:
+        if options.saved is None:
+            parser.error("--since needs --from RESULTS.json")
+        return _hold_against(options.since, options.saved)
     if options.page is not None:
         if options.saved is None:
             parser.error("--page needs --from RESULTS.json")
@@ -179,6 +257,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         print_table(result)
     return 0
+
+
+def _hold_against(before: Path, saved: Path) -> int:
+    old, result = (json.loads(path.read_text(encoding="utf-8")) for path in (before, saved))
+    result["before"] = {"date": old["date"], "mape": {title(r): r["mape"] for r in old["rows"]}}
+    saved.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    found = worse(result["before"]["mape"], result["rows"])
+    print("\n".join(found) or "nothing is gone or worse")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Makes the calibrations that ship with the package from published tables.
 
-    python -m benchmarks.calibrations --measured DIR
+    python -m benchmarks.calibrations --measured DIR [--without-timm]
 
 Writes src/chronograd/hardware/calibrations/DEVICE.toml, one setting per table, each with its error on networks left
-out of the fit. Of a class that a table never had work of nothing is written.
+out of the fit. Of a class that a table never had work of nothing is written. Without timm's tables, which take minutes, the
+files of devices that have only those stay as they are.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.sources import neusight
+from benchmarks.sources import cnn_benchmarks, neusight, nvidia
 from chronograd.calibrate.tables import fit_table, join, prior_of
 from chronograd.errors import NotFoundError
 from chronograd.fit.tables import read_table
@@ -52,10 +53,10 @@ def only_seen(c: Calibration) -> Calibration:
     return replace(c, classes={k: v for k, v in c.classes.items() if k in c.classes_seen})
 
 
-def fitted(measured: Path) -> dict[str, list[Calibration]]:
-    """By device: one calibration per table of timm, and one per device whose kernels NeuSight timed."""
+def fitted(measured: Path, without_timm: bool = False) -> dict[str, list[Calibration]]:
+    """By device: one calibration per table of timm, per device whose kernels NeuSight timed, and per table of CNNs."""
     found: dict[str, list[Calibration]] = defaultdict(list)
-    for path in sorted(measured.glob("timm/benchmark-*.csv")):
+    for path in [] if without_timm else sorted(measured.glob("timm/benchmark-*.csv")):
         table = read_table(path)
         try:
             device = catalog.device(table.device or "")
@@ -67,17 +68,28 @@ def fitted(measured: Path) -> dict[str, list[Calibration]]:
         provenance = {**calibration.provenance, "source": SOURCE}
         found[device.name].append(only_seen(replace(calibration, provenance=provenance)))
         print(f"{path.name}: {len(joined.timed)} networks, error left out {calibration.sigma:.3f}")
-    for name, calibration in neusight.calibrated(measured).items():
-        provenance = {**calibration.provenance, "source": "sitar-lab/NeuSight, MIT"}
-        found[name].append(only_seen(replace(calibration, provenance=provenance)))
-        print(f"NeuSight, {name}: spread of whole networks {calibration.sigma:.3f}")
+    kernels = {name: [c] for name, c in neusight.calibrated(measured).items()}
+    cnns = {name: [c] for name, c in cnn_benchmarks.calibrated(measured).items()}
+    for source, fitted_here in (
+        ("sitar-lab/NeuSight, MIT", kernels),
+        ("jcjohnson/cnn-benchmarks, MIT", cnns),
+        ("NVIDIA/DeepLearningExamples, README tables", nvidia.calibrated(measured)),
+    ):
+        for name, settings in fitted_here.items():
+            for c in settings:
+                found[name].append(only_seen(replace(c, provenance={**c.provenance, "source": source})))
+                print(
+                    f"{source}, {name}, {c.precision}: error left out {c.sigma:.3f}, host {c.host_launch_s * 1e6:.0f} µs"
+                )
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measured", type=Path, required=True)
-    for name, settings in fitted(parser.parse_args().measured).items():
+    parser.add_argument("--without-timm", action="store_true")
+    asked = parser.parse_args()
+    for name, settings in fitted(asked.measured, asked.without_timm).items():
         (FOLDER / f"{name}.toml").write_text(text_of(settings), encoding="utf-8")
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -21,8 +21,7 @@ from scipy.optimize import minimize
 
 from chronograd.errors import InputError
 from chronograd.fit.device import Sample, fit_calibration
-from chronograd.hardware.catalog import Device
-from chronograd.predict.calibration import CLASSES, Calibration, ClassRate, from_datasheet
+from chronograd.predict.calibration import CLASSES, Calibration
 from chronograd.record import Z80
 from chronograd.trace import DTYPE_BYTES, MATRIX_KINDS, Affine, Operator, Storage, Tensor, Trace
 
@@ -259,10 +258,11 @@ def spread_rates(calibration: Calibration) -> Calibration:
     """A calibration fitted on forward kernels, for whole networks in training as well.
 
     A class without a kernel takes the rates of its family's other direction, or of batched products those of plain
-    ones and the reverse; what streams through memory takes elementwise rates. Others keep their prior.
+    ones and the reverse; what streams through memory takes elementwise rates. Others keep their prior. The other direction
+    of a product counts as seen.
     """
     seen = set(calibration.provenance["classes_seen"])
-    classes = dict(calibration.classes)
+    classes, known = dict(calibration.classes), set(seen)
     for name in CLASSES:
         family = name.partition(".")[0]
         stand_in = {"gemm": "batched_gemm", "batched_gemm": "gemm"}.get(family, "elementwise")
@@ -271,72 +271,6 @@ def spread_rates(calibration: Calibration) -> Calibration:
         for other in (name, f"{family}.forward", f"{family}.backward", f"{stand_in}.forward"):
             if other in seen:
                 classes[name] = calibration.classes[other]
+                known |= {name} if family in other or family in ("gemm", "batched_gemm") else set()
                 break
-    return replace(calibration, classes=classes)
-
-
-# Watts per TFLOP/s of 2016 that a device needs to hold its boost clock: a weak prior, fitted to the relatives. Years in
-# which it halves: the slope of log2(board power / fp32 peak) over the GPUs of the catalogue, 2014 to 2025.
-_NEEDED_W, _NEEDED_SD, _HALVING_YEARS = 20.0, 1.0, 3.6
-# Spread of the shares that relatives reach, in log units.
-_SHARE_SD = 0.1
-
-
-def rates_of_relatives(relatives: Sequence[tuple[Device, Calibration]], device: Device) -> Calibration:
-    """A calibration for a device that nobody timed: its datasheet's peaks, and the shares that others reach of theirs.
-
-    Every rate is the geometric mean of the relatives'; one that is zero on any of them stays the datasheet's. The
-    matrix work of a device with little power for its peak falls short of it: share = U · min(1, p / e), where p is its
-    watts per TFLOP/s of vector peak, doubled for every 3.6 years after 2016, and U and e fit the relatives. A
-    device of unknown power or year counts as well fed.
-
-    Raises: InputError if there are no relatives.
-    """
-    if not relatives:
-        raise InputError("no calibrated device to learn from", "calibrate at least one")
-    datasheet = from_datasheet(device, relatives[0][1].precision)
-    calibrations = [c for _, c in relatives]
-    classes = {}
-    for name in CLASSES:
-        family = name.partition(".")[0]
-        rates = asdict(datasheet.classes[name])
-        for field in rates:
-            values = [getattr(c.classes[name], field) for c in calibrations]
-            if min(values) > 0:
-                rates[field] = _geometric_mean(values)
-        if family in MATRIX_KINDS:
-            shares = [c.classes[name].compute for c in calibrations]
-            rates["compute"] = _powered_share([d for d, _ in relatives], shares, device)
-        classes[name] = ClassRate(**rates)
-    host = [c.host_launch_s for c in calibrations]
-    return replace(
-        datasheet,
-        origin="fitted",
-        classes=classes,
-        host_launch_s=_geometric_mean(host) if min(host) > 0 else datasheet.host_launch_s,
-        cache_speedup=_geometric_mean([c.cache_speedup for c in calibrations]),
-    )
-
-
-def _geometric_mean(values: Sequence[float]) -> float:
-    return float(np.exp(np.log(values).mean()))
-
-
-def _log_power(device: Device) -> float:
-    """Logarithm of watts per TFLOP/s, in those of 2016; infinite where it is not known."""
-    if device.tdp_w is None or device.year is None:
-        return math.inf
-    return math.log(device.tdp_w / (device.peak("fp32") / 1e12)) + math.log(2) * (device.year - 2016) / _HALVING_YEARS
-
-
-def _powered_share(relatives: Sequence[Device], shares: Sequence[float], device: Device) -> float:
-    """Share of peak that a device's power lets it hold: U · min(1, p / e)."""
-    power, log_shares = np.array([_log_power(d) for d in relatives]), np.log(shares)
-
-    def lost(log_needed: float) -> tuple[float, float]:
-        full = log_shares - np.minimum(0.0, power - log_needed)
-        off = (log_needed - math.log(_NEEDED_W)) / _NEEDED_SD
-        return float(((full - full.mean()) ** 2).sum() / _SHARE_SD**2 + off**2), float(full.mean())
-
-    needed = min(np.linspace(math.log(_NEEDED_W / 3), math.log(_NEEDED_W * 3), 67), key=lambda e: lost(e)[0])
-    return math.exp(lost(needed)[1] + min(0.0, _log_power(device) - needed))
+    return replace(calibration, classes=classes, provenance={**calibration.provenance, "classes_seen": sorted(known)})

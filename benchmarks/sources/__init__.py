@@ -6,7 +6,7 @@ source is not there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -21,7 +21,9 @@ class Row:
         source, rule: what was measured, and what the prediction was made from.
         aim: mean absolute percentage error aimed at; None where the issue sets none.
         n: predictions scored, over all seeds.
+        bias: mean of predicted / measured − 1, with its sign.
         by_seed: the mean error of each draw of calibration rows.
+        groups: by what cases differ in (device, precision, family) and by its value: n, mape, bias and coverage80.
         coverage80: share of measured values inside the 80 % interval; None where the rule has no interval.
         worst_cases: (what, predicted / measured), furthest first.
         note: what the reader must know.
@@ -35,11 +37,13 @@ class Row:
     median_ape: float
     p90_ape: float
     worst: float
+    bias: float
     coverage80: float | None = None
     by_seed: tuple[float, ...] = ()
     worst_cases: tuple[tuple[str, float], ...] = ()
     note: str = ""
     details: dict[str, Any] = field(default_factory=dict)
+    groups: dict[str, dict[str, dict[str, float | None]]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -52,9 +56,14 @@ def row_of(
     names: Sequence[str],
     ratios: Sequence[float] | np.ndarray,
     inside80: Sequence[bool] | np.ndarray | None = None,
+    groups: Mapping[str, Sequence[str]] | None = None,
     **more: Any,
 ) -> Row:
-    """A row from predicted / measured of every case, and whether the measured value lay in the 80 % interval."""
+    """A row from predicted / measured of every case, and whether the measured value lay in the 80 % interval.
+
+    Args:
+        groups: by what cases differ in, the value of each.
+    """
     ratio = np.asarray(ratios, dtype=float)
     error = np.abs(ratio - 1)
     far = np.argsort(-np.abs(np.log(ratio)), kind="stable")
@@ -72,7 +81,24 @@ def row_of(
         float(np.median(error)),
         float(np.quantile(error, 0.9)),
         float(error.max()),
+        float(ratio.mean() - 1),
         None if inside80 is None else float(np.mean(inside80)),
         worst_cases=tuple(worst.items()),
+        groups={what: _grouped(np.array(of), ratio, inside80) for what, of in (groups or {}).items()},
         **more,
     )
+
+
+def _grouped(
+    of: np.ndarray, ratio: np.ndarray, inside80: Sequence[bool] | np.ndarray | None
+) -> dict[str, dict[str, float | None]]:
+    found: dict[str, dict[str, float | None]] = {}
+    for value in sorted(set(of.tolist())):
+        chosen = of == value
+        found[value] = {
+            "n": int(chosen.sum()),
+            "mape": round(float(np.abs(ratio[chosen] - 1).mean()), 4),
+            "bias": round(float(ratio[chosen].mean() - 1), 4),
+            "coverage80": None if inside80 is None else round(float(np.asarray(inside80)[chosen].mean()), 4),
+        }
+    return found

@@ -22,7 +22,6 @@ from benchmarks.kernels import (
     elementwise,
     layer_norm,
     linear,
-    rates_of_relatives,
     softmax,
     spread_rates,
 )
@@ -31,9 +30,10 @@ from chronograd.count.cached import cached_trace
 from chronograd.fit.device import Sample, fit_calibration
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Node
-from chronograd.predict.calibration import Calibration, from_datasheet
+from chronograd.predict.calibration import HOST_S, HOST_SIGMA, Calibration, from_datasheet
 from chronograd.predict.collectives import ring
 from chronograd.predict.compute import Work
+from chronograd.predict.relatives import lent
 from chronograd.record import Z80
 from chronograd.trace import Trace
 
@@ -66,17 +66,18 @@ def rows(folder: Path) -> list[Row]:
     within, left_out = _Cases(), _Cases()
     for seed in SEEDS:
         fitted = {
-            key: spread_rates(
-                fit_calibration(_chosen(samples, seed), _at_matrix_peak(from_datasheet(devices[key]), lines[key]))
-            )
+            key: _with_host(spread_rates(fit_calibration(_chosen(samples, seed), _sheet(devices[key], lines[key]))))
             for key, samples in kernels.items()
             if key in devices
         }
-        guessed = {}
-        for key, device in devices.items():
-            others = [(devices[other], c) for other, c in fitted.items() if other != key]
-            if others:
-                guessed[key] = _at_matrix_peak(rates_of_relatives(others, device), lines[key])
+        guessed = {
+            key: lent(
+                device,
+                _with_host(_sheet(device, lines[key])),
+                [(devices[other], c) for other, c in fitted.items() if other != key],
+            )[0]
+            for key, device in devices.items()
+        }
         for label in labels:
             own = _key(label.device)
             for cases, known in ((within, fitted), (left_out, guessed)):
@@ -105,8 +106,8 @@ def calibrated(folder: Path, num_kernels: int = 500) -> dict[str, Calibration]:
     for key, samples in kernels.items():
         name = _catalogued(key)
         if key in lines and name is not None:
-            prior = from_datasheet(catalog.device(name))
-            found[key] = name, spread_rates(fit_calibration(_chosen(samples, 0, num_kernels), prior))
+            prior = _without_host(from_datasheet(catalog.device(name)))
+            found[key] = name, _with_host(spread_rates(fit_calibration(_chosen(samples, 0, num_kernels), prior)))
     errors = [
         abs(np.log(_seconds(label, found[key][1], _device(lines[key])) / label.seconds))
         for label in _labels(path)
@@ -142,8 +143,8 @@ class _Cases:
         ratios, seeds = np.array(self.ratios), np.array(self.seeds)
         error = np.abs(ratios - 1)
         groups = {
-            "mape_by_device": [_key(label.device) for label in self.labels],
-            "mape_by_mode": [label.trace.mode + " " + label.option for label in self.labels],
+            "device": [_key(label.device) for label in self.labels],
+            "mode": [label.trace.mode + " " + label.option for label in self.labels],
         }
         return row_of(
             "NeuSight",
@@ -153,10 +154,7 @@ class _Cases:
             ratios,
             self._inside(),
             by_seed=tuple(float(error[seeds == s].mean()) for s in sorted(set(self.seeds))),
-            details={
-                name: {g: round(float(error[np.array(of) == g].mean()), 4) for g in sorted(set(of))}
-                for name, of in groups.items()
-            },
+            groups=groups,
         )
 
     def _inside(self) -> list[bool]:
@@ -241,9 +239,20 @@ def _device(line: Line) -> Device:
     )
 
 
-def _at_matrix_peak(calibration: Calibration, line: Line) -> Calibration:
-    """Some devices have matrix units for fp32 that are faster than their vector units."""
-    return replace(calibration, peak_flops_per_s=1e9 * float(line["SingleFLOPs"] or line["SingleFLOPsMM"]))
+def _sheet(device: Device, line: Line) -> Calibration:
+    """Of kernels. Some devices have matrix units for fp32 that are faster than their vector units."""
+    sheet = _without_host(from_datasheet(device))
+    return replace(sheet, peak_flops_per_s=1e9 * float(line["SingleFLOPs"] or line["SingleFLOPsMM"]))
+
+
+def _without_host(calibration: Calibration) -> Calibration:
+    """Kernels are timed one at a time on the device."""
+    return replace(calibration, host_launch_s=0.0, host_sigma=0.0)
+
+
+def _with_host(calibration: Calibration) -> Calibration:
+    """Of which kernels tell nothing."""
+    return replace(calibration, host_launch_s=HOST_S, host_sigma=HOST_SIGMA)
 
 
 def _kernels(path: Path) -> dict[str, dict[str, list[Sample]]]:

@@ -6,6 +6,7 @@ priors from the table of the other layout, where there is one; and with each net
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.sources import Row, row_of
-from chronograd.calibrate.tables import Timed, fit_table, join, prior_of, ratios
+from chronograd.calibrate.tables import Timed, family_of_model, fit_table, join, prior_of, ratios
 from chronograd.errors import InputError, NotFoundError
 from chronograd.fit.tables import Table, read_table, shuffled
 from chronograd.hardware import catalog
@@ -76,7 +77,7 @@ def _sources(folder: Path, say: Callable[[str], None]) -> list[_Source]:
         table = read_table(path)
         try:
             device = catalog.device(table.device or "")
-            device.peak(table.precision or "fp32")  # type: ignore[arg-type]
+            device.peak(table.stated_precision)  # type: ignore[arg-type]
         except (NotFoundError, InputError) as error:
             say(f"{path.name} is left out: {error.message}")
             continue
@@ -99,20 +100,23 @@ def _scored(
 ) -> Row:
     """Fit on rows of each seed, predict others; `carried` has predicted / measured of networks on a relative."""
     names: list[str] = []
+    families: list[str] = []
     found, inside, by_seed = [], [], []
     for seed in range(SEEDS):
         order = shuffled(source.timed, seed)
         calibration = fit_table(source.table, order[:CALIBRATE], prior, prior_sd)
         scored = order[CALIBRATE:]
-        sigma = calibration.sigma
         if carried is not None:
             scored = [t for t in scored if t.row.key in carried]
-            sigma *= CARRIED_SPREAD
         scored = scored[:PREDICT]
+        sigma = np.array([t.sample.work.sigma_log(calibration) for t in scored])
+        if carried is not None:
+            sigma *= CARRIED_SPREAD
         ratio = ratios(scored, calibration)
         if carried is not None:
             ratio = ratio / np.array([carried[t.row.key] for t in scored]) ** CARRIED_EXPONENT
         names += [t.row.key for t in scored]
+        families += [family_of_model(t.row.model) for t in scored]
         found.append(ratio)
         inside.append(np.abs(np.log(ratio)) <= Z80 * sigma)
         by_seed.append(float(np.abs(ratio - 1).mean()))
@@ -126,7 +130,14 @@ def _scored(
         np.concatenate(inside),
         by_seed=tuple(by_seed),
         note=note,
+        groups={"family": _common(families)},
     )
+
+
+def _common(families: list[str]) -> list[str]:
+    """The ten families with most cases; all else is `other`."""
+    most = [name for name, _ in Counter(families).most_common(10)]
+    return [name if name in most else "other" for name in families]
 
 
 def _why(left_out: dict[str, str]) -> str:

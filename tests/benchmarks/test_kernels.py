@@ -15,7 +15,6 @@ from benchmarks.kernels import (
     gemm,
     layer_norm,
     linear,
-    rates_of_relatives,
     softmax,
     spread_rates,
 )
@@ -151,23 +150,3 @@ class TestRelatives:
         assert spread.classes["batched_gemm.forward"].compute == 0.33
         assert spread.classes["copy.forward"].bandwidth == 0.77
         assert spread.classes["conv_3x3.forward"] == prior.classes["conv_3x3.forward"]
-
-    def test_rates_are_geometric_means(self) -> None:
-        v100, p100 = device("v100"), device("p100")
-        relatives = [(d, share(from_datasheet(d), "elementwise.forward", u)) for d, u in ((v100, 0.4), (p100, 0.9))]
-        found = rates_of_relatives(relatives, device("a100"))
-        assert found.classes["elementwise.forward"].compute == pytest.approx(0.6)
-        assert found.peak_flops_per_s == device("a100").peak("fp32")
-
-    def test_a_card_with_little_power_holds_less_of_its_peak(self) -> None:
-        # Ample power for all three: the same share. A T4 has 8.6 W per TFLOP/s, a V100 19, a P100 28.
-        relatives = [
-            (device(n), share(from_datasheet(device(n)), "gemm.forward", 0.9)) for n in ("v100", "p100", "m40")
-        ]
-        shares = {n: rates_of_relatives(relatives, device(n)).classes["gemm.forward"].compute for n in ("t4", "p100")}
-        assert shares["p100"] == pytest.approx(0.9, rel=0.05)
-        assert shares["t4"] < 0.75
-
-    def test_without_relatives_there_is_nothing_to_learn(self) -> None:
-        with pytest.raises(InputError, match="no calibrated device"):
-            rates_of_relatives([], device("t4"))

@@ -24,6 +24,7 @@ def block(kind: str, flops: float, bytes_moved: float, cast: float = 0.0) -> Wor
         class_index=np.array([CLASSES.index(f"{kind}.forward")]),
         is_vector=np.array([kind not in ("gemm", "conv_3x3")]),
         is_launched=np.array([True]),
+        issues=one,
         flops=one * flops,
         sample_bytes=one * bytes_moved,
         weight_bytes=one * 0.1 * cast * bytes_moved,

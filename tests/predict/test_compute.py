@@ -13,7 +13,7 @@ from chronograd.compare.scaling import predict_scaling
 from chronograd.errors import FileFormatError, InputError
 from chronograd.hardware import catalog, market
 from chronograd.predict.calibration import CLASSES, Calibration, ClassRate, from_datasheet
-from chronograd.predict.compute import Work, operator_seconds, update_seconds
+from chronograd.predict.compute import Work, operator_seconds, phase_seconds, sigma_log, update_seconds
 from chronograd.predict.memory import peak_memory
 from chronograd.predict.prediction import predict, predict_step, setting_of
 from chronograd.predict.relatives import calibration_for
@@ -82,6 +82,40 @@ def test_launch_cost_is_added_and_cache_speeds_small_operators_up() -> None:
     assert operator_seconds(linear_trace(), 1, calibration(classes=slow))[0] == pytest.approx(plain + 1e-3)
     cached = calibration(classes=rates, cache_bytes=1e12, cache_speedup=2.0)
     assert operator_seconds(linear_trace(), 1, cached)[0] == pytest.approx(plain / 2, rel=1e-3)
+
+
+def test_the_host_sets_the_pace_of_a_pass_that_the_device_does_not() -> None:
+    """One operator forward and, at 0.7 of the cost, one backward; the device's seconds vanish, then rule."""
+    trace, batch = linear_trace(), 4
+    issued = calibration(host_launch_s=1.0)
+    times = operator_seconds(trace, batch, issued)
+    assert phase_seconds(trace, times, issued) == pytest.approx({"forward": 1.0, "backward": 0.7})
+    assert Work.of(trace, batch).total_seconds(issued) == pytest.approx(1.7)
+    hidden = calibration(host_launch_s=1e-9)
+    assert Work.of(trace, batch).total_seconds(hidden) == pytest.approx(times.sum())
+    # As long as the device itself: a fourth-power sum of two equals.
+    even = calibration(host_launch_s=float(times[0]))
+    assert phase_seconds(trace, times, even)["forward"] == pytest.approx(2**0.25 * times[0])
+
+
+def test_what_the_host_sets_is_as_uncertain_as_the_host() -> None:
+    trace = linear_trace()
+    seen = {"classes_seen": list(CLASSES)}
+    for host_s, expected in ((1.0, 0.4), (1e-9, 0.1)):
+        of = calibration(host_launch_s=host_s, host_sigma=0.4, provenance=seen)
+        assert sigma_log(trace, operator_seconds(trace, 4, of), of) == pytest.approx(expected)
+        assert Work.of(trace, 4).sigma_log(of) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["v100", "t4", "h100"])
+def test_small_work_takes_what_the_host_does_in_every_precision(name: str) -> None:
+    """Nothing but autocast's casts tells half precision from single where the device has next to nothing to do."""
+    works = [Work.of(linear_trace(depth=8, width=8), 1, precision) for precision in ("fp32", "fp16")]
+    single, half = (
+        work.total_seconds(calibration_for(catalog.device(name), precision, mode="training"))
+        for work, precision in zip(works, ("fp32", "fp16"), strict=True)
+    )
+    assert half / single == pytest.approx(works[1].issues.sum() / works[0].issues.sum(), rel=0.25)
 
 
 def test_work_of_parts_joined_is_the_parts() -> None:

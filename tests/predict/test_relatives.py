@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from chronograd.errors import InputError
+from chronograd.fit.device import MIN_SAMPLES
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.predict.calibration import (
@@ -21,7 +22,7 @@ from chronograd.predict.calibration import (
     calibrations,
     from_datasheet,
 )
-from chronograd.predict.relatives import assumed_for, calibration_for
+from chronograd.predict.relatives import assumed_for, calibration_for, fed
 
 # So old that no device of the catalogue is a relative worth asking, whatever is known of it.
 YEAR = 1991
@@ -34,6 +35,8 @@ def device(name: str, settings: list[Calibration] | None = None, speed: float = 
     peaks = {k: speed * v for k, v in base.peak_flops_per_s.items()}
     bandwidth = speed * base.bandwidth_bytes_per_s
     kept = None if settings is None else {"settings": [c.to_table() for c in settings]}
+    # Of unknown power: as well fed as any other.
+    base = base.model_copy(update={"tdp_w": None})
     update = {"name": name, "aliases": (), "year": YEAR, "peak_flops_per_s": peaks, "bandwidth_bytes_per_s": bandwidth}
     return base.model_copy(update={**update, "calibration": kept, **changes})
 
@@ -42,7 +45,14 @@ def taught(table: str = "a.csv", precision: str = "fp16", sigma: float = 0.1, **
     """A calibration that saw convolutions only."""
     sheet = from_datasheet(catalog.device("v100"), precision)
     provenance = {"table": table, "classes_seen": ["conv_3x3.forward"]}
-    changes = {"mode": "inference", "channels_last": True, "host_launch_s": 7e-6, "cache_speedup": 1.7, **changes}
+    changes = {
+        "mode": "inference",
+        "channels_last": True,
+        "host_launch_s": 7e-6,
+        "host_sigma": 0.1,
+        "cache_speedup": 1.7,
+        **changes,
+    }
     classes = {"conv_3x3.forward": TAUGHT}
     return replace(sheet, origin="fitted", classes=classes, sigma=sigma, provenance=provenance, **changes)
 
@@ -79,7 +89,25 @@ def test_a_device_serves_itself_best(precision: str, wanted: dict[str, Any], exp
     own = device("mine", settings)
     assert calibration_for(own, precision, **wanted).provenance["table"] == expected
     only_compiled = device("mine", settings[:1])
-    assert calibration_for(only_compiled, "fp16", **LIKE).provenance["table"] == "compiled"
+    # One for compiled networks is a relative of eager ones, no more.
+    lent = calibration_for(only_compiled, "fp16", **LIKE)
+    assert (lent.origin, lent.provenance["relative"]) == ("relative", "mine, fp16, inference")
+
+
+def test_what_its_own_calibration_never_saw_relatives_teach(known: Callable[[Device], None]) -> None:
+    """Fitted to products alone, with a sister that saw convolutions."""
+    known(device("sister", [taught(sigma=0.1)]))
+    products = taught("products.csv", mode=None, channels_last=None)
+    products = replace(
+        products, classes={"gemm.forward": TAUGHT}, provenance={"table": "p.csv", "classes_seen": ["gemm.forward"]}
+    )
+    mine = device("mine", [products])
+    found = calibration_for(mine, "fp16", **LIKE)
+    assert found.classes["gemm.forward"] == TAUGHT
+    assert found.classes["conv_3x3.forward"] == assumed_for(mine, "fp16", **LIKE)[0].classes["conv_3x3.forward"]
+    sigmas = dict(zip(CLASSES, found.sigmas(), strict=True))
+    assert sigmas["gemm.forward"] == products.sigma < sigmas["conv_3x3.forward"] < sigmas["softmax.forward"]
+    assert sigmas["softmax.forward"] == DATASHEET_SIGMA
 
 
 def test_a_relative_lends_shares_and_peaks_are_the_device_s_own(known: Callable[[Device], None]) -> None:
@@ -89,11 +117,18 @@ def test_a_relative_lends_shares_and_peaks_are_the_device_s_own(known: Callable[
     assert (found.origin, found.provenance["relative"]) == ("relative", "sister, fp16, inference")
     assert found.peak_flops_per_s == mine.peak("fp16")
     assert found.bandwidth_bytes_per_s == mine.bandwidth_bytes_per_s
-    assert found.classes["conv_3x3.forward"] == TAUGHT
+    # Another card of the same year and balance: 0.2 away, half of which is spread. Round numbers count beside it.
+    sheet = from_datasheet(mine, "fp16").classes["conv_3x3.forward"]
+    of_sister, of_sheet = (0.1**2 + 0.1**2) ** -1, DATASHEET_SIGMA**-2
+    share = of_sister / (of_sister + of_sheet)
+    for field in ("compute", "bandwidth", "weights", "launch_s"):
+        expected = getattr(TAUGHT, field) ** share * getattr(sheet, field) ** (1 - share)
+        assert getattr(found.classes["conv_3x3.forward"], field) == pytest.approx(expected), field
+    assert found.classes["conv_3x3.forward"].depth == pytest.approx((1 - share) * sheet.depth)  # the sister has none
+    assert found.class_sigma == {"conv_3x3.forward": pytest.approx(math.hypot(0.1, 0.1))}
     assert (found.host_launch_s, found.cache_speedup) == (7e-6, 1.7)
     assert found.classes["gemm.forward"] == from_datasheet(mine, "fp16").classes["gemm.forward"]  # never seen
     assert found.classes_seen == {"conv_3x3.forward"}
-    # Another card of the same year and balance: 0.2 away, half of which is spread.
     assert found.sigma == pytest.approx(math.hypot(0.1, 0.5 * 0.2))
     assert prior_sd == pytest.approx(0.3 + 0.3 * 0.2)
     assert calibration_for(mine, "fp16", **LIKE) == found
@@ -111,6 +146,40 @@ def test_further_is_wider_until_it_is_no_better_than_the_data_sheet(known: Calla
     assert len(widths) == 4
     stranger, prior_sd = assumed_for(device("mine", year=2090), "fp16", **LIKE)
     assert (stranger.origin, stranger.sigma, prior_sd) == ("datasheet", DATASHEET_SIGMA, None)
+
+
+def test_matrix_work_of_a_card_with_little_power_falls_short_of_its_peak(known: Callable[[Device], None]) -> None:
+    """Half of the power that the peak of its year needs: half of the share, on whichever side."""
+    half_fed = {"tdp_w": 10 * catalog.device("v100").peak("fp32") / 1e12, "year": 2016}
+    assert fed(device("half", **half_fed)) == pytest.approx(0.5)
+    assert fed(device("unknown", year=2016)) == 1.0
+    seen = {"classes": {"conv_3x3.forward": TAUGHT, "elementwise.forward": TAUGHT}}
+    seen["provenance"] = {"table": "a.csv", "classes_seen": sorted(seen["classes"])}  # type: ignore[assignment]
+    known(device("sister", [taught(**seen)], year=2016))
+    fine, poor = (assumed_for(d, "fp16", **LIKE)[0] for d in (device("fine", year=2016), device("poor", **half_fed)))
+    ratio = {n: poor.classes[n].compute / fine.classes[n].compute for n in seen["classes"]}
+    assert ratio == {"conv_3x3.forward": pytest.approx(0.5), "elementwise.forward": pytest.approx(1)}
+
+
+def test_a_class_learns_from_all_that_saw_it_most_from_the_nearest(known: Callable[[Device], None]) -> None:
+    known(device("near", [taught(classes={"conv_3x3.forward": replace(TAUGHT, compute=0.2)})]))
+    mine = device("mine")
+    alone = assumed_for(mine, "fp16", **LIKE)[0]
+    known(device("far", [taught(classes={"conv_3x3.forward": replace(TAUGHT, compute=0.9)})], year=YEAR - 9))
+    both = assumed_for(mine, "fp16", **LIKE)[0]
+    assert alone.classes["conv_3x3.forward"].compute < both.classes["conv_3x3.forward"].compute < math.sqrt(0.2 * 0.9)
+    # Who knows less does not make it surer.
+    assert both.class_sigma["conv_3x3.forward"] > alone.class_sigma["conv_3x3.forward"]
+
+
+def test_what_streams_hardly_depends_on_the_precision(known: Callable[[Device], None]) -> None:
+    """Half precision teaches single precision its norms; of its products it teaches little."""
+    classes = {"batch_norm.forward": TAUGHT, "conv_3x3.forward": TAUGHT}
+    provenance = {"table": "a.csv", "classes_seen": sorted(classes)}
+    mine = device("mine", [taught(sigma=0.05, classes=classes, provenance=provenance)])
+    found = assumed_for(mine, "fp32", **LIKE)[0].class_sigma
+    assert found["batch_norm.forward"] == pytest.approx(math.hypot(0.05, 0.5 * 0.1))
+    assert found["conv_3x3.forward"] == pytest.approx(math.hypot(0.05, 0.5 * 0.7))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +252,7 @@ def test_what_ships_says_how_good_it_is(name: str) -> None:
         error = c.provenance.get("error_of_whole_networks", c.provenance["error_left_out"])
         assert 0.03 <= c.sigma == pytest.approx(max(error, 0.03), rel=1e-3)
         assert c.sigma < DATASHEET_SIGMA
-        assert c.provenance["samples"] >= 10
+        assert c.provenance["samples"] >= MIN_SAMPLES
         assert set() < c.classes_seen <= set(CLASSES)
         assert c.peak_flops_per_s == pytest.approx(device.peak(c.precision), rel=1e-3)  # type: ignore[arg-type]
         for seen in c.classes_seen:

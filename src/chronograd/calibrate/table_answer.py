@@ -65,7 +65,7 @@ def described(table: tables.Table, device: Device) -> str:
             f"{len(table.rows)} rows",
             device.title,
             table.mode,
-            table.precision or "fp32",
+            table.stated_precision,
             "nhwc" if table.channels_last else "nchw",
             "compiled" if table.is_compiled else "eager",
             f"torch {table.torch or 'unknown'}",

@@ -22,9 +22,9 @@ from chronograd.predict.compute import Work
 from chronograd.predict.relatives import assumed_for, sheet_for
 from chronograd.record import Z80
 
-# A network of the same name whose parameters differ by more than this is another network: a changed default, or one
-# that was fused before it was timed. Tables round to 10,000.
-_PARAMS_TOLERANCE, _PARAMS_ROUNDING_M = 0.01, 0.006
+# A network of the same name whose parameters differ by more than rounding is another network: a changed default, or one
+# that was fused before it was timed. Tables print two digits of a million.
+_PARAMS_ROUNDING_M = 0.006
 # Where weights were ported from; not part of the architecture's name.
 _PORTED = frozenset(("tf", "gluon", "legacy", "tv", "ig", "ssl", "swsl"))
 
@@ -81,12 +81,12 @@ def _timed(table: Table, row: Row) -> Timed | str:
     except ChronogradError as error:
         return error.message.splitlines()[0][:160]
     known = row.params_m
-    if known is not None and abs(trace.params / 1e6 - known) > _PARAMS_TOLERANCE * known + _PARAMS_ROUNDING_M:
+    if known is not None and abs(trace.params / 1e6 - known) > _PARAMS_ROUNDING_M:
         return f"{trace.params / 1e6:.2f} M parameters here, {known} M in the table"
     work = Work.of(
         trace,
         row.batch,
-        table.precision or "fp32",
+        table.stated_precision,
         is_compiled=table.is_compiled,
         has_fused_attention=table.has_fused_attention,
     )
@@ -102,7 +102,7 @@ def prior_of(table: Table, device: Device, kind: str = "relatives") -> tuple[Cal
     """
     if kind not in ("relatives", "datasheet"):
         raise InputError(f"prior is {kind!r}", "relatives or datasheet")
-    precision = table.precision or "fp32"
+    precision = table.stated_precision
     if kind == "datasheet":
         software = (table.is_compiled, table.has_fused_attention)
         return sheet_for(device, precision, table.mode, table.channels_last, *software), None
@@ -176,7 +176,7 @@ def score(timed: Sequence[Timed], calibration: Calibration) -> dict[str, Any]:
     """
     found = ratios(timed, calibration)
     errors = np.abs(found - 1)
-    inside = np.abs(np.log(found)) <= Z80 * calibration.sigma
+    inside = np.abs(np.log(found)) <= Z80 * np.array([t.sample.work.sigma_log(calibration) for t in timed])
     families: dict[str, list[float]] = {}
     for t, e in zip(timed, errors, strict=True):
         families.setdefault(family_of_model(t.row.model), []).append(float(e))

@@ -17,7 +17,7 @@ from scipy.optimize import least_squares
 
 from chronograd.errors import InputError
 from chronograd.predict.calibration import CLASSES, Calibration, ClassRate
-from chronograd.predict.compute import Terms, Work
+from chronograd.predict.compute import Terms, Work, smooth_max
 from chronograd.record import Z80
 
 # Log errors beyond this count linearly, not squared.
@@ -40,7 +40,12 @@ _RATES = ("compute", "bandwidth", "weights", "depth", "width", "rows", "relayout
 _SHARED = ("rows", "relayout", "launch_s")
 # A layer that cannot be timed better than this is not predicted better either.
 MIN_SIGMA = 0.03
+# Nor does one machine's host keep a steadier pace.
+MIN_HOST_SIGMA = 0.1
 _FOLDS = 5
+# Fewer samples tell too little to move a prior; fewer than these say little of their own error, so that the prior's counts
+# as so many beside them.
+MIN_SAMPLES, _FEW, _PRIOR_COUNTS = 4, 10, 4
 # A thousandth of a standard deviation is not worth another step.
 _TOLERANCE = 1e-4
 # How many left-out samples stand for a network, and how many such sums are drawn.
@@ -75,7 +80,9 @@ class _Problem:
         self.starts = np.cumsum([0, *(len(s.work.flops) for s in samples[:-1])])
         self.sample_of = np.repeat(np.arange(len(samples)), [len(s.work.flops) for s in samples])
         self.log_seconds = np.log([s.seconds for s in samples])
-        self.launches = np.add.reduceat(self.work.is_launched.astype(float), self.starts)
+        # A pass is a sample's forward or backward: the host is hidden in each on its own.
+        self.pass_of = 2 * self.sample_of + self.work.class_index % 2
+        self.issues = self._by_pass(self.work.issues)
         self.rates = prior.columns()
         present = [int(i) for i in np.unique(self.work.class_index[self.work.is_launched])]
         self.parameters: list[_Parameter] = []
@@ -90,6 +97,9 @@ class _Problem:
         start = [1.0 if len(p.members) > 1 else self._value(p) for p in self.parameters]
         self.start = np.log(start)
         self.sd = np.array([prior_sd or _PRIOR_SD[p.name] for p in self.parameters])
+
+    def _by_pass(self, values: np.ndarray) -> np.ndarray:
+        return np.bincount(self.pass_of, values, 2 * len(self.log_seconds)).reshape(-1, 2)
 
     def _value(self, p: _Parameter) -> float:
         return float(self.rates[p.name][p.members[0]] if p.members else getattr(self.prior, p.name))
@@ -110,9 +120,9 @@ class _Problem:
     def log_error(self, x: np.ndarray) -> np.ndarray:
         """log(predicted / measured) of each sample."""
         calibration, rates = self.unpack(x)
-        device = np.add.reduceat(self.work.seconds(calibration, rates), self.starts)
-        host = self.launches * calibration.host_launch_s
-        return np.asarray(np.log(np.maximum(device, host)) - self.log_seconds)
+        device = self._by_pass(self.work.seconds(calibration, rates))
+        host = self.issues * calibration.host_launch_s
+        return np.asarray(np.log(smooth_max(device, host).sum(axis=1)) - self.log_seconds)
 
     def log_error_jacobian(self, x: np.ndarray) -> np.ndarray:
         """Derivative of `log_error` by each log parameter, shape (num_samples, num_parameters)."""
@@ -120,27 +130,40 @@ class _Problem:
         terms = self.work.terms(calibration, rates)
         num_samples, num_classes = len(self.log_seconds), len(CLASSES)
         cell = self.sample_of * num_classes + self.work.class_index
-        device = np.add.reduceat(terms.seconds, self.starts)
-        host = self.launches * calibration.host_launch_s
-        is_host = host > device
-        scale = np.where(is_host, 0.0, 1.0 / device)
+        device, host = self._by_pass(terms.seconds), self.issues * calibration.host_launch_s
+        whole = smooth_max(device, host)
+        # How the log of a sample's time follows the device's in each pass, and the host's.
+        total = whole.sum(axis=1, keepdims=True)
+        slope = np.divide(device, whole, out=np.zeros_like(device), where=whole > 0) ** 3 / total
+        host_slope = (np.divide(host, whole, out=np.zeros_like(host), where=whole > 0) ** 4 * whole / total).sum(axis=1)
+        weight = slope.ravel()[self.pass_of]
         by_operator, by_memory = self._by_operator(terms, rates)
         tables = {
-            name: np.bincount(cell, values, num_samples * num_classes).reshape(num_samples, num_classes)
+            name: np.bincount(cell, weight * values, num_samples * num_classes).reshape(num_samples, num_classes)
             for name, values in by_operator.items()
         }
         # A change of type moves at the rate of elementwise work, whatever the operator.
-        tables["bandwidth"][:, CLASSES.index("elementwise.forward")] -= np.add.reduceat(terms.cast, self.starts)
+        tables["bandwidth"][:, CLASSES.index("elementwise.forward")] -= np.add.reduceat(
+            weight * terms.cast, self.starts
+        )
         jacobian = np.zeros((num_samples, len(self.parameters)))
         for k, p in enumerate(self.parameters):
             if p.members:
-                jacobian[:, k] = tables[p.name][:, list(p.members)].sum(axis=1) * scale
+                jacobian[:, k] = tables[p.name][:, list(p.members)].sum(axis=1)
             elif p.name == "host_launch_s":
-                jacobian[:, k] = is_host
+                jacobian[:, k] = host_slope
             elif calibration.cache_speedup > 1:
                 cached = -by_memory * calibration.cache_speedup * terms.cached
-                jacobian[:, k] = np.add.reduceat(cached, self.starts) * scale
+                jacobian[:, k] = np.add.reduceat(weight * cached, self.starts)
         return jacobian
+
+    def host_sigma(self, x: np.ndarray) -> float:
+        """Standard deviation of the log of the host's time: what the prior says, less what samples tell that show it."""
+        if self.prior.host_sigma == 0:
+            return 0.0
+        k = next((k for k, p in enumerate(self.parameters) if p.name == "host_launch_s"), None)
+        shown = 0.0 if k is None else float((self.log_error_jacobian(x)[:, k] ** 2).sum())
+        return max(MIN_HOST_SIGMA, (self.prior.host_sigma**-2 + shown / _ROBUST_AT**2) ** -0.5)
 
     def _by_operator(self, terms: Terms, rates: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Derivatives of each operator's seconds by the log of each of its rates, and its time that is memory's."""
@@ -201,21 +224,29 @@ def fit_calibration(
     Its `sigma` is such that the 80 % interval of a log-normal holds what 80 % of samples left out in turn show; with n
     of them the error of rank ⌈0.8 (n + 1)⌉, at least MIN_SIGMA.
 
-    Raises: InputError if there are fewer than ten samples or a time is not positive.
+    Of fewer than ten each is left out on its own, and the prior's error counts as four more.
+
+    Raises: InputError if there are fewer than four samples or a time is not positive.
     """
-    if len(samples) < 10:
-        raise InputError(f"{len(samples)} samples are too few to calibrate a device", "give at least ten")
+    if len(samples) < MIN_SAMPLES:
+        hint = f"give at least {MIN_SAMPLES}"
+        raise InputError(f"{len(samples)} samples are too few to calibrate a device", hint)
     if any(not s.seconds > 0 for s in samples):
         raise InputError("a sample's time is not positive", "leave failed measurements out")
     problem = _Problem(samples, prior, by_class=not are_networks, prior_sd=prior_sd)
     x = problem.solve()
     calibration, rates = problem.unpack(x)
-    errors = _left_out_errors(samples, prior, not are_networks, prior_sd)
+    is_few = len(samples) < _FEW
+    apart = [replace(s, group=str(i)) for i, s in enumerate(samples)] if is_few else samples
+    errors = _left_out_errors(apart, prior, not are_networks, prior_sd)
     if not are_networks and len(errors):
         draws = np.random.default_rng(0).choice(np.exp(errors), (_SUMS, _BLOCKS_PER_NETWORK))
         errors = np.log(draws.mean(axis=1))
     # Times of one group alone tell nothing of another's error.
     sigma = _middle_80(errors) / Z80 if len(errors) else prior.sigma
+    if is_few:
+        of_prior = np.mean([s.work.sigma_log(prior) ** 2 for s in samples])
+        sigma = math.sqrt((_PRIOR_COUNTS * of_prior + len(samples) * sigma**2) / (_PRIOR_COUNTS + len(samples)))
     seen = {CLASSES[i] for p in problem.parameters for i in p.members}
     classes = {name: ClassRate(**{field: float(rates[field][i]) for field in rates}) for i, name in enumerate(CLASSES)}
     in_sample = float(np.sqrt(np.mean(problem.log_error(x) ** 2)))
@@ -226,7 +257,15 @@ def fit_calibration(
         "error_left_out": round(sigma, 4),
         "classes_seen": sorted(seen),
     }
-    return replace(calibration, origin=origin, classes=classes, sigma=max(sigma, MIN_SIGMA), provenance=provenance)
+    return replace(
+        calibration,
+        origin=origin,
+        classes=classes,
+        sigma=max(sigma, MIN_SIGMA),
+        class_sigma={name: spread for name, spread in prior.class_sigma.items() if name not in seen},
+        host_sigma=problem.host_sigma(x),
+        provenance=provenance,
+    )
 
 
 def _left_out_errors(

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from chronograd.errors import FileFormatError
+from chronograd.errors import FileFormatError, InputError
 from chronograd.files import read_bytes
 
 # More seconds, samples or pixels than anybody measured.
@@ -24,9 +24,10 @@ _MOST = 1e15
 T = TypeVar("T")
 # timm: benchmark-infer-amp-nhwc-pt240-cu124-rtx3090.csv, with -dynamo for a compiled network.
 _TIMM_NAME = re.compile(
-    r"benchmark-(?P<phase>infer|train)-(?P<precision>amp|fp32|fp16|bf16|tf32)-(?P<layout>nchw|nhwc)"
+    r"benchmark-(?P<phase>infer|train)-(?P<precision>amp|amp_bf16|fp32|fp16|bf16|tf32)-(?P<layout>nchw|nhwc)"
     r"-pt(?P<torch>\d+)(-cu\d+)?(-cpu)?-(?P<device>.+?)(?P<compiled>-dynamo)?\.csv$"
 )
+_PRECISIONS = {"amp": "fp16", "amp_bf16": "bf16"}
 _PHASES = {"infer": "inference", "train": "training"}
 _COLUMNS = {
     "model": ("model", "network", "name"),
@@ -83,6 +84,13 @@ class Table:
         return self.phase or "inference"
 
     @property
+    def stated_precision(self) -> str:
+        """Raises InputError where neither the file's name nor an option says it."""
+        if self.precision is None:
+            raise InputError(f"{self.name} does not say in which precision it was timed", "give --precision")
+        return self.precision
+
+    @property
     def channels_last(self) -> bool:
         return self.layout == "nhwc"
 
@@ -115,7 +123,7 @@ def read_table(path: str | Path) -> Table:
         str(path),
         tuple(row for row in rows if row),
         phase=_PHASES.get(named.get("phase") or ""),
-        precision="fp16" if precision == "amp" else precision,
+        precision=_PRECISIONS.get(precision or "", precision),
         layout=named.get("layout"),
         device=named.get("device"),
         torch=_version(named["torch"]) if named.get("torch") else None,

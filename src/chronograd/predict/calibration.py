@@ -69,11 +69,12 @@ class Calibration:
     Attributes:
         origin: `measured`, `fitted` or `datasheet`.
         peak_flops_per_s, vector_flops_per_s, bandwidth_bytes_per_s: what the shares are shares of.
-        host_launch_s: time of issuing one operator from the host, which hides behind the device's work.
+        host_launch_s: time of issuing one operator from the host, which hides behind the device's work; `host_sigma`: standard
+            deviation of its log, as hosts differ.
         cache_bytes, cache_speedup: operators whose bytes fit are faster by so much.
         update_launch_s: of one elementary operator of the optimizer; `input_launch_s`: of picking a batch in memory.
         overlap: share of communication that can hide behind backward; 0 where both need the same cores.
-        sigma: standard deviation of the log error of a predicted step.
+        sigma: standard deviation of the log error of a predicted step; `class_sigma`: of classes that have their own.
         is_compiled, has_fused_attention: what software ran: a compiler; attention as one kernel.
         mode, channels_last: `training` or `inference`, and the layout that it was fitted to; None where it serves all.
         threads, processes: for a CPU, what it was calibrated with: threads per rank, ranks at once.
@@ -88,12 +89,14 @@ class Calibration:
     bandwidth_bytes_per_s: Positive
     classes: dict[ClassName, ClassRate] = field(default_factory=dict)
     host_launch_s: Amount = 0.0
+    host_sigma: Amount = 0.0
     cache_bytes: Amount = 0.0
     cache_speedup: Positive = 1.0
     update_launch_s: Amount = 0.0
     input_launch_s: Amount = 0.0
     overlap: Amount = 1.0
     sigma: Amount = 0.45
+    class_sigma: dict[ClassName, Amount] = field(default_factory=dict)
     is_compiled: StrictBool = False
     has_fused_attention: StrictBool = True
     mode: Annotated[str, one_of(("training", "inference"))] | None = None
@@ -106,6 +109,12 @@ class Calibration:
         """Rates as arrays over CLASSES; a class never calibrated takes the defaults."""
         rates = [self.classes.get(name, ClassRate()) for name in CLASSES]
         return {name: np.array([getattr(r, name) for r in rates], dtype=np.float64) for name in asdict(ClassRate())}
+
+    def sigmas(self) -> np.ndarray:
+        """Standard deviation of the log error by CLASSES; one that was never seen is as uncertain as from a data sheet."""
+        seen, unseen = self.classes_seen, max(DATASHEET_SIGMA, self.sigma)
+        own = {name: self.sigma if name in seen else unseen for name in CLASSES} | self.class_sigma
+        return np.array([own[name] for name in CLASSES])
 
     @property
     def classes_seen(self) -> frozenset[str]:
@@ -177,12 +186,19 @@ _ASSUMED_CPU = {
 }
 # Passes through memory of a convolution's data where tensor cores want channels last and find them first.
 _RELAYOUT = {"conv_grouped": 0.8, "conv_1x1": 0.4, "conv_3x3": 0.4, "conv_kxk": 0.4}
-# Kernel launch and host time per eager operator on a GPU: 5 to 6 µs in the same fit; a CPU's per-operator overhead
-# in eager PyTorch is of the same size. A kernel that has been issued still takes some 2 µs to start and end.
+# A launch from C++, and a CPU's per-operator overhead in eager PyTorch, which is of the same size. A kernel that has been
+# issued still takes some 2 µs to start and end.
 _LAUNCH_S = 5e-6
 _KERNEL_S = 2e-6
+# Python, modules and dispatch for one eager operator of a forward pass: 50 to 59 µs at batch 1 on the hosts of V100 and T4
+# (NVIDIA DeepLearningExamples, PyTorch 1.6 to 1.9, 2020 to 2022). Hosts differ by half.
+HOST_S, HOST_SIGMA = 50e-6, 0.4
 # Rows of a product that fill half of the device: one wave of tiles.
 _ROWS = {"gpu": 64.0, "cpu": 8.0}
+# 3 x 3 convolutions in single precision on a GPU take Winograd's form, of up to 2.25 times fewer multiplications, above the
+# peak of direct ones once they are large: share of peak forward and backward, and half-filling rows. Lavin & Gray 2016;
+# DeepBench, cuDNN 5 and later on M40, Titan X, P100, Titan Xp: 1.2 to 2.2 from 3,000 rows on, 0.4 to 0.8 below 800.
+_WINOGRAD = {"conv_3x3.forward": (1.6, 500.0), "conv_3x3.backward": (1.2, 500.0)}
 # Half-decade either way at 95 %: predictions of an uncalibrated roofline are off by a third on average.
 DATASHEET_SIGMA = 0.45
 
@@ -198,6 +214,8 @@ def from_datasheet(device: Device, precision: str = "fp32") -> Calibration:
         compute, bandwidth, weights, depth, width = assumed.get(family, _STREAM)
         relayout = _RELAYOUT.get(family, 0.0) if is_gpu and precision != "fp32" else 0.0
         rows = 0.0 if uses_vector_peak(family) else _ROWS[device.kind]
+        if is_gpu and precision == "fp32" and name in _WINOGRAD:
+            compute, rows = _WINOGRAD[name]
         classes[name] = ClassRate(
             compute, bandwidth, weights, depth, width, rows, relayout, _KERNEL_S if is_gpu else _LAUNCH_S
         )
@@ -208,7 +226,8 @@ def from_datasheet(device: Device, precision: str = "fp32") -> Calibration:
         vector_flops_per_s=device.peak("fp32"),
         bandwidth_bytes_per_s=device.bandwidth_bytes_per_s,
         classes=classes,
-        host_launch_s=_LAUNCH_S if is_gpu else 0.0,
+        host_launch_s=HOST_S if is_gpu else 0.0,
+        host_sigma=HOST_SIGMA if is_gpu else 0.0,
         cache_bytes=device.l2_bytes,
         cache_speedup=3.0 if is_gpu else 2.0,
         update_launch_s=_LAUNCH_S,

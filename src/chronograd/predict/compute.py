@@ -8,7 +8,8 @@
 
 u, v, q, launch, d, w, r and relayout are those of the operator's class. The fourth power is a smooth maximum. `cache`
 is 1 for operators much larger than the device's cache and rises to the calibration's speed-up for those that fit.
-Views cost nothing on the device. Bytes are those of `traffic`: they depend on precision and compiler. Attention that
+Views cost nothing on the device. A pass, forward or backward, takes the smooth maximum of its operators and of the host's
+issuing them, (device^4 + host^4)^(1/4): the device's queue hides the host while the device is behind. Bytes are those of `traffic`: they depend on precision and compiler. Attention that
 no fused kernel takes also writes and reads its scores.
 
 Left out: tile and wave quantisation, clock changes.
@@ -18,12 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
 from chronograd.predict.calibration import (
     CLASSES,
-    DATASHEET_SIGMA,
     FAMILIES,
     UNFUSED_ATTENTION,
     Calibration,
@@ -43,6 +44,11 @@ _SCORE_PASSES = 4
 # Planning asks for the same batches on one device after another.
 _KEPT = 32
 _ELEMENTWISE = CLASSES.index("elementwise.forward")
+
+
+def smooth_max(a: Any, b: Any) -> Any:
+    """The fourth-power sum: a tenth above the larger where they are within a third of each other, else that."""
+    return (a**4 + b**4) ** 0.25
 
 
 def at_batch(column: np.ndarray, batch: float) -> np.ndarray:
@@ -65,7 +71,7 @@ class Terms:
     @property
     def pass_s(self) -> np.ndarray:
         """The smooth maximum of compute and memory."""
-        return np.asarray((self.compute**4 + self.memory**4) ** 0.25)
+        return np.asarray(smooth_max(self.compute, self.memory))
 
     @property
     def seconds(self) -> np.ndarray:
@@ -78,7 +84,7 @@ class Work:
 
     Attributes:
         class_index: into CLASSES.
-        is_launched: False for views, which cost nothing on the device.
+        is_launched: False for views, which cost nothing on the device. `issues`: what the host does; see `Traffic`.
         sample_bytes, weight_bytes: what grows with the batch, and what does not.
         cast_bytes: what changing the type or layout of operands moves; `relayout_bytes` what a convolution moves that does not
             find its channels last.
@@ -88,6 +94,7 @@ class Work:
     class_index: np.ndarray
     is_vector: np.ndarray
     is_launched: np.ndarray
+    issues: np.ndarray
     flops: np.ndarray
     sample_bytes: np.ndarray
     weight_bytes: np.ndarray
@@ -125,6 +132,7 @@ class Work:
             class_index=2 * families + np.minimum(c["phase"], 1),
             is_vector=_IS_VECTOR[c["kind"]],
             is_launched=moves.is_launched,
+            issues=moves.issues,
             flops=FLOPS_PER_MAC * macs + at_batch(moves.vector_flops, batch),
             sample_bytes=grows + _SCORE_PASSES * element_bytes * scores,
             weight_bytes=at_batch(moves.moved, batch) - grows,
@@ -157,6 +165,10 @@ class Work:
         """Several, one after the other."""
         return cls(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)})
 
+    def sigma_log(self, calibration: Calibration) -> float:
+        """As `sigma_log` of a trace."""
+        return class_sigma_log(self.class_index, self.seconds(calibration), self.issues, calibration)
+
     def chosen(self, mask: np.ndarray) -> Work:
         return Work(**{f.name: getattr(self, f.name)[mask] for f in fields(self)})
 
@@ -164,10 +176,14 @@ class Work:
         """Seconds of each operator on the device; `rates` instead of the calibration's own columns."""
         return self.terms(calibration, rates).seconds
 
+    def passes(self, values: np.ndarray) -> np.ndarray:
+        """Sums of values over the operators of forward and of backward."""
+        return np.bincount(self.class_index % 2, values, 2)
+
     def total_seconds(self, calibration: Calibration, rates: dict[str, np.ndarray] | None = None) -> float:
-        """Seconds of all operators: the device's work, or the host's issuing of it where that takes longer."""
-        host = float(self.is_launched.sum()) * calibration.host_launch_s
-        return max(float(self.seconds(calibration, rates).sum()), host)
+        """Seconds of both passes: the device's work, or the host's issuing of it where that takes longer."""
+        host = self.passes(self.issues) * calibration.host_launch_s
+        return float(smooth_max(self.passes(self.seconds(calibration, rates)), host).sum())
 
     def terms(self, calibration: Calibration, rates: dict[str, np.ndarray] | None = None) -> Terms:
         """What the seconds of each operator are made of."""
@@ -204,27 +220,36 @@ def operator_seconds(trace: Trace, batch: float, calibration: Calibration) -> np
 
 
 def phase_seconds(trace: Trace, times: np.ndarray, calibration: Calibration) -> dict[str, float]:
-    """Forward and backward seconds: the device's work, or the host's issuing of it where that takes longer."""
-    c = trace.columns
-    is_launched = traffic(trace, calibration.precision, calibration.is_compiled).is_launched
+    """Forward and backward seconds: the device's work, or the host's issuing of it where that takes longer.
+
+    Operators of no time do not run.
+    """
+    runs, issues = times > 0, traffic(trace, calibration.precision, calibration.is_compiled).issues
     result = {}
     for code, name in enumerate(PHASES[:2]):
-        chosen = c["phase"] == code
-        host = float(np.count_nonzero(chosen & is_launched)) * calibration.host_launch_s
-        result[name] = max(float(times[chosen].sum()), host)
+        chosen = runs & (trace.columns["phase"] == code)
+        host = float(issues[chosen].sum()) * calibration.host_launch_s
+        result[name] = float(smooth_max(float(times[chosen].sum()), host))
     return result
 
 
 def sigma_log(trace: Trace, times: np.ndarray, calibration: Calibration) -> float:
-    """Standard deviation of the log error of a pass, from its calibration's.
+    """Standard deviation of the log error of both passes; see `class_sigma_log`."""
+    index = 2 * trace.remember("families", lambda: _families(trace)) + np.minimum(trace.columns["phase"], 1)
+    issues = traffic(trace, calibration.precision, calibration.is_compiled).issues
+    return class_sigma_log(index, times, issues, calibration)
 
-    Time in classes that the calibration never saw is as uncertain as from a data sheet: variances are weighed by time.
+
+def class_sigma_log(index: np.ndarray, times: np.ndarray, issues: np.ndarray, calibration: Calibration) -> float:
+    """Standard deviation of the log error of operators together: variances of their classes, weighed by time.
+
+    The share of the time that the host sets is as uncertain as the host.
     """
-    c = trace.columns
-    is_seen = np.array([name in calibration.classes_seen for name in CLASSES])
-    index = 2 * trace.remember("families", lambda: _families(trace)) + np.minimum(c["phase"], 1)
-    seen = float(times[is_seen[index]].sum()) / max(float(times.sum()), 1e-30)
-    return float(np.sqrt(seen * calibration.sigma**2 + (1 - seen) * max(DATASHEET_SIGMA, calibration.sigma) ** 2))
+    device = float(times.sum())
+    host = float(issues.sum()) * calibration.host_launch_s
+    of_host = host**4 / max(host**4 + device**4, 1e-120)
+    of_device = float((times * calibration.sigmas()[index] ** 2).sum()) / max(device, 1e-30)
+    return float(np.sqrt((1 - of_host) * of_device + of_host * max(calibration.host_sigma, calibration.sigma) ** 2))
 
 
 # Per parameter element, fp32: arrays read and written by one fused pass of the optimizer, and how many elementary

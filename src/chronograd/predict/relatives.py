@@ -1,29 +1,52 @@
-"""Which calibration serves a device: its own, or what its nearest calibrated relative taught.
+"""Which calibration serves a device: its own, and for what that never saw what relatives teach.
 
-A relative lends its shares of peak and bandwidth; peaks are the device's own. How far it is, in log units of time,
-is a judgement from published tables: cards of one line predict each other within 10 to 14 %, other lines and compiled
-code within 17 to 28 %, one CPU another within 50 %.
+A relative lends its shares of peak and bandwidth; peaks are the device's own. Every class of operators has its own lenders:
+all calibrations that saw it, each weighed by how well it is likely to know, and round numbers beside them. Matrix work
+depends on the precision, what streams through memory hardly does. Where a board's power does not feed its units, matrix work
+falls short of the peak on the lender and on the device, each by its own.
+
+How far a relative is, in log units of time, is a judgement from published tables: cards of one line predict each other within
+10 to 14 %, other lines and compiled code within 17 to 28 %, one CPU another within 50 %.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, replace
+
+import numpy as np
 
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
-from chronograd.predict.calibration import Calibration, calibrations, from_datasheet
+from chronograd.predict.calibration import (
+    CLASSES,
+    DATASHEET_SIGMA,
+    HOST_SIGMA,
+    Calibration,
+    ClassRate,
+    calibrations,
+    from_datasheet,
+    uses_vector_peak,
+)
 
 # Distances add up. A device's age and its balance of FLOPs and bytes tell of its line.
 _OTHER_DEVICE = {"gpu": 0.2, "cpu": 1.1}
 _PER_YEAR, _PER_LOG_BALANCE = 0.03, 0.1
-_OTHER_LAYOUT, _OTHER_MODE, _OTHER_COMPILER, _OTHER_PRECISION = 0.1, 0.3, 0.5, 0.7
+_OTHER_LAYOUT, _OTHER_MODE, _OTHER_COMPILER = 0.1, 0.3, 0.5
+# Of matrix work: tensor cores of another type are nearer than vector units. Of all else.
+_OTHER_TENSOR, _OTHER_UNITS, _OTHER_PRECISION_STREAM = 0.35, 0.7, 0.1
 # Share of a distance that is spread of the log time, and how far a fit may move from its prior: as much as a full fit of
 # one layout differs from that of the other, and more for what is further.
 _SPREAD, NEAR_SD, _SD_PER_DISTANCE = 0.5, 0.3, 0.3
 # How much of the log error that a network shows on one device it shows on a relative, and what spread is left.
 # Published: 0.8 helps on every pair of eager tables; the spread is that of the same tables with it and without.
 CARRIED_EXPONENT, CARRIED_SPREAD = 0.8, 0.7
+# Watts per TFLOP/s of 2016 that a device needs to hold its boost clock: fitted to transformers on GPUs that were left out.
+# Years in which it halves: the slope of log2(board power / fp32 peak) over the GPUs of the catalogue, 2014 to 2025.
+_NEEDED_W, _HALVING_YEARS = 20.0, 3.6
+
+Lender = tuple[Device, Calibration]
 
 
 def calibration_for(
@@ -36,25 +59,37 @@ def calibration_for(
     channels_last: bool = False,
     is_compiled: bool = False,
 ) -> Calibration:
-    """The calibration of a device that fits best, else its nearest relative's, else what its data sheet allows to assume.
+    """The calibration of a device that fits best, and for what it never saw its relatives', else the data sheet's.
 
-    Of its own, precision must match; then whether it was compiled, then the mode, the layout, the threads of a rank where
-    they are given, and the nearest number of ranks at once.
+    Of its own, precision, mode and whether it was compiled must match; then the layout, the threads of a rank where they are
+    given, and the nearest number of ranks at once. Its others are its nearest relatives.
     """
-    fitting = [c for c in calibrations(device) if c.precision == precision]
+    fitting = [
+        c
+        for c in calibrations(device)
+        if c.precision == precision and c.is_compiled == is_compiled and (mode is None or c.mode in (None, mode))
+    ]
+    setting = {"mode": mode, "channels_last": channels_last, "is_compiled": is_compiled}
     if not fitting:
-        return assumed_for(device, precision, mode=mode, channels_last=channels_last, is_compiled=is_compiled)[0]
+        return assumed_for(device, precision, **setting)[0]  # type: ignore[arg-type]
 
     def distance(c: Calibration) -> tuple[int, ...]:
         return (
-            c.is_compiled != is_compiled,
-            c.mode not in (None, mode),
             c.channels_last not in (None, channels_last),
             abs((c.threads or 1) - threads) if threads else 0,
             abs((c.processes or 1) - (processes or 1)),
         )
 
-    return min(fitting, key=distance)
+    own = min(fitting, key=distance)
+    unseen = set(CLASSES) - own.classes_seen
+    if not own.classes_seen or not unseen:
+        return own
+    assumed = assumed_for(device, precision, **setting)[0]  # type: ignore[arg-type]
+    return replace(
+        own,
+        classes={**own.classes, **{name: assumed.classes[name] for name in unseen}},
+        class_sigma={**{name: assumed.class_sigma.get(name, DATASHEET_SIGMA) for name in unseen}, **own.class_sigma},
+    )
 
 
 def assumed_for(
@@ -66,45 +101,77 @@ def assumed_for(
     is_compiled: bool = False,
     has_fused_attention: bool = True,
     without_table: str | None = None,
+    without_devices: Collection[str] = (),
 ) -> tuple[Calibration, float | None]:
     """What to assume of a device before it is measured, and how far a fit may move from it in log units.
 
     Args:
         without_table: a table of which nothing may be known: calibrations fitted to it are passed over.
+        without_devices: devices of which nothing may be known.
 
     The second is None where no relative is near enough to be better than round numbers.
     """
     sheet = sheet_for(device, precision, mode, channels_last, is_compiled, has_fused_attention)
-    best, nearest = None, math.inf
-    for relative in catalog.devices():
-        if relative.kind != device.kind or relative.name == "local":
+    others = (d for d in catalog.devices() if d.kind == device.kind and d.name not in ("local", device.name))
+    lenders = [
+        (relative, c)
+        for relative in (device, *others)
+        if relative.name not in without_devices
+        for c in calibrations(relative)
+        if without_table is None or c.provenance.get("table") != without_table
+    ]
+    return lent(device, sheet, lenders)
+
+
+def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple[Calibration, float | None]:
+    """What calibrations of relatives teach about a device, beside the data sheet's: as `assumed_for`."""
+    near = {False: [_distance(device, r) + _setting_distance(c, sheet, False) for r, c in lenders]}
+    near[True] = [_distance(device, r) + _setting_distance(c, sheet, True) for r, c in lenders]
+    columns = [c.columns() for _, c in lenders]
+    classes, spreads = dict(sheet.classes), {}
+    for i, name in enumerate(CLASSES):
+        family = name.partition(".")[0]
+        is_matrix = not uses_vector_peak(family)
+        knowing = [k for k, (_, c) in enumerate(lenders) if name in c.classes_seen]
+        far = np.array([near[is_matrix][k] for k in knowing])
+        sigmas = np.array([math.hypot(lenders[k][1].sigma, _SPREAD * d) for k, d in zip(knowing, far, strict=True)])
+        if not len(sigmas) or sigmas.min() >= sheet.sigma:
             continue
-        for c in calibrations(relative):
-            if without_table is not None and c.provenance.get("table") == without_table:
-                continue
-            far = _distance(device, relative) + _setting_distance(c, precision, mode, channels_last, is_compiled)
-            if far < nearest:
-                best, nearest, lender = c, far, relative
-    if best is None or (sigma := math.hypot(best.sigma, _SPREAD * nearest)) >= sheet.sigma:
+        weights = np.append(sigmas, sheet.sigma) ** -2.0
+        weights /= weights.sum()
+        rates = asdict(sheet.classes[name])
+        for field, own in rates.items():
+            values = np.array([*(columns[k][field][i] for k in knowing), own])
+            if field == "compute" and is_matrix:
+                values[:-1] *= [fed(device) / fed(lenders[k][0]) for k in knowing]
+                values[-1] *= fed(device)
+            rates[field] = float(np.exp(weights @ np.log(values)) if values.min() > 0 else weights @ values)
+        classes[name] = ClassRate(**rates)
+        # Relatives err alike, so that several know no more than one like their mean.
+        spreads[name] = float(np.sqrt(1 / np.mean(np.append(sigmas, sheet.sigma)[: len(sigmas)] ** -2.0)))
+    if not spreads:
         return sheet, None
-    # Classes that the lender never saw stay at round numbers.
-    lent = {name: rate for name, rate in best.classes.items() if name in best.classes_seen}
+    k = min(range(len(lenders)), key=lambda k: math.hypot(lenders[k][1].sigma, _SPREAD * near[True][k]))
+    lender, best = lenders[k]
+    hosts = [(c.host_launch_s, c.host_sigma) for _, c in lenders if 0 < c.host_sigma < HOST_SIGMA and not c.is_compiled]
     provenance = {
         "relative": f"{lender.name}, {best.precision}, {best.mode or 'both modes'}",
         "relative_error": best.sigma,
-        "distance": round(nearest, 2),
-        "classes_seen": sorted(lent),
+        "distance": round(near[True][k], 2),
+        "relatives": len({relative.name for relative, _ in lenders}),
+        "classes_seen": sorted(spreads),
     }
     found = replace(
         sheet,
         origin="relative",
-        classes={**sheet.classes, **lent},
+        classes=classes,
         cache_speedup=best.cache_speedup,
-        host_launch_s=best.host_launch_s,
-        sigma=sigma,
+        host_launch_s=math.exp(np.mean([math.log(h) for h, _ in hosts])) if hosts else sheet.host_launch_s,
+        sigma=math.hypot(best.sigma, _SPREAD * near[True][k]),
+        class_sigma=spreads,
         provenance=provenance,
     )
-    return found, NEAR_SD + _SD_PER_DISTANCE * nearest
+    return found, NEAR_SD + _SD_PER_DISTANCE * near[True][k]
 
 
 def sheet_for(
@@ -125,6 +192,20 @@ def sheet_for(
     )
 
 
+def fed(device: Device) -> float:
+    """Share of its clock that a board's power lets matrix work hold: min(1, p / e), of 1 where power or year is not known.
+
+    p is its watts per TFLOP/s of vector peak, doubled for every 3.6 years after 2016.
+
+    >>> round(fed(catalog.device("t4")), 2), fed(catalog.device("v100"))
+    (0.63, 1.0)
+    """
+    if device.kind != "gpu" or device.tdp_w is None or device.year is None:
+        return 1.0
+    watts = device.tdp_w / (device.peak("fp32") / 1e12) * 2 ** ((device.year - 2016) / _HALVING_YEARS)
+    return float(min(1.0, watts / _NEEDED_W))
+
+
 def _distance(a: Device, b: Device) -> float:
     if a.name == b.name:
         return 0.0
@@ -133,14 +214,21 @@ def _distance(a: Device, b: Device) -> float:
     return _OTHER_DEVICE[a.kind] + _PER_YEAR * years + _PER_LOG_BALANCE * balance
 
 
-def _setting_distance(
-    c: Calibration, precision: str, mode: str | None, channels_last: bool, is_compiled: bool
-) -> float:
-    half = ("fp16", "bf16")
-    is_alike = c.precision == precision or (c.precision in half and precision in half)
+def _setting_distance(c: Calibration, wanted: Calibration, is_matrix: bool) -> float:
+    """How far a calibration is from a way of running, for matrix work or for the rest."""
     return (
-        _OTHER_PRECISION * (not is_alike)
-        + _OTHER_COMPILER * (c.is_compiled != is_compiled)
-        + _OTHER_MODE * (c.mode is not None and mode is not None and c.mode != mode)
-        + _OTHER_LAYOUT * (c.channels_last is not None and c.channels_last != channels_last)
+        _precision_distance(c.precision, wanted.precision, is_matrix)
+        + _OTHER_COMPILER * (c.is_compiled != wanted.is_compiled)
+        + _OTHER_MODE * (None not in (c.mode, wanted.mode) and c.mode != wanted.mode)
+        + _OTHER_LAYOUT
+        * (None not in (c.channels_last, wanted.channels_last) and c.channels_last != wanted.channels_last)
     )
+
+
+def _precision_distance(a: str, b: str, is_matrix: bool) -> float:
+    half, tensor = ("fp16", "bf16"), ("fp16", "bf16", "tf32")
+    if a == b or (a in half and b in half):
+        return 0.0
+    if not is_matrix:
+        return _OTHER_PRECISION_STREAM
+    return _OTHER_TENSOR if a in tensor and b in tensor else _OTHER_UNITS

@@ -62,10 +62,15 @@ def roofline(trace: Trace, batch: int, calibration: Calibration, depth: int | No
     """
     work = Work.on(trace, batch, calibration)
     moved = work.sample_bytes + work.weight_bytes
-    times = _with_host(trace, operator_seconds(trace, batch, calibration), work.is_launched, calibration)
+    alone = operator_seconds(trace, batch, calibration)
+    times = _with_host(trace, alone, work.is_launched, calibration)
     peak = np.where(work.is_vector, calibration.vector_flops_per_s, calibration.peak_flops_per_s)
-    launch_s = np.maximum(calibration.columns()["launch_s"][work.class_index], calibration.host_launch_s)
-    terms = np.stack([work.flops / peak, moved / calibration.bandwidth_bytes_per_s, launch_s * work.is_launched])
+    launch_s = calibration.columns()["launch_s"][work.class_index] * work.is_launched
+    # The host counts in a pass in which the device waits for it.
+    host_s = calibration.host_launch_s * work.issues
+    waits = work.passes(host_s) > work.passes(alone)
+    launch_s = np.where(waits[work.class_index % 2], np.maximum(launch_s, host_s), launch_s)
+    terms = np.stack([work.flops / peak, moved / calibration.bandwidth_bytes_per_s, launch_s])
     ceilings = np.minimum(terms[:2].max(axis=0), times)
     names, group = _groups(trace, depth, work.is_launched)
 
