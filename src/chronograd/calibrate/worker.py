@@ -27,7 +27,7 @@ GPU_FACTOR = 16
 TIMES = ("inference_s", "forward_s", "backward_s")
 # Written between repeats: twice the last cache of most processors.
 SCRATCH_BYTES = 2**26
-# Blocks are timed in rounds, half a minute apart, and the quickest counts: what disturbs a machine only ever adds.
+# Blocks are timed in rounds, half a minute apart, so that none is timed at one pace of the machine alone.
 ROUNDS = 2
 # Repeats of a block in a round after those that warm up, where it is given little time; and the most.
 _WARM_UP, _MIN_REPEATS, _MAX_REPEATS = 1, 3, 200
@@ -85,16 +85,14 @@ def _repeats(seconds: float) -> tuple[int, int]:
 
 
 def time_blocks(device: torch.device, precision: str, seconds: float) -> list[dict[str, Any]]:
-    """Every block in so many seconds, each over `ROUNDS` rounds through all of them: the least of each time."""
+    """Every block in so many seconds, over `ROUNDS` rounds through all of them: the median of each time."""
     rounds = ROUNDS if seconds >= LEAST_SECONDS else 1
-    found: dict[str, dict[str, Any]] = {}
+    timed: dict[str, list[dict[str, Any]]] = {block.name: [] for block in blocks()}
     for _ in range(rounds):
         for block in blocks():
-            timed = time_block(block, device, precision, seconds / rounds)
-            before = found.get(block.name, timed)
-            found[block.name] = timed | {name: min(timed[name], before[name]) for name in TIMES}
+            timed[block.name].append(time_block(block, device, precision, seconds / rounds))
             say("progress", block.name)
-    return list(found.values())
+    return [rows[0] | {name: statistics.median(row[name] for row in rows) for name in TIMES} for rows in timed.values()]
 
 
 def _time_inference(model: torch.nn.Module, x: torch.Tensor, precision: str, seconds: float) -> float:
