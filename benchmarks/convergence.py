@@ -1,17 +1,23 @@
-"""Makes fit/published_curves.json and fit/small_curves.json: what runs tell of others with a schedule of their kind.
+"""Makes fit/published_curves.json, small_curves.json and small_losses.json: what runs tell of others with a schedule of their kind.
 
     python -m benchmarks.convergence --measured DIR [--write]
     python -m benchmarks.convergence --coverage
+    python -m benchmarks.convergence --train NETWORK...
 
 Without --write it says how the files would change. --coverage forecasts the last level of every run from its first part, with
-the runs of its team, network or data set left out. The rest is what `chronograd study run loss-curves` tells.
+the runs of its team, network or data set left out, and later training losses. --train trains networks on digits for those. The
+rest is what `chronograd study run loss-curves` tells.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import json
-from collections.abc import Iterator
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +26,11 @@ import numpy as np
 from chronograd.fit import published_curves
 from chronograd.fit.convergence import converged_at, from_curve, median_of_three
 from chronograd.fit.forecast import forecast
-from chronograd.fit.learning_curves import LearningCurve
+from chronograd.fit.learning_curves import LearningCurve, read_curve
 from chronograd.fit.loss import MIN_POINTS
 from chronograd.fit.published_curves import Published
 from chronograd.fit.schedule import Schedule
+from chronograd.job import from_dict
 from chronograd.study.published_runs import PublishedCurve, cifar_resnets, dawnbench
 
 FRACTIONS = (0.25, 0.5, 0.75)  # of the way to convergence
@@ -73,6 +80,7 @@ def ratios_of(curve: LearningCurve) -> list[float]:
 
 # Runs on small data: study, drops of the rate as shares of the run, and the key of which each is told apart.
 STUDIES = Path(__file__).parents[1] / "docs" / "studies"
+RESULTS = Path(__file__).parent / "results"
 DROPS = {"cutout": (0.3, 0.6, 0.8), "batch-augmentation": (0.405, 0.61, 0.82), "transfer": (0.3, 0.6, 0.9)}
 
 
@@ -92,11 +100,79 @@ def _of_study(study: str) -> Iterator[PublishedCurve]:
         end = float(epochs[-1])
         drops = tuple(round(share * end, 3) for share in shares)
         schedule = Schedule("multi_step" if drops else "annealed", drops, end)
-        network = "small-cnn" if "small-cnn" in name else "resnet8"
+        network = _network_of(name)
         team = "ants and bees" if study == "transfer" else f"small CIFAR-10, {network}"
         yield PublishedCurve(
             LearningCurve(f"{study}: {name}", epochs, errors, "accuracy", "epoch", schedule), study, team
         )
+
+
+# Training losses of small networks on digits, by schedule: job fields beside the recipe.
+DIGITS = RESULTS / "digits_losses.json"
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "one_cycle": {"recipe": "sgd-one-cycle"},
+    "cosine": {"recipe": "sgd-momentum", "schedule": "cosine"},
+    "multi_step": {"recipe": "sgd-momentum", "schedule": "multi_step", "milestones": [0.5, 0.75]},
+}
+LENGTHS = (6, 12)
+
+
+def train_on_digits(networks: Sequence[str]) -> None:
+    """Adds the losses of these networks to DIGITS, each with every schedule and length that is not there yet."""
+    from chronograd.data import datasets
+    from chronograd.rundir import RunDir
+    from chronograd.train import order
+    from chronograd.train.communicator import communicator_of
+    from chronograd.train.loop import seed_everything, train
+    from chronograd.train.rank_context import rank_context_from_environment
+    from chronograd.train.step import TrainingStep
+
+    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+    losses = json.loads(DIGITS.read_text()) if DIGITS.exists() else {}
+    for network, (name, fields), epochs in itertools.product(networks, SCHEDULES.items(), LENGTHS):
+        key = f"{network}, {name}, {epochs} epochs"
+        if key in losses:
+            continue
+        training = {**fields, "epochs": epochs, "batch": 64, "checkpoint_every": epochs, "evaluate_every": epochs}
+        job = from_dict({"network": {"name": network}, "data": {"name": "digits"}, "training": training})
+        with tempfile.TemporaryDirectory() as folder:
+            run = RunDir.create(job, {}, out=Path(folder) / "run")
+            place, dataset = rank_context_from_environment(job, communicator_of), datasets.load(job.data)
+            step = TrainingStep(job, dataset, place, None)
+            seed_everything(order.random_seed(0, 0, 0))
+            with run.step_writer() as lines:
+                train(step, dataset, place, run, lines)
+            values = read_curve(run.path, "loss").values
+        losses[key] = [float(f"{loss:.4g}") for loss in values]
+        DIGITS.write_text(json.dumps(losses).replace('], "', '],\n"') + "\n")
+
+
+def loss_table() -> dict[str, Any]:
+    """Training losses by epoch, of studies on small images and of DIGITS, whose rate fell."""
+    runs = []
+    for study, shares in DROPS.items():
+        for name, columns in json.loads((STUDIES / study / "results.json").read_text())["curves"].items():
+            team = "ants and bees" if study == "transfer" else f"small CIFAR-10, {_network_of(name)}"
+            runs.append(_loss_run(f"{study}: {name}", team, columns["train_loss"], shares))
+    for name, losses in json.loads(DIGITS.read_text()).items():
+        network, schedule, _ = name.split(", ")
+        shares = tuple(SCHEDULES[schedule].get("milestones", ()))
+        runs.append(_loss_run(f"digits: {name}", f"digits, {network}", losses, shares))
+    return {"source": f"docs/studies: {', '.join(DROPS)}; benchmarks/results/{DIGITS.name}", "runs": runs}
+
+
+def _network_of(name: str) -> str:
+    return "small-cnn" if "small-cnn" in name else "resnet8"
+
+
+def _loss_run(name: str, team: str, losses: Sequence[float], shares: Sequence[float]) -> dict[str, Any]:
+    end = len(losses)
+    return {
+        "name": name, "team": team, "kind": "multi_step" if shares else "annealed",
+        "drops": [round(share * end, 3) for share in shares], "planned": end,
+        "converged": converged_at(np.arange(1.0, end + 1), np.array(losses)),
+        "steps": list(range(1, end + 1)), "errors": [float(f"{loss:.4g}") for loss in losses],
+    }  # fmt: skip
 
 
 SEEN = (0.1, 0.15, 0.25, 0.35, 0.5, 0.65, 0.75, 0.85)  # of the planned epochs
@@ -132,16 +208,41 @@ def coverage() -> None:
         )
 
 
+def coverage_of_losses() -> None:
+    """Prints how often bands held later losses, by team, which is left out; of digits all of it as well."""
+    known = published_curves.published()
+    digits = {one.team for one in known.losses if one.team.startswith("digits")}
+    inside: dict[str, list[bool]] = {}
+    for one, share in itertools.product(known.losses, (0.25, 0.5, 0.75)):
+        count = max(MIN_POINTS, int(share * len(one.steps)))
+        if one.schedule.next_fall(float(one.steps[count - 1])) is None:
+            continue
+        curve = LearningCurve(one.name, one.steps, one.errors, "loss", "epoch", one.schedule)
+        left_out = {one.team: known.without(one.team)}
+        if one.team in digits:
+            left_out["all of digits"] = functools.reduce(Published.without, digits, known)
+        for what, others in left_out.items():
+            made = forecast(curve, count / len(one.steps) + 1e-9, known=others, draws=0)
+            inside.setdefault(what, []).extend(at.low <= (at.seen or 0) <= at.high for at in made.held_out)
+    for what, held in sorted(inside.items()):
+        print(f"losses, without {what:46} {len(held):4} {np.mean(held):5.0%}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measured", type=Path)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--coverage", action="store_true")
+    parser.add_argument("--train", nargs="+", metavar="NETWORK")
     given = parser.parse_args()
+    if given.train:
+        train_on_digits(given.train)
+        return
     if given.coverage:
         coverage()
+        coverage_of_losses()
         return
-    tables = {published_curves.SMALL_FILE: small_table()}
+    tables = {published_curves.SMALL_FILE: small_table(), published_curves.LOSS_FILE: loss_table()}
     if given.measured is not None:
         tables[published_curves.FILE] = table(given.measured)
     for file, data in tables.items():

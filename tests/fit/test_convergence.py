@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -162,6 +163,31 @@ class TestFromPublishedRuns:
 def test_quantiles_count_weights() -> None:
     values, weights = np.array([1.0, 2.0, 3.0]), np.array([8.0, 1.0, 1.0])
     assert weighted_quantiles(values, weights, (0.5, 0.85, 1.0)) == [1, 2, 3]
+
+
+# A ResNet-20 on digits with a one-cycle rate over twelve epochs, which stopped at its target after six; not among the known runs.
+DEMONSTRATION = (1.268, 0.1924, 0.1761, 0.06246, 0.04147, 0.01647)
+
+
+def test_a_training_loss_is_forecast_by_how_other_losses_fell() -> None:
+    """By how test errors fell it was to stay at 0.17, and none of the three later epochs lay in the band."""
+    schedule = Schedule("annealed", (), 12.0)
+    losses = LearningCurve("digits", np.arange(1.0, 7.0), np.array(DEMONSTRATION), "loss", "epoch", schedule)
+    made = forecast(losses, 0.5)
+    assert (made.num_inside, len(made.held_out)) == (3, 3)
+    assert made.error is not None
+    assert made.error < 0.05
+    assert "training losses of" in made.basis
+    assert forecast(losses, 0.5, known=replace(published(), losses=())).num_inside == 0
+
+
+def test_intervals_of_losses_hold_about_as_often_as_they_say_of_networks_left_out() -> None:
+    known, inside = published(), []
+    for run in known.losses[::5]:
+        curve = LearningCurve(run.name, run.steps, run.errors, "loss", "epoch", run.schedule)
+        made = forecast(curve, 0.5, known=known.without(run.team), draws=0)
+        inside += [made.num_inside / len(made.held_out)]
+    assert 0.7 <= np.mean(inside) <= 0.95
 
 
 def test_the_package_knows_published_runs() -> None:

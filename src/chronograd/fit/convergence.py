@@ -31,6 +31,8 @@ WEIGHT_OF_ZERO = 2 / 3
 NEAR = 0.2  # of log(error) and of its fall: runs that differ by more count little
 FARTHEST_WEIGHT = 0.02  # of the nearest run's: so that there is no forecast of one run alone
 STAYS = 0.11  # weight of a run that gains nothing: just enough for the upper bound
+# The same of training losses, which are fewer, and go on falling.
+NEAR_LOSS, STAYS_LOSS = 0.4, 0.05
 LITTLE, MOST_TIMES = 0.1, 3.0  # of log(error): keep the ratio of two falls sane where they have hardly begun
 MOST_APART = 4.0  # times the way to its own level: a loss that needs longer to 0 is not on its way there
 SHARES = (INTERVAL[0], 0.5, INTERVAL[1])
@@ -173,30 +175,35 @@ def levels_ahead(
     """What errors fall to by later steps, over what they are now, as they did in each known run of that kind.
 
     Runs count the more the nearer they were to this one at the same progress: in how far they had fallen and, of errors, in
-    their level. One in nine that nothing is gained any more is added: on small data that is what happens.
+    their level. One in nine, of losses in twenty, that nothing is gained any more is added: on small data that is what happens.
 
     Each run tells it twice: as large a fall of log(error) as there, and one that is as large over what the run has fallen so
     far, as one that learns little before a drop of the rate learns little after it. Which holds is not known beforehand.
 
     Args:
-        fallen: the error now over the first. level: the error now; None for a loss, which is no such level.
+        fallen: the error or loss now over the first. level: the error now; None for a loss, which falls as losses of other runs
+            did, on a scale of its own.
     Returns: ratios of shape (2 · num_runs + 1, num_steps), and their weights.
     """
     if schedule.kind == "constant" or not (schedule.kind or schedule.planned):
         raise InputError("no published run tells how a curve goes on whose schedule is not known", "give --planned")
-    runs, weights = known.alike_with_small(schedule)
+    is_loss = level is None and bool(known.losses)
+    runs, weights = known.of_losses() if is_loss else known.alike_with_small(schedule)
+    near, stays = (NEAR_LOSS, STAYS_LOSS) if is_loss else (NEAR, STAYS)
     here = schedule.progress(np.array([now, *steps]))
     logs = np.array([run.level(here, schedule) for run in runs])
     theirs = logs[:, 0] - np.array([math.log(max(float(run.errors[0]), TINY)) for run in runs])
     mine_fallen = -min(math.log(max(fallen, TINY)), 0.0)
     shares = np.clip((mine_fallen + LITTLE) / (LITTLE - np.minimum(theirs, 0.0)), 0.0, MOST_TIMES)
     ahead = np.minimum(logs[:, 1:] - logs[:, :1], 0.0)
-    weights = weights * _nearness(theirs + mine_fallen, logs[:, 0] - math.log(max(level, TINY)) if level else None)
+    weights = weights * _nearness(
+        near, theirs + mine_fallen, logs[:, 0] - math.log(max(level, TINY)) if level else None
+    )
     ratios = np.exp(np.concatenate([ahead, ahead * shares[:, None], np.zeros((1, len(steps)))]))
-    return ratios, np.append(np.tile(weights, 2), 2 * weights.sum() * STAYS / (1 - STAYS))
+    return ratios, np.append(np.tile(weights, 2), 2 * weights.sum() * stays / (1 - stays))
 
 
-def _nearness(*apart: Array | None) -> Array:
-    """Of runs whose logarithms are so far apart from this one's: a normal curve of width NEAR, the nearest at 1."""
-    squares = sum((one / NEAR) ** 2 for one in apart if one is not None)
+def _nearness(near: float, *apart: Array | None) -> Array:
+    """Of runs whose logarithms are so far apart from this one's: a normal curve of width `near`, the nearest at 1."""
+    squares = sum((one / near) ** 2 for one in apart if one is not None)
     return np.maximum(np.exp(-0.5 * (squares - np.min(squares))), FARTHEST_WEIGHT)

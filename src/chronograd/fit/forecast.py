@@ -26,7 +26,7 @@ from chronograd.fit.published_curves import Published, published, weighted_quant
 from chronograd.record import Z80
 
 # Of log(level) beyond what runs differ by: the noise of a level that is read from few points.
-LEVEL_SIGMA = 0.05
+LEVEL_SIGMA = {"accuracy": 0.05, "loss": 0.1}
 FAMILY_WORDS = {
     "inverse": "Optimus' curve",
     "power": "a power law",
@@ -93,7 +93,7 @@ class Course:
         level = self._level()
         ratios, weights = self._ratios(np.array([step]))
         low, middle, high = weighted_quantiles(level * ratios[:, 0], weights, SHARES)
-        spread = float(np.exp(Z80 * LEVEL_SIGMA))
+        spread = float(np.exp(Z80 * LEVEL_SIGMA[self.curve.metric]))
         return middle, low / spread, high * spread
 
     def reaches(self, target: float) -> Reached:
@@ -186,9 +186,11 @@ class Forecast(Course):
         here = f"{own}, as {FAMILY_WORDS[self.model.family]}"
         if self.ahead is None:
             return f"forecast from {here}"
-        runs = len(self.known.alike_with_small(self.curve.schedule)[0])
+        is_loss = self.curve.metric == "loss" and bool(self.known.losses)
+        runs = len(self.known.losses if is_loss else self.known.alike_with_small(self.curve.schedule)[0])
         until = f"until {self.curve.unit} {self.ahead:,.4g} from {here}; " if self.ahead > self.until else ""
-        return f"forecast {until}by how the errors of {runs} other runs with such a schedule fell"
+        what = f"training losses of {runs} other runs" if is_loss else f"errors of {runs} other runs with such a schedule"
+        return f"forecast {until}by how the {what} fell"
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
 """How published training runs converged under schedules of the learning rate: what a new run of that kind may expect.
 
-`published_curves.json` and `small_curves.json` beside this file are made by `python -m benchmarks.convergence --write`.
+`published_curves.json`, `small_curves.json` and `small_losses.json` beside this file are made by `python -m benchmarks.convergence --write`.
 Sources: entries of DAWNBench (stanford-futuredata/dawn-bench-entries), self-reported, whose schedules are read from the curves;
-and runs of our own studies on 160 to 2,000 images (docs/studies), which gain little or nothing where the rate falls.
+and runs of our own studies on 160 to 2,000 images (docs/studies), which gain little or nothing where the rate falls. Training
+losses are those of such runs and of small networks on digits: they go on falling where test errors do not.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from chronograd.fit.schedule import Schedule
 
 FILE = Path(__file__).with_name("published_curves.json")
 SMALL_FILE = Path(__file__).with_name("small_curves.json")
+LOSS_FILE = Path(__file__).with_name("small_losses.json")
 SMALL_SHARE = 0.25  # of the weight: with more, published runs are forecast too high by more than small ones too low
 
 
@@ -62,21 +64,29 @@ class Published:
     Attributes:
         ratios: by group of runs, true over forecast epoch of convergence, as `convergence.from_curve` has it.
         small: runs on small data, asked for levels only.
+        losses: training losses, as `errors`, of runs on small data.
     """
 
     runs: tuple[PublishedRun, ...]
     ratios: Mapping[str, tuple[float, ...]]
     small: tuple[PublishedRun, ...] = ()
+    losses: tuple[PublishedRun, ...] = ()
 
     def without(self, group: str) -> Published:
         """Leaves out a team or a group, to see how well its runs are forecast from the others."""
         ratios = {name: values for name, values in self.ratios.items() if name != group}
-        runs, small = (tuple(run for run in some if run.team != group) for some in (self.runs, self.small))
-        return replace(self, runs=runs, ratios=ratios, small=small)
+        runs, small, losses = (
+            tuple(run for run in some if run.team != group) for some in (self.runs, self.small, self.losses)
+        )
+        return replace(self, runs=runs, ratios=ratios, small=small, losses=losses)
 
     def alike(self, schedule: Schedule) -> tuple[list[PublishedRun], Array]:
         """The runs of that kind, all where it is not known, and their weights."""
         return _alike(self.runs, schedule)
+
+    def of_losses(self) -> tuple[list[PublishedRun], Array]:
+        """Runs whose training losses are known, whatever their schedule: a loss falls as long as it trains."""
+        return _alike(self.losses, Schedule())
 
     def alike_with_small(self, schedule: Schedule) -> tuple[list[PublishedRun], Array]:
         """Those and runs on small data, which have SMALL_SHARE of the weight: nobody says how small a run's data are."""
@@ -109,9 +119,9 @@ def weighted_quantiles(values: Array, weights: Array, shares: tuple[float, ...])
 @functools.cache
 def published() -> Published:
     data: dict[str, Any] = json.loads(FILE.read_text())
-    small = json.loads(SMALL_FILE.read_text())
+    small, losses = (json.loads(file.read_text()) for file in (SMALL_FILE, LOSS_FILE))
     ratios = {name: tuple(values) for name, values in data["ratios"].items()}
-    return Published(_runs(data["runs"]), ratios, _runs(small["runs"]))
+    return Published(_runs(data["runs"]), ratios, _runs(small["runs"]), _runs(losses["runs"]))
 
 
 def _runs(data: Sequence[Mapping[str, Any]]) -> tuple[PublishedRun, ...]:
