@@ -95,6 +95,17 @@ def test_the_title_says_what_reaches_what_and_the_noise_scale_only_where_it_deci
     assert "gradient noise scale 256 (64 … 1,024) samples" in guessed.lines[-1]
 
 
+def test_a_recipe_that_does_not_reach_it_is_said_first() -> None:
+    effort = effort_of(JOB_ON_IMAGENET, SAMPLES, target=0.97)
+    section = reach_goal(
+        TRACE, JOB_ON_IMAGENET, DEVICES, [1], [32], samples=SAMPLES, effort=effort, goal=Goal(1e9)
+    ).sections[0]
+    assert section.takeaway.startswith(
+        "Whatever is rented, that the target is reached at all has a probability of 0.0 %"
+    )
+    assert "76.26 %" in section.lines[-1]
+
+
 def test_the_advice_fits_eighty_columns_and_says_what_its_price_is() -> None:
     answer = reach_goal(
         TRACE,

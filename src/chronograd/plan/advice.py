@@ -84,11 +84,13 @@ def _advice(choices: PlanResult, data: Mapping[str, Any]) -> list[str]:
             "with --on, or a price in the job"
         ]
     if chosen is None:
-        lines = [f"nothing fits with {sure}: the likeliest is {_name(best)}, {percent(best['probability'])}"]
         if choices.effort.reached < goal.confidence:
-            lines.append(
-                f"that the target is reached at all has a probability of {percent(choices.effort.reached)} only"
-            )
+            chance = percent(choices.effort.reached)
+            return [
+                f"whatever is rented, that the target is reached at all has a probability of {chance} only",
+                _grounds(choices, data, best)[-1],
+            ]
+        lines = [f"nothing fits with {sure}: the likeliest is {_name(best)}, {percent(best['probability'])}"]
         deadline_h, budget = data["missing"]["deadline_h"], data["missing"]["budget_usd"]
         limits = [f"deadline of {seconds(3600 * deadline_h)}"] if deadline_h is not None else []
         limits += [f"budget of {dollars(budget)}"] if budget is not None else []
