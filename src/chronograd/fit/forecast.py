@@ -26,7 +26,8 @@ from chronograd.fit.published_curves import Published, published, weighted_quant
 from chronograd.record import Z80
 
 # Of log(level) beyond what runs differ by: the noise of a level that is read from few points.
-LEVEL_SIGMA = {"accuracy": 0.05, "loss": 0.1}
+# An error's is half of the scatter of its own last points about the fit, and at most this; a loss is given all of it.
+LEVEL_SIGMA, SHARE_OF_SCATTER = 0.1, 0.5
 FAMILY_WORDS = {
     "inverse": "Optimus' curve",
     "power": "a power law",
@@ -93,7 +94,7 @@ class Course:
         level = self._level()
         ratios, weights = self._ratios(np.array([step]))
         low, middle, high = weighted_quantiles(level * ratios[:, 0], weights, SHARES)
-        spread = float(np.exp(Z80 * LEVEL_SIGMA[self.curve.metric]))
+        spread = float(np.exp(Z80 * self._level_sigma()))
         return middle, low / spread, high * spread
 
     def reaches(self, target: float) -> Reached:
@@ -142,6 +143,15 @@ class Course:
     def _level(self) -> float:
         """Now, without noise: the curve's family where it was fitted."""
         return self.model.at(self.until - self.started)
+
+    def _level_sigma(self) -> float:
+        """Of log(level): what the last third of the fitted points tells of its noise."""
+        if self.curve.metric == "loss":
+            return LEVEL_SIGMA
+        last = max(MIN_POINTS, len(self.kept.steps) // 3)
+        seen, fitted = self.kept.values[-last:], self.model.curve(self.kept.steps[-last:])
+        residuals = np.log(np.maximum(seen, TINY) / np.maximum(fitted, TINY))
+        return min(LEVEL_SIGMA, SHARE_OF_SCATTER * float(np.sqrt(np.mean(residuals**2))))
 
     def _fallen(self) -> float:
         return self._level() / max(float(self.curve.values[0]), TINY)
