@@ -199,7 +199,9 @@ class Forecast(Course):
         is_loss = self.curve.metric == "loss" and bool(self.known.losses)
         runs = len(self.known.losses if is_loss else self.known.alike_with_small(self.curve.schedule)[0])
         until = f"until {self.curve.unit} {self.ahead:,.4g} from {here}; " if self.ahead > self.until else ""
-        what = f"training losses of {runs} other runs" if is_loss else f"errors of {runs} other runs with such a schedule"
+        what = (
+            f"training losses of {runs} other runs" if is_loss else f"errors of {runs} other runs with such a schedule"
+        )
         return f"forecast {until}by how the {what} fell"
 
     @property
