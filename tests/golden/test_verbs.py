@@ -81,6 +81,9 @@ CASES = [
     Case("predict-layers", "predict job.yaml --trace net.json.gz --on v100 --layers"),
     Case("predict-paleo", "predict job.yaml --trace net.json.gz --on 2xk80 --model paleo"),
     Case("predict-carried", "predict job.yaml --trace net.json.gz --on v100 --measured-on measured-1"),
+    Case("predict-figure", "predict job.yaml --trace net.json.gz --on v100 --measured-on t4=20000/s"),
+    Case("predict-inference", "predict job.yaml --inference --trace asked.json.gz --on v100 --on t4 --batch 1,8,64"),
+    Case("predict-inference-one", "predict job.yaml --inference --trace asked.json.gz --on v100 --batch 8"),
     Case("predict-print-config", "predict job.yaml --on v100 training.batch=64 --print-config", outputs=TEXT),
     Case("predict-bad-field", "predict job.yaml training.bach=64 --on v100", status=2),
     Case("predict-bad-device", "predict job.yaml --trace net.json.gz --on v1000", status=2),
@@ -124,6 +127,7 @@ CASES = [
     Case("plan-largest-batch", "plan job.yaml --trace net.json.gz --largest-batch --on v100 --on t4"),
     Case("plan-largest-in-memory", "plan job.yaml --trace net.json.gz --largest-batch --on v100 --memory 2GB"),
     Case("plan-settings", "plan job.yaml --trace net.json.gz --on v100 --on t4 --counts 1,2 --batches 32,64"),
+    Case("plan-inference", "plan job.yaml --inference --trace asked.json.gz --on v100 --on t4 --counts 1,2 --latency 5ms"),
     Case("plan-goal", "plan job.yaml --trace net.json.gz --on v100 --on t4 --counts 1,2 --batches 32,64 --epochs-to-target 2000 "
          "--noise-scale 100:900 --budget 1 --deadline 1h", tolerance=1e-6),
     Case("plan-goal-missed", "plan job.yaml --trace net.json.gz --on v100 --counts 1 --batches 32 --epochs-to-target 200000 "
