@@ -136,6 +136,11 @@ def _text(network: str, name: str, shape: Sequence[int] | None, classes: int | N
     if shape is None or classes is None:
         own_shape, own_classes = _own(network, shape)
         shape, classes = shape or own_shape, classes or own_classes
+    if len(shape) != 1:
+        raise InputError(
+            f"{name} is text, and {network} takes samples of shape {tuple(shape)}",
+            "name a language model, such as gpt2-small, or a set of images",
+        )
     if classes is None:
         raise InputError(
             f"{network} does not say how many tokens it knows", "write --classes, the size of its vocabulary"

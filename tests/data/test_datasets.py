@@ -68,7 +68,7 @@ def test_a_card_needs_neither_torch_nor_the_data(tmp_path: Path) -> None:
     ("data", "message"),
     [
         ({"name": "synthetic"}, "data.shape or data.classes"),
-        ({"name": "synthetic", "shape": (3,), "classes": 2}, "channels, height and width"),
+        ({"name": "synthetic", "shape": (3, 2), "classes": 2}, "channels, height and width"),
         (
             {"name": "synthetic", "shape": (3, 2, 2), "classes": 2, "skip": 1},
             "data.skip is 1; synthetic images are drawn",

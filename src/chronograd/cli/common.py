@@ -105,9 +105,8 @@ def _keep_shape(context: click.Context, option: click.Parameter, text: str | Non
 
 def _keep_batches(context: click.Context, option: click.Parameter, text: str | None) -> None:
     """One batch is a field of the job; several are asked about one after the other."""
-    sizes = counts(context, option, text) or [None]
-    context.meta["batches"] = sizes if text is not None else None
-    _keep(context, option, sizes[0])
+    sizes = context.meta["batches"] = counts(context, option, text)
+    _keep(context, option, sizes[0] if sizes else None)
 
 
 def batches() -> list[int] | None:

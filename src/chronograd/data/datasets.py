@@ -17,7 +17,7 @@ A card needs neither torch nor the data; that of a folder is read from the names
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import torch
 
     from chronograd.data.images import Images
-    from chronograd.data.text import Rows
 
 # Of a job, that are counted, measured and trained.
 TASKS = ("classification", "language")
@@ -66,9 +65,9 @@ class Dataset:
     """
 
     card: DatasetCard
-    train: Images | Rows
+    train: Images
     train_labels: torch.Tensor
-    test: Images | Rows
+    test: Images
     test_labels_N: torch.Tensor
     scale_C: tuple[float, ...]
     shift_C: tuple[float, ...]
@@ -204,11 +203,13 @@ def _drawn_text(data: Data, seed: int) -> Dataset:
     """Rows of tokens, whose labels are the next token of each; what is of images alone is empty."""
     described = text.card(data)
     train, test = text.draw(described, seed)
+    # Read batch by batch as images are; who looks at pixels is not asked about text, and `train.inputs.input_of` tells them apart.
+    rows, test_rows = (cast("Images", one.inputs()) for one in (train, test))
     return Dataset(
         card=described,
-        train=train.inputs(),
+        train=rows,
         train_labels=train.next_tokens(),
-        test=test.inputs(),
+        test=test_rows,
         test_labels_N=test.next_tokens(),
         scale_C=(),
         shift_C=(),

@@ -40,6 +40,12 @@ class DatasetCard:
     test_size: int
     source: str
 
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Of a set of images."""
+        channels, height, width = self.shape
+        return channels, height, width
+
 
 def data_folder() -> Path:
     """Where data sets lie on disk: $CHRONOGRAD_DATA, else the user's cache."""

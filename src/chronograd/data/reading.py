@@ -48,7 +48,7 @@ class Reading:
 
 def read_arrays(data: Data, described: DatasetCard, arrays: Arrays, chosen: TrainingSet) -> Reading:
     """A set that is in memory already, resized if the job asks for another size."""
-    was, shape = arrays.train_images.shape[1:], described.shape
+    was, shape = arrays.train_images.shape[1:], described.image_shape
     is_whole = np.array_equal(chosen.samples_N, np.arange(len(arrays.train_images)))
     train_NCHW = arrays.train_images if is_whole else arrays.train_images[chosen.samples_N]
     if was == shape:
@@ -74,10 +74,10 @@ def read_folder(data: Data, described: DatasetCard, listing: Listing, chosen: Tr
     """
     from chronograd.data import folders
 
-    is_resident = _is_resident(data, len(chosen.samples_N) + len(listing.test_paths), described.shape)
+    is_resident = _is_resident(data, len(chosen.samples_N) + len(listing.test_paths), described.image_shape)
     opened = _decoded_split if is_resident else _streamed_split
-    train = opened([listing.train_paths[i] for i in chosen.samples_N], described.shape)
-    test = opened(listing.test_paths, described.shape)
+    train = opened([listing.train_paths[i] for i in chosen.samples_N], described.image_shape)
+    test = opened(listing.test_paths, described.image_shape)
     for name, split in (("training", train), ("test", test)):
         if len(split.kept) == 0:
             first = split.unreadable[0]
@@ -86,7 +86,7 @@ def read_folder(data: Data, described: DatasetCard, listing: Listing, chosen: Tr
     headers, unreadable = train.headers + test.headers, train.unreadable + test.unreadable
     notes = [
         *listing.notes,
-        *folders.notes(listing.root, headers, unreadable, described.shape[1]),
+        *folders.notes(listing.root, headers, unreadable, described.image_shape[1]),
         *_lost_classes(chosen, kept, described.class_names),
     ]
     if not is_resident:
