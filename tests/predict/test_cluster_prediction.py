@@ -156,3 +156,27 @@ def test_ranks_that_share_cores_take_as_many_times_as_long(count: int, threads: 
     of_each = predict_step(TRACE, setting_of(job(512 * count, count=count, threads=threads), device=here))
     assert of_each.parts["forward_s"] == pytest.approx(times * alone, rel=1e-12)
     assert crowding(catalog.device("v100"), 8, setting.topology) == 1
+
+
+def test_a_ring_over_two_quads_is_as_fast_as_what_lies_between_them() -> None:
+    near, far, net = (
+        catalog.Link(name=name, title="", latency_s=latency_s, bandwidth_bytes_per_s=rate)
+        for name, latency_s, rate in (("near", 1e-6, 12e9), ("across", 2e-6, 6e9), ("net", 3e-6, 3e9))
+    )
+
+    def seconds(count: int, **groups: Any) -> float:
+        return float(all_reduce_s("ring", 1e9, Topology(count, 8, near, net, **groups)))
+
+    quads = {"per_group": 4, "across": far}
+    assert seconds(4, **quads) == seconds(4)
+    assert seconds(8, **quads) == pytest.approx(14 * 2e-6 + 2 * 7 / 8 * 1e9 / 6e9)
+    assert seconds(16, **quads) == pytest.approx(30 * 3e-6 + 2 * 15 / 16 * 1e9 / 3e9)
+    both = all_reduce_s("ring", 1e9, Topology(np.array([4, 8]), 8, near, net, **quads))
+    assert both.tolist() == pytest.approx([seconds(4, **quads), seconds(8, **quads)])
+    assert Topology(8, 8, near, net, **quads).slowest_link is far
+
+
+def test_a_link_that_the_job_names_is_that_of_the_whole_machine() -> None:
+    quads = setting_of(job(device="k80-gk210", count=8)).topology
+    assert (quads.per_group, quads.slowest_link.name) == (4, "pcie3-groups")
+    assert setting_of(job(device="k80-gk210", count=8, intra_link="pcie4")).topology.slowest_link.name == "pcie4"

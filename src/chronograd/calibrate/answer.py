@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from chronograd.answer import Answer, Section, Table
-from chronograd.calibrate import links, machine
+from chronograd.calibrate import link_rows, links, machine
 from chronograd.calibrate.scoring import score_shipped, with_time_left
 from chronograd.calibrate.tables import validate as validate_table
 from chronograd.calibrate.workers import Progress
@@ -110,6 +110,26 @@ def calibrate_links(
             "link": None if link is None else link.model_dump(mode="json"),
         },
     )
+
+
+def link_from_rows(path: Path, name: str, like: str = link_rows.LIKE) -> Answer:
+    """A link from rows that somebody measured, kept under its name. Raises as `link_rows.link_from` and `links.check_name`."""
+    links.check_name(name)
+    found = link_rows.link_from(path, name, like)
+    link, saved = found.link, links.save(found.link)
+    section = Section(
+        title=f"Link {name}",
+        takeaway=f"{seconds(link.latency_s)} per message and {si(link.bandwidth_bytes_per_s, 'B/s')}, from {found.rows} "
+        f"{found.kind}, which it repeats within {percent(found.error)} in the median.",
+        table=Table(
+            ("link", "latency α", "bandwidth 1/β"),
+            [(name, seconds(link.latency_s), si(link.bandwidth_bytes_per_s, "B/s", digits=4))],
+            {1, 2},
+        ),
+        caption=f"{link.source[0].source}\nsaved to {saved}: cluster.intra_link={name} within a machine, cluster.link={name} between",
+    )
+    data = {"link": link.model_dump(mode="json"), "rows": found.rows, "kind": found.kind, "error": found.error}
+    return Answer(f"Link {name}", sections=[section], data=data)
 
 
 def _fits_section(fits: Sequence[links.Fit], saved: str) -> Section:

@@ -121,6 +121,7 @@ class Topology:
         num_ranks: one number, or an array of them.
         per_node: ranks on a full node.
         intra: link between devices of a node; `inter`: between nodes.
+        per_group: devices of a node that share a switch or a board, where not all do; `across`: link between such groups.
 
     >>> from chronograd.hardware.catalog import link
     >>> Topology(12, 8, link("nvlink2"), link("ethernet-25g")).num_nodes
@@ -131,6 +132,20 @@ class Topology:
     per_node: int
     intra: Link
     inter: Link
+    per_group: int | None = None
+    across: Link | None = None
+
+    @property
+    def within(self) -> tuple[Amount, Amount]:
+        """Latency and bandwidth between the devices of the fullest node: of the slower link, where they are of several groups."""
+        latency_s, bandwidth = self.intra.latency_s, self.intra.bandwidth_bytes_per_s
+        if self.across is None or self.per_group is None:
+            return latency_s, bandwidth
+        crosses = self.on_node > self.per_group
+        return (
+            np.where(crosses, max(latency_s, self.across.latency_s), latency_s),
+            np.where(crosses, min(bandwidth, self.across.bandwidth_bytes_per_s), bandwidth),
+        )
 
     @property
     def on_node(self) -> Amount:
@@ -148,7 +163,11 @@ class Topology:
     @property
     def slowest_link(self) -> Link:
         """The slowest link that a collective over all (one number of) ranks crosses."""
-        return self.inter if self.num_nodes > 1 else self.intra
+        if self.num_nodes > 1:
+            return self.inter
+        return (
+            self.across if self.across is not None and self.on_node > (self.per_group or self.on_node) else self.intra
+        )
 
     def shared(self) -> Amount:
         """Bandwidth between nodes that a rank has when all ranks of its node send at once."""
@@ -158,9 +177,9 @@ class Topology:
 def _ring(size: Amount, t: Topology) -> Amount:
     # In order of rank the ring enters and leaves a node once, so each node's link carries one message at a time.
     is_far = t.num_nodes > 1
-    latency_s = np.where(is_far, max(t.inter.latency_s, t.intra.latency_s), t.intra.latency_s)
-    slower = min(t.inter.bandwidth_bytes_per_s, t.intra.bandwidth_bytes_per_s)
-    return ring(size, t.num_ranks, latency_s, np.where(is_far, slower, t.intra.bandwidth_bytes_per_s))
+    near_s, near = t.within
+    latency_s = np.where(is_far, np.maximum(t.inter.latency_s, near_s), near_s)
+    return ring(size, t.num_ranks, latency_s, np.where(is_far, np.minimum(t.inter.bandwidth_bytes_per_s, near), near))
 
 
 def _tree(size: Amount, t: Topology) -> Amount:
@@ -193,7 +212,7 @@ def _hierarchical(size: Amount, t: Topology) -> Amount:
 
 
 def _within(collective: Callable[..., Amount], size: Amount, t: Topology) -> Amount:
-    return collective(size, t.on_node, t.intra.latency_s, t.intra.bandwidth_bytes_per_s)
+    return collective(size, t.on_node, *t.within)
 
 
 # All-reduces of one tier: message bytes, ranks, latency, bandwidth. A hierarchy of one tier is a ring.

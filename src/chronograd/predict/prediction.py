@@ -38,6 +38,7 @@ from chronograd.predict.scaling import (
     input_stall_s,
     is_this_processor,
     less,
+    replicas_s,
     straggler_wait_s,
     topology_of,
     traffic_factor,
@@ -220,7 +221,10 @@ def with_others(
     if np.max(num_ranks) > 1 and trace.mode == "training":
         exchanged = _exchanged(trace, times, alone, setting)
         gather_s = gather_exposed_s(zero_stage, exchanged.total_s, alone["forward_s"], overlap)
-        upkeep = upkeep_s(trace, setting.exchange_tensor_s, setting.topology)
+        if setting.job.backend == "data_parallel":
+            upkeep = replicas_s(trace, num_ranks, alone["forward_s"])
+        else:
+            upkeep = upkeep_s(trace, setting.exchange_tensor_s, setting.topology)
         communication = replace(
             exchanged,
             total_s=exchanged.total_s * traffic_factor(zero_stage) + upkeep,

@@ -10,11 +10,16 @@ from scipy.special import ndtri
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Link
 from chronograd.predict.collectives import Amount, Topology, all_reduce_s, broadcast
-from chronograd.trace import PHASES, Trace
+from chronograd.trace import KINDS, PHASES, Trace
 
 # Of PyTorch's DistributedDataParallel: a small first bucket, so that communication starts early, then 25 MiB.
 FIRST_BUCKET_BYTES = 2**20
 BUCKET_BYTES = 25 * 2**20
+# Of DataParallel, for each tensor of each replica, and for each operator of forward in threads that share an interpreter.
+# benchmarks/data_parallel.py measures both: the least of resnet20 and resnet56 in 2 and 4 replicas, on the Xeon and with the
+# PyTorch of benchmarks/results/data_parallel.json.
+REPLICA_TENSOR_S = 36e-6
+REPLICA_OPERATOR_S = 39e-6
 _ROUNDING = 1e-9  # of a whole: less than this is left by rounding where two sums of the same times are subtracted
 
 
@@ -148,6 +153,22 @@ def upkeep_s(trace: Trace, tensor_s: float, topology: Topology) -> Amount:
     return copied_s + (buffers_s(sum(sizes), topology) if sizes else 0.0)
 
 
+def replicas_s(trace: Trace, num_ranks: Amount, forward_s: Amount) -> Amount:
+    """What one process of torch.nn.DataParallel does for its replicas in a step, which nothing hides.
+
+    Each parameter and each buffer is put into each replica, and its gradient comes back; forward of all replicas is issued by
+    threads that share one interpreter, of which what is longer than forward on a device counts. Copies between devices are the
+    exchange's. Left out: processors other than the one it was measured on.
+    """
+    num_tensors = sum(storage.role == "gradient" for storage in trace.storages) + len(trace.buffers())
+    is_forward = trace.columns["phase"] == PHASES.index("forward")
+    num_operators = int(np.count_nonzero(is_forward & (trace.columns["kind"] != KINDS.index("view"))))
+    ranks = np.asarray(num_ranks)
+    issued_s = REPLICA_OPERATOR_S * num_operators * ranks
+    whole_s = REPLICA_TENSOR_S * num_tensors * ranks + np.maximum(issued_s - forward_s, 0.0)
+    return np.where(ranks > 1, whole_s, 0.0)
+
+
 def buffers_s(num_bytes: int, topology: Topology) -> Amount:
     """A broadcast of buffers: one message for each type of number, which are two: statistics and counters."""
     links = (topology.inter, topology.intra)
@@ -176,7 +197,9 @@ def topology_of(
     if is_this_processor(device) and inter is None:
         per_node = per_node or int(np.max(count))
     links = [catalog.link(x) if isinstance(x, str) else x for x in (intra or node.intra_link, inter or node.inter_link)]
-    return Topology(count, per_node or node.devices_per_node, *links)
+    # A link that the job names is taken for that of the whole machine.
+    across = catalog.link(node.group_link) if node.group_link and not intra else None
+    return Topology(count, per_node or node.devices_per_node, *links, node.per_group if across else None, across)
 
 
 def is_this_processor(device: Device) -> bool:

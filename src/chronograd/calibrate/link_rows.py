@@ -1,0 +1,226 @@
+"""`calibrate links --from ROWS`: a link fitted from timings that somebody else took: of all-reduces, or of scaling.
+
+A row of an all-reduce has ranks, bytes and seconds. One row gives the bandwidth, with the latency of a link like it; several of
+different sizes give both. Rows of scaling have a network, the samples of a rank, ranks and samples per second, and one of them
+is of one rank: the bandwidth is the one with which the step of several ranks is predicted as measured, where what a rank does
+alone takes as long as measured. Ranks are of one machine; all-reduces are taken for rings.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import brentq
+
+from chronograd.calibrate.links import Timed, fit
+from chronograd.errors import FileFormatError, InputError
+from chronograd.files import read_bytes
+from chronograd.hardware import catalog
+from chronograd.hardware.catalog import Link, Source
+from chronograd.job import Job, from_dict
+from chronograd.predict.collectives import ALPHA_BETA, Topology, bandwidths, ring
+from chronograd.predict.prediction import rank_work, setting_of, with_others
+from chronograd.trace import Trace
+
+LIKE = "pcie3"
+# Slower than any modem, and faster than any memory: outside a row says nothing of its link.
+LEAST_BYTES_PER_S, MOST_BYTES_PER_S = 1e5, 1e14
+_COLUMNS: dict[str, tuple[str, ...]] = {
+    "ranks": ("ranks", "world", "num_gpus", "gpus", "devices", "n_accelerators", "count"),
+    "bytes": ("bytes", "size_bytes", "message_bytes"),
+    "seconds": ("seconds", "time_s", "step_time_s"),
+    "ms": ("ms", "mean_ms", "time_ms", "step_time_ms"),
+    "floats": ("n_floats", "floats"),
+    "rate": ("samples_per_s", "images_per_sec", "throughput"),
+    "network": ("network", "model"),
+    "batch": ("batch_per_rank", "batch_per_device", "batch_per_gpu"),
+    "size": ("image_size", "img_size"),
+    "device": ("device", "gpu"),
+    "precision": ("precision",),
+}
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A step of so many ranks, in seconds, each with `batch` samples."""
+
+    network: str
+    image_size: int
+    batch: int
+    device: str
+    precision: str
+    ranks: int
+    seconds: float
+
+    @property
+    def of(self) -> tuple[str, int, int, str, str]:
+        return (self.network, self.image_size, self.batch, self.device, self.precision)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A link, the rows that it was fitted to, and the median of |fitted / measured - 1| over them."""
+
+    link: Link
+    kind: str
+    rows: int
+    error: float
+
+
+def link_from(path: Path, name: str, like: str = LIKE) -> Fitted:
+    """The link that the rows of a CSV file show.
+
+    Args:
+        like: a link of the catalogue whose latency is taken where the rows do not tell it.
+    Raises: FileFormatError for another table, InputError for rows that tell nothing of a link, NotFoundError for `like`.
+    """
+    base = catalog.link(like)
+    rows = _rows(path)
+    if "rate" in rows[0]:
+        scaled = [_scaled(path, number, row) for number, row in enumerate(rows, 2)]
+        return _of_scaling(scaled, name, base, path.name)
+    return _of_all_reduces([_timed(path, number, row) for number, row in enumerate(rows, 2)], name, base, path.name)
+
+
+def _of_all_reduces(timed: Sequence[Timed], name: str, base: Link, file: str) -> Fitted:
+    if len({row.bytes for row in timed}) > 1:
+        found = fit(timed)
+        latency_s, bandwidth, how = found.latency_s, found.bandwidth_bytes_per_s, "latency and bandwidth"
+    else:
+        latency_s, how = base.latency_s, f"bandwidth, with the latency of {base.name}"
+        bandwidth = float(np.exp(np.mean([math.log(_bandwidth(row, latency_s)) for row in timed])))
+    error = float(np.median([abs(ring(r.bytes, r.world, latency_s, bandwidth) / r.seconds - 1) for r in timed]))
+    link = _link(name, latency_s, bandwidth, f"{how} from {len(timed)} all-reduces of {file}, taken for rings")
+    return Fitted(link, "all-reduces", len(timed), error)
+
+
+def _bandwidth(row: Timed, latency_s: float) -> float:
+    """Of one all-reduce: what is left of its time after the messages' latency moves its bytes."""
+    messages, sent = ALPHA_BETA["all_reduce"](row.bytes, row.world)
+    left_s = row.seconds - messages * latency_s
+    if left_s <= 0.1 * row.seconds:
+        raise InputError(
+            f"an all-reduce of {row.bytes:,} bytes over {row.world} ranks took {row.seconds:g} s, which is mostly latency",
+            "give one of a larger message, or two of different sizes",
+        )
+    return float(sent) / left_s
+
+
+def _of_scaling(rows: Sequence[Scaled], name: str, base: Link, file: str) -> Fitted:
+    alone = {row.of: row.seconds for row in rows if row.ranks == 1}
+    several = [row for row in rows if row.ranks > 1]
+    if not several or any(row.of not in alone for row in several):
+        raise InputError(
+            f"{file} needs a row of one rank and one of several, of the same network, samples of a rank and device",
+            "add samples_per_s of ranks=1: without it nothing tells what a rank takes alone",
+        )
+    found = [_bandwidth_of_scaling(row, alone[row.of], base) for row in several]
+    bandwidth = float(np.exp(np.mean(np.log([value for value, _ in found]))))
+    link = _link(name, base.latency_s, bandwidth,
+                 f"bandwidth with which {len(several)} rows of scaling of {file} are predicted as measured; latency of {base.name}")  # fmt: skip
+    errors = [abs(step(bandwidth) / row.seconds - 1) for row, (_, step) in zip(several, found, strict=True)]
+    return Fitted(link, "rows of scaling", len(several), float(np.median(errors)))
+
+
+def _bandwidth_of_scaling(row: Scaled, alone_s: float, base: Link) -> tuple[float, Callable[[float], float]]:
+    """The bandwidth with which a step is predicted as measured, and the step's seconds by bandwidth."""
+    from chronograd.data.trace_job import trace_job
+
+    job = _job(row)
+    trace: Trace = trace_job(job)
+    setting = setting_of(job)
+    times, parts = rank_work(trace, row.batch, setting)
+    longer = alone_s / sum(parts.values())
+    times, parts = times * longer, {part: seconds * longer for part, seconds in parts.items()}
+
+    def step(bandwidth: float) -> float:
+        link = base.model_copy(update={"bandwidth_bytes_per_s": bandwidth})
+        there = replace(setting, topology=Topology(row.ranks, row.ranks, link, link))
+        return float(sum(with_others(trace, times, parts, there)[0].values()))
+
+    def excess(log_bandwidth: float) -> float:
+        return step(math.exp(log_bandwidth)) - row.seconds
+
+    low, high = math.log(LEAST_BYTES_PER_S), math.log(MOST_BYTES_PER_S)
+    if excess(low) < 0 or excess(high) > 0:
+        raise InputError(
+            f"{row.ranks} ranks took {row.seconds:g} s a step and one {alone_s:g} s, which no bandwidth explains",
+            "a link shows in steps that it makes longer: give rows of a smaller batch, or an all-reduce",
+        )
+    return math.exp(brentq(excess, low, high, xtol=1e-4)), step
+
+
+def _job(row: Scaled) -> Job:
+    image = [3, row.image_size, row.image_size]
+    return from_dict(
+        {
+            "network": {"name": row.network},
+            "data": {"name": "synthetic", "shape": image, "classes": 1000},
+            "training": {"batch": row.batch * row.ranks, "precision": row.precision},
+            "cluster": {"device": row.device, "count": row.ranks, "step_sigma_log": 0.0},
+            "backend": "ddp",
+        }
+    )
+
+
+def _link(name: str, latency_s: float, bandwidth: float, source: str) -> Link:
+    today = datetime.now(UTC).date().isoformat()
+    of = ("latency_s", "bandwidth_bytes_per_s")
+    return Link(
+        name=name, title="Fitted to measured rows", latency_s=latency_s, bandwidth_bytes_per_s=bandwidth,
+        source=(Source(of=of, source=source, date=today, tag="computed"),),
+    )  # fmt: skip
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    """Rows by our names of the columns; of all-reduces, or of scaling. Raises FileFormatError."""
+    try:
+        text = read_bytes(path).decode("utf-8-sig")
+        table = list(csv.DictReader(io.StringIO(text)))
+    except (OSError, ValueError, csv.Error) as error:
+        raise FileFormatError(f"cannot read {path}: {error}", "write a CSV file with a line of column names") from None
+    heads = {(head or "").strip().lower(): head for head in (table[0] if table else ())}
+    known = {ours: heads[theirs] for ours, names in _COLUMNS.items() for theirs in names if theirs in heads}
+    is_reduced = {"bytes", "floats"} & known.keys() and {"seconds", "ms"} & known.keys()
+    if "ranks" not in known or not (is_reduced or {"rate", "network", "batch", "device"} <= known.keys()):
+        raise FileFormatError(
+            f"{path} has no rows of all-reduces and none of scaling; its columns are {', '.join(heads) or 'none'}",
+            "all-reduces have ranks, bytes and seconds; scaling has ranks, network, batch_per_rank, device and samples_per_s",
+        )
+    if is_reduced:
+        known.pop("rate", None)
+    return [{ours: str(row[theirs] or "") for ours, theirs in known.items()} for row in table]
+
+
+def _number(path: Path, line: int, row: Mapping[str, str], name: str) -> float:
+    try:
+        value = float(row[name])
+    except (KeyError, ValueError):
+        value = math.nan
+    if not 0 < value < 1e18:
+        raise FileFormatError(f"{path}, line {line}: {name} is {row.get(name, '')!r}", "write a number above 0")
+    return value
+
+
+def _timed(path: Path, line: int, row: Mapping[str, str]) -> Timed:
+    size = _number(path, line, row, "bytes") if "bytes" in row else 4 * _number(path, line, row, "floats")
+    seconds = _number(path, line, row, "seconds") if "seconds" in row else _number(path, line, row, "ms") / 1e3
+    ranks = int(_number(path, line, row, "ranks"))
+    if ranks < 2:
+        raise FileFormatError(f"{path}, line {line}: an all-reduce over {ranks} rank", "give two or more")
+    rates = (float(rate) for rate in bandwidths("all_reduce", size, seconds, ranks))
+    return Timed("all_reduce", ranks, int(size), seconds, seconds, seconds, 1, *rates)
+
+
+def _scaled(path: Path, line: int, row: Mapping[str, str]) -> Scaled:
+    ranks, batch = (int(_number(path, line, row, name)) for name in ("ranks", "batch"))
+    seconds = ranks * batch / _number(path, line, row, "rate")
+    size = int(_number(path, line, row, "size")) if row.get("size") else 224
+    return Scaled(row["network"], size, batch, row["device"], row.get("precision") or "fp32", ranks, seconds)
