@@ -254,7 +254,7 @@ class Cluster(_Section):
     input_samples_per_s: Annotated[float, Field(gt=0)] | None = None
     """What the input pipeline of a node delivers, loading in the background; never short by default. Predicted only."""
     step_sigma_log: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Spread of a rank's steps, as the standard deviation of their log, for which ranks wait; as calibrated by default. Predicted only."""
+    """Spread of a rank's steps, as the standard deviation of their log, for which ranks wait; as calibrated by default, else 0.05 of GPUs. Predicted only."""
     threads: Annotated[int, Field(ge=1)] | None = None
     """CPU threads of one rank; cores divided by ranks on this machine by default."""
     price_usd_per_hour: Annotated[float, Field(ge=0)] | None = None

@@ -30,6 +30,7 @@ from chronograd.predict.memory import Footprint, Memory, footprint_of_job, reser
 from chronograd.predict.relatives import CARRIED_SPREAD, calibration_for
 from chronograd.predict.roofline import Roofline, roofline
 from chronograd.predict.scaling import (
+    USUAL_STEP_SIGMA_LOG,
     Bucket,
     Communication,
     crowding,
@@ -90,6 +91,12 @@ class Setting:
     @property
     def nodes(self) -> int:
         return int(self.topology.num_nodes)
+
+    @property
+    def spread(self) -> float:
+        """`step_sigma_log` where somebody waits for it, or it was stated or measured: the usual one of a single GPU is nobody's."""
+        is_usual = self.count == 1 and self.job.cluster.step_sigma_log is None and self.device.kind == "gpu"
+        return 0.0 if is_usual and "step_sigma_log" not in (self.device.calibration or {}) else self.step_sigma_log
 
     @property
     def link(self) -> Link | None:
@@ -162,9 +169,10 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
     if job.backend == "data_parallel":
         calibration = replace(calibration, overlap=0.0)
         algorithm = algorithm or _DATA_PARALLEL
-    # Of a device on which they were never measured both are 0.
+    # Of a device on which it was never measured the exchange takes no time of the host; steps of GPUs vary as published ones do.
     measured = device.calibration or {}
-    measured_spread = float(measured.get("step_sigma_log", 0.0))
+    usual_spread = USUAL_STEP_SIGMA_LOG if device.kind == "gpu" else 0.0
+    measured_spread = float(measured.get("step_sigma_log", usual_spread))
     tensor_s = float(measured.get("exchange_tensor_s", 0.0)) if job.backend in _ZERO_BACKENDS else 0.0
     return Setting(
         job,
@@ -347,7 +355,9 @@ def predict(
         step = predict_step(trace, setting)
     else:
         assumed = replace(from_datasheet(setting.device), origin=f"PALEO (PPP {ppp[0]:g} and {ppp[1]:g}), no")
-        setting = replace(setting, calibration=assumed, job=changed(job, ["training.precision=fp32"]))
+        setting = replace(
+            setting, calibration=assumed, job=changed(job, ["training.precision=fp32"]), step_sigma_log=0.0
+        )
         step = paleo_step(trace, setting, *ppp)
     # Where the batch does not divide by the ranks, the largest share sets the pace, and the others are smaller.
     images = job.training.images_per_step
@@ -423,7 +433,7 @@ def _put_step(record: Record, setting: Setting, step: Step, likely: Callable[...
         record.put("communication_overlapped_s", likely(step.communication.overlapped_s, "s"))
     else:
         record.put("latency_s", likely(step.seconds, "s"))
-    if is_training and setting.step_sigma_log:
+    if is_training and setting.spread:
         record.put("straggler_wait_s", likely(step.straggler_wait_s, "s"))
     if setting.job.cluster.input_samples_per_s:
         record.put("input_stall_s", likely(step.input_stall_s, "s"))
@@ -558,7 +568,7 @@ def _provenance(setting: Setting, step: Step, trace: Trace, sigma: float) -> Pro
         activation_checkpointing=setting.job.training.activation_checkpointing,
         zero_stage=setting.job.training.zero_stage,
         buckets=step.communication.num_buckets,
-        step_sigma_log=setting.step_sigma_log,
-        left_out="evaluation, saving, start-up" + ("" if setting.step_sigma_log else ", stragglers"),
+        step_sigma_log=setting.spread,
+        left_out="evaluation, saving, start-up" + ("" if setting.spread else ", stragglers"),
         date=datetime.now(UTC).date().isoformat(),
     )

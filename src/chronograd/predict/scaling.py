@@ -15,6 +15,11 @@ from chronograd.trace import KINDS, PHASES, Trace
 # Of PyTorch's DistributedDataParallel: a small first bucket, so that communication starts early, then 25 MiB.
 FIRST_BUCKET_BYTES = 2**20
 BUCKET_BYTES = 25 * 2**20
+# Spread of a GPU's steps among others, where nothing was measured: what of the published steps of 8 GPUs in one machine is longer
+# than alone, as z below has it. On TensorFlow's performance page (2017; no AlexNet, no VGG)
+# and in NVIDIA's DeepLearningExamples the median of 16 rows is 0.05, of five machines 0.06: DGX-1 with P100 0.01 and with V100 0.06,
+# eight K80 0.05 and 0.06, DGX A100 0.07.
+USUAL_STEP_SIGMA_LOG = 0.05
 # Of DataParallel, for each tensor of each replica, and for each operator of forward in threads that share an interpreter.
 # benchmarks/data_parallel.py measures both: the least of resnet20 and resnet56 in 2 and 4 replicas, on the Xeon and with the
 # PyTorch of benchmarks/results/data_parallel.json.
