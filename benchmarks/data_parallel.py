@@ -43,16 +43,19 @@ class _Coalesced(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, num_replicas: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         context.num_tensors = len(tensors)
-        flat = _flatten_dense_tensors(tensors)
-        return tuple(part for _ in range(num_replicas) for part in _unflatten_dense_tensors(flat.clone(), tensors))
+        flat = _flatten_dense_tensors(tensors)  # type: ignore[no-untyped-call]
+        parts: list[torch.Tensor] = []
+        for _ in range(num_replicas):
+            parts += _unflatten_dense_tensors(flat.clone(), tensors)  # type: ignore[no-untyped-call]
+        return tuple(parts)
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         apart = [gradients[i : i + context.num_tensors] for i in range(0, len(gradients), context.num_tensors)]
-        flat = [_flatten_dense_tensors(own) for own in apart]
+        flat = [_flatten_dense_tensors(own) for own in apart]  # type: ignore[no-untyped-call]
         for one in flat[1:]:
             flat[0].add_(one)
-        return (None, *_unflatten_dense_tensors(flat[0], apart[0]))
+        return (None, *_unflatten_dense_tensors(flat[0], apart[0]))  # type: ignore[no-untyped-call]
 
 
 def _broadcast(
@@ -60,7 +63,7 @@ def _broadcast(
 ) -> list[list[torch.Tensor]]:
     if not tensors:
         return []
-    copies = _Coalesced.apply(len(devices), *tensors)  # type: ignore[no-untyped-call]
+    copies = _Coalesced.apply(len(devices), *tensors)
     return [list(copies[i : i + len(tensors)]) for i in range(0, len(copies), len(tensors))]
 
 
@@ -87,7 +90,7 @@ def replicate_s(network: nn.Module, num_replicas: int) -> float:
             tensor
             for replica in replicas
             for module in replica.modules()
-            for tensor in module._former_parameters.values()
+            for tensor in vars(module)["_former_parameters"].values()
         ]
         torch.autograd.grad(used, list(network.parameters()), [tensor.detach() for tensor in used])
 
@@ -110,7 +113,7 @@ def forward_s(network: nn.Module, num_replicas: int) -> float:
     return _least_s(act)
 
 
-class _Count(TorchDispatchMode):
+class _Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Operators that are called, but for views."""
 
     num = 0
@@ -123,7 +126,7 @@ class _Count(TorchDispatchMode):
 def measured(name: str) -> list[dict[str, Any]]:
     network = build(name)
     num_tensors = len(list(network.parameters())) + len(list(network.buffers()))
-    with _Count() as count:
+    with _Count() as count:  # type: ignore[no-untyped-call]
         network(torch.ones(2, 3, 8, 8))
     rows = []
     for replicas in (1, *REPLICAS):

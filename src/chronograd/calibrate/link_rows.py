@@ -110,7 +110,8 @@ def _bandwidth(row: Timed, latency_s: float) -> float:
             f"an all-reduce of {row.bytes:,} bytes over {row.world} ranks took {row.seconds:g} s, which is mostly latency",
             "give one of a larger message, or two of different sizes",
         )
-    return float(sent) / left_s
+    bytes_per_s: float = float(sent) / left_s
+    return bytes_per_s
 
 
 def _of_scaling(rows: Sequence[Scaled], name: str, base: Link, file: str) -> Fitted:

@@ -196,7 +196,7 @@ def _exposed(run: Evidence) -> Result:
     if len(run.ranks) == run.world:
         return Result(tuple(evidence), cost, halves, "the link between ranks is slow for what is sent over it")
     evidence.append(
-        f"{len(run.ranks)} of {run.world} ranks were given: a slow link and ranks that come late look alike to these"
+        f"traces of {len(run.ranks)} of {run.world} ranks were given: a slow link and ranks that come late look alike to these"
     )
     return Result(
         tuple(evidence), cost, halves, "communication is not hidden: the link is slow, or other ranks are late"

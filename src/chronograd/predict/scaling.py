@@ -201,10 +201,14 @@ def topology_of(
     node = device.node
     if is_this_processor(device) and inter is None:
         per_node = per_node or int(np.max(count))
-    links = [catalog.link(x) if isinstance(x, str) else x for x in (intra or node.intra_link, inter or node.inter_link)]
+    within, between = (
+        catalog.link(x) if isinstance(x, str) else x for x in (intra or node.intra_link, inter or node.inter_link)
+    )
     # A link that the job names is taken for that of the whole machine.
     across = catalog.link(node.group_link) if node.group_link and not intra else None
-    return Topology(count, per_node or node.devices_per_node, *links, node.per_group if across else None, across)
+    return Topology(
+        count, per_node or node.devices_per_node, within, between, node.per_group if across else None, across
+    )
 
 
 def is_this_processor(device: Device) -> bool:
