@@ -62,10 +62,45 @@ def test_coverage_weighs_every_row_the_same_and_leaves_out_those_without() -> No
     assert accuracy.coverage(rows) == (pytest.approx(0.8), 2)
 
 
+def test_worse_by_two_points_and_a_tenth_or_gone() -> None:
+    rows = [
+        {"source": "s", "rule": rule, "mape": mape}
+        for rule, mape in (("a", 0.12), ("b", 0.121), ("c", 0.32), ("e", 0.1))
+    ]
+    before = {
+        "s: a": 0.10,
+        "s: b": 0.10,
+        "s: c": 0.295,
+        "s: d": 0.1,
+    }  # c is worse by 2.5 points, but by less than a tenth
+    assert accuracy.worse(before, rows) == ["s: b: 10.0 %, now 12.1 %", "s: d: 10.0 %, no longer predicted"]
+
+
+def test_results_are_held_against_older_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    for path, sources in ((old, ("one", "two")), (new, ("two", "three"))):
+        path.write_text(json.dumps(result(*sources)))
+    assert accuracy.main(["--since", str(old), "--from", str(new)]) == 1
+    assert capsys.readouterr().out == "one: a rule: 13.3 %, no longer predicted\n"
+    text = accuracy.page(json.loads(new.read_text()))
+    assert "Since 2026-01-01, new:\n\n- three: a rule\n" in text
+    assert "Since 2026-01-01, worse:\n\n- one: a rule: 13.3 %, no longer predicted\n" in text
+    assert accuracy.main(["--since", str(new), "--from", str(new)]) == 0
+
+
+def test_a_breakdown_has_bias_and_coverage_of_each_value() -> None:
+    row = row_of(
+        *("s", "r", None, ["1", "2", "3"], [1.1, 0.8, 1.0], [True, False, True]), groups={"device": ["a", "a", "b"]}
+    )
+    assert row.bias == pytest.approx(-0.1 / 3)
+    lines = accuracy.breakdown(row.to_json())
+    assert lines[2:4] == ["| a | 2 | 15.0 % | −5.0 % | 50 % |", "| b | 1 | 0.0 % | +0.0 % | 100 % |"]
+
+
 def test_the_page_has_every_row_and_its_worst() -> None:
     text = accuracy.page(result("one source", "two source"))
     for source in ("one source", "two source"):
-        assert f"| {source} | a rule | 3 | 13.3 % | 10.0 % | 26.0 % | 10.0 % | 67 % |" in text
+        assert f"| {source} | a rule | 3 | 13.3 % | +6.7 % | 10.0 % | 26.0 % | 10.0 % | 67 % |" in text
         assert f"## {source}" in text
     assert "Furthest off (predicted / measured, a rule): two 1.30, three 0.90, one 1.00." in text
     assert "- a rule: by seed 10.0 %, 20.0 %" in text

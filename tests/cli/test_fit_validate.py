@@ -159,11 +159,12 @@ def test_a_fitted_device_is_one_for_on(rows: list[Row], capsys: pytest.CaptureFi
     ("arguments", "message"),
     [
         (["mine.csv"], "does not say which device"),
+        (["mine.csv", "--device", "rtx3090"], "does not say in which precision"),
         (["mine.csv", "--device", "rtx309"], "did you mean rtx3090"),
         (["mine.csv", "--device", "rtx3090", "--layout", "nwhc"], "'nwhc' is not one of"),
         (["mine.csv", "--device", "k80", "--precision", "amp"], "no fp16 arithmetic"),
         (["nothing.csv", "--device", "rtx3090"], "cannot read nothing.csv"),
-        (["few.csv", "--device", "rtx3090"], "rows|samples"),
+        (["few.csv", "--device", "rtx3090", "--precision", "fp32"], "rows|samples"),
     ],
 )
 @pytest.mark.parametrize("verb", [["fit", "device"], ["validate"]], ids=["fit", "validate"])
@@ -171,7 +172,7 @@ def test_mistakes_get_one_message(
     verb: list[str], arguments: list[str], message: str, rows: list[Row], capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(
-        "few.csv", "model,img_size,batch,step_time_s", [(r.model, r.image_size, r.batch, r.seconds) for r in rows[:5]]
+        "few.csv", "model,img_size,batch,step_time_s", [(r.model, r.image_size, r.batch, r.seconds) for r in rows[:3]]
     )
     assert main([*verb, *arguments]) == 2
     error = capsys.readouterr().err

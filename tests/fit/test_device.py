@@ -70,10 +70,38 @@ def test_noise_is_reported_as_spread() -> None:
     assert fitted.provenance["samples"] == 60
 
 
+def test_few_samples_leave_the_prior_s_error_beside_their_own() -> None:
+    """Times that the prior tells exactly: the more there are, the less its own spread counts."""
+    prior = from_datasheet(catalog.device("cpu"))
+    exact = samples(prior)
+    sigmas = [fit_calibration(exact[:n], prior, are_networks=True).sigma for n in (4, 8, 60)]
+    assert sigmas == sorted(sigmas, reverse=True)
+    # Four of its own and four of the prior's, of which none was seen before.
+    assert sigmas[0] == pytest.approx(prior.sigma * 0.5**0.5, rel=0.02)
+    together = [replace(s, group="one") for s in exact[:8]]
+    assert fit_calibration(together, prior, are_networks=True).sigma == pytest.approx(prior.sigma)
+
+
+def test_the_host_is_as_well_known_as_samples_show_it() -> None:
+    """Device seconds far below the host's, and far above: only the first tell of it."""
+    sheet = from_datasheet(catalog.device("v100"))
+    small = [block("elementwise", 1e3, 1e3 * (1 + i)) for i in range(10)]
+    large = [block("elementwise", 1e3, 1e11 * (1 + i)) for i in range(10)]
+    slow_host = replace(sheet, host_launch_s=2 * sheet.host_launch_s)
+    for works, expected, sigma in (
+        (small, slow_host.host_launch_s, 0.1),
+        (large, sheet.host_launch_s, sheet.host_sigma),
+    ):
+        timed = [Sample(w, w.total_seconds(slow_host), str(i)) for i, w in enumerate(works)]
+        fitted = fit_calibration(timed, sheet, are_networks=True)
+        assert fitted.host_launch_s == pytest.approx(expected, rel=0.05)
+        assert fitted.host_sigma == pytest.approx(sigma, rel=0.05)
+
+
 def test_too_few_samples_and_failed_ones_are_refused() -> None:
     prior = from_datasheet(catalog.device("cpu"))
     with pytest.raises(InputError, match="too few"):
-        fit_calibration(samples(prior)[:9], prior)
+        fit_calibration(samples(prior)[:3], prior)
     bad = samples(prior)
     with pytest.raises(InputError, match="not positive"):
         fit_calibration([replace(bad[0], seconds=0.0), *bad], prior)

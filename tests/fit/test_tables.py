@@ -34,6 +34,22 @@ def test_a_compiled_training_table(tmp_path: Path) -> None:
     assert (table.phase, table.device, table.is_compiled) == ("training", "i7_12700h", True)
 
 
+@pytest.mark.parametrize(
+    ("words", "precision", "device", "is_compiled"),
+    [
+        ("amp-nchw-pt291-cu130-5090", "fp16", "5090", False),
+        ("amp_bf16-nchw-pt291-cu130-pro6000maxq-dynamo", "bf16", "pro6000maxq", True),
+        ("bf16-nchw-pt291-cu130-pro6000maxq-dynamo", "bf16", "pro6000maxq", True),
+        ("fp32-nchw-pt221-cpu-i9_10940x-dynamo", "fp32", "i9_10940x", True),
+    ],
+)
+def test_every_form_of_timm_s_names(tmp_path: Path, words: str, precision: str, device: str, is_compiled: bool) -> None:
+    path = write(tmp_path / f"benchmark-infer-{words}.csv", "model,infer_samples_per_sec\na,10\n")
+    table = read_table(path)
+    assert (table.precision, table.device, table.is_compiled) == (precision, device, is_compiled)
+    assert (table.phase, table.layout) == ("inference", "nchw")
+
+
 def test_any_table_with_a_step_time(tmp_path: Path) -> None:
     table = read_table(write(tmp_path / "mine.csv", "network,batch,step_time_ms\nresnet20,64,12.5\n"))
     assert table.rows[0].seconds == pytest.approx(0.0125)

@@ -17,6 +17,7 @@ from chronograd.hardware.catalog import Device
 from chronograd.predict.calibration import (
     CLASSES,
     DATASHEET_SIGMA,
+    HOST_SIGMA,
     Calibration,
     ClassRate,
     calibrations,
@@ -53,8 +54,8 @@ def taught(table: str = "a.csv", precision: str = "fp16", sigma: float = 0.1, **
         "cache_speedup": 1.7,
         **changes,
     }
-    classes = {"conv_3x3.forward": TAUGHT}
-    return replace(sheet, origin="fitted", classes=classes, sigma=sigma, provenance=provenance, **changes)
+    changes = {"classes": {"conv_3x3.forward": TAUGHT}, "provenance": provenance, **changes}
+    return replace(sheet, origin="fitted", sigma=sigma, **changes)
 
 
 @pytest.fixture
@@ -119,14 +120,19 @@ def test_a_relative_lends_shares_and_peaks_are_the_device_s_own(known: Callable[
     assert found.bandwidth_bytes_per_s == mine.bandwidth_bytes_per_s
     # Another card of the same year and balance: 0.2 away, half of which is spread. Round numbers count beside it.
     sheet = from_datasheet(mine, "fp16").classes["conv_3x3.forward"]
-    of_sister, of_sheet = (0.1**2 + 0.1**2) ** -1, DATASHEET_SIGMA**-2
+    of_sister, of_sheet = (0.1**2 + 0.1**2) ** -2, DATASHEET_SIGMA**-4
     share = of_sister / (of_sister + of_sheet)
     for field in ("compute", "bandwidth", "weights", "launch_s"):
         expected = getattr(TAUGHT, field) ** share * getattr(sheet, field) ** (1 - share)
         assert getattr(found.classes["conv_3x3.forward"], field) == pytest.approx(expected), field
     assert found.classes["conv_3x3.forward"].depth == pytest.approx((1 - share) * sheet.depth)  # the sister has none
     assert found.class_sigma == {"conv_3x3.forward": pytest.approx(math.hypot(0.1, 0.1))}
-    assert (found.host_launch_s, found.cache_speedup) == (7e-6, 1.7)
+    # The host is a machine's and not a card's: all that showed theirs count alike.
+    shown = [
+        math.log(c.host_launch_s) for d in catalog.devices() for c in calibrations(d) if 0 < c.host_sigma < HOST_SIGMA
+    ]
+    assert math.log(found.host_launch_s) == pytest.approx(sum(shown) / len(shown))
+    assert found.cache_speedup == 1.7
     assert found.classes["gemm.forward"] == from_datasheet(mine, "fp16").classes["gemm.forward"]  # never seen
     assert found.classes_seen == {"conv_3x3.forward"}
     assert found.sigma == pytest.approx(math.hypot(0.1, 0.5 * 0.2))
@@ -165,11 +171,11 @@ def test_a_class_learns_from_all_that_saw_it_most_from_the_nearest(known: Callab
     known(device("near", [taught(classes={"conv_3x3.forward": replace(TAUGHT, compute=0.2)})]))
     mine = device("mine")
     alone = assumed_for(mine, "fp16", **LIKE)[0]
-    known(device("far", [taught(classes={"conv_3x3.forward": replace(TAUGHT, compute=0.9)})], year=YEAR - 9))
+    known(device("far", [taught(classes={"conv_3x3.forward": replace(TAUGHT, compute=0.9)})], year=YEAR + 9))
     both = assumed_for(mine, "fp16", **LIKE)[0]
     assert alone.classes["conv_3x3.forward"].compute < both.classes["conv_3x3.forward"].compute < math.sqrt(0.2 * 0.9)
     # Who knows less does not make it surer.
-    assert both.class_sigma["conv_3x3.forward"] > alone.class_sigma["conv_3x3.forward"]
+    assert both.class_sigma["conv_3x3.forward"] == alone.class_sigma["conv_3x3.forward"]
 
 
 def test_what_streams_hardly_depends_on_the_precision(known: Callable[[Device], None]) -> None:

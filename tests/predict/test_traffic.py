@@ -321,10 +321,11 @@ def test_types_are_those_of_autocast_on_a_gpu(module: Callable[[], nn.Module], s
         torch.set_autocast_enabled("cuda", was)
         torch.clear_autocast_cache()
     t = trace(module(), [shape], mode="inference")
-    _, cast_bytes, half = _autocast(t)
+    _, cast_bytes, num_casts, half = _autocast(t)
     found = [(o.name, o.outputs[0] in half) for o in t.operators if o.kind != "view"]
     assert found == real.results
     assert float((cast_bytes @ [1, BATCH]).sum()) == 6 * real.cast
+    assert ((num_casts > 0) == cast_bytes.any(axis=1)).all()
 
 
 @pytest.mark.parametrize(("module", "shape"), [(mlp, (10,)), (Held, (3, 6, 6))], ids=["mlp", "held"])

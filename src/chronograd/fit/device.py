@@ -43,8 +43,8 @@ MIN_SIGMA = 0.03
 # Nor does one machine's host keep a steadier pace.
 MIN_HOST_SIGMA = 0.1
 _FOLDS = 5
-# Fewer samples tell too little to move a prior; fewer than these say little of their own error, so that the prior's counts
-# as so many beside them.
+# Fewer samples tell too little to move a prior; fewer than ten say little of their own error, so that the prior's counts as
+# that of so many beside them.
 MIN_SAMPLES, _FEW, _PRIOR_COUNTS = 4, 10, 4
 # A thousandth of a standard deviation is not worth another step.
 _TOLERANCE = 1e-4
@@ -224,7 +224,7 @@ def fit_calibration(
     Its `sigma` is such that the 80 % interval of a log-normal holds what 80 % of samples left out in turn show; with n
     of them the error of rank ⌈0.8 (n + 1)⌉, at least MIN_SIGMA.
 
-    Of fewer than ten each is left out on its own, and the prior's error counts as four more.
+    Of fewer than ten, the prior's error counts as that of four more.
 
     Raises: InputError if there are fewer than four samples or a time is not positive.
     """
@@ -236,17 +236,15 @@ def fit_calibration(
     problem = _Problem(samples, prior, by_class=not are_networks, prior_sd=prior_sd)
     x = problem.solve()
     calibration, rates = problem.unpack(x)
-    is_few = len(samples) < _FEW
-    apart = [replace(s, group=str(i)) for i, s in enumerate(samples)] if is_few else samples
-    errors = _left_out_errors(apart, prior, not are_networks, prior_sd)
+    errors = _left_out_errors(samples, prior, not are_networks, prior_sd)
     if not are_networks and len(errors):
         draws = np.random.default_rng(0).choice(np.exp(errors), (_SUMS, _BLOCKS_PER_NETWORK))
         errors = np.log(draws.mean(axis=1))
     # Times of one group alone tell nothing of another's error.
-    sigma = _middle_80(errors) / Z80 if len(errors) else prior.sigma
-    if is_few:
-        of_prior = np.mean([s.work.sigma_log(prior) ** 2 for s in samples])
-        sigma = math.sqrt((_PRIOR_COUNTS * of_prior + len(samples) * sigma**2) / (_PRIOR_COUNTS + len(samples)))
+    of_prior = math.sqrt(np.mean([s.work.sigma_log(prior) ** 2 for s in samples]))
+    sigma = _middle_80(errors) / Z80 if len(errors) else of_prior
+    if len(errors) and len(samples) < _FEW:
+        sigma = math.sqrt((_PRIOR_COUNTS * of_prior**2 + len(samples) * sigma**2) / (_PRIOR_COUNTS + len(samples)))
     seen = {CLASSES[i] for p in problem.parameters for i in p.members}
     classes = {name: ClassRate(**{field: float(rates[field][i]) for field in rates}) for i, name in enumerate(CLASSES)}
     in_sample = float(np.sqrt(np.mean(problem.log_error(x) ** 2)))

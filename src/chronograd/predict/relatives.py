@@ -132,12 +132,17 @@ def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple
     for i, name in enumerate(CLASSES):
         family = name.partition(".")[0]
         is_matrix = not uses_vector_peak(family)
-        knowing = [k for k, (_, c) in enumerate(lenders) if name in c.classes_seen]
-        far = np.array([near[is_matrix][k] for k in knowing])
-        sigmas = np.array([math.hypot(lenders[k][1].sigma, _SPREAD * d) for k, d in zip(knowing, far, strict=True)])
-        if not len(sigmas) or sigmas.min() >= sheet.sigma:
+        sigma_of = {
+            k: math.hypot(c.sigma, _SPREAD * near[is_matrix][k])
+            for k, (_, c) in enumerate(lenders)
+            if name in c.classes_seen
+        }
+        knowing = [k for k, sigma in sigma_of.items() if sigma < sheet.sigma]
+        if not knowing:
             continue
-        weights = np.append(sigmas, sheet.sigma) ** -2.0
+        # The fourth power: relatives err alike, so that many far ones do not outvote a near one.
+        sigmas = np.array([sigma_of[k] for k in knowing])
+        weights = np.append(sigmas, sheet.sigma) ** -4.0
         weights /= weights.sum()
         rates = asdict(sheet.classes[name])
         for field, own in rates.items():
@@ -147,8 +152,7 @@ def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple
                 values[-1] *= fed(device)
             rates[field] = float(np.exp(weights @ np.log(values)) if values.min() > 0 else weights @ values)
         classes[name] = ClassRate(**rates)
-        # Relatives err alike, so that several know no more than one like their mean.
-        spreads[name] = float(np.sqrt(1 / np.mean(np.append(sigmas, sheet.sigma)[: len(sigmas)] ** -2.0)))
+        spreads[name] = float(sigmas.min())
     if not spreads:
         return sheet, None
     k = min(range(len(lenders)), key=lambda k: math.hypot(lenders[k][1].sigma, _SPREAD * near[True][k]))
