@@ -19,7 +19,7 @@ from chronograd.count.cached import cached_trace
 from chronograd.fit.device import Sample, fit_calibration
 from chronograd.fit.tables import shuffled
 from chronograd.hardware import catalog
-from chronograd.predict.calibration import Calibration
+from chronograd.predict.calibration import DATASHEET_SIGMA, Calibration
 from chronograd.predict.compute import Work, update_seconds
 from chronograd.predict.relatives import assumed_for
 from chronograd.record import Z80
@@ -128,14 +128,24 @@ def read(folder: Path) -> list[Timed]:
 
 
 def calibrated(folder: Path) -> dict[str, list[Calibration]]:
-    """By device, one for each precision of inference."""
-    timed, found = read(folder), {}
+    """By device, one for each precision of inference.
+
+    One network tells nothing of another's error, which is then that of the settings with several.
+    """
+    timed, fitted = read(folder), {}
+    everything = {d.name for d in catalog.devices()}
     for setting in sorted({t.setting for t in timed if t.setting[2] == "inference"}):
         name, precision, mode, channels_last = setting
-        everything = {d.name for d in catalog.devices()}
         sheet, _ = assumed_for(
             catalog.device(name), precision, mode=mode, channels_last=channels_last, without_devices=everything
         )
-        fitted = fit_calibration([t.sample for t in timed if t.setting == setting], sheet, are_networks=True)
-        found.setdefault(name, []).append(replace(fitted, provenance={**fitted.provenance, "table": TABLE}))
+        fitted[setting] = fit_calibration([t.sample for t in timed if t.setting == setting], sheet, are_networks=True)
+    several = [s for s in fitted if len({t.network for t in timed if t.setting == s}) > 1]
+    error = max((fitted[s].sigma for s in several), default=DATASHEET_SIGMA)
+    found: dict[str, list[Calibration]] = {}
+    for setting, c in fitted.items():
+        provenance = {**c.provenance, "table": TABLE}
+        if setting not in several:
+            c, provenance = replace(c, sigma=error), {**provenance, "error_of_whole_networks": error}
+        found.setdefault(setting[0], []).append(replace(c, provenance=provenance))
     return found

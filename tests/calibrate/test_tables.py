@@ -97,7 +97,9 @@ def test_a_fit_says_what_it_was_made_of() -> None:
     assert (fitted.origin, fitted.mode, fitted.channels_last, fitted.precision) == ("fitted", "inference", True, "fp32")
     said = [fitted.provenance[k] for k in ("table", "torch", "prior", "samples")]
     assert said == ["t.csv", "2.4.0", "datasheet", 12]
-    assert HOST_SIGMA < fitted.sigma <= DATASHEET_SIGMA  # one network at many batches tells nothing of another's error
+    assert (
+        HOST_SIGMA < fitted.sigma < DATASHEET_SIGMA + 1e-9
+    )  # one network at many batches tells nothing of another's error
     assert fitted.classes_seen == classes_of(replace(measured, rows=(rows[0],)))
     with pytest.raises(InputError, match="3 samples are too few"):
         fit_table(measured, timed[:3], *prior_of(measured, device, "datasheet"))

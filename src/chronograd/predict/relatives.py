@@ -112,10 +112,12 @@ def assumed_for(
     The second is None where no relative is near enough to be better than round numbers.
     """
     sheet = sheet_for(device, precision, mode, channels_last, is_compiled, has_fused_attention)
-    others = (d for d in catalog.devices() if d.kind == device.kind and d.name not in ("local", device.name))
+    own = [device] if device.calibration else []
+    passed_over = {"local", *without_devices, *(d.name for d in own)}
+    others = [d for d in catalog.devices() if d.kind == device.kind and d.name not in passed_over]
     lenders = [
         (relative, c)
-        for relative in (device, *others)
+        for relative in (*own, *others)
         if relative.name not in without_devices
         for c in calibrations(relative)
         if without_table is None or c.provenance.get("table") != without_table
