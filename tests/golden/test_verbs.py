@@ -30,6 +30,7 @@ INPUTS, GOLDEN = WATCHDOG / "inputs", WATCHDOG / "verbs"
 IS_REFRESHING = os.environ.get("CHRONOGRAD_REFRESH_GOLDEN") == "1"
 ERROR_RULE = "--- standard error ---\n"
 WIDE = "-110"
+TIME_LEFT = re.compile(r", about [^()]* left(?=\))")
 A_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\+00:00|Z)")
 
 
@@ -298,13 +299,14 @@ def _shape(data: Any) -> Any:
 
 
 def _without_here_and_now(text: str) -> str:
-    """With HERE for the current folder, and NOW for each time within the last hour; those of the inputs stay."""
+    """With HERE for the current folder, NOW for each time within the last hour, and without the time that is left; times of the
+    inputs stay."""
 
     def replaced(match: re.Match[str]) -> str:
         age = datetime.now(UTC) - datetime.fromisoformat(match[0])
         return "NOW" if abs(age.total_seconds()) < 3600 else match[0]
 
-    return A_TIME.sub(replaced, text.replace(str(Path.cwd()), "HERE"))
+    return A_TIME.sub(replaced, TIME_LEFT.sub("", text).replace(str(Path.cwd()), "HERE"))
 
 
 def _without_versions(data: Any) -> Any:
