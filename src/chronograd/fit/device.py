@@ -163,7 +163,7 @@ class _Problem:
             return 0.0
         k = next((k for k, p in enumerate(self.parameters) if p.name == "host_launch_s"), None)
         shown = 0.0 if k is None else float((self.log_error_jacobian(x)[:, k] ** 2).sum())
-        return max(MIN_HOST_SIGMA, (self.prior.host_sigma**-2 + shown / _ROBUST_AT**2) ** -0.5)
+        return float(max(MIN_HOST_SIGMA, (self.prior.host_sigma**-2 + shown / _ROBUST_AT**2) ** -0.5))
 
     def _by_operator(self, terms: Terms, rates: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Derivatives of each operator's seconds by the log of each of its rates, and its time that is memory's."""
