@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import statistics
 from pathlib import Path
 
 import pytest
@@ -30,9 +32,7 @@ BATCHES = [1, 4, 16, 64, 256, 1024]
 
 
 def test_the_cheapest_that_keeps_the_latency_is_what_a_search_by_hand_finds() -> None:
-    bound, confidence = 0.004, 0.8
-    data = serve(TRACE, JOB, DEVICES, [1], BATCHES, latency_s=bound, confidence=confidence).data
-    expected = []
+    confidence, found = 0.8, []
     for device in DEVICES:
         for batch in BATCHES:
             one = jobs.changed(JOB, [f"cluster.device={device.name}", f"training.batch={batch}"])
@@ -40,10 +40,11 @@ def test_the_cheapest_that_keeps_the_latency_is_what_a_search_by_hand_finds() ->
             sigma = record.provenance.sigma_log
             assert sigma is not None
             z = norm.ppf(confidence)
-            if record.value("latency_s") * 2.718281828459045 ** (z * sigma) <= bound:
-                expected.append((record.value("cost_usd_per_million_samples"), device.name, batch))
-    assert expected, "the bound is one that some keep"
-    assert len(expected) < len(DEVICES) * len(BATCHES), "and some do not"
+            late_s = record.value("latency_s") * math.exp(z * sigma)
+            found.append((late_s, (record.value("cost_usd_per_million_samples"), device.name, batch)))
+    bound = statistics.median(late_s for late_s, _ in found)  # one that half of them keep
+    expected = [setting for late_s, setting in found if late_s <= bound]
+    data = serve(TRACE, JOB, DEVICES, [1], BATCHES, latency_s=bound, confidence=confidence).data
     usd, device_name, batch = min(expected)
     best = data["settings"][0]
     assert (best["device"], best["batch_per_device"]) == (device_name, batch)
@@ -54,7 +55,7 @@ def test_the_cheapest_that_keeps_the_latency_is_what_a_search_by_hand_finds() ->
 def test_a_longer_latency_is_never_dearer() -> None:
     costs = [
         serve(TRACE, JOB, DEVICES, [1, 8], BATCHES, latency_s=bound).data["settings"][0]["usd_per_million_samples"]
-        for bound in (0.003, 0.01, 0.1, None)
+        for bound in (0.05, 0.2, 1.0, None)
     ]
     assert sorted(costs, reverse=True) == costs
 
