@@ -145,6 +145,7 @@ def page(result: dict[str, Any]) -> str:
     """docs/accuracy.md from saved results: what was predicted from what, errors, coverage, the worst and why."""
     rows = result["rows"]
     share, count = coverage(rows)
+    is_old = any(r.get("bias") is None for r in rows)
     versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items() if k != "chronograd")
     text = [
         "# Accuracy",
@@ -167,6 +168,7 @@ def page(result: dict[str, Any]) -> str:
         "",
         f"80 % intervals cover {percent(share, 0)} in the mean of {count} rows.",
         "",
+        *(["Rows without a bias are of an older version's predictor, and were not made again.", ""] if is_old else []),
         *since(result),
         "Rows whose aim is empty have none. What has not been measured is not in the table: a GPU of our own in fp32, tf32",
         "and bf16.",
