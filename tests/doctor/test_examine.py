@@ -348,9 +348,9 @@ def test_a_processor_that_says_nothing_has_no_data_sheet(tmp_path: Path) -> None
     ("NVIDIA A100-SXM4-80GB", "a100-80"),
     ("NVIDIA A100-SXM4-40GB", "a100-40"),
     ("NVIDIA H100 80GB HBM3", "h100"),
-    ("NVIDIA H100 PCIe", None),
+    ("NVIDIA H100 PCIe", "h100-pcie"),
     ("Tesla T4", "t4"),
-    ("NVIDIA L40S", None),
+    ("NVIDIA L40S", "l40s"),
     ("NVIDIA GeForce RTX 3090", "rtx3090"),
     ("Tesla V100-PCIE-16GB", "v100-pcie"),
 ])  # fmt: skip
