@@ -125,6 +125,8 @@ class Device(_Entry):
         l2_bytes: the last cache that all units share.
         num_units: streaming multiprocessors, or cores of a CPU.
         tdp_w: board power limit.
+        issued_share: of the vector peak, what its schedulers can feed without pairing instructions that do not depend on each
+            other.
         peak_flops_per_s: by precision, dense, 1 FMA = 2 FLOPs, at boost clock unless the title says otherwise. fp32 and
             fp64 are vector arithmetic; tf32 and bf16 are tensor cores', and so is fp16 where there are any. A precision
             that the device has no arithmetic for is absent.
@@ -146,6 +148,7 @@ class Device(_Entry):
     l2_bytes: Count
     num_units: Count
     tdp_w: Rate | None = None
+    issued_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     year: Annotated[int, Field(ge=1990, le=2100, strict=True)] | None = None
     priced_as: PricedAs | None = None
     peak_flops_per_s: dict[Precision, Rate]

@@ -33,6 +33,8 @@ from chronograd.predict.calibration import (
 # Distances add up. A device's age and its balance of FLOPs and bytes tell of its line.
 _OTHER_DEVICE = {"gpu": 0.2, "cpu": 1.1}
 _PER_YEAR, _PER_LOG_BALANCE = 0.03, 0.1
+# Units that are fed in another way, of which no table has one: as far as another mode or compiler.
+_OTHER_ISSUE = 0.4
 _OTHER_LAYOUT, _OTHER_MODE, _OTHER_COMPILER = 0.1, 0.3, 0.5
 # Of matrix work: tensor cores of another type are nearer than vector units. Of all else.
 _OTHER_TENSOR, _OTHER_UNITS, _OTHER_PRECISION_STREAM = 0.35, 0.7, 0.1
@@ -199,17 +201,17 @@ def sheet_for(
 
 
 def fed(device: Device) -> float:
-    """Share of its clock that a board's power lets matrix work hold: min(1, p / e), of 1 where power or year is not known.
+    """Share of its peak that matrix work can be fed: what its schedulers issue, and what clock the board's power holds.
 
-    p is its watts per TFLOP/s of vector peak, doubled for every 3.6 years after 2016.
+    The latter is min(1, p / e), or 1 where power or year is not known. p is its watts per TFLOP/s of vector peak, doubled for every 3.6 years after 2016.
 
     >>> round(fed(catalog.device("t4")), 2), fed(catalog.device("v100"))
     (0.63, 1.0)
     """
     if device.kind != "gpu" or device.tdp_w is None or device.year is None:
-        return 1.0
+        return device.issued_share
     watts = device.tdp_w / (device.peak("fp32") / 1e12) * 2 ** ((device.year - 2016) / _HALVING_YEARS)
-    return float(min(1.0, watts / _NEEDED_W))
+    return device.issued_share * float(min(1.0, watts / _NEEDED_W))
 
 
 def _distance(a: Device, b: Device) -> float:
@@ -217,7 +219,8 @@ def _distance(a: Device, b: Device) -> float:
         return 0.0
     years = abs(a.year - b.year) if a.year and b.year else 5
     balance = abs(math.log(a.machine_balance() / b.machine_balance()))
-    return _OTHER_DEVICE[a.kind] + _PER_YEAR * years + _PER_LOG_BALANCE * balance
+    issue = _OTHER_ISSUE * (a.issued_share != b.issued_share)
+    return _OTHER_DEVICE[a.kind] + issue + _PER_YEAR * years + _PER_LOG_BALANCE * balance
 
 
 def _setting_distance(c: Calibration, wanted: Calibration, is_matrix: bool) -> float:
