@@ -151,6 +151,8 @@ def _changes(choices: PlanResult, data: Mapping[str, Any]) -> list[str]:
             lines.append(f"it bears {value:,.{2 if value < 10 else 0}f} times the steps to the target")
             continue
         limit = seconds(3600 * value) if what == "deadline" else dollars(value)
+        if what == "budget" and value < 0.01:
+            continue  # nobody has one of less than a cent
         side = "from" if what == "deadline" and number else "below"  # the first deadline is the tighter one
         other = (
             f"no setting keeps it with {percent(choices.goal.confidence, 0)}"
