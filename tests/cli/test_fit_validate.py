@@ -94,7 +94,7 @@ def test_a_table_that_follows_the_model_is_predicted_from_a_few_of_its_rows(
     assert 0.5 < sum(worst["share_by_family"].values()) <= 1.01
     untaught = validated(capsys, TIMM_NAME, "--calibrate", "0")
     assert untaught["n"] == len(rows)
-    assert untaught["mape"] > 3 * found["mape"]
+    assert untaught["mape"] < 0.08  # made with the shipped calibration, which this rests on alone
 
 
 def test_the_seed_alone_chooses(capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,7 +146,7 @@ def test_a_fitted_device_is_one_for_on(rows: list[Row], capsys: pytest.CaptureFi
         assert printed["left_out"] == {}
         assert len(calibrations(catalog.device("mine.toml"))) == settings
     Path("job.yaml").write_text(
-        "network: {name: resnet20}\ndata: {name: synthetic, shape: [3, 32, 32], classes: 10}\n"
+        "mode: inference\nnetwork: {name: resnet20}\ndata: {name: synthetic, shape: [3, 32, 32], classes: 10}\n"
         "training: {recipe: sgd, batch: 128, precision: fp16, channels_last: true}\ncluster: {device: v100}\n"
     )
     assert main(["predict", "job.yaml", "--on", "mine.toml", "--json"]) == 0

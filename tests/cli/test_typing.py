@@ -31,7 +31,7 @@ def completed(line: str) -> list[str]:
 
 def test_devices_are_completed_behind_their_count() -> None:
     offered = completed("chronograd predict job.yaml --on 8xv1")
-    assert offered == ["plain,8xv100", "plain,8xv100-pcie"]
+    assert offered == ["plain,8xv100", "plain,8xv100-32", "plain,8xv100-pcie"]
     assert "plain,h100" in completed("chronograd predict job.yaml --on H1")
 
 

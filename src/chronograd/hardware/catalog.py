@@ -271,7 +271,7 @@ def of_driver_name(name: str) -> Device | None:
     All parts of the device's name must be there, and the one with most parts is taken. A name that says PCIe means a device
     that says so, where the catalogue has it in another form.
 
-    >>> of_driver_name("NVIDIA A100 80GB PCIe").name, of_driver_name("NVIDIA H100 PCIe")
+    >>> of_driver_name("NVIDIA A100 80GB PCIe").name, of_driver_name("NVIDIA GeForce RTX 4090 Ti")
     ('a100-80-pcie', None)
     """
     words = re.sub(r"[^a-z0-9]+", " ", name.lower()).split()

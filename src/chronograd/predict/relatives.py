@@ -206,7 +206,7 @@ def fed(device: Device) -> float:
     The latter is min(1, p / e), or 1 where power or year is not known. p is its watts per TFLOP/s of vector peak, doubled for every 3.6 years after 2016.
 
     >>> round(fed(catalog.device("t4")), 2), fed(catalog.device("v100"))
-    (0.63, 1.0)
+    (0.64, 1.0)
     """
     if device.kind != "gpu" or device.tdp_w is None or device.year is None:
         return device.issued_share
