@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from chronograd.calibrate import links
 from chronograd.calibrate.links import Timed
+from chronograd.calibrate.links_worker import STACK, WORKING, stack, working
 from chronograd.cli.main import main
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
@@ -99,3 +102,16 @@ def test_what_cannot_be_timed_is_refused() -> None:
         links.measure_links((2,), ("gather",))
     with pytest.raises(InputError, match="no all_reduce was timed"):
         links.fit([])
+
+
+def test_what_is_said_of_the_exchanged_networks_is_so(tmp_path: Path) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        for said, make in ((STACK, stack), (WORKING, working)):
+            network = make(torch.device("cpu"))[0].module
+            gradients, buffers = list(network.parameters()), list(network.buffers())
+            assert (said.gradients, said.buffers) == (len(gradients), len(buffers))
+            assert said.gradient_bytes == sum(tensor.nbytes for tensor in gradients) < 2**20
+            assert said.buffer_bytes == sum(tensor.nbytes for tensor in buffers)
+    finally:
+        dist.destroy_process_group()

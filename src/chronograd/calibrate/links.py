@@ -74,21 +74,30 @@ def measure_ranks(world: int = 2, seconds: float = 8.0) -> tuple[float, float]:
     return max(0.0, sigma_log), max(1.0, float(np.median(waited_RN) / np.median(straight_RN)))
 
 
-def measure_exchange_tensor_s(link: Link, world: int = 2, seconds: float = 1.0) -> float:
-    """Seconds that DistributedDataParallel takes for each gradient and each buffer, beside what is sent.
+def measure_exchange(link: Link, world: int = 2, seconds: float = 2.0) -> tuple[float, float]:
+    """What an exchange of DistributedDataParallel costs beside what is sent, in seconds.
 
-    Gradients are copied to buckets and back, buffers are gathered, broadcast and put back: work of the host, tensor by tensor.
-    From steps of many small layers with and without their exchange, less its collectives by α and β.
+    Returns: for each gradient and each buffer, which are copied to messages and back, from steps of many small layers with
+        and without their exchange, less its collectives by α and β. And for each meeting of the ranks (a bucket, the
+        broadcast of buffers) in a step that computes, from steps of layers that do, less the former: ranks do not arrive
+        together, and whoever waits for a message is woken late, which collectives one after the other do not show.
     """
-    from chronograd.calibrate.links_worker import STACK
+    from chronograd.calibrate.links_worker import STACK, WORKING, Stack
 
-    results = _run(world, ("module", "module_apart"), [4 * world], seconds)
-    whole, apart = (
-        float(np.median(np.max([result["rows"][i]["seconds"] for result in results], axis=0))) for i in range(2)
-    )
+    results = _run(world, ("module", "module_apart", "working", "working_apart"), [4 * world], seconds / 2)
     topology = Topology(world, world, link, link)
-    sent = all_reduce_s("ring", STACK.gradient_bytes, topology) + buffers_s(STACK.buffer_bytes, topology)
-    return max(0.0, whole - apart - float(sent)) / (STACK.gradients + STACK.buffers)
+
+    def beside(stack: Stack, first: int) -> float:
+        whole, apart = (
+            float(np.median(np.max([result["rows"][i]["seconds"] for result in results], axis=0)))
+            for i in (first, first + 1)
+        )
+        sent = all_reduce_s("ring", stack.gradient_bytes, topology) + buffers_s(stack.buffer_bytes, topology)
+        return whole - apart - float(sent)
+
+    tensor_s = max(0.0, beside(STACK, 0)) / (STACK.gradients + STACK.buffers)
+    rest_s = beside(WORKING, 2) - tensor_s * (WORKING.gradients + WORKING.buffers)
+    return tensor_s, max(0.0, rest_s) / 2
 
 
 @dataclass(frozen=True)

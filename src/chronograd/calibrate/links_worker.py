@@ -23,16 +23,19 @@ from chronograd.train.rank_command import exit_with_parent
 
 
 class Stack(NamedTuple):
-    """Tensors of `stack` that are exchanged: how many, and their bytes."""
+    """Tensors of a network that are exchanged: how many, and their bytes. All gradients fit one bucket."""
 
-    layers: int = 32
-    gradients: int = 4 * 32
-    gradient_bytes: int = 4 * (64 + 8 + 8 + 8) * 32
-    buffers: int = 3 * 32
-    buffer_bytes: int = (4 * (8 + 8) + 8) * 32
+    layers: int
+    gradients: int
+    gradient_bytes: int
+    buffers: int
+    buffer_bytes: int
 
 
-STACK = Stack()
+# Many small layers, which hardly compute: what tensors cost.
+STACK = Stack(32, 4 * 32, 4 * (64 + 8 + 8 + 8) * 32, 3 * 32, (4 * (8 + 8) + 8) * 32)
+# Few layers that compute for some milliseconds between exchanges, as a network does: what meeting costs.
+WORKING = Stack(12, 3 * 12, 4 * (9 * 16 * 16 + 16 + 16) * 12, 3 * 12, (4 * (16 + 16) + 8) * 12)
 NO_WAIT = "nothing_waited_for"
 _MIN_REPEATS, _MAX_REPEATS, _MAX_RESTED, _WARMUP = 8, 200, 30, 3
 
@@ -61,26 +64,39 @@ def calls(message: torch.Tensor, world: int) -> dict[str, Callable[[], Any]]:
 
 
 def module_calls(device: torch.device) -> dict[str, Callable[[], Any]]:
-    """Steps of many small layers with buffers, which exchange as DistributedDataParallel does, or do not."""
-    module, features = stack(device)
+    """Steps of small layers, and of layers that compute, which exchange as DistributedDataParallel does, or do not."""
+    found: dict[str, Callable[[], Any]] = {}
+    for name, make in (("module", stack), ("working", working)):
+        module, inputs = make(device)
 
-    def step() -> None:
-        module.zero_grad()
-        module(features).sum().backward()
+        def step(module: torch.nn.Module = module, inputs: torch.Tensor = inputs) -> None:
+            module.zero_grad()
+            module(inputs).sum().backward()
 
-    def step_apart() -> None:
-        with without_exchange(module):
-            step()
+        def step_apart(module: torch.nn.Module = module, step: Callable[[], None] = step) -> None:
+            with without_exchange(module):
+                step()
 
-    return {"module": step, "module_apart": step_apart}
+        found |= {name: step, f"{name}_apart": step_apart}
+    return found
 
 
 def stack(device: torch.device) -> tuple[DistributedDataParallel, torch.Tensor]:
     """Many small layers with buffers, whose gradients are exchanged, and what they take."""
-    layers = (m for _ in range(STACK.layers) for m in (torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8)))
-    module = torch.nn.Sequential(*layers).to(device)
+    layers = [m for _ in range(STACK.layers) for m in (torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))]
+    return _parallel(layers, device), torch.ones(4, 8, device=device)
+
+
+def working(device: torch.device) -> tuple[DistributedDataParallel, torch.Tensor]:
+    """Convolutions whose gradients are exchanged, and images for some milliseconds of work."""
+    block = (lambda: torch.nn.Conv2d(16, 16, 3, padding=1, bias=False), lambda: torch.nn.BatchNorm2d(16))
+    layers = [make() for _ in range(WORKING.layers) for make in block]
+    return _parallel(layers, device), torch.ones(32, 16, 16, 16, device=device)
+
+
+def _parallel(layers: list[torch.nn.Module], device: torch.device) -> DistributedDataParallel:
     ids = [device.index] if device.type == "cuda" else None
-    return DistributedDataParallel(module, device_ids=ids), torch.ones(4, 8, device=device)
+    return DistributedDataParallel(torch.nn.Sequential(*layers).to(device), device_ids=ids)
 
 
 def time_collective(

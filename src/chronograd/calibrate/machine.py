@@ -148,9 +148,15 @@ def calibrate_all(
     device = calibrate(setups, precisions=precisions, progress=part_of(progress, 0, 1 / 0.9))
     if device.kind == "cpu":
         link = calibrate_link(progress=part_of(progress, 9, 10))
-        tensor_s = links.measure_exchange_tensor_s(link)
+        tensor_s, meeting_s = links.measure_exchange(link)
         device = device.model_copy(
-            update={"calibration": {**(device.calibration or {}), "exchange_tensor_s": tensor_s}}
+            update={
+                "calibration": {
+                    **(device.calibration or {}),
+                    "exchange_tensor_s": tensor_s,
+                    "exchange_meeting_s": meeting_s,
+                }
+            }
         )
     return save_local(device)
 
@@ -192,7 +198,7 @@ def save_local(device: Device) -> Device:
 def machine_key() -> str:
     """Changes with what a calibration holds for: processor, cores, GPU, torch, and the form it is kept in."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}, form 6"
+    return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}, form 7"
 
 
 # -- what workers measured --------------------------------------------------------------------------

@@ -70,7 +70,7 @@ class Setting:
     """Everything a prediction depends on beside the trace: a job, and what its names stand for.
 
     Numbers of ranks and samples are those of `topology` and `batch_per_rank`, which may be others than the job's.
-    `step_sigma_log` and `exchange_tensor_s` are those of `straggler_wait_s` and `upkeep_s`; `after_wait` how many times as long
+    `step_sigma_log`, `exchange_tensor_s` and `exchange_meeting_s` are those of `straggler_wait_s` and `upkeep_s`; `after_wait` how many times as long
     the same work takes on ranks that wait for each other, as measured between processes of one machine.
     """
 
@@ -83,6 +83,7 @@ class Setting:
     step_sigma_log: float
     exchange_tensor_s: float = 0.0
     after_wait: float = 1.0
+    exchange_meeting_s: float = 0.0
 
     @property
     def count(self) -> int:
@@ -184,6 +185,7 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
         measured_spread if cluster.step_sigma_log is None else cluster.step_sigma_log,
         tensor_s,
         float(measured.get("after_wait", 1.0)),
+        float(measured.get("exchange_meeting_s", 0.0)),
     )
 
 
@@ -232,7 +234,9 @@ def with_others(
         if setting.job.backend == "data_parallel":
             upkeep = replicas_s(trace, num_ranks, alone["forward_s"])
         else:
-            upkeep = upkeep_s(trace, setting.exchange_tensor_s, setting.topology)
+            upkeep = upkeep_s(
+                trace, setting.exchange_tensor_s, setting.topology, setting.exchange_meeting_s, exchanged.num_buckets
+            )
         communication = replace(
             exchanged,
             total_s=exchanged.total_s * traffic_factor(zero_stage) + upkeep,

@@ -142,20 +142,22 @@ def slowed_by(algorithm: str, message_bytes: Amount, topology: Topology, overlap
     return (1 - overlap) * np.minimum(within / np.maximum(seconds, 1e-30), 1.0)
 
 
-def upkeep_s(trace: Trace, tensor_s: float, topology: Topology) -> Amount:
+def upkeep_s(trace: Trace, tensor_s: float, topology: Topology, meeting_s: float = 0.0, num_buckets: int = 0) -> Amount:
     """What DistributedDataParallel does in a step beside its all-reduces, which nothing hides.
 
     Rank 0's buffers are broadcast before forward, and each gradient and each buffer is copied to a message and back.
 
     Args:
         tensor_s: of each of those tensors, as calibrated; where it is 0, it was never measured, and this is 0.
+        meeting_s: of each of `num_buckets` and of the broadcast, for ranks that meet in it after they computed.
     """
     if not tensor_s or np.max(topology.num_ranks) == 1:
         return 0.0
     sizes = [trace.storages[tensor.storage].bytes.const for tensor in trace.buffers().values()]
     num_gradients = sum(storage.role == "gradient" for storage in trace.storages)
     copied_s = tensor_s * (num_gradients + len(sizes)) * (np.asarray(topology.num_ranks) > 1)
-    return copied_s + (buffers_s(sum(sizes), topology) if sizes else 0.0)
+    met_s = meeting_s * (num_buckets + bool(sizes)) * (np.asarray(topology.num_ranks) > 1)
+    return copied_s + met_s + (buffers_s(sum(sizes), topology) if sizes else 0.0)
 
 
 def replicas_s(trace: Trace, num_ranks: Amount, forward_s: Amount) -> Amount:
