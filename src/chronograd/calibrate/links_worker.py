@@ -69,11 +69,11 @@ def module_calls(device: torch.device) -> dict[str, Callable[[], Any]]:
     for name, make in (("module", stack), ("working", working)):
         module, inputs = make(device)
 
-        def step(module: torch.nn.Module = module, inputs: torch.Tensor = inputs) -> None:
+        def step(module: DistributedDataParallel = module, inputs: torch.Tensor = inputs) -> None:
             module.zero_grad()
             module(inputs).sum().backward()
 
-        def step_apart(module: torch.nn.Module = module, step: Callable[[], None] = step) -> None:
+        def step_apart(module: DistributedDataParallel = module, step: Callable[[], None] = step) -> None:
             with without_exchange(module):
                 step()
 
@@ -83,14 +83,17 @@ def module_calls(device: torch.device) -> dict[str, Callable[[], Any]]:
 
 def stack(device: torch.device) -> tuple[DistributedDataParallel, torch.Tensor]:
     """Many small layers with buffers, whose gradients are exchanged, and what they take."""
-    layers = [m for _ in range(STACK.layers) for m in (torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))]
+    layers: list[torch.nn.Module] = []
+    for _ in range(STACK.layers):
+        layers += [torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8)]
     return _parallel(layers, device), torch.ones(4, 8, device=device)
 
 
 def working(device: torch.device) -> tuple[DistributedDataParallel, torch.Tensor]:
     """Convolutions whose gradients are exchanged, and images for some milliseconds of work."""
-    block = (lambda: torch.nn.Conv2d(16, 16, 3, padding=1, bias=False), lambda: torch.nn.BatchNorm2d(16))
-    layers = [make() for _ in range(WORKING.layers) for make in block]
+    layers: list[torch.nn.Module] = []
+    for _ in range(WORKING.layers):
+        layers += [torch.nn.Conv2d(16, 16, 3, padding=1, bias=False), torch.nn.BatchNorm2d(16)]
     return _parallel(layers, device), torch.ones(32, 16, 16, 16, device=device)
 
 
