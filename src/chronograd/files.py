@@ -7,6 +7,7 @@ finite numbers of 64 bits, strings, lists and mappings; YAML's tags, aliases and
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import math
 import os
@@ -220,3 +221,16 @@ class _PlainLoader(yaml.SafeLoader):
         if len(found) < len(node.value):
             raise yaml.MarkedYAMLError(None, None, "the same key is given twice", node.start_mark)
         return found
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """No garbage collection meanwhile, where thousands of objects are made of which none is garbage: looking takes as long as
+    making them. Nor does it then end the life of tensors in reference cycles at a moment of its own."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

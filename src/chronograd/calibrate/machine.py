@@ -73,7 +73,7 @@ def calibrate(
     traces = {b.name: _traces_of(b) for b in blocks()}
     runs = [(setup, precision) for precision in precisions for setup in setups]
     measured = []
-    rounds = worker.ROUNDS if seconds_per_block >= worker.LEAST_SECONDS else 1
+    rounds = worker.rounds_in(seconds_per_block)
     probes = [pace.probe_s()] if place == "cpu" else []
     for i, (setup, precision) in enumerate(runs):
         what = f"{setup.processes} × {setup.threads} threads" if place == "cpu" else precision

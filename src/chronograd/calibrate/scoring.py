@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.calibrate.tables import Timed, family_of_model, join, ratios, score
+from chronograd.calibrate.tables import Timed, described, family_of_model, join, ratios, score
 from chronograd.calibrate.workers import Progress
 from chronograd.errors import InputError
 from chronograd.fit.tables import Table, shuffled
@@ -90,12 +90,7 @@ def score_shipped(
     if not timed:
         raise InputError(f"no row of {table.name} could be predicted", next(iter(left_out.values()), ""))
     return {
-        "table": table.name,
-        "device": device.name,
-        "precision": own.precision,
-        "mode": table.mode,
-        "layout": "nhwc" if table.channels_last else "nchw",
-        "is_compiled": table.is_compiled,
+        **described(table, device, own.precision),
         "prior": own.provenance.get("relative", own.origin),
         "fitted_to": own.provenance.get("table"),
         "measured_on": carried,

@@ -125,6 +125,18 @@ def fit_table(table: Table, timed: Iterable[Timed], prior: Calibration, prior_sd
     return replace(fitted, provenance={k: v for k, v in provenance.items() if v is not None})
 
 
+def described(table: Table, device: Device, precision: str) -> dict[str, Any]:
+    """What was predicted, by names: the head of every score of a table."""
+    return {
+        "table": table.name,
+        "device": device.name,
+        "precision": precision,
+        "mode": table.mode,
+        "layout": "nhwc" if table.channels_last else "nchw",
+        "is_compiled": table.is_compiled,
+    }
+
+
 def validate(
     table: Table,
     device: Device,
@@ -150,12 +162,7 @@ def validate(
     chosen = joined.timed[:calibrate]
     calibration = fit_table(table, chosen, assumed, prior_sd) if calibrate else assumed
     return {
-        "table": table.name,
-        "device": device.name,
-        "precision": calibration.precision,
-        "mode": table.mode,
-        "layout": "nhwc" if table.channels_last else "nchw",
-        "is_compiled": table.is_compiled,
+        **described(table, device, calibration.precision),
         "prior": assumed.provenance.get("relative", assumed.origin),
         "calibrated_on": [t.row.key for t in chosen],
         "seed": seed,

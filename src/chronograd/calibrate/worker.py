@@ -84,9 +84,14 @@ def _repeats(seconds: float) -> tuple[int, int]:
     return (_WARM_UP, _WARM_UP + _MIN_REPEATS) if seconds >= LEAST_SECONDS else (1, 2)
 
 
+def rounds_in(seconds: float) -> int:
+    """Rounds through all blocks, of which each has so many seconds in all."""
+    return ROUNDS if seconds >= LEAST_SECONDS else 1
+
+
 def time_blocks(device: torch.device, precision: str, seconds: float) -> list[dict[str, Any]]:
     """Every block in so many seconds, over `ROUNDS` rounds through all of them: the median of each time."""
-    rounds = ROUNDS if seconds >= LEAST_SECONDS else 1
+    rounds = rounds_in(seconds)
     timed: dict[str, list[dict[str, Any]]] = {block.name: [] for block in blocks()}
     for _ in range(rounds):
         for block in blocks():

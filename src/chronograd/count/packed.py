@@ -6,14 +6,13 @@ told by its checksum. What is given to others is the JSON of `Trace.save`, which
 
 from __future__ import annotations
 
-import gc
 import marshal
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
+from chronograd.files import without_collection
 from chronograd.trace import Affine, Operator, Storage, Tensor, Trace
 
 _HEAD = b"chronograd-packed-trace 1\n"
@@ -45,7 +44,7 @@ def unpack(raw: bytes) -> Trace:
     head, checksum, body = raw[: len(_HEAD)], raw[len(_HEAD) : len(_HEAD) + 4], raw[len(_HEAD) + 4 :]
     if head != _HEAD or zlib.crc32(body).to_bytes(4, "little") != checksum:
         raise ValueError("it is no packed trace, or it is damaged")
-    with _no_collection():
+    with without_collection():
         return _unpacked(marshal.loads(zlib.decompress(body)))
 
 
@@ -64,18 +63,6 @@ def _unpacked(data: Any) -> Trace:
             for phase, kind, name, module, call, ins, outs, attributes, macs, flops, read, written, forward in operators
         ],
     )  # fmt: skip
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """No garbage collection meanwhile: of thousands of new objects none is garbage, and looking takes as long as making them."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class _Once:

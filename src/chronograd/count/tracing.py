@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from chronograd.count.attention import Functions
 from chronograd.count.recorder import SYMBOLIC_BATCH, Recorder, watch_modules
 from chronograd.errors import ChronogradError, InputError, TraceError
+from chronograd.files import without_collection
 from chronograd.trace import Trace
 
 Loss = Callable[[list[torch.Tensor]], torch.Tensor]
@@ -134,7 +134,14 @@ def _run(model: nn.Module, inputs: list[torch.Tensor], recorder: Recorder, loss:
     result.frozen = [n for n, p in model.named_parameters() if not p.requires_grad]
     # The modes stay on in backward: activation checkpointing runs modules again there.
     modes = (_explained(result.network), recorder, Functions(recorder), watch_modules(model, recorder))
-    with _no_collection(), modes[0], modes[1], modes[2], modes[3], torch.set_grad_enabled(result.mode == "training"):
+    with (
+        without_collection(),
+        modes[0],
+        modes[1],
+        modes[2],
+        modes[3],
+        torch.set_grad_enabled(result.mode == "training"),
+    ):
         outputs = [t for t in tree_leaves(model(*inputs)) if isinstance(t, torch.Tensor)]
         result.outputs = [recorder.add_tensor(t) for t in outputs]
         if result.mode == "inference":
@@ -214,19 +221,6 @@ def _meta_copy(model: nn.Module, name: str) -> nn.Module:
             f"{name} cannot be copied: {type(error).__name__}: {error}",
             "build it on the device meta and pass is_ours=True, which traces the network itself",
         ) from error
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """No garbage collection: a pass over all of torch's objects takes longer than a trace, and would end the life
-    of tensors in reference cycles at a moment of its own."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 @contextmanager

@@ -18,13 +18,11 @@ as waiting.
 
 from __future__ import annotations
 
-import gc
 import gzip
 import itertools
 import json
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +33,7 @@ from chronograd.errors import ChronogradError, FileFormatError
 from chronograd.explain.device_time import Activity, DeviceTime, device_time, is_communication, is_waiting
 from chronograd.explain.evidence import Evidence, Rank
 from chronograd.explain.intervals import Intervals
+from chronograd.files import without_collection
 from chronograd.rundir.steps import Start
 
 LARGEST_BYTES = 4_000_000_000
@@ -92,7 +91,7 @@ def read(paths: Sequence[Path]) -> list[Evidence]:
     worlds: dict[int, dict[int, tuple[str, Rank]]] = {}
     alone: list[Evidence] = []
     for path in paths:
-        with _without_collection():
+        with without_collection():
             trace = _load(path)
         stated = trace.get("distributedInfo")
         stated = stated if isinstance(stated, dict) else {}
@@ -100,7 +99,7 @@ def read(paths: Sequence[Path]) -> list[Evidence]:
         is_number = isinstance(number, int) and number >= 0
         if not (is_number and (world is None or (isinstance(world, int) and number < world))):
             raise FileFormatError(f"{path} says it is rank {number!r} of {world!r}", "write the trace again")
-        with _without_collection():
+        with without_collection():
             rank = _rank(path, trace)
         if world is None or world == 1:
             alone.append(_alone(path, number, world, rank))
@@ -112,18 +111,6 @@ def read(paths: Sequence[Path]) -> list[Evidence]:
             )
         ranks[number] = (str(path), rank)
     return [*alone, *(_evidence(world, ranks) for world, ranks in worlds.items())]
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Millions of small objects are made, of which none is garbage: looking for some takes half of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _alone(path: Path, number: int, world: int | None, rank: Rank) -> Evidence:
