@@ -3,16 +3,19 @@
 # make test-all  all tests that can run here
 # make slowest  those of make test, docs/slowest-tests.md anew; fails where one takes too long: on a machine that does nothing else
 # make check  format, lint, types, layers, docs
+# make onnx serve  what exports, and what serves and its client (Triton's), into .venv: their tests run then, too
+# make atari  gymnasium and Atari games into .venv: the tests of agents run then, too
 # make backends  TensorFlow and Ray into .venv, and Horovod built once: their tests run then, too
+# make vendors  the clouds' own software, built once in the user cache, before which rendered jobs are tested
 PYTHON ?= python3
 BIN := .venv/bin
 # Test processes; 0 tests in one.
 WORKERS ?= 2
 # Compiled modules are kept, whatever the shell says: tests start many interpreters, and pytest rewrites each assertion.
 export PYTHONDONTWRITEBYTECODE =
-LONG := slow or install or ray or tensorflow or horovod or slurm or netns
+LONG := slow or install or ray or tensorflow or horovod or slurm or netns or onnx or serve or gymnasium or atari or vendors
 
-.PHONY: run test test-all slowest check format install backends tensorflow ray horovod clean
+.PHONY: run test test-all slowest check format install backends tensorflow ray onnx horovod serve atari vendors clean
 .DEFAULT_GOAL := run
 
 install:
@@ -25,7 +28,7 @@ test: install
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m "not ($(LONG))"
 
 test-all: install
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal --durations=40 --durations-min=5
 
 slowest: install
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m "not ($(LONG))" --slowest=docs/slowest-tests.md
@@ -38,11 +41,17 @@ check: install
 
 backends: tensorflow ray horovod
 
-tensorflow ray: install
+tensorflow ray onnx atari: install
 	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable ".[$@]"
+
+serve: install
+	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable ".[serve]" "tritonclient[http]"
 
 horovod: install
 	$(BIN)/python -m chronograd.backends.horovod.build
+
+vendors: install
+	$(BIN)/python tools/vendors.py
 
 format: install
 	$(BIN)/ruff format src tests benchmarks tools

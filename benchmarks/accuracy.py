@@ -4,7 +4,7 @@
     python -m benchmarks.accuracy --page FILE --from RESULTS.json
     python -m benchmarks.accuracy --since BEFORE.json --from RESULTS.json
 
-Every source found under DIR is run; `local_cpu` measures this machine and is run only when asked for with --only.
+Every source found under DIR is run; those of measurements here read benchmarks/results.
 Rows that calibrate are chosen by seed alone; no rule knows a model or a family. --page writes docs/accuracy.md. --since notes in the results what an older file of
 them had, and fails where a row of it is gone or is worse by 2 points and a tenth.
 """
@@ -33,6 +33,7 @@ from benchmarks.sources import Row
 SOURCES = (
     "timm",
     "nvidia",
+    "own_gpu",
     "cnn_benchmarks",
     "neusight",
     "deepbench",
@@ -42,8 +43,19 @@ SOURCES = (
     "cifar",
     "local_cpu",
 )
-_TITLES = ("timm", "NVIDIA", "CNNs", "NeuSight", "DeepBench", "TensorFlow", "Pollux", "PALEO", "CIFAR", "this machine")
-MEASURES_HERE = ("local_cpu",)
+_TITLES = (
+    "timm",
+    "NVIDIA",
+    "GPUs timed here",
+    "CNNs",
+    "NeuSight",
+    "DeepBench",
+    "TensorFlow",
+    "Pollux",
+    "PALEO",
+    "CIFAR",
+    "this machine",
+)
 
 
 def run(measured: Path, names: Sequence[str], say: Callable[[str], None]) -> dict[str, Any]:
@@ -170,8 +182,7 @@ def page(result: dict[str, Any]) -> str:
         "",
         *(["Rows without a bias are of an older version's predictor, and were not made again.", ""] if is_old else []),
         *since(result),
-        "Rows whose aim is empty have none. What has not been measured is not in the table: a GPU of our own in fp32, tf32",
-        "and bf16.",
+        "Rows whose aim is empty have none.",
     ]
     for source in dict.fromkeys(r["source"] for r in rows):
         group = [r for r in rows if r["source"] == source]
@@ -248,7 +259,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.measured is None or not options.measured.is_dir():
         parser.error(f"--measured must be a folder of tables, and is {options.measured}")
-    names = options.only or [s for s in SOURCES if s not in MEASURES_HERE]
+    names = options.only or list(SOURCES)
     result = run(options.measured, names, lambda text: print(text, file=sys.stderr, flush=True))
     if options.save is not None:
         old = json.loads(options.save.read_text(encoding="utf-8")) if options.save.exists() else {}

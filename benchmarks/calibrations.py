@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.sources import cnn_benchmarks, neusight, nvidia
+from benchmarks.sources import cnn_benchmarks, neusight, nvidia, own_gpu
 from chronograd.calibrate.tables import fit_table, join, prior_of
 from chronograd.errors import NotFoundError
 from chronograd.fit.tables import read_table
@@ -74,6 +74,7 @@ def fitted(measured: Path, without_timm: bool = False) -> dict[str, list[Calibra
         ("sitar-lab/NeuSight, MIT", kernels),
         ("jcjohnson/cnn-benchmarks, MIT", cnns),
         ("NVIDIA/DeepLearningExamples, README tables", nvidia.calibrated(measured)),
+        (own_gpu.SOURCE, own_gpu.calibrated()),
     ):
         for name, settings in fitted_here.items():
             for c in settings:

@@ -21,7 +21,8 @@ from chronograd.hardware import catalog
 from chronograd.plan.goal import Goal, SamplesToTarget, changes, choose
 from chronograd.plan.settings import evaluate
 from chronograd.predict.collectives import ALGORITHMS
-from chronograd.predict.prediction import predict_step, setting_of
+from chronograd.predict.prediction import predict_step
+from chronograd.predict.setting import setting_of
 
 AIM_SETTINGS, AIM_S = 100_000, 2.0
 # 90 epochs of ImageNet at batch 256, in three days for a thousand dollars.

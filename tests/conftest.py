@@ -73,7 +73,7 @@ def calibrated_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not home.exists():
             patch.setenv("XDG_DATA_HOME", str(home))
-            save_local(calibrate([Setup(1, 1), Setup(2, 1)], seconds_per_block=0.005))
+            save_local(calibrate([Setup(1, 1), Setup(2, 1), Setup(1, 1, True)], seconds_per_block=0.005))
     return home
 
 

@@ -31,6 +31,8 @@ from typing import IO, Any, Self
 # What the server can run; it has imported each, and what nearly every rank needs beside.
 MODULES = (
     "chronograd.train.worker",
+    "chronograd.reinforce.worker",
+    "chronograd.backends.apex.run",
     "chronograd.calibrate.worker",
     "chronograd.calibrate.links_worker",
     "torch.distributed.run",

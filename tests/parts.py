@@ -6,11 +6,12 @@ import functools
 import os
 from collections import Counter
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import pytest
 
 # Optional parts that a machine may lack, by the marker of the tests that need them.
-PARTS = ("tensorflow", "ray", "horovod", "slurm", "netns", "install")
+PARTS = ("onnx", "serve", "gymnasium", "atari", "tensorflow", "ray", "horovod", "slurm", "netns", "install", "vendors")
 # Names of parts, such as ray,slurm: a test of theirs that is skipped is then a failure.
 REQUIRE_VARIABLE = "CHRONOGRAD_REQUIRE"
 
@@ -28,19 +29,35 @@ def _why_no_slurm() -> str:
     return why_not()
 
 
+def _why_no_vendors() -> str:
+    from tools.vendors import why_not
+
+    return why_not()
+
+
 def _why_no_namespaces() -> str:
     from benchmarks.network import why_not
 
     return why_not() or ""
 
 
+def _why_missing(*modules: str) -> str:
+    missing = [name for name in modules if find_spec(name) is None]
+    return f"not installed: {', '.join(missing)}" if missing else ""
+
+
 # Why a part cannot be tested here; empty if it can.
 _WHY_NOT: dict[str, Callable[[], str]] = {
+    "onnx": lambda: _why_missing("onnx", "onnxscript", "onnxruntime"),
+    "serve": lambda: _why_missing("onnx", "onnxruntime", "starlette", "uvicorn", "prometheus_client"),
     "tensorflow": lambda: _why_no_backend("tf_mirrored"),
     "ray": lambda: _why_no_backend("parameter_server"),
     "horovod": lambda: _why_no_backend("horovod"),
     "slurm": _why_no_slurm,
     "netns": _why_no_namespaces,
+    "gymnasium": lambda: _why_missing("gymnasium"),
+    "atari": lambda: _why_missing("ale_py"),
+    "vendors": _why_no_vendors,
 }
 
 

@@ -158,7 +158,7 @@ def write_timm(folder: Path, layout: str, rows: list[Row]) -> None:
 
 @pytest.mark.slow
 def test_timm_in_both_layouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each network is off by the same factor in both layouts: knowing the other helps, and its residual helps more."""
+    """Each network is off by the same factor in both layouts, as much as networks are: its residual takes two fifths of that."""
     timm = pytest.importorskip("timm")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name, value in (("CALIBRATE", 10), ("SEEDS", 2)):
@@ -166,7 +166,7 @@ def test_timm_in_both_layouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     folder = tmp_path / "timm"
     folder.mkdir()
     names = timm.list_models("test_*")
-    residual = dict(zip(names, np.exp(0.3 * np.random.default_rng(0).standard_normal(len(names))), strict=True))
+    residual = dict(zip(names, np.exp(0.08 * np.random.default_rng(0).standard_normal(len(names))), strict=True))
     truth = from_datasheet(catalog.device("rtx3090"), "fp16")
     for layout in ("nchw", "nhwc"):
         asked = [Row(name, 160, 64, 1.0) for name in names]

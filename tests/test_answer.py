@@ -149,3 +149,9 @@ def test_python_joins_answers_at_hand(tmp_path: Path) -> None:
     assert len(page.records) == 1
     with pytest.raises(InputError, match="a report of nothing"):
         chronograd.report()
+
+
+def test_an_answer_to_more_than_three_questions_opens_with_a_paragraph_for_each():
+    sentences = ["One.", "Two.", "Three.", "Four."]
+    assert Answer("a", summary=sentences[:3]).opening_paragraphs() == [["One.", "Two.", "Three."]]
+    assert Answer("a", summary=sentences).opening_paragraphs() == [["One."], ["Two."], ["Three."], ["Four."]]

@@ -68,7 +68,18 @@ def test_every_kind_of_panel_survives_json():
             Lines(
                 "augmentation",
                 "accuracy, %",
-                [Series("ours", "measured", [0, 1], [1.0, None], [0.5, None], [1.5, None], is_joined=True)],
+                [
+                    Series(
+                        "ours",
+                        "measured",
+                        [0, 1],
+                        [1.0, None],
+                        [0.5, None],
+                        [1.5, None],
+                        is_joined=True,
+                        notes=["a", "b"],
+                    )
+                ],
                 [Mark("y", 2.0, "target")],
                 x_ticks=[0, 1],
                 x_names=["none", "flip"],

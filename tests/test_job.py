@@ -10,7 +10,7 @@ import pytest
 from chronograd import job as jobs
 from chronograd.errors import JobError
 from chronograd.files import parse_yaml
-from chronograd.predict.prediction import setting_of
+from chronograd.predict.setting import setting_of
 from chronograd.train.order import rank_slice
 
 
@@ -100,3 +100,8 @@ class TestAccumulation:
                 job(2, batch=9, accumulation=parts + 1, augmentation={"copies": copies})
         with pytest.raises(JobError, match="only 64 images"):
             job(accumulation=4 * 10**18)
+
+
+def test_a_next_line_character_comes_back_as_it_was() -> None:
+    job = jobs.from_dict({"network": {"name": "a\x85b", "options": {"\x85": "ü"}}, "data": {"name": "digits"}})
+    assert jobs.from_dict(parse_yaml(jobs.to_yaml(job))) == job

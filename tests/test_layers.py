@@ -37,11 +37,20 @@ ROOMS, ABOVE = _order()
 WITHOUT_TORCH = {*ABOVE, "judge", "report", "explain", "watch"}
 # Heavy optional parts, each confined to the files that need them.
 CONFINED = {
-    "torchvision": {"models/registry.py", "models/keras_networks.py", "data/published.py", "models/weights.py"},
+    "torchvision": {
+        "models/registry.py",
+        "models/keras_networks.py",
+        "data/published.py",
+        "models/weights.py",
+        "detect/suppression.py",
+        "data/downloads.py",
+    },
+    "gymnasium": {"reinforce/environments.py", "reinforce/atari.py"},
+    "ale_py": {"reinforce/atari.py"},
     "timm": {"models/registry.py", "models/weights.py"},
     "sklearn": {"data/published.py"},
     "matplotlib": {"report/plots.py"},
-    "PIL": {"data/folders.py", "figure.py", "report/plots.py"},
+    "PIL": {"data/folders.py", "deploy/detection.py", "detect/pictures.py", "figure.py", "report/plots.py"},
     "tensorboard": {"watch/tensorboard.py", "fit/tensorboard_events.py"},
     "jinja2": {"report/html.py"},
     "nbformat": {"report/notebook.py"},
@@ -50,12 +59,17 @@ CONFINED = {
     "transformers": {"hooks/transformers.py"},
     "accelerate": {"hooks/accelerate.py"},
     "ray": {
-        "backends/parameter_server/group.py",
+        "backends/ray_session.py",
         "backends/parameter_server/actors.py",
         "launch/ray.py",
     },
     "tensorflow": {f"backends/tensorflow/{name}.py" for name in ("layers", "step", "strategies", "update", "worker")},
     "keras": {"backends/tensorflow/layers.py", "backends/tensorflow/worker.py"},
+    "onnx": {"deploy/export.py", "deploy/model.py", "deploy/timing.py"},
+    "onnxruntime": {"deploy/model.py", "deploy/parity.py", "deploy/quantise.py"},
+    "starlette": {"deploy/app.py"},
+    "uvicorn": {"deploy/server.py"},
+    "prometheus_client": {"deploy/app.py"},
     "horovod": {"backends/horovod/rank.py", "launch/horovodrun.py"},
 }
 

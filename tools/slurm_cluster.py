@@ -55,7 +55,7 @@ KillWait=2
 {nodes}
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
-NODE = "NodeName=n{i} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={cpus} State=UNKNOWN"
+NODE = "NodeName=n{i} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={cpus} State=UNKNOWN{gres}"
 
 
 def why_not() -> str:
@@ -67,8 +67,8 @@ def why_not() -> str:
 
 
 @contextlib.contextmanager
-def cluster(num_nodes: int = 3, cpus: int = 2) -> Iterator[dict[str, str]]:
-    """A cluster whose nodes are idle. Yields the variables by which SLURM's commands find it.
+def cluster(num_nodes: int = 3, cpus: int = 2, gpus: int = 0) -> Iterator[dict[str, str]]:
+    """A cluster whose nodes are idle, and claim so many cores and GPUs. Yields the variables by which SLURM's commands find it.
 
     At the end jobs are cancelled and the daemons that were started here ended, no others.
     """
@@ -76,7 +76,7 @@ def cluster(num_nodes: int = 3, cpus: int = 2) -> Iterator[dict[str, str]]:
     variables = {"SLURM_CONF": str(folder / "slurm.conf")}
     started: list[subprocess.Popen[bytes]] = []
     try:
-        _write(folder, num_nodes, cpus)
+        _write(folder, num_nodes, cpus, gpus)
         for command in _daemons(folder, num_nodes):
             started.append(_start(command, folder, variables))
             if "munged" in command[0]:
@@ -90,12 +90,18 @@ def cluster(num_nodes: int = 3, cpus: int = 2) -> Iterator[dict[str, str]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write(folder: Path, num_nodes: int, cpus: int) -> None:
+def _write(folder: Path, num_nodes: int, cpus: int, gpus: int) -> None:
     folder.chmod(0o755)  # munged wants its socket to be reachable
     ports = _free_ports(num_nodes + 1)
     for name in ("ctld", *(f"n{i}" for i in range(1, num_nodes + 1))):
         (folder / name).mkdir()
-    nodes = "\n".join(NODE.format(i=i, port=ports[i], cpus=cpus) for i in range(1, num_nodes + 1))
+    gres = f" Gres=gpu:{gpus}" if gpus else ""
+    nodes = "\n".join(NODE.format(i=i, port=ports[i], cpus=cpus, gres=gres) for i in range(1, num_nodes + 1))
+    if gpus:
+        nodes = f"GresTypes=gpu\n{nodes}"
+        for i in range(gpus):  # SLURM wants to see a file for each
+            (folder / f"gpu{i}").touch()
+        (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-{gpus - 1}]\n")
     (folder / "slurm.conf").write_text(CONF.format(folder=folder, port=ports[0], nodes=nodes))
     (folder / "munge.key").write_bytes(os.urandom(128))
     (folder / "munge.key").chmod(0o600)

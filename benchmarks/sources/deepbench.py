@@ -2,32 +2,43 @@
 
 From each sheet of a device (one precision), a seed takes 60 rows; a calibration and the residual it leaves are fitted
 on them and predict the others. Sizes and the transposition of a product are known; the algorithm that a library picked
-is not used.
+is not used. Convolutions are predicted once more with the whole tables of other cards: what those leave of the same shape
+stands for the choice of an algorithm. And each row of an all-reduce predicts the others of its machine, number of
+devices and library, as `calibrate links --from` would.
 """
 
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from scipy.optimize import nnls
 
 from benchmarks.kernels import Convolution, fit_kernels, gemm
 from benchmarks.sources import Row, row_of
+from chronograd.calibrate.link_rows import LIKE, of_all_reduces, timed_once
+from chronograd.calibrate.links import Timed
 from chronograd.errors import NotFoundError
-from chronograd.fit.device import Sample
+from chronograd.fit.device import Sample, fit_calibration
 from chronograd.hardware import catalog
 from chronograd.predict.calibration import Calibration, from_datasheet
+from chronograd.predict.collectives import ring
 from chronograd.predict.compute import Work
 
 NUM_FITTED = 60
 SEEDS = range(3)
-AIM = 0.15
+AIM, CONVOLUTION_AIM, ALL_REDUCE_AIM = 0.15, 0.14, 0.10
+# Of what a kernel takes more than predicted, in the logarithm, when other cards' tables are weighed.
+CLIP = 1.5
+# Smaller messages are mostly latency, and tell nothing of a bandwidth; two rows of a library tell little of its error.
+LEAST_MESSAGE_BYTES, LEAST_ALL_REDUCES, LIKE_SIZE = 4e6, 3, 4
 Line = dict[str, str]
 Kernel = tuple[Sample, list[float]]
 DIRECTIONS = {"forward": "fwd_ms", "data": "bwd_inputs_ms", "weights": "bwd_params_ms"}
@@ -41,47 +52,131 @@ def rows(folder: Path) -> list[Row]:
         found.append(_row("GEMM", path / "gemm.csv", _gemm))
     if (path / "conv.csv").exists():
         for name in DIRECTIONS:
-            found.append(_row(f"convolution, {name}", path / "conv.csv", partial(_conv, direction=name)))
+            kernel = partial(_conv, direction=name)
+            found += [
+                _row(f"convolution, {name}", path / "conv.csv", kernel, CONVOLUTION_AIM, is_alone)
+                for is_alone in (True, False)
+            ]
+    if (path / "allreduce.csv").exists():
+        found += _all_reduces(path / "allreduce.csv")
     return [row for row in found if row is not None]
 
 
-def _row(what: str, path: Path, kernel: Callable[[Line], Kernel | None]) -> Row | None:
-    tables: dict[tuple[str, str], list[tuple[Line, Kernel]]] = defaultdict(list)
+def _all_reduces(path: Path) -> list[Row]:
+    """Every row above 4 MB in turn predicts the other rows of its group; and those of like size alone. Empty without a group."""
+    groups: dict[tuple[str, str, str], list[Timed]] = defaultdict(list)
+    with path.open(newline="", encoding="utf-8") as stream:
+        for line in csv.DictReader(stream):
+            seconds = _seconds(line["mean_ms"])
+            if seconds is not None:
+                timed = timed_once(int(line["n_accelerators"]), 4 * int(line["n_floats"]), seconds)
+                groups[line["device"], line["algorithm"], line["n_accelerators"]].append(timed)
+    base = catalog.link(LIKE)
+    cases: list[tuple[str, str, float, float]] = []
+    for (device, library, count), rows in groups.items():
+        for one in rows if len(rows) >= LEAST_ALL_REDUCES else ():
+            if one.bytes <= LEAST_MESSAGE_BYTES:
+                continue
+            link = of_all_reduces([one], "one", base, path.name).link
+            for other in rows:
+                if other is not one:
+                    predicted = ring(other.bytes, other.world, link.latency_s, link.bandwidth_bytes_per_s)
+                    name = f"{device} x {count}, {library}, {other.bytes / 1e6:.1f} MB from {one.bytes / 1e6:.1f}"
+                    cases.append((name, library, other.bytes / one.bytes, float(predicted) / other.seconds))
+    rule = "all-reduce: one row of a machine, its number of devices and library predicts"
+    near = [case for case in cases if 1 / LIKE_SIZE <= case[2] <= LIKE_SIZE]
+    chosen = {f"{rule} the rest": cases, f"{rule} those of a quarter to four times its size": near}
+    return [_scored(words, some) for words, some in chosen.items() if some]
+
+
+def _scored(rule: str, cases: Sequence[tuple[str, str, float, float]]) -> Row:
+    groups = {"machine": [name.partition(" ")[0] for name, *_ in cases], "library": [case[1] for case in cases]}
+    ratios = [case[3] for case in cases]
+    return row_of("DeepBench", rule, ALL_REDUCE_AIM, [case[0] for case in cases], ratios, groups=groups)
+
+
+def _row(
+    what: str, path: Path, kernel: Callable[[Line], Kernel | None], aim: float = AIM, is_alone: bool = True
+) -> Row | None:
+    """How well rows of a device and precision predict its others; unless `is_alone`, with what other cards' tables leave."""
+    tables: dict[tuple[str, str], list[Kernel]] = defaultdict(list)
     with path.open(newline="", encoding="utf-8") as stream:
         for line in csv.DictReader(stream):
             made = kernel(line)
             if made is not None:
-                tables[line["device"], line["precision"]].append((line, made))
+                tables[line["device"], line["precision"]].append(made)
+    tables = {key: kernels for key, kernels in tables.items() if len(kernels) > NUM_FITTED}
+    priors = {key: _prior(*key, [sample for sample, _ in kernels]) for key, kernels in tables.items()}
+    left = {} if is_alone else {key: _left(kernels, priors[key]) for key, kernels in tables.items()}
     names: list[str] = []
     log_errors, half_widths, seeds = [], [], []
-    for (device, precision), lines in tables.items():
-        if len(lines) <= NUM_FITTED:
-            continue
-        prior = _prior(device, precision, [k for _, (k, _) in lines])
-        features = np.array([f for _, (_, f) in lines])
+    for (device, precision), kernels in tables.items():
+        prior = priors[device, precision]
+        features = np.array([f for _, f in kernels])
+        others = [of_shape for (name, _), of_shape in left.items() if name != device]
         for seed in SEEDS:
-            order = np.random.default_rng(seed).permutation(len(lines))
+            order = np.random.default_rng(seed).permutation(len(kernels))
             fitted, rest = order[:NUM_FITTED], order[NUM_FITTED:]
-            model = fit_kernels([lines[i][1][0] for i in fitted], features[fitted], prior)
-            samples = [lines[i][1][0] for i in rest]
-            seconds, half = model.seconds(samples, features[rest])
-            log_errors += np.log(seconds / [s.seconds for s in samples]).tolist()
+            samples = [sample for sample, _ in kernels]
+            lent = np.zeros(len(kernels))
+            if others:
+                lent = _lent(samples, features, fitted, fit_calibration([samples[i] for i in fitted], prior), others)
+            # What the others say of a shape is divided out of its time before the fit, and comes back after it.
+            model = fit_kernels(
+                [replace(samples[i], seconds=samples[i].seconds * math.exp(-lent[i])) for i in fitted],
+                features[fitted],
+                prior,
+            )
+            scored = [samples[i] for i in rest]
+            seconds, half = model.seconds(scored, features[rest])
+            log_errors += np.log(seconds * np.exp(lent[rest]) / [s.seconds for s in scored]).tolist()
             half_widths += half.tolist()
             seeds += [seed] * len(rest)
-            names += [f"{device} {precision.split(',')[0]} {lines[i][1][0].group}" for i in rest]
+            names += [f"{device} {precision.split(',')[0]} {s.group}" for s in scored]
     if not names:
         return None
     ratio = np.exp(log_errors)
+    knowing = "" if is_alone else " and the tables of other cards"
     return row_of(
         "DeepBench",
-        f"{what}: {NUM_FITTED} rows of a device and precision predict the rest",
-        AIM,
+        f"{what}: {NUM_FITTED} rows of a device and precision{knowing} predict the rest",
+        aim,
         names,
         ratio,
         np.abs(log_errors) <= np.array(half_widths),
         by_seed=tuple(float(np.abs(ratio[np.array(seeds) == s] - 1).mean()) for s in SEEDS),
         groups={"device": [name.partition(" ")[0] for name in names]},
     )
+
+
+def _left(kernels: Sequence[Kernel], prior: Calibration) -> dict[tuple[float, ...], float]:
+    """log(measured / predicted) by features, of a calibration fitted to the whole table."""
+    calibration = fit_calibration([sample for sample, _ in kernels], prior)
+    found: dict[tuple[float, ...], list[float]] = defaultdict(list)
+    for sample, features in kernels:
+        found[tuple(features)].append(math.log(sample.seconds / sample.work.total_seconds(calibration)))
+    return {features: float(np.mean(values)) for features, values in found.items()}
+
+
+def _lent(
+    samples: Sequence[Sample],
+    features: np.ndarray,
+    fitted: np.ndarray,
+    calibration: Calibration,
+    others: Sequence[dict[tuple[float, ...], float]],
+) -> np.ndarray:
+    """What other cards' tables say that the calibration leaves of each kernel, by its shape.
+
+    A sum of their residuals with weights that the fitted kernels show, none below zero and held back by a ridge. Where a table has no such shape
+    the mean of those that have stands for it.
+    """
+    known = np.array([[of_shape.get(tuple(f), np.nan) for of_shape in others] for f in features])
+    count = np.maximum((~np.isnan(known)).sum(axis=1), 1)
+    known = np.where(np.isnan(known), (np.nansum(known, axis=1) / count)[:, None], known)
+    left = [math.log(samples[i].seconds / samples[i].work.total_seconds(calibration)) for i in fitted]
+    ridge = np.eye(len(others))
+    weights, _ = nnls(np.vstack([known[fitted], ridge]), np.append(np.clip(left, -CLIP, CLIP), np.zeros(len(others))))
+    return np.asarray(known @ weights)
 
 
 def _dtype(line: Line) -> str:

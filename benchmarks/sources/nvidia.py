@@ -3,6 +3,9 @@
 Each device is left out together with the other cards of its chip: predicted from its data sheet and what other devices
 teach, as `predict --on` would. At small batches the host sets the pace. Then four rows of a device, precision and mode,
 chosen by seed, predict its others.
+
+Training on eight GPUs is predicted twice: without any row of the device, and from its row of one GPU. How much steps of GPUs
+vary is `USUAL_STEP_SIGMA_LOG`, which is 0.05 of TensorFlow's page alone as well, so nothing here is fitted to these rows.
 """
 
 from __future__ import annotations
@@ -19,12 +22,16 @@ from chronograd.count.cached import cached_trace
 from chronograd.fit.device import Sample, fit_calibration
 from chronograd.fit.tables import shuffled
 from chronograd.hardware import catalog
+from chronograd.job import from_dict
 from chronograd.predict.calibration import DATASHEET_SIGMA, Calibration
 from chronograd.predict.compute import Work, update_seconds
+from chronograd.predict.prediction import rank_work, with_others
 from chronograd.predict.relatives import assumed_for
+from chronograd.predict.setting import setting_of
 from chronograd.record import Z80
 from chronograd.trace import Trace
 
+SOURCE = "NVIDIA DeepLearningExamples"
 TABLE = "nvidia_deeplearningexamples/resnet50.csv"
 NUM_FITTED, SEEDS, SMALL = 4, range(5), 8
 # The optimizer of the training scripts.
@@ -33,18 +40,20 @@ OPTIMIZER = "sgd-momentum"
 
 @dataclass(frozen=True)
 class Timed:
-    """A row of one device. `setting` is device, precision, mode and layout."""
+    """A row of one device, or of `devices` in one machine. `setting` is device, precision, mode and layout."""
 
     setting: tuple[str, str, str, bool]
     network: str
     batch: int
     trace: Trace
     sample: Sample
+    devices: int = 1
 
     @property
     def name(self) -> str:
         device, precision, mode, _ = self.setting
-        return f"{self.network} {mode} on {device}, {precision}, batch {self.batch}"
+        count = f"{self.devices} × " if self.devices > 1 else ""
+        return f"{self.network} {mode} on {count}{device}, {precision}, batch {self.batch}"
 
     def predicted(self, calibration: Calibration) -> tuple[float, float]:
         """Predicted over measured, and the spread of its logarithm."""
@@ -55,8 +64,9 @@ class Timed:
 
 
 def rows(folder: Path) -> list[Row]:
-    """Inference, its small batches, training; and inference after four rows. Empty if the table is absent."""
-    timed = read(folder)
+    """Inference, its small batches, training; inference after four rows; and eight GPUs. Empty if the table is absent."""
+    everything = read(folder)
+    timed = [t for t in everything if t.devices == 1]
     if not timed:
         return []
     without = {s: assumed_without(s) for s in {t.setting for t in timed}}
@@ -79,13 +89,58 @@ def rows(folder: Path) -> list[Row]:
             after += [(t, fitted) for t in order[NUM_FITTED:]]
         by_seed.append(float(np.mean([abs(t.predicted(c)[0] - 1) for t, c in after[start:]])))
     rule = f"inference, {NUM_FITTED} rows of a device and precision predict the rest"
-    return [*found, _row(rule, 0.08, after, by_seed=tuple(by_seed))]
+    found.append(_row(rule, 0.08, after, by_seed=tuple(by_seed)))
+    several = [t for t in everything if t.devices > 1]
+    return [*found, *_of_several(several, {t.setting: t for t in training}, without)] if several else found
+
+
+def _of_several(
+    several: Sequence[Timed],
+    alone: dict[tuple[str, str, str, bool], Timed],
+    without: dict[tuple[str, str, str, bool], Calibration],
+) -> list[Row]:
+    """Training on several GPUs of a machine: without any row of the device, and from its row of one GPU."""
+    calibrations = [without[t.setting] for t in several]
+    ratios = [[step_of_several(t, c, one) / t.sample.seconds for t, c in zip(several, calibrations, strict=True)]
+              for one in (None, alone)]  # fmt: skip
+    sigma = [t.sample.work.sigma_log(c) for t, c in zip(several, calibrations, strict=True)]
+    inside = np.abs(np.log(ratios[0])) <= Z80 * np.array(sigma)
+    names, groups = (
+        [t.name for t in several],
+        {"device, precision": [f"{t.setting[0]}, {t.setting[1]}" for t in several]},
+    )
+    return [
+        row_of(SOURCE, "training on 8 GPUs, each device left out", 0.12, names, ratios[0], inside, groups),
+        row_of(SOURCE, "training on 8 GPUs, from the row of one", None, names, ratios[1], None, groups),
+    ]
+
+
+def step_of_several(
+    timed: Timed, calibration: Calibration, alone: dict[tuple[str, str, str, bool], Timed] | None
+) -> float:
+    """Predicted seconds of a step of several GPUs; what a rank does alone is as measured where `alone` has its row."""
+    name, precision, _, channels_last = timed.setting
+    layout = {"channels_last": channels_last} if channels_last else {}
+    job = from_dict(
+        {
+            "network": {"name": timed.network},
+            "data": {"name": "synthetic", "shape": [3, 224, 224], "classes": 1000},
+            "training": {"batch": timed.batch * timed.devices, "precision": precision, **layout},
+            "cluster": {"device": name, "count": timed.devices},
+            "backend": "ddp",
+        }
+    )
+    setting = replace(setting_of(job), calibration=calibration)
+    times, parts = rank_work(timed.trace, timed.batch, setting)
+    longer = 1.0 if alone is None else alone[timed.setting].sample.seconds / sum(parts.values())
+    parts = {part: seconds * longer for part, seconds in parts.items()}
+    return float(sum(with_others(timed.trace, times * longer, parts, setting)[0].values()))
 
 
 def _row(rule: str, aim: float, cases: Sequence[tuple[Timed, Calibration]], by_seed: tuple[float, ...] = ()) -> Row:
     found = np.array([t.predicted(c) for t, c in cases])
     return row_of(
-        "NVIDIA DeepLearningExamples",
+        SOURCE,
         rule,
         aim,
         [t.name for t, _ in cases],
@@ -109,21 +164,23 @@ def assumed_without(setting: tuple[str, str, str, bool]) -> Calibration:
 
 
 def read(folder: Path) -> list[Timed]:
-    """Rows of one device."""
+    """Rows of one device, and of several in training."""
     path = folder / TABLE
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as stream:
-        lines = [line for line in csv.DictReader(stream) if line["devices"] == "1"]
+        lines = list(csv.DictReader(stream))
     found = []
     for line in lines:
         precision = "fp16" if line["precision"] == "amp" else line["precision"]
         mode, channels_last, batch = line["phase"], line["channels_last"] == "1", int(line["batch_per_device"])
         size = int(line["image_size"])
         trace = cached_trace(line["model"], input_shape=(3, size, size), mode=mode, channels_last=channels_last)
-        sample = Sample(Work.of(trace, batch, precision), batch / float(line["samples_per_s"]), line["model"])
+        devices = int(line["devices"])
+        seconds = devices * batch / float(line["samples_per_s"])
+        sample = Sample(Work.of(trace, batch, precision), seconds, line["model"])
         setting = (line["device"], precision, mode, channels_last)
-        found.append(Timed(setting, line["model"].partition(":")[2], batch, trace, sample))
+        found.append(Timed(setting, line["model"].partition(":")[2], batch, trace, sample, devices))
     return found
 
 
@@ -132,7 +189,7 @@ def calibrated(folder: Path) -> dict[str, list[Calibration]]:
 
     One network tells nothing of another's error, which is then that of the settings with several.
     """
-    timed, fitted = read(folder), {}
+    timed, fitted = [t for t in read(folder) if t.devices == 1], {}
     everything = {d.name for d in catalog.devices()}
     for setting in sorted({t.setting for t in timed if t.setting[2] == "inference"}):
         name, precision, mode, channels_last = setting

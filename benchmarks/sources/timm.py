@@ -19,7 +19,8 @@ from chronograd.errors import InputError, NotFoundError
 from chronograd.fit.tables import Table, read_table, shuffled
 from chronograd.hardware import catalog
 from chronograd.predict.calibration import Calibration
-from chronograd.predict.relatives import CARRIED_EXPONENT, CARRIED_SPREAD, NEAR_SD
+from chronograd.predict.carrying import Shown
+from chronograd.predict.relatives import NEAR_SD
 from chronograd.record import Z80
 
 CALIBRATE, PREDICT, SEEDS = 25, 250, 5
@@ -64,7 +65,10 @@ def rows(folder: Path, say: Callable[[str], None] = lambda text: None) -> list[R
         if other is None:
             continue
         taught = fit_table(other.table, other.timed, other.prior())
-        carried = dict(zip((t.row.key for t in other.timed), ratios(other.timed, taught), strict=True))
+        carried = {
+            t.row.key: Shown(1 / ratio, t.sample.work.sigma_log(taught))
+            for t, ratio in zip(other.timed, ratios(other.timed, taught), strict=True)
+        }
         found.append(_scored(source, f"fit on 25 rows, prior of {other.table.layout}", aims[1], taught, NEAR_SD))
         rule = f"the same, network timed in {other.table.layout}"
         found.append(_scored(source, rule, aims[2], taught, NEAR_SD, carried))
@@ -96,9 +100,9 @@ def _scored(
     aim: float | None,
     prior: Calibration,
     prior_sd: float | None,
-    carried: dict[str, float] | None = None,
+    carried: dict[str, Shown] | None = None,
 ) -> Row:
-    """Fit on rows of each seed, predict others; `carried` has predicted / measured of networks on a relative."""
+    """Fit on rows of each seed, predict others; `carried` has what networks showed on a relative."""
     names: list[str] = []
     families: list[str] = []
     found, inside, by_seed = [], [], []
@@ -110,11 +114,10 @@ def _scored(
             scored = [t for t in scored if t.row.key in carried]
         scored = scored[:PREDICT]
         sigma = np.array([t.sample.work.sigma_log(calibration) for t in scored])
-        if carried is not None:
-            sigma *= CARRIED_SPREAD
         ratio = ratios(scored, calibration)
         if carried is not None:
-            ratio = ratio / np.array([carried[t.row.key] for t in scored]) ** CARRIED_EXPONENT
+            factors, sigma = np.array([carried[t.row.key].onto(s) for t, s in zip(scored, sigma, strict=True)]).T
+            ratio = ratio * factors
         names += [t.row.key for t in scored]
         families += [family_of_model(t.row.model) for t in scored]
         found.append(ratio)

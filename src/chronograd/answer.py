@@ -104,7 +104,8 @@ class Answer:
 
     Attributes:
         asked: what was asked for, as name and value: settings and provenance, which a page shows last.
-        summary: what was learned, in up to three sentences, where the takeaways of the first sections do not say it.
+        summary: what was learned, in up to three sentences, or one for each question that was asked; where the takeaways of the
+            first sections do not say it.
         sections: the answer itself, the most important first.
         records: what it rests on, by name; a page embeds them, so that it can be computed from again.
         data: the same for programs: what `--json` prints. By default the takeaways and the data of the sections.
@@ -127,9 +128,14 @@ class Answer:
     summary: Sequence[str] = ()
 
     def opening(self) -> list[str]:
-        """What was learned, in up to three sentences."""
+        """What was learned: in up to three sentences, or one for each question."""
         takeaways = [first_sentence(section.takeaway)[0] for section in self.sections[:3]]
         return list(self.summary) or [text if text[-1:] in ".!?" else f"{text}." for text in takeaways]
+
+    def opening_paragraphs(self) -> list[list[str]]:
+        """The same as paragraphs: one, or where more than three questions are answered, one for each."""
+        sentences = self.opening()
+        return [sentences] if len(sentences) <= 3 else [[sentence] for sentence in sentences]
 
     def as_data(self) -> Any:
         """What a program gets: JSON, once it is written."""

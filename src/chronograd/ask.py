@@ -54,6 +54,13 @@ def job_of(
     )
 
 
+def is_batch_stated(job: Job, what: str | Path, overrides: Sequence[str]) -> bool:
+    """Whether a job file or an override says the batch; else it is a recipe's."""
+    return any(text.startswith("training.batch=") for text in overrides) or (
+        is_job_file(what) and "batch" in job.training.model_fields_set
+    )
+
+
 def is_job_file(what: str | Path) -> bool:
     """Whether it is a job file rather than the name of a network."""
     text = str(what)

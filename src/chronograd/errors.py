@@ -7,6 +7,7 @@
     │   └── FileFormatError            a file that is not what it should be
     ├── MissingExtraError              exit status 3: an optional part is not installed
     ├── TraceError                     a network that cannot be traced
+    ├── ExportError                    a network that cannot be written in a format, or a file of it that is not valid
     └── RunError                       a run that failed or a run directory that cannot be used
 
 A message says what was wrong and the value seen; `hint` says the next step.
@@ -85,8 +86,12 @@ EXTRAS = {
     **dict.fromkeys(("torchvision", "sklearn"), "vision"),
     "timm": "timm",
     "tensorboard": "tensorboard",
+    **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx"),
     "ray": "ray",
+    "gymnasium": "reinforcement",
+    "ale_py": "atari",
     **dict.fromkeys(("tensorflow", "keras"), "tensorflow"),
+    **dict.fromkeys(("starlette", "uvicorn", "prometheus_client"), "serve"),
     **dict.fromkeys(("matplotlib", "PIL", "jinja2", "nbformat", "nbclient", "ipykernel"), "report"),
 }
 
@@ -105,6 +110,10 @@ def missing_extra(error: ModuleNotFoundError, purpose: str) -> MissingExtraError
 
 class TraceError(ChronogradError):
     """A network raised, or did something that cannot be counted, while it was traced."""
+
+
+class ExportError(ChronogradError):
+    """A network cannot be said in another format, or a file of one is not valid."""
 
 
 class RunError(ChronogradError):

@@ -10,6 +10,7 @@ import base64
 import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -30,7 +31,7 @@ class Series:
     `low` and `high` are empty or as long as `y`, such as mean ± standard deviation over seeds. `color` is a name of
     PALETTE; empty for that of the role, and where several measured series have none, each gets its own. A predicted
     series that is a scatter has hollow points instead of a line; points of a measured one that is joined have a thin
-    line through them.
+    line through them. `notes`, one per point or none, are printed beside the points.
     """
 
     label: str
@@ -42,6 +43,7 @@ class Series:
     color: str = ""
     is_scatter: bool = False
     is_joined: bool = False
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -281,6 +283,38 @@ def png_base64(pixels_HWC: npt.NDArray[np.uint8]) -> str:
     stream = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(grey)).save(stream, format="PNG", optimize=True)
     return base64.b64encode(stream.getvalue()).decode()
+
+
+def save_gif(path: Path, pictures: Sequence[npt.NDArray[np.uint8]], seconds_each: float, width: int) -> None:
+    """Pictures (height, width, 3) one after the other, again and again. Raises MissingExtraError without Pillow."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtraError("Pillow", "report", "making pictures") from None
+    images = [Image.fromarray(pixels) for pixels in pictures]
+    if images[0].width > width:
+        size = (width, round(images[0].height * width / images[0].width))
+        images = [image.resize(size, Image.Resampling.BOX) for image in images]
+    palettes = [image.quantize(64) for image in images]
+    palettes[0].save(
+        path, format="GIF", save_all=True, append_images=palettes[1:], duration=round(1000 * seconds_each), loop=0
+    )
+
+
+def gif_moments(path: Path, count: int) -> list[tuple[int, str]]:
+    """So many pictures of a GIF, from the first to the last evenly: the number of each, and a PNG in base64."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtraError("Pillow", "report", "showing pictures") from None
+    with Image.open(path) as image:
+        total = getattr(image, "n_frames", 1)
+        chosen = sorted({round(i * (total - 1) / max(count - 1, 1)) for i in range(count)})
+        moments = []
+        for number in chosen:
+            image.seek(number)
+            moments.append((number, png_base64(np.asarray(image.convert("RGB")))))
+    return moments
 
 
 # Name → colour on a light and on a dark ground. Hues are those of Okabe and Ito 2008, which people with

@@ -16,15 +16,17 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    SerializerFunctionWrapHandler,
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
 from chronograd import files
 from chronograd.errors import InputError, JobError, did_you_mean, problems, shown
-from chronograd.recipes import RECIPES, recipe
+from chronograd.recipes import ALGORITHMS, RECIPES, recipe
 
 BackendName = Literal["single", "ddp", "data_parallel", "parameter_server", "horovod", "tf_mirrored", "tf_multiworker"]
 BACKENDS: tuple[str, ...] = get_args(BackendName)
@@ -45,7 +47,8 @@ class _Section(_Model):
     @classmethod
     def _no_truth_for_a_number(cls, given: Any, info: ValidationInfo) -> Any:
         is_truth = any(isinstance(one, bool) for one in (given if isinstance(given, list | tuple) else [given]))
-        if is_truth and info.field_name and cls.model_fields[info.field_name].annotation is not bool:
+        annotation = cls.model_fields[info.field_name].annotation if info.field_name else bool
+        if is_truth and annotation is not bool and bool not in get_args(annotation):
             raise ValueError(f"true and false are no value of this field, got {shown(given)}")
         return given
 
@@ -65,11 +68,14 @@ class Data(_Section):
     """What it is trained on."""
 
     name: str = Field(min_length=1)
-    """A data set: digits, fashion-mnist, cifar10, cifar100, synthetic, folder:PATH, imagenet:PATH, decathlon:SET, tokens."""
+    """A data set: digits, fashion-mnist, cifar10, cifar100, synthetic, folder:PATH, imagenet:PATH, decathlon:SET, voc:PATH, coco:PATH,
+    open-images:PATH, tokens; or an environment to act in: gymnasium:NAME, atari:GAME."""
     shape: tuple[int, ...] | None = None
     """Shape of one sample, for synthetic data; of text the number of tokens, such as [1024]."""
     classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | None = None
     """Number of classes, for synthetic data; of text the size of the vocabulary."""
+    class_names: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Of pictures with boxes: only objects of these classes are read, in this order; by default of all that it has."""
     samples: Annotated[int, Field(ge=1)] | None = None
     """Use only so many training samples, the first of a fixed shuffle; all by default."""
     skip: int = Field(0, ge=0)
@@ -112,6 +118,8 @@ class Augmentation(_Section):
     """Side of a square of zeros at a random place, which may reach beyond the image; after normalisation."""
     pixel_dropout: float = Field(0.0, ge=0, lt=1)
     """Share of pixels that become zero, one by one, with all their channels; after normalisation."""
+    expand: float = Field(4.0, ge=1, le=16)
+    """Of pictures with boxes: side of the largest canvas that one is put on, in sides of its own; 1 for none."""
     copies: int = Field(1, ge=1)
     """Times that each sample of a batch is in it, each with draws of its own (batch augmentation, M)."""
 
@@ -145,14 +153,14 @@ class Training(_Section):
     """Stop when the test accuracy reaches this, as a fraction."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Seeds the initial weights and the order of samples."""
-    optimizer: Literal["sgd", "adamw", "adadelta"] = "sgd"
+    optimizer: Literal["sgd", "adamw", "adadelta", "rmsprop"] = "sgd"
     """Update rule."""
     learning_rate: float = Field(0.1, gt=0)
     """Peak learning rate."""
     scale_by_ranks: tuple[Literal["learning_rate", "epochs"], ...] = ()
     """What grows or shrinks with `cluster.count`: the rate is multiplied by it, the epochs are divided by it, rounded up."""
     momentum: float = Field(0.0, ge=0, lt=1)
-    """Momentum of SGD, beta1 of AdamW, rho of Adadelta."""
+    """Momentum of SGD, beta1 of AdamW, rho of Adadelta, decay of both running means of RMSProp."""
     nesterov: bool = False
     """Nesterov momentum."""
     weight_decay: float = Field(0.0, ge=0)
@@ -183,8 +191,8 @@ class Training(_Section):
     """Arithmetic of matrix work; anything below fp32 uses autocast."""
     channels_last: bool = False
     """Memory layout of images."""
-    compile: bool = False
-    """Run the network through torch.compile."""
+    compile: bool | Literal["cuda-graphs"] = False
+    """Run the network through torch.compile; with cuda-graphs each pass is launched as one graph (NVIDIA GPUs)."""
     activation_checkpointing: Literal["none", "blocks"] = "none"
     """Keep only the inputs of repeated blocks, and run each block again before its backward pass."""
     zero_stage: int = Field(0, ge=0, le=3)
@@ -264,6 +272,10 @@ class Cluster(_Section):
     timeout_s: float = Field(1800.0, ge=1, le=1e6)
     """Seconds that ranks wait for one another in a collective; then the run is ended, and whoever is missing is named."""
 
+    def threads_per_rank(self, cores: int, ranks_on_node: int) -> int:
+        """CPU threads of each of so many ranks on one machine: what the job says, else cores shared out, at least 1."""
+        return self.threads or max(1, cores // ranks_on_node)
+
 
 class Communication(_Section):
     """How ranks exchange gradients."""
@@ -280,6 +292,92 @@ class Communication(_Section):
     """Divide the learning rate of an asynchronous update by its staleness."""
 
 
+class Reinforcement(_Section):
+    """How an agent learns in an environment. Fields not given are those of the algorithm.
+
+    A step is one action; an epoch is so many of them, then evaluation and a checkpoint. `training` has the minibatch, the
+    optimizer, its rate and the number of epochs.
+    """
+
+    algorithm: Literal["q-learning", "dqn-2013", "dqn-2015", "gorila", "apex"] = "dqn-2015"
+    """Q-learning with a table, or deep Q-learning in the form of one of its papers; any part can then be changed. Gorila and
+    Ape-X are several processes, on Ray."""
+    steps_per_epoch: int = Field(10_000, ge=1)
+    """Actions between two evaluations. An epoch begins with a new episode."""
+    discount: float = Field(0.99, ge=0, le=1)
+    """γ: what a reward is worth one step later."""
+    exploration: Literal["annealed", "fixed", "ladder"] = "annealed"
+    """ε falls from epsilon_start to epsilon_end, or is epsilon_end; or episodes take turns on the ladder of Ape-X."""
+    epsilon_start: float = Field(1.0, ge=0, le=1)
+    """Share of random actions at first."""
+    epsilon_end: float = Field(0.1, ge=0, le=1)
+    """Share of random actions from `epsilon_steps` on."""
+    epsilon_steps: int = Field(1_000_000, ge=1)
+    """Steps over which ε falls, linearly."""
+    ladder: int = Field(8, ge=1)
+    """How many ε there are on the ladder, 0.4 ** (1 + 7 i / (N - 1)): one per actor."""
+    replay_size: int = Field(1_000_000, ge=0)
+    """Transitions that are remembered; 0 to learn from the newest ones alone."""
+    replay_start: int = Field(50_000, ge=1)
+    """Transitions remembered before the first update."""
+    replay: Literal["uniform", "proportional", "rank"] = "uniform"
+    """Whether transitions are drawn alike, or by their last error or the rank of it (Schaul et al. 2016)."""
+    priority_exponent: float = Field(0.6, ge=0)
+    """α: how much priorities matter; 0 draws alike."""
+    importance_exponent: float = Field(0.4, ge=0, le=1)
+    """β: how far weights make up for drawing some more often, at first; it rises to 1."""
+    importance_updates: Annotated[int, Field(ge=1)] | None = None
+    """Updates over which β rises to 1; constant by default."""
+    update_every: int = Field(4, ge=1)
+    """Steps between updates."""
+    target_every: int = Field(10_000, ge=0)
+    """Updates between copies of the network that targets are computed with; 0 for the network itself."""
+    loss: Literal["huber", "squared"] = "huber"
+    """Of the error of Q: squared, or beyond 1 absolute, so that a gradient is at most 1."""
+    max_gradient_norm: Annotated[float, Field(gt=0)] | None = None
+    """Longer gradients are cut to this length."""
+    clip_rewards: bool = True
+    """Learn from rewards cut to -1 … 1. Returns are reported as the environment gives them."""
+    double: bool = False
+    """The network chooses the next action, its older copy says what it is worth (van Hasselt et al. 2016)."""
+    dueling: bool = False
+    """The network adds the value of a state and the advantage of each action (Wang et al. 2016)."""
+    n_step: int = Field(1, ge=1)
+    """Rewards that a target sums before it trusts the network."""
+    life_ends_episode: bool = True
+    """Atari: to the agent a lost life is the end of an episode; in evaluation it never is."""
+    noop_starts: int = Field(30, ge=0)
+    """Atari: an episode begins with up to so many frames in which nothing is pressed."""
+    evaluation_episodes: int = Field(20, ge=1)
+    """Episodes of an evaluation, each with a seed that is the same every time."""
+    evaluation_epsilon: float = Field(0.05, ge=0, le=1)
+    """Share of random actions in evaluation."""
+    target_return: float | None = None
+    """Stop when an evaluation's mean return reaches this."""
+    actors: int = Field(4, ge=1, le=10_000)
+    """Gorila and Ape-X: processes that act."""
+    learners: int = Field(1, ge=1, le=10_000)
+    """Gorila: processes that learn, of parameters that `communication.servers` hold."""
+    bundled: bool = False
+    """Gorila: each learner acts, too, and has a replay of its own; there are no other actors."""
+    replay_shards: int = Field(1, ge=1, le=10_000)
+    """Gorila and Ape-X: processes that the replay is shared out over."""
+    environments_per_actor: int = Field(1, ge=1)
+    """Gorila and Ape-X: an actor asks its network for the actions of all of them at once."""
+    send_every: int = Field(50, ge=1)
+    """Gorila and Ape-X: transitions that an actor sends at a time."""
+    refresh_every: int = Field(100, ge=1)
+    """Gorila and Ape-X: steps of an actor after which it takes the newest parameters."""
+    paced: bool = True
+    """Gorila and Ape-X: actors and learners wait for each other to keep to an update every `update_every` steps."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_algorithm(cls, given: Any) -> Any:
+        name = given.get("algorithm", "dqn-2015") if isinstance(given, dict) else None
+        return {**ALGORITHMS[name], **given} if isinstance(name, str) and name in ALGORITHMS else given
+
+
 class Job(_Model):
     """What to train, on what, and how."""
 
@@ -294,6 +392,8 @@ class Job(_Model):
     communication: Communication = Field(default_factory=lambda: Communication())
     backend: BackendName = "single"
     """How ranks work together."""
+    reinforcement: Reinforcement | None = None
+    """How an agent learns; only of jobs of that task, which always have it."""
 
     @property
     def images_per_rank(self) -> int:
@@ -320,6 +420,23 @@ class Job(_Model):
         shape = data.get("shape")
         is_text = data.get("name") == TOKENS or (isinstance(shape, list | tuple) and len(shape) == 1)
         return {"task": "language", **given} if is_text else given
+
+    @model_validator(mode="before")
+    @classmethod
+    def _agent_of_task(cls, given: Any) -> Any:
+        """A job of reinforcement has that section, and no other job has."""
+        if not isinstance(given, dict):
+            return given
+        if given.get("task") == "reinforcement":
+            return {**given, "reinforcement": given.get("reinforcement") or {}}
+        if given.get("reinforcement") is not None:
+            raise ValueError("reinforcement is of agents: write task: reinforcement, or leave it out")
+        return given
+
+    @model_serializer(mode="wrap")
+    def _without_agent(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = dump(self)
+        return {key: value for key, value in data.items() if key != "reinforcement" or value is not None}
 
     @model_validator(mode="after")
     def _only_forward(self) -> Self:
@@ -423,6 +540,11 @@ def stated(job: Job) -> dict[str, Any]:
     data["training"] = {
         k: v for k, v in training.items() if k == "recipe" or getattr(job.training, k) != getattr(defaults, k)
     }
+    if (agent := job.reinforcement) is not None:
+        own = Reinforcement(algorithm=agent.algorithm)
+        data["reinforcement"] = {
+            k: v for k, v in data["reinforcement"].items() if k == "algorithm" or getattr(agent, k) != getattr(own, k)
+        }
     return data
 
 
@@ -463,7 +585,9 @@ def resolved(job: Job) -> dict[str, Any]:
 def to_yaml(job: Job, is_whole: bool = True) -> str:
     """A job file: every field, or only what the job says beyond defaults and its recipe."""
     data = resolved(job) if is_whole else stated(job)
-    return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+    text = str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+    # PyYAML adds spaces to a next-line character that it does not escape.
+    return text if "\x85" not in text else str(yaml.safe_dump(data, sort_keys=False))
 
 
 def json_schema() -> dict[str, Any]:

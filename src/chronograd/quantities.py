@@ -17,6 +17,9 @@ from chronograd.words import interval, listed, named, quantity_name, scaled
 # What a reader asks for first; the first that is known is said with its interval.
 FIRST = (
     "test_accuracy",
+    "mean_return",
+    "frames_to_return",
+    "throughput_frames_per_s",
     "latency_s",
     "step_time_s",
     "throughput_samples_per_s",
@@ -30,7 +33,14 @@ FIRST = (
 MAIN = (
     "test_accuracy",
     "time_to_accuracy_s",
+    "mean_return",
+    "best_return",
+    "time_to_return_s",
+    "frames_to_return",
+    "throughput_frames_per_s",
+    "updates_per_s",
     "latency_s",
+    "latency_mean_s",
     "latency_p50_s",
     "latency_p95_s",
     "latency_p99_s",
@@ -44,6 +54,7 @@ MAIN = (
     "cost_usd",
     "cost_usd_per_million_samples",
     "cost_usd_per_million_tokens",
+    "cost_usd_per_million_requests",
     "cost_usd_per_hour",
 )
 _WITH_INTERVAL = (

@@ -149,6 +149,24 @@ def adamw() -> dict[str, Any]:
     }
 
 
+def adam() -> dict[str, Any]:
+    """Adam at a constant 1e-3: AdamW without decay."""
+    return {"optimizer": "adamw", "learning_rate": 1e-3, "momentum": 0.9, "weight_decay": 0.0, "schedule": "constant"}
+
+
+def dqn() -> dict[str, Any]:
+    """RMSProp and minibatches of 32, as Mnih et al. 2015 trained on Atari; 200 epochs of 250,000 steps are their 200M frames."""
+    return {
+        "optimizer": "rmsprop",
+        "learning_rate": 2.5e-4,
+        "momentum": 0.95,
+        "weight_decay": 0.0,
+        "schedule": "constant",
+        "batch": 32,
+        "epochs": 200,
+    }
+
+
 RECIPES: dict[str, Recipe] = {
     "sgd": sgd,
     "sgd-momentum": sgd_momentum,
@@ -162,8 +180,50 @@ RECIPES: dict[str, Recipe] = {
     "feature-extraction": feature_extraction,
     "fast-cifar": fast_cifar,
     "adamw": adamw,
+    "adam": adam,
     "adadelta": adadelta,
+    "dqn": dqn,
 }
+
+# Fields of a job's section `reinforcement`, by its algorithm, where they are not the 2015 paper's.
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    # Watkins 1989: a table, each transition learned from as it is made.
+    "q-learning": {
+        "replay_size": 0,
+        "replay_start": 1,
+        "update_every": 1,
+        "target_every": 0,
+        "loss": "squared",
+        "clip_rewards": False,
+    },
+    # Mnih et al. 2013, arXiv:1312.5602, Algorithm 1: an update per step from the first minibatch on, no target network.
+    "dqn-2013": {
+        "replay_start": 32,
+        "update_every": 1,
+        "target_every": 0,
+        "loss": "squared",
+        "steps_per_epoch": 50_000,
+    },
+    # Mnih et al. 2015, Nature 518, extended data table 1.
+    "dqn-2015": {"steps_per_epoch": 250_000},
+    # Nair et al. 2015, arXiv:1507.04296: what several learners change of dqn-2015 is in their number.
+    "gorila": {"steps_per_epoch": 250_000},
+    # Horgan et al. 2018, arXiv:1803.00933: 12,500 transitions and 19 updates a second, of 360 actors; here there are fewer.
+    "apex": {
+        "steps_per_epoch": 250_000,
+        "exploration": "ladder",
+        "replay": "proportional",
+        "replay_size": 2_000_000,
+        "update_every": 658,
+        "target_every": 2_500,
+        "max_gradient_norm": 40.0,
+        "double": True,
+        "dueling": True,
+        "n_step": 3,
+    },
+}
+# Those of several processes.
+DISTRIBUTED = ("gorila", "apex")
 
 
 def recipe(name: str) -> dict[str, Any]:

@@ -58,11 +58,17 @@ QUANTITIES = {
     "straggler_wait_s": ("waiting for the slowest rank, within exposed communication", "s"),
     "input_stall_s": ("waiting for the input pipeline, within input", "s"),
     "latency_s": ("latency of a batch", "s"),
+    "latency_mean_s": ("latency, mean", "s"),
     "latency_p50_s": ("latency, median", "s"),
     "latency_p95_s": ("latency, 95th percentile", "s"),
     "latency_p99_s": ("latency, 99th percentile", "s"),
     "throughput_samples_per_s": ("throughput of all ranks", "sample/s"),
     "throughput_tokens_per_s": ("throughput of all ranks in tokens", "token/s"),
+    "offered_requests_per_s": ("requests sent to a server", "request/s"),
+    "throughput_requests_per_s": ("requests that a server answered", "request/s"),
+    "failed_requests": ("requests without a good answer", "count"),
+    "knee_requests_per_s": ("rate at which the mean latency is twice that of a lone request", "request/s"),
+    "most_requests_per_s": ("most requests that a server can answer", "request/s"),
     "achieved_flops_per_s": ("achieved rate of matrix FLOPs per rank", "FLOP/s"),
     "mfu": ("model FLOPs utilisation (MFU)", "1"),
     "ppp": ("PALEO's percent of peak", "1"),
@@ -78,8 +84,21 @@ QUANTITIES = {
     "cost_usd_per_hour": ("price of the cluster per hour", "usd"),
     "cost_usd_per_million_samples": ("cost of a million samples", "usd"),
     "cost_usd_per_million_tokens": ("cost of a million tokens", "usd"),
+    "cost_usd_per_million_requests": ("cost of a million requests", "usd"),
     "test_accuracy": ("accuracy on the test split", "1"),
+    "mean_average_precision_area": ("mean average precision, area below the curve", "1"),
     "time_to_accuracy_s": ("training time until the target accuracy", "s"),
+    "mean_return": ("mean return of evaluation episodes", ""),
+    "best_return": ("best mean return of an evaluation", ""),
+    "time_to_return_s": ("training time until the target return", "s"),
+    "frames_to_return": ("frames until the target return", "count"),
+    "frames": ("frames lived through in training", "count"),
+    "throughput_frames_per_s": ("throughput in frames", "frame/s"),
+    "updates_per_s": ("updates of the learner", "update/s"),
+    "act_s": ("choosing an action, per step", "s"),
+    "environment_s": ("the environment, per step", "s"),
+    "replay_s": ("writing and sampling replay, per step", "s"),
+    "learn_s": ("learning, per step", "s"),
     "epochs": ("epochs trained", "count"),
     "trained_params": ("parameters that were trained", "count"),
     "gradient_noise_scale": ("gradient noise scale tr(Σ)/|G|², the critical batch", "sample"),
@@ -260,6 +279,14 @@ class TrainingHeader(RecordPart):
     seed: int | None = None
 
 
+class AgentHeader(RecordPart):
+    """What is read of how an agent learns."""
+
+    algorithm: str = ""
+    target_return: Number | None = None
+    evaluation_epsilon: Number | None = None
+
+
 class JobHeader(RecordPart):
     """The resolved job of a record, as data: that of `chronograd.job`, of whatever version; empty for a loop without one."""
 
@@ -270,6 +297,7 @@ class JobHeader(RecordPart):
     training: TrainingHeader = TrainingHeader()
     cluster: Cluster = Cluster()
     backend: str = ""
+    reinforcement: AgentHeader = AgentHeader()
 
 
 class Row(BaseModel):

@@ -67,7 +67,7 @@ def run_loop(job: Job, say: Say, bar: Bar, parent: Path) -> Loop:
         f"count      {trace.network} on {data.name}: {trace.params:,} parameters, {macs} per sample forward, {flops} per step"
     )
     with bar("calibrate") as report:
-        device, why = calibrate_once(report, [Setup(max(WORLDS), threads_of(job))])
+        device, why = calibrate_once(report, [Setup(max(WORLDS), threads_of(job), job.training.channels_last)])
     rates = f"{si(device.peak(), 'FLOP/s')} and {si(device.bandwidth_bytes_per_s, 'B/s')}"
     say(f"calibrate  {device.title}: {rates} reached{f'; {why}' if why else ''}")
     for world in WORLDS:
@@ -101,7 +101,7 @@ def at_world(job: Job, world: int) -> Job:
 
 def threads_of(job: Job) -> int:
     """Of each process: the job's, else its share of the cores where most processes run."""
-    return job.cluster.threads or max(1, environment.cores() // max(WORLDS))
+    return job.cluster.threads_per_rank(environment.cores(), max(WORLDS))
 
 
 def predict_steps(loop: Loop, trace: Trace, world: int, samples: int, parent: Path) -> None:

@@ -309,7 +309,8 @@ class Trace:
 
         `name` points into `operator_names`. `depth` and `width` are those of matrix work as a product
         (rows × depth) · (depth × width): what one output sums over, and how many outputs share an input row.
-        `channels_last` and `strided` tell how data lies in memory; `is_plain_attention` is what fused kernels take.
+        `channels_last` and `strided` tell how data lies in memory; `is_plain_attention` is what fused kernels take;
+        `groups` are those of a convolution, 1 of anything else.
         """
         ops = self.operators
         kind_code = {k: i for i, k in enumerate(KINDS)}
@@ -328,6 +329,7 @@ class Trace:
         table["depth"], table["width"] = products[:, 0], products[:, 1]
         for name in ("channels_last", "strided"):
             table[name] = np.array([bool(o.attributes.get(name)) for o in ops], dtype=bool)
+        table["groups"] = np.array([o.attributes.get("groups", 1) for o in ops], dtype=np.int64)
         table["is_plain_attention"] = np.array(
             [o.kind == "attention" and bool(o.inputs) and len(self.tensors[o.inputs[0]].shape) == 4 for o in ops],
             dtype=bool,

@@ -45,7 +45,9 @@ def seconds(value: float, digits: int = 3) -> str:
     """A duration at the scale a person would use; what is shorter than a nanosecond is none.
 
     >>> seconds(0.00123), seconds(93), seconds(7300), seconds(400_000)
-    ('1.23 ms', '1 min 33 s', '2 h 01 min', '4 d 15 h')
+    ('1.23 ms', '1 min 33 s', '2 h 02 min', '4 d 15 h')
+    >>> seconds(161.96), seconds(3599.6), seconds(86_399)  # rounded, not cut
+    ('2 min 42 s', '1 h 00 min', '1 d 00 h')
     >>> seconds(-0.01), seconds(-2.8e-17)
     ('−10 ms', '0 s')
     """
@@ -56,11 +58,13 @@ def seconds(value: float, digits: int = 3) -> str:
     for limit, scale, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (60.0, 1.0, "s")):
         if value < limit:
             return f"{_digits(value * scale, digits)} {unit}"
-    if value < 3600:
-        return f"{int(value // 60)} min {int(value % 60):02d} s"
-    if value < 86400:
-        return f"{int(value // 3600)} h {int(value % 3600 // 60):02d} min"
-    return f"{int(value // 86400)} d {int(value % 86400 // 3600):02d} h"
+    total = round(value)
+    if total < 3600:
+        return f"{total // 60} min {total % 60:02d} s"
+    minutes, hours = round(value / 60), round(value / 3600)
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    return f"{hours // 24} d {hours % 24:02d} h"
 
 
 def dollars(value: float) -> str:
@@ -83,6 +87,18 @@ def percent(fraction: float, digits: int = 1) -> str:
     return signed(f"{100 * fraction:.{digits}f} %")
 
 
+def upwards(value: float) -> str:
+    """Two digits, never fewer than the value: of what holds, such as a tolerance.
+
+    >>> upwards(1.2001e-6), upwards(0.0)
+    ('1.3e-06', '0')
+    """
+    if not value:
+        return "0"
+    step = 10.0 ** (math.floor(math.log10(abs(value))) - 1)
+    return f"{math.ceil(value / step - 1e-9) * step:.2g}"
+
+
 def quantity(value: float | None, unit: str) -> str:
     """Any quantity of a record, formatted by its unit. Bytes of a record are those of a memory.
 
@@ -95,10 +111,8 @@ def quantity(value: float | None, unit: str) -> str:
         return "–" if value is None else f"{value:g} {unit}"
     if unit == "s":
         return seconds(value)
-    if unit == "sample/s":
-        return signed(f"{_digits(value, 3) if abs(value) < 100 else f'{value:,.0f}'} samples/s")
-    if unit == "token/s":
-        return signed(f"{_digits(value, 3) if abs(value) < 100 else f'{value:,.0f}'} tokens/s")
+    if unit in ("sample/s", "token/s", "request/s", "frame/s", "update/s", "transition/s"):
+        return signed(f"{_digits(value, 3) if abs(value) < 100 else f'{value:,.0f}'} {unit[:-2]}s/s")
     if unit == "usd":
         return dollars(value)
     if unit == "1":

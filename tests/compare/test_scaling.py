@@ -11,7 +11,8 @@ from chronograd.compare.scaling import Ladder, Scaling, predict_scaling
 from chronograd.count.network import trace_network
 from chronograd.errors import InputError, JobError
 from chronograd.hardware import market
-from chronograd.predict.prediction import predict, setting_of
+from chronograd.predict.prediction import predict
+from chronograd.predict.setting import setting_of
 from chronograd.record import Quantity, Record
 
 TRACE = trace_network("alexnet-v2")

@@ -36,6 +36,12 @@ TABLE = [
     ("resnet110", 1_727_962, 252_887_680, 252_887_680 - 640, "He et al. 2015, section 4.2"),
     ("small-cnn", 1_626_442, 16_835_200, 777_600 + 14_450_688, "896 + 18,496 + 1,605,760 + 1,290"),
 ]
+# Of these the sources print parameters alone.
+PARAMS = [
+    ("inception-v3-slim", 23_734_312, "PALEO's code"),
+    ("nin", 7_595_176, "PALEO's code"),
+    ("resnet18-cifar", 11_173_962, "widths of 64 to 512, first convolution 3×3"),
+]
 
 
 @pytest.mark.parametrize(("network", "params", "macs", "conv_macs", "source"), TABLE, ids=[row[0] for row in TABLE])
@@ -47,6 +53,27 @@ def test_params_and_macs(network: str, params: int, macs: int, conv_macs: int, s
     assert trace.flops(1, "forward") == FLOPS_PER_MAC * macs
     assert sum(op.macs.at(1) for op in trace.select("forward", CONV_KINDS)) == conv_macs, source
     assert trace.uncounted() == {}
+
+
+@pytest.mark.parametrize(("network", "params", "source"), PARAMS, ids=[row[0] for row in PARAMS])
+def test_params_alone(network: str, params: int, source: str) -> None:
+    assert traced(network).params == params, source
+
+
+def test_alexnet_without_groups() -> None:
+    """The widths of the paper, each filter over all channels: three convolutions have twice the weights and MACs."""
+    whole = traced("alexnet", groups=1)
+    assert (whole.params, whole.macs()) == (62_378_344, 1_135_256_096)
+    assert f"{100 * summary(whole)['conv_share']:.1f}" == "94.8"
+    rows, grouped = ({r.name: r for r in layers(t)} for t in (whole, traced("alexnet")))
+    params = {"features.4": 614_656, "features.10": 1_327_488, "features.12": 884_992}
+    assert {name: rows[name].params for name in params} == params
+    assert [rows[name].macs for name in params] == [2 * grouped[name].macs for name in params]
+
+
+def test_shares_of_torchvisions_as_printed() -> None:
+    assert f"{100 * summary(traced('torchvision:alexnet'))['conv_share']:.1f}" == "91.8"
+    assert f"{traced('torchvision:googlenet', aux_logits=False).macs() / 1e9:.2f}" == "1.50"
 
 
 @pytest.mark.parametrize(("depth", "macs"), [(20, 40.55), (32, 68.86), (44, 97.17), (56, 125.49), (110, 252.89)])
@@ -121,6 +148,7 @@ def test_dense_layers_hold_most_weights_of_vgg19() -> None:
     dense = sum(r.weights for r in rows if r.kind == "gemm")
     assert dense == 123_633_664
     assert f"{100 * dense / sum(r.weights for r in rows):.1f}" == "86.1"
+    assert f"{100 * sum(r.macs for r in rows if r.kind == 'gemm') / 19_632_062_464:.2f}" == "0.63"
 
 
 # Szegedy et al. 2014, figure 2, with the widths of the exercise: MACs of each branch on 32x32x256.
@@ -150,6 +178,29 @@ def test_inception_by_branch(network: str, branches: dict[str, int], total: int)
 @pytest.mark.parametrize(("network", "macs"), [("inception-naive", 854_196_224), ("inception-reduced", 271_351_808)])
 def test_inception_on_28x28(network: str, macs: int) -> None:
     assert trace_network(network, input_shape=(256, 28, 28)).macs() == macs
+
+
+def test_what_reductions_save_as_printed() -> None:
+    naive, reduced = (traced(name) for name in ("inception-naive", "inception-reduced"))
+    assert [trace.tensors[trace.outputs[0]].shape_at(1)[1] for trace in (naive, reduced)] == [672, 480]
+    assert f"{naive.macs() / reduced.macs():.3f} {100 * (1 - reduced.macs() / naive.macs()):.2f}" == "3.148 68.23"
+    # With the widths of GoogLeNet's 3b.
+    assert f"{naive.macs() / 397_410_304:.3f}" == "2.807"
+
+
+def test_parameters_of_trunks_and_heads_as_keras_counts() -> None:
+    """The report's table 1: a trunk without top, and the head that the rest makes."""
+    for network, keras, trunk, head in (
+        ("efficientnet-b0-keras", 4_062_381, 4_049_571, 1280 * 10 + 10),
+        ("resnet50-keras", 23_628_902, 23_587_712, 2048 * 20 + 20 + 20 * 10 + 10),
+    ):
+        trace = traced(network)
+        dense = sum(row.params for row in layers(trace) if row.kind == "gemm")
+        assert (dense, params_keras(trace) - dense) == (head, trunk)
+        assert trunk + head == keras
+    assert (1280 * 10 + 10, 2048 * 20 + 20 + 20 * 10 + 10, 2048 * 10 + 10) == (12_810, 41_190, 20_490)
+    by_layer = [row.params for row in layers(traced("small-cnn")) if row.params]
+    assert by_layer == [896, 18_496, 1_605_760, 1_290]
 
 
 # What Keras prints, as the HPC report's table 1 has it, and what torch's network has.

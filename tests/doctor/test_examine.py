@@ -30,7 +30,8 @@ from chronograd.errors import InputError
 from chronograd.hardware import catalog
 from chronograd.launch.hosts import Host
 from chronograd.measure import environment
-from chronograd.predict.prediction import footprint_of, setting_of
+from chronograd.predict.prediction import footprint_of
+from chronograd.predict.setting import setting_of
 
 DIGITS = {"network": {"name": "resnet20"}, "data": {"name": "digits"}}
 is_root = hasattr(os, "geteuid") and os.geteuid() == 0

@@ -57,8 +57,9 @@ def test_what_hides_behind_backward_is_predicted_of_a_network_that_is_known(tmp_
     from chronograd.explain.split import split
     from chronograd.job import from_dict
     from chronograd.predict.collectives import Topology
-    from chronograd.predict.prediction import rank_work, setting_of
+    from chronograd.predict.prediction import rank_work
     from chronograd.predict.scaling import exchange
+    from chronograd.predict.setting import setting_of
     from chronograd.record import JobHeader
 
     run = read(write_run(tmp_path / "run", **exposed(D)))

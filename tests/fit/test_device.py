@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -80,6 +81,23 @@ def test_few_samples_leave_the_prior_s_error_beside_their_own() -> None:
     assert sigmas[0] == pytest.approx(prior.sigma * 0.5**0.5, rel=0.02)
     together = [replace(s, group="one") for s in exact[:8]]
     assert fit_calibration(together, prior, are_networks=True).sigma == pytest.approx(prior.sigma)
+
+
+def test_a_fit_is_no_less_sure_of_the_device_for_a_host_that_nobody_knew() -> None:
+    """Samples of one group leave the prior's spread of the device as it was, though its host is the least known of all."""
+    sheet = from_datasheet(catalog.device("v100"))
+    prior = replace(sheet, sigma=0.1, class_sigma=dict.fromkeys(CLASSES, 0.1), host_sigma=0.4, host_launch_s=1e-2)
+    own = [replace(s, group="one") for s in samples(prior)[:6]]
+    assert fit_calibration(own, prior, are_networks=True).sigma <= 0.1
+
+
+def test_of_what_it_never_saw_a_fit_is_no_surer_than_of_what_it_saw() -> None:
+    prior = replace(from_datasheet(catalog.device("cpu")), class_sigma=dict.fromkeys(CLASSES, 0.05))
+    noise = np.random.default_rng(1)
+    noisy = [replace(s, seconds=s.seconds * math.exp(noise.normal(0, 0.3))) for s in samples(prior)]
+    fitted = fit_calibration(noisy, prior, are_networks=True)
+    assert fitted.sigma > 0.05
+    assert set(fitted.class_sigma.values()) == {fitted.sigma}
 
 
 def test_the_host_is_as_well_known_as_samples_show_it() -> None:

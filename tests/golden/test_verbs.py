@@ -102,6 +102,15 @@ CASES = [
     Case("launch-sweep", "launch job.yaml --on slurm --dry-run --sweep training.batch=32,64 --python python3",
          is_verbatim=True),
     Case("launch-ray", "launch job.yaml --on ray --dry-run", status=2),
+    Case("launch-sagemaker", "launch sagemaker job.yaml --dry-run backend=ddp cluster.device=v100 cluster.count=8 "
+         "--role arn:aws:iam::123456789012:role/training --output s3://bucket/runs "
+         "--image 123456789012.dkr.ecr.us-east-1.amazonaws.com/chronograd:0.1", outputs=TEXT, is_verbatim=True),
+    Case("launch-sagemaker-nothing-given", "launch sagemaker job.yaml --dry-run", status=2),
+    Case("launch-kubernetes", "launch kubernetes job.yaml --dry-run --image ghcr.io/lab/chronograd:0.1", outputs=TEXT,
+         is_verbatim=True),
+    Case("platforms", "platforms"),
+    Case("platforms-compare", "platforms --compare"),
+    Case("platforms-fields", "platforms --fields"),
     # compare
     Case("compare", "compare predicted.json measured-2"),
     Case("compare-runs", "compare measured-1 measured-2"),
@@ -133,6 +142,11 @@ CASES = [
          "--noise-scale 100:900 --budget 1 --deadline 1h", tolerance=1e-6),
     Case("plan-goal-missed", "plan job.yaml --trace net.json.gz --on v100 --counts 1 --batches 32 --epochs-to-target 200000 "
          "--noise-scale 900 --deadline 1m --prices on-demand", tolerance=1e-6),
+    Case("plan-platforms", "plan job.yaml --trace net.json.gz --on v100 --on t4 --on a100-40 --counts 1,2,8 --batches 32,64 "
+         "--epochs-to-target 200000 --noise-scale 100:900 --deadline 40m --platforms aws,gcp,azure,ibm --data-in ibm "
+         "--data-size 20GB", tolerance=1e-6),
+    Case("plan-platforms-unknown", "plan job.yaml --trace net.json.gz --platforms aws,gpc", status=2),
+    Case("plan-platforms-without-a-price", "plan job.yaml --trace net.json.gz --platforms ibm", status=2),
     # calibrate: this machine's figures
     Case("calibrate-links-refused", "calibrate links --hosts node1,node2", status=2),
     # simulate
@@ -157,6 +171,13 @@ CASES = [
     Case("data-digits", "data digits"),
     Case("data-synthetic", "data synthetic shape=[1,8,8] classes=3 samples=30"),
     Case("label-help", "label --help", outputs=TEXT, is_verbatim=True),
+    # evaluate, annotate: what they find in pictures is in tests/train
+    Case("evaluate-help", "evaluate --help", outputs=TEXT, is_verbatim=True),
+    Case("evaluate-no-weights", "evaluate trained", status=2),
+    Case("annotate-help", "annotate --help", outputs=TEXT, is_verbatim=True),
+    Case("annotate-no-detector", "annotate picture.jpg --model trained", status=2),
+    # export: what it writes is held against PyTorch in tests/deploy
+    Case("export-help", "export --help", outputs=TEXT, is_verbatim=True),
     # doctor, validate
     Case("doctor", "doctor job.yaml", outputs=SHAPE, is_slow=True),
     Case("validate", "validate throughputs.csv --device v100 --precision fp32 --layout nchw --phase inference --torch 2.4 --calibrate 10",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from pathlib import Path
 
 import pytest
 
 from chronograd.errors import FileFormatError, InputError, NotFoundError
-from chronograd.hardware import catalog
+from chronograd.hardware import catalog, instances
 from chronograd.hardware.catalog import device, devices, link, links, prices
 from chronograd.hardware.market import price_of
 
@@ -216,6 +217,23 @@ class TestPrices:
             "p2.8xlarge": 4,
             "p2.16xlarge": 8,
         }
+
+    def test_what_an_instance_is_stands_in_one_place(self) -> None:
+        """Files of instance types say it; prices of such an instance leave it out, and those of others say it."""
+        for path in (catalog.resources.files("chronograd.hardware") / "prices").iterdir():
+            for line in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
+                is_known = instances.priced(line["vendor"], line["instance"]) is not None
+                stated = [line["device"], line["count"], *([line["vcpus"]] if is_known else [])]
+                assert any(stated) != is_known, (path.name, line)
+
+    def test_a_row_of_a_known_instance_need_not_say_what_it_is(self, tmp_path: Path) -> None:
+        path = tmp_path / "p.csv"
+        path.write_text(f"{COLUMNS},region\nAWS,p5.48xlarge,,,50,spot,true,2026-11,assumed,me,us-west-2\n")
+        (row,) = catalog.read_prices(path)
+        assert (row.device, row.count, row.vcpus, row.region) == ("h100", 8, 192, "us-west-2")
+        path.write_text(f"{COLUMNS}\nAWS,p99.48xlarge,,,50,spot,true,2026-11,assumed,me\n")
+        with pytest.raises(FileFormatError, match=r"p\.csv, line 2(.|\n)*device"):
+            catalog.read_prices(path)
 
     def test_latest_first_and_undated_last(self, data_home: Path) -> None:
         path = catalog.user_prices_path()

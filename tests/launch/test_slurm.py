@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.launch.platforms.cases import JOBS
 from tools.slurm_cluster import cluster
 
 from chronograd import job as jobs
@@ -31,7 +32,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 @pytest.fixture(scope="module")
 def three_nodes() -> Iterator[None]:
-    with cluster(3) as variables, pytest.MonkeyPatch.context() as patch:
+    with cluster(3, cpus=8, gpus=8) as variables, pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
         yield
@@ -292,6 +293,20 @@ class TestCluster:
         with pytest.raises(RunError, match="is finished"):
             slurm.submit(run)
 
+    @pytest.mark.parametrize("name", JOBS)
+    def test_sbatch_takes_the_script_of_every_job(self, name: str, tmp_path: Path) -> None:
+        """As it would start it, on how many nodes; nothing is submitted."""
+        job = jobs.scaled(JOBS[name]("slurm"))
+        script = tmp_path / "job.sbatch"
+        script.write_text(render(job, tmp_path / "run", Options(time="02:00:00")))
+        done = subprocess.run(["sbatch", "--test-only", str(script)], capture_output=True, text=True, check=False)
+        nodes, ranks = (2, 16) if name == "scaling" else (1, 1)
+        assert done.returncode == 0, done.stderr
+        assert f"using {ranks} processors on nodes {'n[1-2]' if nodes == 2 else 'n1'} in partition debug" in done.stderr
+        script.write_text(script.read_text().replace("--ntasks-per-node=", "--ntasks-per-node=x"))
+        refused = subprocess.run(["sbatch", "--test-only", str(script)], capture_output=True, text=True, check=False)
+        assert "Invalid" in refused.stderr
+
     def test_a_requeued_run_of_three_nodes_goes_on_from_its_checkpoint(self, tmp_path: Path) -> None:
         job = make_job("backend=ddp", "cluster.count=3", "network.options.sleep_s=0.2")
         run = slurm.launch(job, out=tmp_path / "slurm")
@@ -410,7 +425,7 @@ class TestCluster:
         with pytest.raises(RunError, match=r"sbatch says: .*[Ii]nvalid partition"):
             slurm.launch(make_job(), Options(partition="nosuch"), out=tmp_path / "run")
         with pytest.raises(RunError, match=r"sbatch says: .*Invalid generic resource"):
-            slurm.launch(make_job(), Options(extra=("--gres=gpu:1",)), out=tmp_path / "run")
+            slurm.launch(make_job(), Options(extra=("--gres=fpga:1",)), out=tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
     def test_a_job_that_can_never_start_is_not_waited_for(self, tmp_path: Path) -> None:

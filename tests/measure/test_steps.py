@@ -133,6 +133,19 @@ def test_the_exposed_communication_is_a_median_floored_at_zero() -> None:
     assert step_quantities({0: below}, None, METHOD)["communication_exposed_s"].value == 0
 
 
+def test_the_broadcast_of_buffers_is_communication_where_a_step_without_it_tells_it_from_forward() -> None:
+    """As in a prediction, whose forward is that of one rank; a loop that never ran without exchange says what is in it."""
+    paired = [line(0, forward_s=0.14), line(1, mode="no_exchange")]
+    found = step_quantities({0: paired, 1: paired}, None, METHOD)
+    assert found["forward_s"].value == pytest.approx(0.1)
+    assert found["communication_exposed_s"].value == pytest.approx(0.04)
+    alone = [line(0, forward_s=0.14, exchange_wait_s=0.01)]
+    found = step_quantities({0: alone, 1: alone}, None, METHOD)
+    assert found["forward_s"].value == pytest.approx(0.14)
+    assert "with the broadcast of buffers" in found["forward_s"].source
+    assert found["communication_exposed_s"].value == pytest.approx(0.01)
+
+
 def test_what_was_not_measured_has_a_reason() -> None:
     found = step_quantities({0: [Step(step=1, mode="parts", step_time_s=0.1, input_s=0.01)]}, None, METHOD)
     assert found["step_time_s"].value == 0.1

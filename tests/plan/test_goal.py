@@ -117,16 +117,20 @@ def test_an_unknown_noise_scale_widens_what_is_far_from_the_batch() -> None:
 
 
 def test_a_machine_that_is_used_in_part_is_interrupted_as_a_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nine devices lie on two machines of eight, each lost for a tenth of the time; spot is cheaper, and slower by that."""
+    """Nine devices lie on two machines of eight, which are interrupted twice as often; spot is cheaper, and slower by that."""
     sold = [offer("on-demand", 24.0), offer("spot", 8.0)]
     monkeypatch.setattr(market, "offers", lambda device: sold)
-    effort, spot = SamplesToTarget(3.6e6, 100, EXACT, noise_scale=NONE), Spot(per_hour=0.6, lost_s=600)
+    effort, spot = (
+        SamplesToTarget(3.6e6, 100, EXACT, noise_scale=NONE),
+        Spot(per_hour=0.6, checkpoint_s=600, restart_s=300),
+    )
     choice = choose(table([8, 9], [1.0, 1.0]), [V100], job(), effort, Goal(), spot)
     kind, hours, dollars = (choice.columns[name] for name in ("kind", "hours", "dollars"))
     assert [KINDS[k] for k in kind] == ["on-demand", "on-demand", "spot", "spot"]
-    assert hours[2:] / hours[:2] == pytest.approx([1 / 0.9, 1 / 0.8])
+    assert hours[2:] / hours[:2] == pytest.approx(
+        [math.exp(0.05) * (math.exp(0.1) - 1) / 0.1, math.exp(0.1) * (math.exp(0.2) - 1) / 0.2]
+    )
     assert dollars / hours == pytest.approx([24, 48, 8, 16])
-    assert np.isinf(Spot(per_hour=7, lost_s=600).slow_down(1))
 
 
 def test_a_slower_way_on_the_same_machine_is_not_advised_because_it_is_surer() -> None:

@@ -13,7 +13,8 @@ from chronograd.hardware import catalog
 from chronograd.plan.search import search
 from chronograd.plan.settings import largest_batch
 from chronograd.plan.ways import Way, ways_of
-from chronograd.predict.prediction import predict_step, setting_of
+from chronograd.predict.prediction import predict_step
+from chronograd.predict.setting import setting_of
 from chronograd.trace import Trace
 
 NAMES = ("a100-40", "v100", "p100", "k80")
@@ -52,6 +53,11 @@ def test_what_a_job_states_is_kept(traces: list[Trace]) -> None:
     pinned = {"precision": "fp32", "channels_last": True, "activation_checkpointing": "none"}
     assert ways(traces, "a100-40", **pinned) == {"fp32 NHWC"}
     assert ways(traces, "a100-40", **{**pinned, "compile": True}) == {"fp32 NHWC comp."}
+    assert ways(traces, "a100-40", **{**pinned, "compile": "cuda-graphs"}) == {"fp32 NHWC graphs"}
+    of_graphs = search(traces, job_of(**pinned, compile="cuda-graphs"), [catalog.device("a100-40")], [1], [1])
+    compiled = search(traces, job_of(**pinned, compile=True), [catalog.device("a100-40")], [1], [1])
+    assert [str(way) for way in of_graphs.ways] == ["fp32 channels-last in CUDA graphs"]
+    assert of_graphs.columns["step_time_s"][0] < 0.7 * compiled.columns["step_time_s"][0]
     assert ways(traces[:1], "a100-40", precision="tf32") == {"tf32", "tf32 +ckpt"}
     found = search(traces, job_of(**pinned), [catalog.device("a100-40")], [1], [32], precisions=["fp32", "bf16"])
     assert {str(way) for way in found.ways} == {"fp32 channels-last", "bf16 channels-last"}

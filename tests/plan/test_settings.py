@@ -12,7 +12,8 @@ from chronograd.hardware import catalog
 from chronograd.plan.settings import evaluate, largest_batch
 from chronograd.predict.collectives import ALGORITHMS
 from chronograd.predict.memory import reserve_bytes
-from chronograd.predict.prediction import predict, predict_step, setting_of
+from chronograd.predict.prediction import predict, predict_step
+from chronograd.predict.setting import setting_of
 from chronograd.trace import Trace
 
 DEVICES = ("k80", "v100", "h100", "cpu")

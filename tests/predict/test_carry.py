@@ -13,9 +13,10 @@ from chronograd.cli.main import main
 from chronograd.count.network import trace_network
 from chronograd.errors import InputError
 from chronograd.job import Job
-from chronograd.predict.answer import carried_factor
+from chronograd.predict.answer import shown_by
+from chronograd.predict.carrying import Shown
 from chronograd.predict.prediction import predict
-from chronograd.record import Quantity, Record
+from chronograd.record import Z80, Quantity, Record
 from chronograd.trace import Trace
 
 JOB = """
@@ -46,16 +47,60 @@ def measured(trace: Trace, job: Job, ratio: float) -> Record:
 
 
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 1.7])
-def test_the_factor_is_the_ratio_to_the_power_of_four_fifths(trace: Trace, job: Job, ratio: float) -> None:
-    assert carried_factor(trace, measured(trace, job, ratio)) == pytest.approx(ratio**0.8, rel=1e-12)
+def test_a_record_shows_how_far_off_its_prediction_was_and_how_sure(trace: Trace, job: Job, ratio: float) -> None:
+    shown = shown_by(trace, measured(trace, job, ratio))
+    assert shown.ratio == pytest.approx(ratio, rel=1e-12)
+    assert shown.sigma == predict(trace, job).provenance.sigma_log
+
+
+def test_what_is_carried_is_what_two_devices_know_of_a_network() -> None:
+    """A normal given another: shared / σa² of its logarithm is expected, and σb² - shared² / σa² remains."""
+    shared = 0.8 * 0.05**2
+    factor, sigma = Shown(2.0, 0.05).onto(0.2)
+    assert factor == pytest.approx(2 ** (shared / 0.05**2))
+    assert sigma == pytest.approx(math.sqrt(0.2**2 - (shared / 0.05) ** 2))
+    # Of a device known from its data sheet it is that device's error: hardly anything is carried, and nothing is narrower.
+    factor, sigma = Shown(2.0, 0.45).onto(0.2)
+    assert 1 < factor < 1.02
+    assert 0.199 < sigma < 0.2
+    assert Shown(2.0, 0.1).onto(0.0) == (1.0, 0.0)
+
+
+def test_on_the_same_device_the_device_s_own_error_is_carried_too(trace: Trace, job: Job) -> None:
+    """Half of the batch: nearly all that was off, and the interval narrows; on another device hardly any of it."""
+    shown = shown_by(trace, measured(trace, job, 1.7))
+    less = jobs.changed(job, ["training.batch=64"])
+
+    def factor_and_width(*changes: str) -> tuple[float, float]:
+        asked = jobs.changed(less, list(changes))
+        plain, carried = predict(trace, asked), predict(trace, asked, shown=shown)
+        sigmas = [record.provenance.sigma_log or 0.0 for record in (plain, carried)]
+        return carried.value("forward_s") / plain.value("forward_s"), sigmas[1] / sigmas[0]
+
+    factor, width = factor_and_width()
+    assert 1.3 < factor <= 1.7**0.8 + 1e-9
+    assert 0.6 - 1e-9 <= width < 0.85
+    for change in ("cluster.device=p100", "training.precision=fp16"):
+        factor, width = factor_and_width(change)
+        assert 1 < factor < 1.15
+        assert 0.95 < width <= 1
+
+
+def test_the_worse_a_device_is_known_the_less_it_tells_of_a_network() -> None:
+    sigmas = (0.01, 0.03, 0.08, 0.1, 0.2, 0.45)
+    for here in sigmas:
+        remain = [Shown(1.3, there).onto(here)[1] for there in sigmas if there >= 0.08]
+        assert remain == sorted(remain)
+        assert max(remain) <= here
 
 
 def test_it_corrects_the_device_s_own_work_and_narrows_the_interval(trace: Trace, job: Job) -> None:
     elsewhere = jobs.changed(job, ["cluster.device=p100"])
-    plain = predict(trace, elsewhere)
-    carried = predict(trace, elsewhere, factor=1.5)
+    plain, shown = predict(trace, elsewhere), Shown(1.5, 0.06)
+    carried = predict(trace, elsewhere, shown=shown)
+    factor, sigma = shown.onto(plain.provenance.sigma_log or 0.0)
     for part in OWN_PARTS:
-        assert carried.value(part) == pytest.approx(1.5 * plain.value(part))
+        assert carried.value(part) == pytest.approx(factor * plain.value(part))
     for part in ("input_s", "transfer_s", "communication_exposed_s"):
         assert carried.value(part) == plain.value(part)
     before, after = plain["step_time_s"], carried["step_time_s"]
@@ -63,22 +108,23 @@ def test_it_corrects_the_device_s_own_work_and_narrows_the_interval(trace: Trace
     assert before.high is not None
     assert after.low is not None
     assert after.high is not None
-    assert math.log(after.high / after.low) == pytest.approx(0.7 * math.log(before.high / before.low))
-    assert any("corrected by 1.50" in note for note in carried.notes)
+    assert math.log(after.high / after.low) == pytest.approx(2 * Z80 * sigma)
+    assert after.high / after.low < before.high / before.low
+    assert any(f"corrected by {factor:.2f}" in note for note in carried.notes)
 
 
 def test_what_is_no_measured_step_of_this_network_is_refused(trace: Trace, job: Job) -> None:
     with pytest.raises(InputError, match="is no measured step"):
-        carried_factor(trace, predict(trace, job))
+        shown_by(trace, predict(trace, job))
     found = measured(trace, job, 1.0)
     lost = found.model_copy(update={"quantities": {"step_time_s": Quantity.missing("s", "the clock stopped")}})
     with pytest.raises(InputError, match="is no measured step"):
-        carried_factor(trace, lost)
+        shown_by(trace, lost)
     other = Record.model_validate(
         {**found.model_dump(), "job": {**found.job.model_dump(), "network": {"name": "resnet56"}}}
     )
     with pytest.raises(InputError, match="of resnet56, and the job's network is resnet20"):
-        carried_factor(trace, other)
+        shown_by(trace, other)
 
 
 def test_predict_measured_on(
@@ -94,10 +140,14 @@ def test_predict_measured_on(
     assert main([*arguments, "--measured-on", "here.json", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     carried = record["quantities"]
-    assert carried["forward_s"]["value"] == pytest.approx(1.3**0.8 * plain["forward_s"]["value"])
-    widths = [q["step_time_s"]["high"] / q["step_time_s"]["low"] for q in (plain, carried)]
-    assert widths[1] == pytest.approx(widths[0] ** 0.7)
-    assert any("another device" in note for note in record["notes"])
+    elsewhere = jobs.changed(job, ["cluster.device=p100"])
+    factor, sigma = shown_by(trace, measured(trace, job, 1.3)).onto(
+        predict(trace, elsewhere).provenance.sigma_log or 0.0
+    )
+    assert carried["forward_s"]["value"] == pytest.approx(factor * plain["forward_s"]["value"])
+    step = carried["step_time_s"]
+    assert math.log(step["high"] / step["low"]) == pytest.approx(2 * Z80 * sigma)
+    assert any("where it was measured" in note for note in record["notes"])
     for wrong, message in (
         (["--measured-on", "predicted.json"], "is no measured step"),
         (["--measured-on", "nothing.json"], "nothing.json"),

@@ -13,8 +13,9 @@ from chronograd.count.network import trace_network
 from chronograd.errors import NotFoundError
 from chronograd.hardware import catalog
 from chronograd.predict.collectives import ALGORITHMS, Topology, all_reduce_s
-from chronograd.predict.prediction import predict, predict_step, setting_of
+from chronograd.predict.prediction import predict, predict_step
 from chronograd.predict.scaling import crowding
+from chronograd.predict.setting import setting_of
 from chronograd.record import STEP_PARTS
 
 TRACE = trace_network("alexnet-v2")
@@ -141,6 +142,19 @@ def test_ranks_that_wait_for_each_other_do_the_same_work_more_slowly() -> None:
     assert late.communication.exposed_s <= alone.communication.exposed_s + 1e-12
 
 
+def test_an_exchange_measured_as_free_is_not_one_that_was_never_measured() -> None:
+    v100 = catalog.device("v100")
+
+    def exposed_s(**measured: float) -> float:
+        device = v100.model_copy(update={"calibration": {**(v100.calibration or {}), **measured}})
+        return float(predict_step(TRACE, setting_of(job(count=2), device=device)).communication.exposed_s)
+
+    never, free = exposed_s(), exposed_s(exchange_tensor_s=0.0)
+    num_buckets = predict_step(TRACE, setting_of(job(count=2))).communication.num_buckets
+    assert exposed_s(exchange_tensor_s=0.0, exchange_meeting_s=1e-3) == pytest.approx(free + 1e-3 * num_buckets)
+    assert exposed_s(exchange_meeting_s=1e-3) == never
+
+
 @pytest.mark.parametrize(
     ("count", "threads", "times"), [(1, None, 1), (2, None, 1), (4, None, 2), (2, 2, 2), (8, 1, 4), (1, 1, 1)]
 )
@@ -151,11 +165,11 @@ def test_ranks_that_share_cores_take_as_many_times_as_long(count: int, threads: 
     asked = job(count=count, threads=threads)
     setting = setting_of(asked, device=here)
     assert setting.nodes == 1
-    assert crowding(here, threads, setting.topology) == times
+    assert crowding(here, asked.cluster, setting.topology) == times
     alone = predict_step(TRACE, setting_of(job(512, count=1), device=here)).parts["forward_s"]
     of_each = predict_step(TRACE, setting_of(job(512 * count, count=count, threads=threads), device=here))
     assert of_each.parts["forward_s"] == pytest.approx(times * alone, rel=1e-12)
-    assert crowding(catalog.device("v100"), 8, setting.topology) == 1
+    assert crowding(catalog.device("v100"), asked.cluster, setting.topology) == 1
 
 
 def test_a_ring_over_two_quads_is_as_fast_as_what_lies_between_them() -> None:

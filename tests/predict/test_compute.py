@@ -10,13 +10,15 @@ import pytest
 
 from chronograd import job as jobs
 from chronograd.compare.scaling import predict_scaling
+from chronograd.count.cached import cached_trace
 from chronograd.errors import FileFormatError, InputError
 from chronograd.hardware import catalog, market
 from chronograd.predict.calibration import CLASSES, Calibration, ClassRate, from_datasheet
 from chronograd.predict.compute import Work, operator_seconds, phase_seconds, sigma_log, update_seconds
 from chronograd.predict.memory import peak_memory
-from chronograd.predict.prediction import predict, predict_step, setting_of
+from chronograd.predict.prediction import predict, predict_step
 from chronograd.predict.relatives import calibration_for
+from chronograd.predict.setting import setting_of
 from chronograd.record import STEP_PARTS
 from chronograd.trace import ZERO, Affine, Operator, Storage, Tensor, Trace
 
@@ -98,6 +100,37 @@ def test_the_host_sets_the_pace_of_a_pass_that_the_device_does_not() -> None:
     assert phase_seconds(trace, times, even)["forward"] == pytest.approx(2**0.25 * times[0])
 
 
+def test_a_graph_is_one_launch_a_pass_and_a_copy_of_each_input() -> None:
+    trace = linear_trace()
+    graphs = calibration(host_launch_s=1.0, graph_launch_s=0.25, update_launch_s=0.05)
+    times = operator_seconds(trace, 4, graphs)
+    assert phase_seconds(trace, times, graphs) == pytest.approx({"forward": 0.3, "backward": 0.25})
+    # A pass of fewer operators than a launch is worth is issued as it was.
+    few = replace(graphs, host_launch_s=0.2)
+    assert phase_seconds(trace, times, few) == pytest.approx({"forward": 0.2, "backward": 0.14})
+
+
+def test_a_job_in_graphs_runs_compiled_kernels_and_an_eager_optimizer() -> None:
+    def step(trace: Trace, how: str, *more: str) -> dict[str, float]:
+        asked = jobs.changed(jobs.from_dict(JOB), [f"training.compile={how}", *more])
+        return predict_step(trace, setting_of(asked)).parts
+
+    small = cached_trace("resnet20")
+    compiled, graphs = (step(small, how, "training.batch=1") for how in ("true", "cuda-graphs"))
+    for part in ("forward_s", "backward_s"):
+        assert graphs[part] < 0.7 * compiled[part]
+    assert all(graphs[part] == compiled[part] for part in ("input_s", "transfer_s", "update_s"))
+    # Of a large batch the device sets the pace: graphs change nothing but that it is copied.
+    large, batch, v100 = linear_trace(), 1_000_000, catalog.device("v100")
+    compiled, graphs = (step(large, how, f"training.batch={batch}") for how in ("true", "cuda-graphs"))
+    assumed = calibration_for(v100, "fp32", mode="training", is_compiled=True)
+    share = assumed.columns()["bandwidth"][CLASSES.index("elementwise.forward")]
+    copied_s = 2 * 4 * 1000 * batch / (v100.bandwidth_bytes_per_s * share)
+    assert graphs["forward_s"] - compiled["forward_s"] == pytest.approx(copied_s)
+    with pytest.raises(InputError, match="cuda-graphs, and cpu is no GPU"):
+        step(small, "cuda-graphs", "cluster.device=cpu")
+
+
 def test_what_the_host_sets_is_as_uncertain_as_the_host() -> None:
     trace = linear_trace()
     seen = {"classes_seen": list(CLASSES)}
@@ -116,6 +149,33 @@ def test_small_work_takes_what_the_host_does_in_every_precision(name: str) -> No
         for work, precision in zip(works, ("fp32", "fp16"), strict=True)
     )
     assert half / single == pytest.approx(works[1].issues.sum() / works[0].issues.sum(), rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("precision", "channels_last", "groups", "is_direct"),
+    [("fp16", True, 8, True), ("fp16", True, 32, False), ("fp16", False, 8, False), ("fp32", True, 8, False)],
+)
+def test_gradients_of_few_groups_run_as_depthwise_ones(
+    precision: str, channels_last: bool, groups: int, is_direct: bool
+) -> None:
+    """With channels last and in half precision; forward never. At a tenth of the vector units' peak they show it."""
+    trace = linear_trace()
+    shape = {
+        "in_channels": 1000,
+        "out_channels": 500,
+        "groups": groups,
+        "kernel": [1, 1],
+        "channels_last": channels_last,
+    }
+    trace.operators = [replace(op, kind="conv_grouped", attributes=shape) for op in trace.operators]
+    slow = {"conv_depthwise.forward": ClassRate(0.1), "conv_depthwise.backward": ClassRate(0.1)}
+    device = calibration(classes={**calibration().classes, **slow}, peak_flops_per_s=1e13, precision=precision)
+    forward, backward = Work.of(trace, 4096, precision).terms(device).compute
+    assert backward / forward == pytest.approx(100 if is_direct else 1)
+    times = operator_seconds(trace, 4096, device)
+    of_depthwise = replace(device, provenance={"classes_seen": ["conv_depthwise.backward"]})
+    known = sigma_log(trace, times, of_depthwise) < sigma_log(trace, times, device)
+    assert known == is_direct
 
 
 def test_work_of_parts_joined_is_the_parts() -> None:

@@ -15,12 +15,15 @@ import pytest
 from chronograd import job as jobs
 from chronograd.count.network import trace_network
 from chronograd.errors import InputError
+from chronograd.fit.device import spread_of
 from chronograd.hardware import catalog
 from chronograd.job import Job, changed
 from chronograd.plan.settings import largest_batch
+from chronograd.predict.carrying import Shown
 from chronograd.predict.checkpointing import blocks
 from chronograd.predict.memory import footprint_of_job
-from chronograd.predict.prediction import Setting, Step, predict, predict_step, setting_of
+from chronograd.predict.prediction import Step, predict, predict_step
+from chronograd.predict.setting import Setting, setting_of
 from chronograd.record import Record
 from chronograd.trace import Trace
 
@@ -326,10 +329,47 @@ def figures_lie_in_their_intervals_and_parts_make_up_the_step(one: Drawn) -> Non
 
 @holds
 def what_a_network_showed_elsewhere_moves_it_that_way(one: Drawn) -> None:
-    factor = one.random.uniform(0.3, 3.0)
-    plain, carried = one.record(), one.record(factor=factor)
-    assert (carried.value("step_time_s") > plain.value("step_time_s")) == (factor > 1)
+    shown = Shown(one.random.uniform(0.3, 3.0), one.random.uniform(0.03, 0.6))
+    plain, carried = one.record(), one.record(shown=shown)
+    assert (carried.value("step_time_s") > plain.value("step_time_s")) == (shown.ratio > 1)
     assert (carried.provenance.sigma_log or 0) <= (plain.provenance.sigma_log or 0)
+
+
+@holds
+def graphs_are_never_slower_on_the_host_than_compiled_nor_that_than_eager(one: Drawn) -> None:
+    """A device that takes no time shows the host alone; kernels, optimizer and input are those of a compiled step."""
+    asked = one.random.choice((one, one.with_("mode=inference")))
+    instant = catalog.device(one.job.cluster.device)
+    instant = instant.model_copy(
+        update={
+            "calibration": None,
+            "bandwidth_bytes_per_s": 1e27,
+            "peak_flops_per_s": dict.fromkeys(instant.peak_flops_per_s, 1e28),
+        }
+    )
+    eager, compiled, graphs = (
+        predict_step(asked.trace, setting_of(asked.with_(f"training.compile={how}").job, device=instant)).parts
+        for how in ("false", "true", "cuda-graphs")
+    )
+    for part in ("forward_s", "backward_s"):
+        not_less(eager[part], compiled[part])
+        not_less(compiled[part], graphs[part])
+    assert all(compiled[part] == graphs[part] for part in compiled if part not in ("forward_s", "backward_s"))
+
+
+@holds
+def fewer_rows_never_give_a_narrower_interval(one: Drawn) -> None:
+    """Rows that show the same errors: a fit to few of them counts what was assumed before, or the largest of its own."""
+    count, assumed = one.random.randint(1, 30), one.random.uniform(0.05, 0.6)
+    errors = np.array([one.random.gauss(0, 0.2) for _ in range(count)])
+    calibration = replace(one.setting.calibration, class_sigma={})
+    spreads = []
+    for times in (1, 2, 3, 10):
+        sigma = spread_of(np.tile(errors, times), times * count, assumed)
+        fitted = replace(one.setting, calibration=replace(calibration, sigma=sigma))
+        spreads.append(predict_step(one.trace, fitted).sigma_log)
+    for fewer, more in itertools.pairwise(spreads):
+        not_less(fewer, more)
 
 
 @pytest.mark.parametrize("seed", range(DRAWS))

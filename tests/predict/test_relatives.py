@@ -17,7 +17,6 @@ from chronograd.hardware.catalog import Device
 from chronograd.predict.calibration import (
     CLASSES,
     DATASHEET_SIGMA,
-    HOST_SIGMA,
     Calibration,
     ClassRate,
     calibrations,
@@ -127,11 +126,6 @@ def test_a_relative_lends_shares_and_peaks_are_the_device_s_own(known: Callable[
         assert getattr(found.classes["conv_3x3.forward"], field) == pytest.approx(expected), field
     assert found.classes["conv_3x3.forward"].depth == pytest.approx((1 - share) * sheet.depth)  # the sister has none
     assert found.class_sigma == {"conv_3x3.forward": pytest.approx(math.hypot(0.1, 0.1))}
-    # The host is a machine's and not a card's: all that showed theirs count alike.
-    shown = [
-        math.log(c.host_launch_s) for d in catalog.devices() for c in calibrations(d) if 0 < c.host_sigma < HOST_SIGMA
-    ]
-    assert math.log(found.host_launch_s) == pytest.approx(sum(shown) / len(shown))
     assert found.cache_speedup == 1.7
     assert found.classes["gemm.forward"] == from_datasheet(mine, "fp16").classes["gemm.forward"]  # never seen
     assert found.classes_seen == {"conv_3x3.forward"}
@@ -246,6 +240,20 @@ def test_the_data_sheet_with_the_way_of_running_is_the_last_resort(known: Callab
 SHIPPED = sorted(path.stem for path in (Path(catalog.__file__).parent / "calibrations").glob("*.toml"))
 
 
+def test_a_host_is_as_old_as_its_device(known: Callable[[Device], None]) -> None:
+    """Known are the sister's host of 1991, the assumption of 2018 and hosts of the catalogue, the last an H200's of 2023."""
+    known(device("sister", [taught(host_launch_s=200e-6)]))
+    old, between, new = (
+        assumed_for(device("mine", year=y), "fp16", **LIKE)[0].host_launch_s for y in (1985, 2020, 2030)
+    )
+    assert old == pytest.approx(200e-6)  # before the first known year as in it
+    assert new == pytest.approx(
+        calibration_for(catalog.device("h200"), "bf16", mode="inference").host_launch_s, rel=0.2
+    )
+    assert new < between < old
+    assert assumed_for(device("mine", year=2030), "fp16", mode="training")[0].host_launch_s > 2 * new
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_what_ships_says_how_good_it_is(name: str) -> None:
     """Each has the table it was fitted to, its error on networks left out, and shares that a device can reach."""
@@ -254,10 +262,11 @@ def test_what_ships_says_how_good_it_is(name: str) -> None:
     assert found
     for c in found:
         assert c.origin == "fitted"
-        assert str(c.provenance["table"]).endswith(".csv")
+        assert str(c.provenance["table"]).endswith((".csv", ".json"))
         error = c.provenance.get("error_of_whole_networks", c.provenance["error_left_out"])
         assert 0.03 <= c.sigma == pytest.approx(max(error, 0.03), rel=1e-3)
-        assert c.sigma < DATASHEET_SIGMA
+        # A few steps of two or three networks say more of how far off than a data sheet admits.
+        assert c.sigma < DATASHEET_SIGMA or c.provenance["samples"] <= 10
         assert c.provenance["samples"] >= MIN_SAMPLES
         assert set() < c.classes_seen <= set(CLASSES)
         assert c.peak_flops_per_s == pytest.approx(device.peak(c.precision), rel=1e-3)  # type: ignore[arg-type]

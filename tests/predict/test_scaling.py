@@ -166,9 +166,12 @@ def test_the_upkeep_of_ddp_is_of_each_tensor_and_of_one_broadcast_of_buffers() -
     assert one == 0
     assert two == pytest.approx(expected)
     assert four > two
-    assert upkeep_s(trace, 0.0, topology) == 0.0
     met = upkeep_s(trace, 1e-5, topology, meeting_s=1e-3, num_buckets=2)
     assert met == pytest.approx([0, two + 3e-3, four + 3e-3])
+    # A cost that was measured as nothing is not one that was never measured.
+    free = upkeep_s(trace, 0.0, topology, meeting_s=1e-3, num_buckets=2)
+    assert free == pytest.approx(met - np.array([0, 1, 1]) * 1e-5 * (gradients + buffers))
+    assert upkeep_s(trace, None, topology, meeting_s=1e-3, num_buckets=2) == 0.0
 
 
 def test_replicas_cost_the_host_by_tensor_and_by_operator() -> None:

@@ -13,9 +13,9 @@ from chronograd.cli.main import main
 from chronograd.count.network import trace_network
 from chronograd.errors import InputError, JobError
 from chronograd.predict.answer import of_figure, predict_jobs
-from chronograd.predict.prediction import predict, predict_step, setting_of
-from chronograd.predict.relatives import CARRIED_EXPONENT
+from chronograd.predict.prediction import predict, predict_step
 from chronograd.predict.serving import USUAL_BATCHES, predict_batches
+from chronograd.predict.setting import setting_of
 
 TRAINED, ASKED = trace_network("resnet20"), trace_network("resnet20", mode="inference")
 TRAINING_JOB = jobs.from_dict(
@@ -103,15 +103,16 @@ def test_what_has_gradients_is_refused(change: str) -> None:
 )
 def test_a_figure_is_carried_as_a_record_would_be(figure: str, seconds: float) -> None:
     there = jobs.changed(TRAINING_JOB, ["cluster.device=rtx3090"])
-    ratio = seconds / predict_step(TRAINED, setting_of(there)).seconds
-    factor = of_figure(TRAINED, f"rtx3090={figure}")(TRAINING_JOB)
-    assert factor == pytest.approx(ratio**CARRIED_EXPONENT)
+    step = predict_step(TRAINED, setting_of(there))
+    shown = of_figure(TRAINED, f"rtx3090={figure}")(TRAINING_JOB)
+    assert shown.ratio == pytest.approx(seconds / step.seconds)
+    assert shown.sigma == step.sigma_log
 
 
 def test_a_figure_of_several_devices_is_of_all_together() -> None:
     there = jobs.changed(TRAINING_JOB, ["cluster.device=v100", "cluster.count=4", "backend=ddp"])
     step = predict_step(TRAINED, setting_of(there)).seconds
-    assert of_figure(TRAINED, f"4xv100={64 / step}/s")(TRAINING_JOB) == pytest.approx(1.0)
+    assert of_figure(TRAINED, f"4xv100={64 / step}/s")(TRAINING_JOB).ratio == pytest.approx(1.0)
 
 
 def test_tokens_are_those_of_a_sample() -> None:
@@ -119,7 +120,7 @@ def test_tokens_are_those_of_a_sample() -> None:
     trace = trace_network("gpt2-small", options, input_shape=(16,), num_classes=100)
     job = jobs.from_dict({"network": {"name": "gpt2-small", "options": options},
                           "data": {"name": "tokens", "shape": [16], "classes": 100}, "cluster": {"device": "v100"}})  # fmt: skip
-    assert of_figure(trace, "t4=1600 tokens/s")(job) == pytest.approx(of_figure(trace, "t4=100/s")(job))
+    assert of_figure(trace, "t4=1600 tokens/s")(job).ratio == pytest.approx(of_figure(trace, "t4=100/s")(job).ratio)
     with pytest.raises(InputError, match="takes no tokens"):
         of_figure(TRAINED, "t4=1600 tokens/s")(TRAINING_JOB)
 

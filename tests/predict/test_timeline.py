@@ -11,7 +11,8 @@ import pytest
 
 from chronograd import job as jobs
 from chronograd.count.network import trace_network
-from chronograd.predict.prediction import predict_step, setting_of
+from chronograd.predict.prediction import predict_step
+from chronograd.predict.setting import setting_of
 from chronograd.predict.timeline import timeline_of_run, timeline_of_step
 from chronograd.rundir import RunDir
 from chronograd.rundir.steps import Memory, Step

@@ -217,3 +217,17 @@ def test_a_missing_extra_is_named(module, monkeypatch):
     monkeypatch.delitem(sys.modules, file, raising=False)
     with pytest.raises(MissingExtraError, match=rf"chronograd\[{extra}\]"):
         importlib.import_module(file)
+
+
+def test_pictures_stay_on_a_narrow_screen() -> None:
+    """They have no drawing for small screens, so only a wide one beside such is hidden there."""
+    pixel = png_base64(np.zeros((2, 2, 3), dtype=np.uint8))
+    page = Answer(
+        "T", sections=[Section("S", "It is.", figure=Figure([Pictures([PictureRow("", [Picture("", pixel)])])]))]
+    )
+    html = render_html(page)
+    assert 'class="wide"' in html
+    assert 'class="narrow"' not in html
+    hidden = re.findall(r"([^{}\n]+) \{ display: none; \}", html)
+    assert ".plots svg.wide:has(+ svg.narrow)" in [rule.strip() for rule in hidden]
+    assert ".plots svg.wide" not in [rule.strip() for rule in hidden]

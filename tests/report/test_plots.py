@@ -17,16 +17,18 @@ from PIL import Image
 from chronograd.errors import FileFormatError
 from chronograd.figure import (
     PALETTE,
+    ROLE_COLORS,
     SERIES_COLORS,
     Figure,
     Lines,
+    Mark,
     Picture,
     PictureRow,
     Pictures,
     Series,
     png_base64,
 )
-from chronograd.report.plots import _number, draw, svg
+from chronograd.report.plots import _colors, _number, draw, svg, svgs_of_page
 
 
 def measured(label, x, y, bar=0.5, **fields):
@@ -172,6 +174,11 @@ def test_pictures_are_embedded_pixel_by_pixel(shape):
         assert f">{words}</text>" in text
 
 
+def test_pictures_that_are_shrunk_are_smoothed():
+    assert "pixelated" in svg(Figure([grid(2, shape=(40, 40, 3))]))
+    assert "pixelated" not in svg(Figure([grid(3, shape=(240, 320, 3))]))
+
+
 @pytest.mark.parametrize("counts", [(1,), (8, 8, 8), (3, 5), (23,), (12, 2)])
 @pytest.mark.parametrize("title", ["", "automobile", "said dog\n0.93 sure of it"])
 def test_pictures_and_titles_keep_apart(counts, title):
@@ -220,3 +227,51 @@ def test_a_facet_has_its_title_above_it():
 
 def test_small_numbers_of_an_axis_are_powers_of_ten():
     assert [_number(v) for v in (1e-5, 2.5e-4, -1e-3, 0.02)] == ["10⁻⁵", "2.5·10⁻⁴", "\u22120.001", "0.02"]
+
+
+def test_labels_of_a_legend_are_whole_however_narrow():
+    label = "resnet50 on eight devices of two nodes over ethernet, learning rate divided by staleness, predicted"
+    series = [Series(f"{label} {i}", "predicted", [1, 2], [i, 2 * i]) for i in (1, 2)]
+    for text in svgs_of_page(Figure([Lines("ranks", "images/s", series)])):
+        words = " ".join(re.findall(r">([^<>]+)</(?:text|tspan)>", text))
+        assert "…" not in words
+        assert "".join(words.split()).count("".join(label.split())) == 2
+
+
+def test_several_predicted_series_have_colours_of_their_own_and_points():
+    lines = Lines("n", "y", [Series(name, "predicted", [1, 2, 4], [1.0, 2.0, 3.0]) for name in "abc"])
+    assert _colors(lines) == list(SERIES_COLORS[:3])
+    axes, _ = drawn(lines)
+    assert [line.get_marker() for line in axes.lines] == ["o"] * 3
+    long = Lines("n", "y", [Series("a", "predicted", list(range(1, 40)), [1.0] * 39)])
+    assert _colors(long) == [ROLE_COLORS["predicted"]]
+    assert drawn(long)[0].lines[0].get_marker() == ""
+
+
+def test_notes_are_printed_beside_their_points():
+    series = Series("a", "predicted", [3.0, 2.0], [1.0, 2.0], notes=["1 learner", "2 learners"])
+    text = svg(Figure([Lines("minutes", "cost", [series])]))
+    assert ">1 learner</text>" in text
+    assert ">2 learners</text>" in text
+
+
+def test_an_axis_from_zero_makes_room_for_a_mark_above_all_series():
+    """A mark beyond the axis had its label drawn far outside, for which no drawing has room."""
+    lines = Lines(
+        "frames",
+        "mean return",
+        [Series("one", "predicted", [100.0, 200.0], [9.0, 20.0])],
+        [Mark("y", 475.0, "solved")],
+        from_zero=True,
+    )
+    axes, _ = drawn(lines)
+    low, high = axes.get_ylim()
+    assert low == 0
+    assert high > 475
+
+
+def test_colours_of_parts_are_in_the_palette() -> None:
+    from chronograd.explain.answer import _PART_COLORS
+    from chronograd.report.plots import COLORS
+
+    assert set(_PART_COLORS.values()) <= COLORS.keys()

@@ -14,11 +14,12 @@ from chronograd.study.results import Results
 from chronograd.study.rows import Spread
 from chronograd.study.runner import StudyRunner
 
-SETTINGS = {**STUDY.sizes["laptop"], "copies": [1, 2, 4], "seeds": [2, 2, 2], "longer": 4, "epochs": 4, "target": 0.5}
+SETTINGS = {**STUDY.sizes["laptop"], "copies": [1, 2, 4], "seeds": [3, 3, 3], "longer": 4, "epochs": 4, "target": 0.5}
 
 
 def made_up(final: dict[str, float], apart: float = 0.01) -> Results:
-    """Results in which accuracy rises evenly to `final` (seed 0; seed 1 is `apart` above), a step being a second."""
+    """Results in which accuracy rises evenly to `final` (seed 0; each other is `apart` above the one before), a step being a second."""
+    final = {study.PLAIN: final["M=1"] - 0.05, **final}
     rows: list[dict[str, Any]] = []
     curves = {}
     for name, arm in study.arms(SETTINGS).items():
@@ -59,7 +60,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     page = STUDY.page(results)
     html = render_html(page)
     assert all(section.takeaway.split(".")[0] in html for section in page.sections[:1])
-    assert len(page.sections) == 5
+    assert len(page.sections) == 6
 
 
 def test_the_arms_have_equal_updates_and_one_pair_has_equal_images() -> None:
@@ -70,19 +71,20 @@ def test_the_arms_have_equal_updates_and_one_pair_has_equal_images() -> None:
     assert longer.copies == 1
     assert longer.epochs * longer.copies == beside.epochs * beside.copies
     assert longer.seeds == beside.seeds
-    lengths = [arm.epochs * arm.copies for arm in arms.values()]
-    assert lengths == sorted(lengths, reverse=True)
+    order = [(-arm.seeds, -arm.epochs * arm.copies) for arm in arms.values()]
+    assert order == sorted(order)
+    assert (arms[study.PLAIN].copies, arms[study.PLAIN].cutout) == (1, False)
 
 
-@pytest.mark.parametrize("size", ["smoke", "laptop", "paper"])
+@pytest.mark.parametrize("size", ["smoke", "laptop", "evening", "paper"])
 def test_jobs_are_looked_at_equally_often(size: str) -> None:
     settings = STUDY.sizes[size]
-    for arm in study.arms(settings).values():
+    for name, arm in study.arms(settings).items():
         training = study.job(settings, arm).training
         assert training.epochs / training.evaluate_every == settings["epochs"] / settings["evaluate_every"]
         assert training.images_per_step == settings["batch"] * arm.copies
         assert training.target_accuracy is None
-        assert training.augmentation.cutout == settings["cutout"]
+        assert training.augmentation.cutout == (0 if name == study.PLAIN else settings["cutout"])
 
 
 def test_the_paper_size_is_the_published_setting() -> None:
@@ -130,18 +132,25 @@ def test_accuracy_at_a_time_is_that_of_the_last_evaluation_before_it() -> None:
 def test_takeaway_at_equal_updates_follows_the_numbers() -> None:
     low, high = Spread(0.40, 0.001, 3), Spread(0.44, 0.001, 3)
     rising = study.updates_takeaway({"M=1": low, "M=2": Spread(0.42, 0.001, 3), "M=4": high})
-    assert rising.startswith("M=4 ends with the lowest error, 56.00 ± 0.10 %")
-    assert "+4.0 points, more than the seeds differ" in rising
-    assert "in 2 of 2 steps" in rising
-    falling = study.updates_takeaway({"M=1": high, "M=2": Spread(0.39, 0.001, 3), "M=4": low})
-    assert falling.startswith("Copies do not help here")
-    assert "in 1 of 2 steps" in falling
+    assert rising.startswith("Accuracy over M=1, 60.00 ± 0.10 % of error: M=2 +2.0 points (")
+    assert "M=4 +4.0 points (+3.8 … +4.2" in rising
+    close = study.updates_takeaway({"M=1": low, "M=2": Spread(0.4005, 0.001, 3), "M=4": Spread(0.42, None, 1)})
+    assert close.startswith(
+        "No M is told apart from M=1, 60.00 ± 0.10 % of error; the highest accuracy among them is of M=4"
+    )
+    assert "+2.0 points, from too few repeats to tell" in close
+    falling = study.updates_takeaway({"M=1": high, "M=2": Spread(0.4395, 0.001, 3), "M=4": low})
+    assert "M=4 −4.0 points" in falling
+    assert falling.endswith("Not told apart from it: M=2.")
 
 
 def test_takeaways_at_equal_images_and_seconds_follow_the_numbers() -> None:
     a, b = Spread(0.40, 0.001, 3), Spread(0.44, 0.001, 3)
     assert "M=4 is worse than M=1 longer: −4.0 points" in study.images_takeaway("M=4", "M=1 longer", a, b)
     assert "M=4 is better than M=1 longer: +4.0 points" in study.images_takeaway("M=4", "M=1 longer", b, a)
+    assert "M=4 is not told apart from M=1 longer" in study.images_takeaway(
+        "M=4", "M=1 longer", a, Spread(0.44, 0.001, 2)
+    )
     assert "M=4 is behind" in study.seconds_takeaway(3.0, "M=4", a, b)
     assert "M=4 is ahead" in study.seconds_takeaway(3.0, "M=4", b, a)
 
@@ -151,32 +160,34 @@ LONGER = study.longer_name(SETTINGS)
 
 def test_page_of_a_gain_says_so() -> None:
     """The ends: 0.40, 0.51, 0.60 and 0.55. Evaluations are at quarters, so 0.5 is reached at the last of each arm, but
-    by seed 1 of M=1 (0.41) never."""
+    by M=1 never."""
     sections = {s.title: s for s in STUDY.page(made_up({"M=1": 0.40, "M=2": 0.51, "M=4": 0.60, LONGER: 0.55})).sections}
     updates = 31 * 4
     target = sections["To 50 %"]
-    assert f"Fewest epochs and updates: M=2 (4.0 and {updates})" in target.takeaway
+    assert f"fewest epochs and updates M=2 (4.0 and {updates})" in target.takeaway
     assert f"Fewest images: M=2 ({updates * 32 * 2:,})" in target.takeaway
     assert f"Fewest seconds: M=2 ({updates * 2:.1f})" in target.takeaway
     assert target.takeaway.endswith("Not reached from every seed within 4 epochs: M=1.")
     assert target.table is not None
     cells = {row[0]: row for row in target.table.rows}
-    assert cells["M=1"][-2:] == ["0 of 2", "40.50 ± 0.71 % after 124.0 s"]
-    assert cells["M=4"][-2:] == ["2 of 2", ""]
+    assert cells["M=1"][-2:] == ["0 of 3", "41.00 ± 1.00 % after 124.0 s"]
+    assert cells["M=4"][-2:] == ["3 of 3", ""]
     paper = sections["Beside the paper"]
     assert paper.takeaway == (
         "2 of the paper's 2 claims hold here; the gain of +20.00 points is above the range of +0.5 to +1 recalled for it."
     )
+    assert "cutout adds +5.0 points" in sections["Crop and flip alone"].takeaway
     images = sections["At equal images and at equal seconds"]
     assert images.takeaway.startswith(f"At equal images M=4 is better than {LONGER}: +5.0 points")
 
 
 def test_page_of_a_loss_says_so() -> None:
     sections = {s.title: s for s in STUDY.page(made_up({"M=1": 0.48, "M=2": 0.45, "M=4": 0.44, LONGER: 0.47})).sections}
-    assert sections["At equal updates"].takeaway.startswith("Copies do not help here")
-    assert sections["To 50 %"].takeaway.startswith("No arm reaches the target from every seed.")
+    assert "M=2 −3.0 points" in sections["At equal updates"].takeaway
+    assert "no arm reaches the target from every seed." in sections["To 50 %"].takeaway
     assert sections["Beside the paper"].takeaway.startswith("0 of the paper's 2 claims hold here")
-    assert "worse than" in sections["At equal images and at equal seconds"].takeaway
+    images = sections["At equal images and at equal seconds"].takeaway
+    assert images.startswith(f"At equal images M=4 is worse than {LONGER}")
 
 
 def test_fewer_updates_needs_one_of_the_two_to_arrive() -> None:

@@ -13,10 +13,23 @@ from chronograd.fit.published_curves import published
 from chronograd.fit.schedule import Schedule
 from chronograd.report.html import render_html
 from chronograd.studies import loss_curves
-from chronograd.studies.loss_curves import BEST, FRACTIONS, METHODS, OPTIMUS, OURS, OWN, STUDY, experiments, forecasts
+from chronograd.studies.loss_curves import (
+    BEST,
+    FRACTIONS,
+    HELD,
+    METHODS,
+    OPTIMUS,
+    OURS,
+    OWN,
+    STUDY,
+    experiments,
+    forecasts,
+)
 from chronograd.study.published_runs import PublishedCurve, cifar_resnets, dawnbench, measured_folder
-from chronograd.study.results import Results
+from chronograd.study.results import Results, Row
 from chronograd.study.runner import StudyRunner
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "studies" / "loss-curves" / "results.json"
 
 
 @pytest.mark.slow
@@ -29,7 +42,9 @@ def test_smoke_size_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "CHRONOGRAD_MEASURED" in results.notes[0]
     results.save(tmp_path / "results.json")
     page = STUDY.page(Results.load(tmp_path / "results.json"))
-    assert [s.title for s in page.sections][:2] == ["When it will have converged", "When it will reach a target"]
+    titles = ["When it will have converged", "A kind that no published run has", "When it will reach a target"]
+    assert [s.title for s in page.sections][:3] == titles
+    assert "not at hand" in page.sections[1].takeaway
     assert render_html(page).startswith("<!doctype html>")
 
 
@@ -50,6 +65,69 @@ def test_forecasts_of_a_known_curve() -> None:
         row for kind, row in forecasts(PublishedCurve(curve, "s", "g")) if kind == "target" and row["method"] == OURS
     ]
     assert [row["error"] for row in target] == pytest.approx([0, 0, 0], abs=0.02)
+
+
+def test_the_interval_of_an_unseen_kind_is_told_from_other_sources() -> None:
+    """Forecasts of `a` are off by a factor of 2, those of `b` by 1.1: each source gets the factor of the other."""
+    rows = [unseen("a", 100, 200) for _ in range(5)] + [unseen("b", 110, 100) for _ in range(20)]
+    assert loss_curves._factor([row for row in rows if row["source"] == "a"]) == pytest.approx(2)
+    assert loss_curves._factor([row for row in rows if row["source"] == "b"]) == pytest.approx(1.1)
+    assert loss_curves._factor(rows) == pytest.approx(
+        2
+    )  # sources weigh the same, so the worse half is beyond four in five
+    assert not loss_curves._is_within(rows[0], 1.1)
+    assert loss_curves._is_within(rows[-1], 2)
+    results = Results("loss-curves", "laptop", {}, {"convergence": [], "unseen": rows})
+    table = loss_curves._unseen_section(results).table
+    assert table is not None
+    assert [row[4:] for row in table.rows] == [["1.10", "0 %"], ["2.00", "100 %"]]
+
+
+def unseen(source: str, said: float, true: float) -> Row:
+    row = {"source": source, "curve": "c", "fraction": 0.5, "method": OURS, "now": 40.0, "said": said, "true": true}
+    return {**row, "error": abs(said - true) / (true - 40), "is_covered": False}
+
+
+def test_what_the_page_says_of_unseen_kinds() -> None:
+    results = Results.load(PAGE)
+    own = [row for row in results.rows["convergence"] if row["method"] == OURS and row["source"].startswith(OWN)]
+    rows = [*own, *results.rows["unseen"]]
+    assert {row["source"] for row in results.rows["unseen"]} >= {
+        HELD,
+        "ResNets at a constant rate",
+        "DAWNBench, CIFAR10",
+    }
+    page = STUDY.page(results)
+    half = float(np.median([row["error"] for row in rows if row["fraction"] == 0.5]))
+    given = float(np.mean([row["is_covered"] for row in rows]))
+    assert f"off by {100 * half:.0f} % half-way" in page.sections[1].takeaway
+    assert f"as given holds {100 * given:.0f} times" in page.sections[1].takeaway
+    seen = [row for row in results.rows["convergence"] if row["fraction"] == 0.5 and row["method"] == OURS
+            and not row["source"].startswith(OWN) and row["source"] != HELD]  # fmt: skip
+    known, new = page.highlights
+    assert known.value == f"{100 * np.median([row['error'] for row in seen]):.0f} % off"
+    assert new.value == f"{100 * half:.0f} % off"
+    covered = [
+        row["is_covered"]
+        for row in results.rows["convergence"]
+        if row["method"] == OURS and row["source"].startswith("DAWN")
+    ]
+    covered += [
+        row["is_covered"]
+        for row in results.rows["convergence"]
+        if row["method"] == OURS and row["source"].startswith("ResNets")
+    ]
+    assert (
+        f"{100 * np.mean(covered):.0f} times in a hundred of kinds that published runs have"
+        in page.sections[-1].takeaway
+    )
+    within: dict[str, list[bool]] = {}
+    for source in {row["source"] for row in rows}:
+        factor = loss_curves._factor([row for row in rows if row["source"] != source])
+        within[source] = [loss_curves._is_within(row, factor) for row in rows if row["source"] == source]
+    shares = [100 * np.mean(own) for own in within.values()]
+    told = f"holds {100 * np.mean([one for own in within.values() for one in own]):.0f}, by source {min(shares):.0f} to {max(shares):.0f}."
+    assert told in page.sections[1].takeaway
 
 
 @pytest.mark.skipif(measured_folder() is None, reason="published curves are not at hand (CHRONOGRAD_MEASURED)")

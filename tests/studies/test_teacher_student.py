@@ -169,16 +169,15 @@ def test_noise_that_does_as_much_harm(accuracy: float, expected: float | None) -
 
 
 def test_the_gain_over_d_alone_is_told_and_its_sign() -> None:
-    steps = section(made_up(), "The four steps")
-    assert "+6.0 points, more than the seeds differ" in steps.takeaway
+    seeds = {("K 100, P 2", TUNED): [0.56, 0.565, 0.57], (ALONE, ""): [0.5, 0.505, 0.51]}
+    steps = section(made_up(seeds), "The four steps")
+    assert "+6.0 points (+4.9 … +7.1, p = 0.00012). It gains" in steps.takeaway
     assert "It gains, as published" in steps.takeaway
-    assert "−1.5 points, from one seed" in steps.takeaway  # 56.5 % of the student, 58 % of the teacher
+    assert "−1.5 points, from too few repeats to tell" in steps.takeaway  # 56.5 % of the student, 58 % of the teacher
     assert steps.table is not None
     assert [row[3] for row in steps.table.rows] == ["76.4", "–", "–", "79.1 and 81.2"]
-    unsure = section(made_up({("K 100, P 2", TUNED): [0.49, 0.54]}), "The four steps")
-    assert (
-        "+1.0 points, no more than the seeds differ. That it gains, as published (+2.7), is not sure" in unsure.takeaway
-    )
+    unsure = section(made_up({**seeds, ("K 100, P 2", TUNED): [0.49, 0.515, 0.54]}), "The four steps")
+    assert "not told apart by 3 seeds. That it gains, as published (+2.7), is not sure" in unsure.takeaway
     worse = section(made_up({("K 100, P 2", TUNED): [0.45, 0.46]}), "The four steps")
     assert "It does not gain; published is a gain (+2.7)" in worse.takeaway
 
@@ -268,7 +267,7 @@ def test_without_true_labels_of_u_nothing_is_said_of_wrong_ones() -> None:
     results = made_up(noise_tried=[])
     results.rows["sets"] = [{**row, "wrong": None} for row in results.rows["sets"] if "noise" not in row]
     page = STUDY.page(results)
-    assert len(page.sections) == 6
+    assert len(page.sections) == 6 + 1  # and what is missing
     per_class = page.sections[1]
     assert "wrong labels go" not in per_class.takeaway
     assert per_class.figure is not None

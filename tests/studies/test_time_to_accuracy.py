@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from chronograd.figure import Lines
 from chronograd.predict.speed import OPTIMUS_RESNET50, SpeedModel
 from chronograd.report.html import render_html
 from chronograd.studies.time_to_accuracy import STUDY, experiments
+from chronograd.study.optimus_chain import CHAIN, RESNET50_EPOCHS_TO_92, TARGET
 from chronograd.study.results import Results, Row
+from chronograd.study.rows import matching
 from chronograd.study.runner import StudyRunner
 from chronograd.study.time_forecasts import (
     ALL_REDUCE,
@@ -20,10 +23,13 @@ from chronograd.study.time_forecasts import (
     on_device,
     reached,
 )
+from chronograd.units import seconds
 
 TRUTH = SpeedModel("asynchronous", (0.02, 0.006, 0.004, 0.001))
 PAIRS = [(1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (4, 2)]
-ALWAYS = ["ResNet-50 of Optimus", "Its steps per second", "All-reduce of lenet5 on v100, predicted"]
+ALWAYS = ["Time to 92 % against workers", "The best number of workers"]
+LAST = ["All-reduce of lenet5 on v100, predicted", "Its steps per second"]
+STUDIES = Path(__file__).parent.parent.parent / "docs" / "studies"
 FITTED = ["Steps per second of parameter servers here", "Time to accuracy here", "More workers, 4 servers"]
 
 
@@ -39,7 +45,7 @@ def test_smoke_size_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert results.rows["runs"][-1]["staleness"] > 0
     assert results.rows["points"] == []  # one pair of workers and servers is no speed model
     page = STUDY.page(results)
-    assert [s.title for s in page.sections] == ALWAYS
+    assert [s.title for s in page.sections] == [*ALWAYS, *LAST]
     assert render_html(page).startswith("<!doctype html>")
 
 
@@ -72,7 +78,7 @@ def test_a_planted_speed_model_is_found_and_foretells_times() -> None:
         assert 1.1 < row["high"] / row["time_s"] < 1.3  # the seeds' 0.1, and little of the fit
         assert row["f_low"] <= row["steps_per_s"] <= row["f_high"]
     page = STUDY.page(results)
-    assert [s.title for s in page.sections] == [*ALWAYS[:2], *FITTED, ALWAYS[2]]
+    assert [s.title for s in page.sections] == [*ALWAYS, *FITTED, *LAST]
     assert "7 of 7 runs lie in the band" in page.sections[3].takeaway
 
 
@@ -93,11 +99,48 @@ def test_best_numbers_of_optimus() -> None:
     for key, (whole, real) in {(40, "2 servers"): (4, 4.07), (40, "4 servers"): (6, 5.76), (128, "2 servers"): (7, 7.29),
                                (128, "4 servers"): (10, 10.30)}.items():  # fmt: skip
         assert found[key] == (whole, pytest.approx(real, abs=0.005))
-    one = next(r for r in rows["optimus"] if (r["batch"], r["series"], r["workers"]) == (40, "2 servers", 4))
-    assert one["time_s"] == pytest.approx(10_000 / OPTIMUS_RESNET50.steps_per_s(4, 2))
-    # A noise scale of 8 batches of 40: steps fall by (1 + 320/128) / (1 + 8).
-    (steps,) = {row["steps"] for row in rows["optimus_best"] if row["batch"] == 128}
-    assert steps == pytest.approx(10_000 * 3.5 / 9)
+    one = next(r for r in rows["optimus"] if (r["batch"], r["series"], r["workers"]) == (128, "2 servers", 7))
+    epochs, low, high = RESNET50_EPOCHS_TO_92
+    with_128 = SpeedModel("synchronous", OPTIMUS_RESNET50.coefficients, 128)
+    steps = epochs * 50_000 / 128
+    assert one["time_s"] == pytest.approx(steps / with_128.steps_per_s(7, 2))
+    assert one["high"] / one["time_s"] == pytest.approx((high / low) ** 0.5)
+    # Three runs took 33, 29 and 26 epochs.
+    assert one["real_time_s"] == pytest.approx(one["time_s"] * (33 * 29 * 26) ** (1 / 3) / epochs)
+    # A noise scale of 8 batches of 128: steps grow by (1 + 1024/40) / (1 + 8).
+    (more,) = {row["steps"] for row in rows["optimus_best"] if row["batch"] == 40}
+    assert more == pytest.approx(steps * 26.6 / 9)
+
+
+def test_the_page_shows_two_curves_of_the_epochs_that_were_predicted() -> None:
+    """From the results: the epochs are those of `depth-and-device`, and the times what the published coefficients make of them."""
+    depth = Results.load(STUDIES / "depth-and-device" / "results.json")
+    (ahead,) = matching(depth.rows["ahead"], rule=CHAIN, target=TARGET)
+    results = Results.load(STUDIES / "time-to-accuracy" / "results.json")
+    epochs = results.settings["optimus"]["epochs"]
+    assert epochs == [ahead["epochs"], ahead["low"], ahead["high"]]
+    held = matching(depth.rows["held"], rule=CHAIN, target=TARGET)
+    assert results.settings["optimus"]["real_epochs"] == [row["seen"] for row in held]
+    page = STUDY.page(results)
+    figure = page.sections[0].figure
+    assert figure is not None
+    a0, a1, a2, a3, a4 = 1.02, 2.78, 4.92, 0.0, 0.02
+    fastest: dict[int, tuple[float, int, float]] = {}
+    for panel, count in zip(figure.panels, (epochs[0], (33 * 29 * 26) ** (1 / 3)), strict=True):
+        assert isinstance(panel, Lines)
+        assert [series.label for series in panel.series] == ["2 servers", "4 servers"]
+        for series, p in zip(panel.series, (2, 4), strict=True):
+            assert list(series.x) == list(range(1, 21))
+            steps = count * 50_000 / 128
+            days = [steps * (a0 * 128 / w + a1 + a2 * w / p + a3 * w + a4 * p) / 86400 for w in range(1, 21)]
+            assert list(series.y) == pytest.approx(days, rel=1e-4)
+            fastest.setdefault(p, (min(days) * 86400, days.index(min(days)) + 1, days[-1] / min(days)))
+    said = page.sections[0].takeaway
+    for p, (time_s, workers, slower) in fastest.items():
+        assert f"{seconds(time_s)} with {workers} workers on {p} servers" in said
+        assert f"{slower:.2f} times as long on {p} servers" in said
+    assert [panel.y_label for panel in figure.panels if isinstance(panel, Lines)] == ["time to 92 %, days"] * 2
+    assert said == page.opening()[0] or page.opening()[0] in said
 
 
 def test_when_a_target_is_reached() -> None:

@@ -110,10 +110,12 @@ def exactly(mean: float) -> Spread:
 def test_noise_takeaway_follows_the_numbers() -> None:
     before = {0.0: exactly(0.60), 0.5: exactly(0.50)}
     mended = study.noise_takeaway(before, {0.0: exactly(0.62), 0.5: exactly(0.58)}, exactly(0.45))
-    assert "50 % noise costs 10.0 points before transfer and 4.0 after: transfer makes up for part of it" in mended
+    assert "in the mean transfer makes up for 6.0 points of it" in mended
     assert "beats the clean set alone at every share of noise; with 50 % by +13.0 points" in mended
     worse = study.noise_takeaway(before, {0.0: exactly(0.62), 0.5: exactly(0.44)}, exactly(0.45))
-    assert "10.0 points before transfer and 18.0 after: transfer does not make up for it" in worse
+    assert "50 % noise changes accuracy by −10.0 points (" in worse
+    assert "before transfer and by −18.0 points (" in worse
+    assert "after; transfer does not make up for it" in worse
     assert "does not beat the clean set alone with 50 % noise" in worse
     nothing = study.noise_takeaway({0.0: exactly(0.5), 0.5: exactly(0.5)}, before, exactly(0.1))
     assert "noise costs nothing before transfer" in nothing
@@ -212,7 +214,7 @@ def test_page_of_made_up_numbers() -> None:
 
 def test_one_seed_is_said() -> None:
     sections = {section.title: section for section in STUDY.page(made_up(1)).sections}
-    assert "from one seed" in sections["Resampling, beside the paper"].takeaway
+    assert "from too few repeats to tell" in sections["Resampling, beside the paper"].takeaway
     losses = sections["What noise costs, beside the paper"].table
     assert losses is not None
     assert {row[3] for row in losses.rows} == {"one seed"}

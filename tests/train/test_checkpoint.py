@@ -46,7 +46,7 @@ def make_step(job: Job) -> TrainingStep:
 
 
 def state_of(step: TrainingStep) -> dict[str, torch.Tensor]:
-    tensors, _ = checkpoint._optimizer_state(step.optimizer)
+    tensors, _ = checkpoint.optimizer_state(step.optimizer)
     return {k: v.clone() for k, v in {**step.network.state_dict(), **tensors}.items()}
 
 

@@ -15,6 +15,12 @@ from chronograd.rundir import RunDir
 
 # Packages of the PyTorch backends.
 TORCH = ("torch", "safetensors", "psutil")
+# For the process that starts Ray, and so for what Ray starts.
+RAY_ENVIRONMENT = {
+    "RAY_worker_niceness": "0",  # Ray's own 15 has actors starve beside anything else, which other backends do not
+    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # as Ray is going to have it; silences its warning
+}
 
 
 @dataclass(frozen=True)
@@ -69,9 +75,9 @@ def refuse_noise_scale(job: Job) -> None:
         )
 
 
-def torch_worker(run: Path, arguments: Sequence[str]) -> tuple[str, ...]:
+def torch_worker(run: Path, arguments: Sequence[str], worker: str = "chronograd.train.worker") -> tuple[str, ...]:
     """The command of a rank of the PyTorch backends."""
-    return (sys.executable, "-m", "chronograd.train.worker", str(run.absolute()), *arguments)
+    return (sys.executable, "-m", worker, str(run.absolute()), *arguments)
 
 
 def installed(packages: Sequence[str] = TORCH, extra: str = "torch") -> tuple[bool, str]:

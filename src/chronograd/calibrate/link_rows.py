@@ -26,7 +26,8 @@ from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Link, Source
 from chronograd.job import Job, from_dict
 from chronograd.predict.collectives import ALPHA_BETA, Topology, bandwidths, ring
-from chronograd.predict.prediction import rank_work, setting_of, with_others
+from chronograd.predict.prediction import rank_work, with_others
+from chronograd.predict.setting import setting_of
 from chronograd.trace import Trace
 
 LIKE = "pcie3"
@@ -66,12 +67,16 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A link, the rows that it was fitted to, and the median of |fitted / measured - 1| over them."""
+    """A link, the rows that it was fitted to, and the median of |fitted / measured - 1| over them.
+
+    `message_bytes` is the size of the all-reduces, where it is one: it tells of messages like them.
+    """
 
     link: Link
     kind: str
     rows: int
     error: float
+    message_bytes: int | None = None
 
 
 def link_from(path: Path, name: str, like: str = LIKE) -> Fitted:
@@ -86,11 +91,13 @@ def link_from(path: Path, name: str, like: str = LIKE) -> Fitted:
     if "rate" in rows[0]:
         scaled = [_scaled(path, number, row) for number, row in enumerate(rows, 2)]
         return _of_scaling(scaled, name, base, path.name)
-    return _of_all_reduces([_timed(path, number, row) for number, row in enumerate(rows, 2)], name, base, path.name)
+    return of_all_reduces([_timed(path, number, row) for number, row in enumerate(rows, 2)], name, base, path.name)
 
 
-def _of_all_reduces(timed: Sequence[Timed], name: str, base: Link, file: str) -> Fitted:
-    if len({row.bytes for row in timed}) > 1:
+def of_all_reduces(timed: Sequence[Timed], name: str, base: Link, file: str) -> Fitted:
+    """The link that all-reduces show; of one size its bandwidth, with the latency of `base`. Raises InputError."""
+    sizes = {row.bytes for row in timed}
+    if len(sizes) > 1:
         found = fit(timed)
         latency_s, bandwidth, how = found.latency_s, found.bandwidth_bytes_per_s, "latency and bandwidth"
     else:
@@ -98,7 +105,7 @@ def _of_all_reduces(timed: Sequence[Timed], name: str, base: Link, file: str) ->
         bandwidth = float(np.exp(np.mean([math.log(_bandwidth(row, latency_s)) for row in timed])))
     error = float(np.median([abs(ring(r.bytes, r.world, latency_s, bandwidth) / r.seconds - 1) for r in timed]))
     link = _link(name, latency_s, bandwidth, f"{how} from {len(timed)} all-reduces of {file}, taken for rings")
-    return Fitted(link, "all-reduces", len(timed), error)
+    return Fitted(link, "all-reduces", len(timed), error, min(sizes) if len(sizes) == 1 else None)
 
 
 def _bandwidth(row: Timed, latency_s: float) -> float:
@@ -216,8 +223,13 @@ def _timed(path: Path, line: int, row: Mapping[str, str]) -> Timed:
     ranks = int(_number(path, line, row, "ranks"))
     if ranks < 2:
         raise FileFormatError(f"{path}, line {line}: an all-reduce over {ranks} rank", "give two or more")
+    return timed_once(ranks, int(size), seconds)
+
+
+def timed_once(ranks: int, size: int, seconds: float) -> Timed:
+    """An all-reduce of which one time is known."""
     rates = (float(rate) for rate in bandwidths("all_reduce", size, seconds, ranks))
-    return Timed("all_reduce", ranks, int(size), seconds, seconds, seconds, 1, *rates)
+    return Timed("all_reduce", ranks, size, seconds, seconds, seconds, 1, *rates)
 
 
 def _scaled(path: Path, line: int, row: Mapping[str, str]) -> Scaled:

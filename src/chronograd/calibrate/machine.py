@@ -31,25 +31,27 @@ from chronograd.trace import PHASES, Trace
 
 WORKER = "chronograd.calibrate.worker"
 SECONDS_PER_BLOCK = 0.15
+_LAYOUTS = ("nchw", "nhwc")
 
 
 @dataclass(frozen=True)
 class Setup:
-    """One way of running: ranks at once, threads each."""
+    """One way of running: ranks at once, threads each, and how images lie in memory."""
 
     processes: int
     threads: int
+    channels_last: bool = False
 
 
-def default_setups(cores: int | None = None) -> list[Setup]:
+def default_setups(cores: int | None = None, channels_last: bool = False) -> list[Setup]:
     """What jobs on this machine use: one rank with all cores, two with half of them each.
 
-    >>> default_setups(8)
-    [Setup(processes=1, threads=8), Setup(processes=2, threads=4)]
+    >>> [(setup.processes, setup.threads) for setup in default_setups(8)]
+    [(1, 8), (2, 4)]
     """
     cores = cores or environment.cores()
     half = max(1, cores // 2)
-    return [Setup(1, cores), Setup(2, half)]
+    return [Setup(1, cores, channels_last), Setup(2, half, channels_last)]
 
 
 def calibrate(
@@ -62,29 +64,34 @@ def calibrate(
     """Measure this machine's GPU, or its CPU where there is none, and return it as the device `local`.
 
     Args:
-        setups: ways of running; on a GPU there is one.
+        setups: ways of running; on a GPU one for each layout.
         precisions: for a GPU also tf32, bf16, fp16.
         progress: called with the share done, 0 to 1, and what is being done.
 
     Raises: RunError with what a worker printed if it fails.
     """
     place = "cuda" if torch.cuda.is_available() else "cpu"
-    setups = [Setup(1, environment.cores())] if place == "cuda" else list(setups or default_setups())
-    traces = {b.name: _traces_of(b) for b in blocks()}
+    setups = list(setups or default_setups())
+    if place == "cuda":
+        setups = list(dict.fromkeys(replace(setup, processes=1, threads=environment.cores()) for setup in setups))
+    layouts = {setup.channels_last for setup in setups}
+    traces = {layout: {b.name: _traces_of(b, layout) for b in blocks()} for layout in layouts}
     runs = [(setup, precision) for precision in precisions for setup in setups]
     measured = []
     rounds = worker.rounds_in(seconds_per_block)
+    watch = pace.Watch()
     probes = [pace.probe_s()] if place == "cpu" else []
     for i, (setup, precision) in enumerate(runs):
         what = f"{setup.processes} × {setup.threads} threads" if place == "cpu" else precision
+        what += ", channels last" * setup.channels_last
         report = part_of(progress, i, len(runs), f"{what}: ")
-        arguments = [place, str(setup.threads), precision, str(seconds_per_block)]
-        measured.append(_mean(run_workers(WORKER, [arguments] * setup.processes, report, rounds * len(traces))))
+        arguments = [place, str(setup.threads), precision, str(seconds_per_block), _LAYOUTS[setup.channels_last]]
+        measured.append(_mean(run_workers(WORKER, [arguments] * setup.processes, report, rounds * len(blocks()))))
         if place == "cpu":
             probes.append(pace.probe_s())
     device = _describe(place, [m["peaks"] for m in measured], [p for _, p in runs])
     settings = [
-        _fit(device, place, setup, precision, result, traces, mode)
+        _fit(device, place, setup, precision, result, traces[setup.channels_last], mode)
         for (setup, precision), result in zip(runs, measured, strict=True)
         for mode in ("training", "inference")
     ]
@@ -94,16 +101,21 @@ def calibrate(
         calibration |= {"step_sigma_log": sigma_log, "after_wait": after_wait}
     if probes:
         calibration |= {"pace_s": statistics.median(probes), "pace_spread": pace.spread(probes)}
+        calibration["others_cores"] = watch.others_cores()
     progress(1.0, "done")
     provenance = {"how": "measured by chronograd calibrate", **_plain(environment.environment())}
     return device.model_copy(update={"calibration": calibration, "provenance": provenance})
 
 
-def _traces_of(block: Block) -> dict[str, Trace]:
+def _traces_of(block: Block, channels_last: bool) -> dict[str, Trace]:
     """By mode: inside a larger network, a block in training also makes the gradient of its input."""
+    of_mode: dict[str, dict[str, Any]] = {
+        "training": {"loss": "sum", "inputs_require_grad": True},
+        "inference": {"mode": "inference"},
+    }
     return {
-        "training": trace(block.make(), [block.input_shape], loss="sum", inputs_require_grad=True),
-        "inference": trace(block.make(), [block.input_shape], mode="inference"),
+        mode: trace(block.make(), [block.input_shape], channels_last=channels_last, **more)
+        for mode, more in of_mode.items()
     }
 
 
@@ -136,7 +148,7 @@ def calibrate_once(
 
 def setups_of(device: Device) -> dict[Setup, None]:
     """The ways of running in which a device was measured, in that order."""
-    return dict.fromkeys(Setup(c.processes or 1, c.threads or 1) for c in calibrations(device))
+    return dict.fromkeys(Setup(c.processes or 1, c.threads or 1, bool(c.channels_last)) for c in calibrations(device))
 
 
 def calibrate_all(
@@ -169,23 +181,39 @@ def calibrate_link(progress: Progress = lambda share, text: None) -> Link:
 
 
 def is_busy(device: Device) -> bool:
-    """Whether the pace of this machine changed while it was measured, as it does where something else uses it."""
-    return float((device.calibration or {}).get("pace_spread", 1.0)) > pace.BUSY
+    """Whether something else used this machine while it was measured: its pace changed, or others had cores of it."""
+    return (
+        _others_cores(device) > pace.BUSY_CORES or float((device.calibration or {}).get("pace_spread", 1.0)) > pace.BUSY
+    )
+
+
+def _others_cores(device: Device) -> float:
+    return float((device.calibration or {}).get("others_cores", 0.0))
 
 
 def taken_while_busy(device: Device) -> str:
-    """Why a calibration that was kept is no longer to be believed: it is of a slower machine than this now; else nothing."""
+    """Why a calibration that was kept is no longer to be believed: it is of a slower machine than this now, or of one that others
+    used, which nobody does now; else nothing.
+    """
     kept_s = float((device.calibration or {}).get("pace_s", 0.0))
     if not kept_s:
         return ""
+    watch = pace.Watch()
     ratio = kept_s / pace.probe_s()
-    if ratio <= pace.BUSY:
-        return ""
-    return f"taken again: the machine runs {ratio:.2f} times as fast as when the kept calibration was measured"
+    if ratio > pace.BUSY:
+        return f"taken again: the machine runs {ratio:.2f} times as fast as when the kept calibration was measured"
+    if _others_cores(device) > pace.BUSY_CORES >= watch.others_cores():
+        return f"taken again: {_others_words(device)} when the kept calibration was measured, and none now"
+    return ""
+
+
+def _others_words(device: Device) -> str:
+    return f"others used {_others_cores(device):.1f} cores"
 
 
 def _spread_words(device: Device) -> str:
-    return f"at paces {(device.calibration or {})['pace_spread']:.2f} times apart"
+    spread = (device.calibration or {})["pace_spread"]
+    return f"at paces {spread:.2f} times apart" if spread > pace.BUSY else _others_words(device)
 
 
 def save_local(device: Device) -> Device:
@@ -198,7 +226,7 @@ def save_local(device: Device) -> Device:
 def machine_key() -> str:
     """Changes with what a calibration holds for: processor, cores, GPU, torch, and the form it is kept in."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}, form 7"
+    return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}, form 8"
 
 
 # -- what workers measured --------------------------------------------------------------------------
@@ -235,6 +263,7 @@ def _fit(
         threads=setup.threads,
         processes=setup.processes,
         mode=mode,
+        channels_last=setup.channels_last,
     )
     samples = []
     for row in result["blocks"]:

@@ -16,7 +16,8 @@ from chronograd.errors import InputError
 from chronograd.fit.tables import Table, shuffled
 from chronograd.hardware.catalog import Device
 from chronograd.predict.calibration import Calibration
-from chronograd.predict.relatives import CARRIED_EXPONENT, CARRIED_SPREAD, calibration_for
+from chronograd.predict.carrying import Shown, Way
+from chronograd.predict.relatives import calibration_for
 from chronograd.units import seconds
 
 # A share from which the time that is left can be told.
@@ -76,27 +77,33 @@ def score_shipped(
     """
     calibration = _shipped(table, device)
     joined = join(table, shuffled(table.rows, seed), with_time_left(progress, limit, len(table.rows)), limit)
-    timed, own, left_out = joined.timed, calibration, dict(joined.left_out)
+    timed, left_out = joined.timed, dict(joined.left_out)
     carried: dict[str, Any] | None = None
+    sigmas: list[float] | None = None
     if measured_on is not None:
         other, other_device = measured_on
-        factors = _factors(other, other_device, [t.row.key for t in timed], progress)
-        left_out |= {t.row.key: f"{other.name} does not have it" for t in timed if t.row.key not in factors}
-        timed = [t for t in timed if t.row.key in factors]
+        shown = _shown(other, other_device, [t.row.key for t in timed], progress)
+        left_out |= {t.row.key: f"{other.name} does not have it" for t in timed if t.row.key not in shown}
+        timed = [t for t in timed if t.row.key in shown]
+        way = _way(table, device)
+        onto = [shown[t.row.key].onto(t.sample.work.sigma_log(calibration), way) for t in timed]
+        sigmas = [sigma for _, sigma in onto]
         # What is predicted is longer by the factor: as if the row had been shorter.
-        timed = [Timed(replace(t.row, seconds=t.row.seconds / factors[t.row.key]), t.sample) for t in timed]
-        own = replace(calibration, sigma=calibration.sigma * CARRIED_SPREAD)
+        timed = [
+            Timed(replace(t.row, seconds=t.row.seconds / factor), t.sample)
+            for t, (factor, _) in zip(timed, onto, strict=True)
+        ]
         carried = {"table": other.name, "device": other_device.name, "networks": len(timed)}
     if not timed:
         raise InputError(f"no row of {table.name} could be predicted", next(iter(left_out.values()), ""))
     return {
-        **described(table, device, own.precision),
-        "prior": own.provenance.get("relative", own.origin),
-        "fitted_to": own.provenance.get("table"),
+        **described(table, device, calibration.precision),
+        "prior": calibration.provenance.get("relative", calibration.origin),
+        "fitted_to": calibration.provenance.get("table"),
         "measured_on": carried,
         "calibrated_on": [],
         "seed": seed,
-        **score(timed, own),
+        **score(timed, calibration, sigmas),
         "left_out": left_out,
     }
 
@@ -111,15 +118,24 @@ def _shipped(table: Table, device: Device) -> Calibration:
     )
 
 
-def _factors(other: Table, device: Device, keys: Sequence[str], progress: Progress) -> dict[str, float]:
-    """By how much each network's time is to be corrected, from its rows in another table; the mean of the logs of several."""
-    wanted = set(keys)
+def _way(table: Table, device: Device) -> Way:
+    return device.name, table.precision, table.mode, table.channels_last, table.is_compiled
+
+
+def _shown(other: Table, device: Device, keys: Sequence[str], progress: Progress) -> dict[str, Shown]:
+    """What each network showed in another table; of several rows the means of their logs and of their sigmas."""
+    wanted, calibration = set(keys), _shipped(other, device)
     rows = [row for row in other.rows if row.key in wanted]
     timed = join(other, rows, with_time_left(progress, None, len(rows))).timed
-    logs: dict[str, list[float]] = {}
-    for one, ratio in zip(timed, ratios(timed, _shipped(other, device)), strict=True):
-        logs.setdefault(one.row.key, []).append(-float(np.log(ratio)))
-    return {key: float(np.exp(CARRIED_EXPONENT * np.mean(values))) for key, values in logs.items()}
+    found: dict[str, list[tuple[float, float]]] = {}
+    for one, ratio in zip(timed, ratios(timed, calibration), strict=True):
+        pair = (-float(np.log(ratio)), one.sample.work.sigma_log(calibration))
+        found.setdefault(one.row.key, []).append(pair)
+    return {
+        key: Shown(float(np.exp(log)), float(sigma), _way(other, device))
+        for key, pairs in found.items()
+        for log, sigma in [np.mean(pairs, axis=0)]
+    }
 
 
 def with_time_left(progress: Progress, wanted: int | None, of: int) -> Progress:

@@ -176,14 +176,18 @@ def ratios(timed: Sequence[Timed], calibration: Calibration) -> np.ndarray:
     return np.array([t.sample.work.total_seconds(calibration) / t.row.seconds for t in timed])
 
 
-def score(timed: Sequence[Timed], calibration: Calibration) -> dict[str, Any]:
+def score(timed: Sequence[Timed], calibration: Calibration, sigmas: Sequence[float] | None = None) -> dict[str, Any]:
     """Errors of a calibration on rows: fractions, with the worst ten and their time by operator family.
+
+    Args:
+        sigmas: of each row's log error; by default those of the calibration.
 
     Returns `n`, `mape`, `median_ape`, `p90_ape`, `worst`, `coverage80`, `families`, `worst_rows`.
     """
     found = ratios(timed, calibration)
     errors = np.abs(found - 1)
-    inside = np.abs(np.log(found)) <= Z80 * np.array([t.sample.work.sigma_log(calibration) for t in timed])
+    spread = np.array(sigmas or [t.sample.work.sigma_log(calibration) for t in timed])
+    inside = np.abs(np.log(found)) <= Z80 * spread
     families: dict[str, list[float]] = {}
     for t, e in zip(timed, errors, strict=True):
         families.setdefault(family_of_model(t.row.model), []).append(float(e))

@@ -1,6 +1,6 @@
 """One process of a calibration: times blocks, large products and copies; prints JSON.
 
-    python -m chronograd.calibrate.worker DEVICE THREADS PRECISION SECONDS_PER_BLOCK
+    python -m chronograd.calibrate.worker DEVICE THREADS PRECISION SECONDS_PER_BLOCK nchw|nhwc
 
 Several run at once when ranks will: what they take from each other is part of the measurement. Each says `ready`
 and waits for a line on its standard input before it begins.
@@ -43,7 +43,9 @@ def _arithmetic(device: torch.device, precision: str) -> AbstractContextManager[
     return nullcontext()
 
 
-def time_block(block: Block, device: torch.device, precision: str, seconds: float) -> dict[str, Any]:
+def time_block(
+    block: Block, device: torch.device, precision: str, seconds: float, layout: str = "nchw"
+) -> dict[str, Any]:
     """Median seconds of a block: forward and backward with the sum of its output as loss, and forward in inference.
 
     Caches are cold at the start of each, as after the other layers of a network and the update: blocks timed hot
@@ -52,7 +54,10 @@ def time_block(block: Block, device: torch.device, precision: str, seconds: floa
     torch.manual_seed(0)
     model = block.make().to(device)
     batch = block.batch * (GPU_FACTOR if device.type == "cuda" else 1)
-    x = torch.randn(batch, *block.input_shape, device=device, requires_grad=True)
+    x = torch.randn(batch, *block.input_shape, device=device)
+    if layout == "nhwc" and x.dim() == 4:
+        model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    x.requires_grad_()
     scratch = torch.zeros(SCRATCH_BYTES // 4, device=device)
     forward: list[float] = []
     backward: list[float] = []
@@ -89,13 +94,13 @@ def rounds_in(seconds: float) -> int:
     return ROUNDS if seconds >= LEAST_SECONDS else 1
 
 
-def time_blocks(device: torch.device, precision: str, seconds: float) -> list[dict[str, Any]]:
+def time_blocks(device: torch.device, precision: str, seconds: float, layout: str) -> list[dict[str, Any]]:
     """Every block in so many seconds, over `ROUNDS` rounds through all of them: the median of each time."""
     rounds = rounds_in(seconds)
     timed: dict[str, list[dict[str, Any]]] = {block.name: [] for block in blocks()}
     for _ in range(rounds):
         for block in blocks():
-            timed[block.name].append(time_block(block, device, precision, seconds / rounds))
+            timed[block.name].append(time_block(block, device, precision, seconds / rounds, layout))
             say("progress", block.name)
     return [rows[0] | {name: statistics.median(row[name] for row in rows) for name in TIMES} for rows in timed.values()]
 
@@ -140,14 +145,24 @@ def peaks(device: torch.device, precision: str, seconds: float = 1.0) -> dict[st
 
 
 def time_updates(device: torch.device) -> list[dict[str, Any]]:
-    """Seconds of a step of SGD with momentum on many small parameters and on few large ones."""
+    """Seconds of a step of SGD with momentum on many small parameters and on a hundred megabytes of large ones.
+
+    As in training, gradients are new in each step and dropped at its end: their memory is given back, which costs a CPU a fifth.
+    """
     rows = []
-    for count, size in ((200, 64), (4, 2_000_000)):
+    for count, size in ((200, 64), (12, 2_000_000)):
         parameters = [torch.nn.Parameter(torch.randn(size, device=device)) for _ in range(count)]
         optimizer = torch.optim.SGD(parameters, lr=0.0, momentum=0.9, weight_decay=1e-4)
-        for p in parameters:
-            p.grad = torch.randn_like(p)
-        rows.append({"count": count, "size": size, "seconds": _cold_median(optimizer.step, device)})
+
+        def make_gradients(parameters: list[torch.nn.Parameter] = parameters) -> None:
+            for p in parameters:
+                p.grad = torch.ones_like(p)
+
+        def update(optimizer: torch.optim.Optimizer = optimizer) -> None:
+            optimizer.step()
+            optimizer.zero_grad()
+
+        rows.append({"count": count, "size": size, "seconds": _cold_median(update, device, 15, make_gradients)})
     return rows
 
 
@@ -164,11 +179,14 @@ def time_gather(device: torch.device) -> float:
     return _cold_median(gather, device)
 
 
-def _cold_median(run: Callable[[], Any], device: torch.device, repeats: int = 25) -> float:
-    """Median seconds of a call that finds its data outside of the caches."""
+def _cold_median(
+    run: Callable[[], Any], device: torch.device, repeats: int = 25, before: Callable[[], Any] = lambda: None
+) -> float:
+    """Median seconds of a call that finds its data outside of the caches; `before` is outside the clock."""
     scratch = torch.zeros(SCRATCH_BYTES // 4, device=device)
     now, seconds = clock(device), []
     for _ in range(repeats):
+        before()
         scratch.add_(1)
         t0 = now()
         run()
@@ -177,7 +195,7 @@ def _cold_median(run: Callable[[], Any], device: torch.device, repeats: int = 25
 
 
 def main(argv: list[str]) -> None:
-    place, threads, precision, seconds = argv
+    place, threads, precision, seconds, layout = argv
     say("ready")
     read()
     exit_with_parent()
@@ -187,7 +205,7 @@ def main(argv: list[str]) -> None:
         "peaks": peaks(device, precision),
         "updates": time_updates(device),
         "gather_s": time_gather(device),
-        "blocks": time_blocks(device, precision, float(seconds)),
+        "blocks": time_blocks(device, precision, float(seconds), layout),
     }
     say("result", result)
 

@@ -12,10 +12,13 @@ from chronograd.cli import common
 @click.group(name="calibrate", invoke_without_command=True)
 @click.option("--precision", "precisions", multiple=True, type=click.Choice(["fp32", "tf32", "bf16", "fp16"]),
               help="What to calibrate; fp32 by default. May be given several times.")  # fmt: skip
+@click.option("--layout", "layouts", multiple=True, type=click.Choice(["nchw", "nhwc"]),
+              help="Of images in memory: nchw by default, nhwc for training.channels_last. May be given twice.")  # fmt: skip
 @click.option("--out", type=common.FILE, help="Also save the device file (.toml).")
 @common.answer_options
 @click.pass_context
-def command(context: click.Context, precisions: tuple[str, ...], out: Path | None, as_json: bool) -> None:
+def command(context: click.Context, precisions: tuple[str, ...], layouts: tuple[str, ...],
+            out: Path | None, as_json: bool) -> None:  # fmt: skip
     """Measure this machine's GPU, or its CPU, in about a minute for each way of running.
 
     The result is the device `local`, which --on and cluster.device accept like any other.
@@ -25,7 +28,7 @@ def command(context: click.Context, precisions: tuple[str, ...], out: Path | Non
     from chronograd.calibrate.answer import calibrate
 
     with common.progress("calibrating") as report:
-        calibrated = calibrate(precisions or ("fp32",), out=out, progress=report)
+        calibrated = calibrate(precisions or ("fp32",), layouts=layouts or ("nchw",), out=out, progress=report)
     common.show(calibrated, as_json)
 
 

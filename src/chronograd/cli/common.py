@@ -231,6 +231,14 @@ def numbers(option: str, text: str) -> list[float]:
         raise click.UsageError(f"cannot read {option} {text!r}; write numbers such as 1,2.5,4") from None
 
 
+def rates(text: str | None) -> list[float]:
+    """The requests per second of `--rate`; none where it is not given. Raises UsageError unless each is above 0 and at most MOST."""
+    levels = numbers("--rate", text) if text is not None else []
+    if not all(0 < rate <= MOST for rate in levels):
+        raise click.UsageError(f"cannot read --rate {text!r}; write requests per second above 0, such as 50,100,200")
+    return levels
+
+
 def show(answer: Answer, as_json: bool) -> int:
     """Print an answer, as text or as JSON, save it where that is asked for, and return its exit status."""
     context = click.get_current_context(silent=True)

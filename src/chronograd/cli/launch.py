@@ -1,49 +1,109 @@
-"""`chronograd launch JOB --on slurm`: train on a cluster; look at what was launched, wait for it, go on with it."""
+"""`chronograd launch PLATFORM JOB`: the job's file for a platform, or a run on a cluster; look at it, wait for it, go on with it."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from chronograd.cli import common
 
 if TYPE_CHECKING:
+    from chronograd.launch.planned import Planned
     from chronograd.rundir import RunDir
+
 
 CLUSTERS = ("slurm", "ray")
 ACTIONS = ("status", "collect", "resume")
+# Of a platform, by the word of `chronograd.launch.submission.Submission`: option, metavar, help.
+TEXTS = {
+    "image": ("--image", "IMAGE", "Container image with this package; of watsonx a software specification."),
+    "name": ("--name", "TEXT", "Name of the job; data and network by default."),
+    "instance": ("--instance", "TYPE", "Instance type; by default the largest that the job's devices fill."),
+    "output": ("--output", "ADDRESS", "Where the run directory is left, such as s3://BUCKET/PATH."),
+    "checkpoints": (
+        "--checkpoints",
+        "ADDRESS",
+        "Where the run directory is while it runs, and outlives interruptions.",
+    ),
+    "role": ("--role", "ROLE", "Role or service account that the job acts as."),
+    "project": ("--project", "ID", "Project, space, experiment or namespace."),
+    "code": ("--code", "ID", "What is stored there of one's own code: watsonx' model definition."),
+    "framework_version": ("--framework-version", "VERSION", "Version of PyTorch or TensorFlow in the image."),
+}
+PAIRS = {
+    "data": ("--data", "NAME=ADDRESS", "Data that is there; `data` for data.name, `weights` for network.weights."),
+    "environment": ("--env", "NAME=VALUE", "A variable of the ranks."),
+    "secrets": ("--secret", "NAME=REFERENCE", "A variable from a secret that the platform keeps."),
+    "tags": ("--tag", "KEY=VALUE", "A tag or label."),
+}
+
+
+def platform_options(function: common.F) -> common.F:
+    """Options of platforms, kept for `_options`, so that the command need not name each."""
+
+    def keep(context: click.Context, option: click.Parameter, value: Any) -> None:
+        context.meta.setdefault("platform", {})[option.name] = value
+
+    kept: dict[str, Any] = {"expose_value": False, "callback": keep}
+    for option in (
+        click.option("--spot", is_flag=True, help="Machines that may be taken away, for less.", **kept),
+        click.option("--restarts", type=int, help="Times that the platform starts a failed job again.", **kept),
+        click.option("--disk", "disk_gb", type=int, help="GB of a node's disk; 100 by default.", **kept),
+        click.option("--max-cost", "max_cost_usd", type=float, help="Dollars: no longer than they pay for.", **kept),
+        *(
+            click.option(flag, word, multiple=True, metavar=of, help=text, **kept)
+            for word, (flag, of, text) in PAIRS.items()
+        ),
+        *(click.option(flag, word, metavar=of, help=text, **kept) for word, (flag, of, text) in TEXTS.items()),
+    ):
+        function = option(function)
+    return function
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="JOB [FIELD=VALUE]... | RUN...")
-@click.option("--on", "where", type=click.Choice(CLUSTERS), help="Where JOB is launched.")
+@click.argument("words", nargs=-1, metavar="[PLATFORM] JOB [FIELD=VALUE]... | RUN...")
+@click.option("--on", "where", type=click.Choice(CLUSTERS), help="The cluster on which JOB is trained.")
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted; nothing is written.")
 @click.option("--sweep", multiple=True, metavar="FIELD=A,B,...", help="One run per value; several make a grid.")
 @click.option("--status", "action", flag_value="status", help="Print where each RUN is.")
 @click.option("--collect", "action", flag_value="collect", help="Print the record of each RUN, or why it has none.")
 @click.option("--resume", "action", flag_value="resume", help="Submit each RUN again; it goes on from its checkpoint.")
 @click.option("--wait", is_flag=True, help="Wait until all is done, then print the records.")
-@click.option("--out", type=common.PATH, help="Run directory, of a sweep their folder; new in runs/.")
+@click.option(
+    "--out", type=common.PATH, help="Run directory, of a sweep their folder; of a platform the folder of its file."
+)
 @click.option("--address", help="Of the Ray cluster, such as 10.0.0.5:6379.")
-@click.option("--time", "limit", metavar="HH:MM:SS", help="Time limit of one allocation.")
+@click.option("--time", "limit", metavar="HH:MM:SS", help="Time limit of the job, of SLURM of one allocation.")
 @click.option("--partition", help="Partition of the cluster.")
 @click.option("--account", help="Account that pays.")
 @click.option("--cpus-per-task", type=click.IntRange(1), help="Cores of a rank; cluster.threads by default, else 1.")
+@click.option(
+    "--plan",
+    "plan_file",
+    type=common.PATH,
+    metavar="FILE",
+    help="Take the choice that `plan --platforms --save FILE` made.",
+)
 @click.option("--interface", help="Network interface of gloo and NCCL, such as ib0.")
 @click.option("--python", help="Python on the compute nodes; this one by default.")
 @click.option("--sbatch", "extra", multiple=True, metavar="OPTION", help="Any option of sbatch: --sbatch=--mem=8G.")
+@click.option("--submit", is_flag=True, help="Send the file that --out keeps, by the platform's own program.")
+@platform_options
 @common.json_option
 def command(words: tuple[str, ...], where: str | None, dry_run: bool, sweep: tuple[str, ...], action: str | None,
             wait: bool, out: Path | None, address: str | None, limit: str | None, partition: str | None, account: str | None,
-            cpus_per_task: int | None, interface: str | None, python: str | None, extra: tuple[str, ...],
-            as_json: bool) -> None:  # fmt: skip
-    """Train a job on a cluster; look at it, collect it, go on with it.
+            cpus_per_task: int | None, plan_file: Path | None, interface: str | None, python: str | None, extra: tuple[str, ...],
+            submit: bool, as_json: bool) -> None:  # fmt: skip
+    """Train a job on a cluster, or write its file for a platform.
 
-    The job says how many devices, and how many of them a node has (cluster.count, cluster.per_node). Each run gets a run
+    PLATFORM is slurm, sagemaker, vertex, azureml, watsonx, skypilot, kubernetes or pytorchjob (`chronograd platforms`). Instances
+    are chosen from cluster.device, cluster.count and cluster.per_node, or taken from --plan, which also names PLATFORM.
+
+    On a cluster the job says how many devices, and how many of them a node has (cluster.count, cluster.per_node). Each run gets a run
     directory, which all nodes must see, with the script that was submitted.
 
     \b
@@ -52,7 +112,12 @@ def command(words: tuple[str, ...], where: str | None, dry_run: bool, sweep: tup
     chronograd launch examples/digits.yaml --on slurm --sweep training.learning_rate=0.05,0.1,0.2
     chronograd launch examples/digits.yaml --on ray --address 10.0.0.5:6379 --sweep training.batch=32,64
     chronograd launch --status runs/mine
+    chronograd launch kubernetes examples/digits.yaml --image lab/chronograd:0.1 --dry-run
+    chronograd launch job.yaml --plan plan.json --image lab/chronograd:0.1 --out rendered
+    chronograd launch skypilot examples/digits.yaml --image lab/chronograd:0.1 --out rendered --submit
     """
+    if words and where is None and action is None and words[0] in CLUSTERS:
+        where, words = words[0], words[1:]
     if not words:
         raise click.UsageError("Name a JOB, or RUNs to --status, --collect or --resume.")
     if action is not None:
@@ -60,6 +125,18 @@ def command(words: tuple[str, ...], where: str | None, dry_run: bool, sweep: tup
             raise click.UsageError(f"--{action} is of runs that are there: leave --on, --dry-run, --sweep, --out out.")
         _act(action, words, wait, as_json)
         return
+    plan = _plan(plan_file, where)
+    if plan is not None and words and _platform(words[0]) is None:
+        words = (plan.chosen.platform, *words)
+    if where is None and (platform := _platform(words[0])):
+        of_slurm = {"--sweep": sweep, "--wait": wait, "--address": address, "--partition": partition, "--account": account,
+                    "--cpus-per-task": cpus_per_task, "--interface": interface, "--python": python, "--sbatch": extra}  # fmt: skip
+        if given := [flag for flag, value in of_slurm.items() if value]:
+            raise click.UsageError(f"{given[0]} is of SLURM and Ray: leave it out for {platform}.")
+        _render(platform, words[1:], limit, dry_run, out, submit, as_json, plan)
+        return
+    if submit:
+        raise click.UsageError("--submit is of platforms: on a cluster a job is submitted unless --dry-run is given.")
     if where is None:
         raise click.UsageError(f"Say where: --on {' or --on '.join(CLUSTERS)}.")
     if where == "ray" and (dry_run or address is None):
@@ -76,6 +153,87 @@ def command(words: tuple[str, ...], where: str | None, dry_run: bool, sweep: tup
         common.print_json({"script": text}) if as_json else click.echo(text, nl=False)
     else:
         _done(answer.submit(job, sweep, options, out), wait, as_json)
+
+
+def _platform(word: str) -> str | None:
+    """The platform that a word names; None for a job file, whatever its name."""
+    from chronograd.launch import registry
+
+    return word if word in registry.names() and not Path(word).exists() else None
+
+
+def _plan(path: Path | None, where: str | None) -> Planned | None:
+    """What a plan chose."""
+    if path is None:
+        return None
+    if where is not None:
+        raise click.UsageError(f"--plan is of platforms: leave it out for {where}.")
+    from chronograd.launch import planned
+
+    return planned.read(path)
+
+
+def _render(
+    platform: str,
+    words: Sequence[str],
+    limit: str | None,
+    dry_run: bool,
+    out: Path | None,
+    submit: bool,
+    as_json: bool,
+    plan: Planned | None,
+) -> None:
+    from chronograd.launch import registry, rendering
+
+    if not words:
+        raise click.UsageError(f"Name a JOB for {platform}.")
+    if submit and (dry_run or out is None):
+        raise click.UsageError("--submit sends the file that --out FOLDER keeps: give that, and not --dry-run.")
+    if not dry_run and out is None:
+        raise click.UsageError("Say --dry-run to print the file, or --out FOLDER to write it, and --submit to send it.")
+    if submit:
+        rendering.check_sendable(platform)
+    job, options = common.read_job(words[0], words[1:]), _options(limit)
+    if plan is not None:
+        job = common.read_job(words[0], [*plan.fields(job), *words[1:]])
+        own = plan.options(registry.platform(platform).catalogue)
+        options = {**own, **options, "spot": own["spot"] or options.get("spot", False)}
+    made = rendering.rendered(platform, job, options)
+    path = None if dry_run or out is None else rendering.write(made, out)
+    answer = rendering.send(made, path) if submit and path else None
+    lines = [*made.lines(answer), *([plan.line()] if plan else [])]
+    if as_json:
+        said = {"platform": platform, "file": path and str(path), "text": made.text, "lines": lines}
+        common.print_json({**said, "answer": answer} if submit else said)
+        return
+    click.echo(made.text if path is None else f"wrote {path}", nl=path is not None)
+    for line in lines:
+        click.echo(line, err=True)
+
+
+def _options(limit: str | None) -> dict[str, Any]:
+    """What the options of platforms say, by the words of a submission."""
+    given = dict(click.get_current_context().meta.get("platform", {}))
+    for word, (flag, of, _) in PAIRS.items():
+        pairs = [text.partition("=") for text in given[word]]
+        if wrong := [name for name, sign, _ in pairs if not sign or not name]:
+            raise click.UsageError(f"cannot read {flag} {wrong[0]!r}; write {of}")
+        given[word] = {name: value for name, _, value in pairs}
+    given["limit_s"] = None if limit is None else _seconds(limit)
+    return {word: value for word, value in given.items() if value is not None}
+
+
+def _seconds(text: str) -> int:
+    """Seconds of HH:MM:SS, MM:SS or minutes, as SLURM reads them.
+
+    >>> _seconds("01:30:00"), _seconds("90")
+    (5400, 5400)
+    """
+    parts = text.split(":")
+    if len(parts) > 3 or not all(part.isdigit() and len(part) < 7 for part in parts):
+        raise click.UsageError(f"cannot read --time {text!r}; write HH:MM:SS")
+    hours, minutes, seconds = (0, int(parts[0]), 0) if len(parts) == 1 else [0, 0, *map(int, parts)][-3:]
+    return (hours * 60 + minutes) * 60 + seconds
 
 
 def _say(name: str, state: str, why: str) -> None:

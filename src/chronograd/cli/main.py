@@ -20,24 +20,34 @@ GROUPS = {
         "plan": "The largest batch; which devices, how many, at what price.",
         "judge": "Is a throughput good? Beside the device and published rows.",
         "devices": "Devices, links and prices.",
+        "platforms": "Clouds that a job's file can be written for.",
         "doctor": "Seconds before a run: what is in its way here, and what to do.",
     },
     "Run": {
         "run": "The whole loop on one job file, ending in a report.",
         "measure": "Time a job's steps for real, on one process or many.",
         "train": "Train a job to its epochs or target accuracy; resumes.",
-        "launch": "Train a job on a cluster; look at it, collect it, go on with it.",
+        "launch": "Train a job on a cluster, or write its file for a cloud.",
+        "job": "The job that a cloud's file trains, read back.",
     },
     "After": {
         "explain": "Why is it not faster? Where each step goes, and what it loses.",
         "forecast": "When will a run or a log reach a level: epochs, hours, clock.",
+        "evaluate": "How right is a run: accuracy, or a detector's precisions.",
         "compare": "Two records side by side; a regression gate for CI.",
         "report": "One self-contained page, or a notebook, from runs.",
         "records": "List, filter and show what was predicted and measured.",
     },
+    "Deploy": {
+        "export": "A network as an ONNX file, held against PyTorch; eight-bit weights.",
+        "serve": "Serve models in ONNX: Open Inference Protocol, batching, metrics.",
+        "annotate": "Draw what a trained detector finds in pictures.",
+        "load": "Send requests to a server: latency against load, errors.",
+    },
     "Research": {
         "fit": "A device from a table, a speed model, a forecast of a curve.",
         "study": "A question answered from numbers: list the studies, run one.",
+        "hand-in": "An exercise's answers as executed notebooks, with data.",
         "simulate": "Staleness and speed of asynchronous SGD.",
         "label": "Label images with a trained network, the best of each class.",
         "data": "Show a data set: classes, images per class, sample images.",
@@ -66,7 +76,7 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"chronograd.cli.{name}").command
+        command: click.Command = importlib.import_module(f"chronograd.cli.{name.replace('-', '_')}").command
         return command
 
     def resolve_command(

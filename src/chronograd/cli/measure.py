@@ -28,12 +28,18 @@ if TYPE_CHECKING:
 @click.option(
     "--batches", callback=common.counts, help="With --epochs: batch sizes, such as 32,128,512, until memory is full."
 )
+@click.option("--layers", "with_layers", is_flag=True,
+              help="Time each layer of the network in inference instead: waited for, not waited for, its matrix product alone.")  # fmt: skip
+@click.option("--repeats", type=click.IntRange(1), help="With --layers: passes of each kind; 20.")
+@click.option("--on", metavar="DEVICE", shell_complete=common.complete_devices,
+              help="With --layers: device to predict for; by default the one that is here, where it is known.")  # fmt: skip
 @click.option("--out", type=click.Path(), help="Run directory; a new one in runs/ by default.")
 @click.option("--launcher", help="How ranks are started: local, torchrun, horovodrun; the backend's own by default.")
 @common.hosts_option
 @common.answer_options
 def command(job_file: str, overrides: tuple[str, ...], print_config: bool, worlds: list[int] | None, scaling: str,
-            with_epochs: bool, batches: list[int] | None, out: str | None, hosts: str | None, as_json: bool, **timing: Any) -> None:  # fmt: skip
+            with_epochs: bool, batches: list[int] | None, with_layers: bool, repeats: int | None, on: str | None,
+            out: str | None, hosts: str | None, as_json: bool, **timing: Any) -> None:  # fmt: skip
     """Time a job's steps for real, on one process or many.
 
     Steps are timed after a warm-up, in their parts: input, transfer, forward, backward, exposed
@@ -46,8 +52,18 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, world
     chronograd measure examples/digits.yaml backend=ddp cluster.count=2 --hosts node1,node2
     chronograd measure resnet18 --inference --batch 8
     chronograd measure examples/digits.yaml --epochs --batches 32,128,512
+    chronograd measure torchvision:googlenet --layers --batch 8 --precision fp32
     """
     job = common.read_job(job_file, overrides, print_config)
+    if with_layers:
+        if worlds is not None or with_epochs or out or hosts or timing["launcher"] or timing["num_steps"]:
+            raise click.UsageError(
+                "--layers times passes in this process; it takes --batch, --precision, --repeats, --warmup"
+            )
+        _measure_layers(job, job_file, overrides, repeats or 20, timing["warmup"], on, as_json)
+        return
+    if repeats is not None or on is not None:
+        raise click.UsageError("--repeats and --on belong to --layers")
     if batches is not None and not with_epochs:
         raise click.UsageError("--batches times epochs; add --epochs")
     if worlds is not None and job.mode == "inference":
@@ -75,6 +91,20 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, world
     common.show_run(run, as_json)
     if not as_json:
         click.echo(f"run: {run.path}")
+
+
+def _measure_layers(
+    job: Job, job_file: str, overrides: tuple[str, ...], repeats: int, warmup: int, on: str | None, as_json: bool
+) -> None:
+    from chronograd.ask import is_batch_stated
+    from chronograd.job import changed
+    from chronograd.launch.layers import layers_answer, measure_layers
+
+    if common.batches() is None and not is_batch_stated(job, job_file, overrides):
+        job = changed(job, ["training.batch=1"])
+    with common.waiting("timing layers") as say:
+        times = measure_layers(job, repeats=repeats, warmup=warmup, on=on, say=say)
+    common.show(layers_answer(times), as_json)
 
 
 def _measure_scaling(

@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from chronograd.cli import common
+
+if TYPE_CHECKING:
+    from chronograd.job import Job
+    from chronograd.plan.places import Places
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -29,6 +34,16 @@ def parse_bytes(text: str) -> int:
         return int(float(size[1]) * _UNITS[size[2] or ""])
     except (AssertionError, ValueError):
         raise click.BadParameter(f"cannot read the size {text!r}; write 16GB or 16GiB") from None
+
+
+def parse_place(text: str) -> tuple[str, str]:
+    """A cloud and a region of it.
+
+    >>> parse_place("aws"), parse_place("gcp:us-central1")
+    (('aws', ''), ('gcp', 'us-central1'))
+    """
+    cloud, _, region = text.strip().partition(":")
+    return cloud.lower(), region
 
 
 def parse_seconds(text: str) -> float:
@@ -102,6 +117,27 @@ def _precisions(_: click.Context, __: click.Parameter, text: str | None) -> list
     return words
 
 
+def _clouds(job: Job, platforms: str | None, data_in: str | None, data_size: str | None) -> Places | None:
+    """Where to choose, and how much data has to come from where."""
+    from chronograd.data.datasets import training_bytes
+    from chronograd.plan.places import Places
+
+    if platforms is None:
+        if data_in or data_size:
+            raise click.UsageError("--data-in and --data-size go with --platforms")
+        return None
+    if job.cluster.price_usd_per_hour is not None:
+        raise click.UsageError("--platforms has prices of its own: leave cluster.price_usd_per_hour out")
+    if data_size and not data_in:
+        raise click.UsageError("--data-size goes with --data-in")
+    names = tuple(dict.fromkeys(word.strip().lower() for word in platforms.split(",")))
+    if data_in is None:
+        return Places(names)
+    home, region = parse_place(data_in)
+    known = Places(names, home, region)  # complains of names before the data is looked for
+    return replace(known, data_bytes=parse_bytes(data_size) if data_size else training_bytes(job.data))
+
+
 def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
     """Low, middle, high. One number is taken as exact."""
     if text is None:
@@ -115,6 +151,7 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
 @click.command(
     epilog="\b\nchronograd plan resnet50 --data imagenet --to 75% --budget '$50'\n"
     "chronograd plan job.yaml --to 75% --deadline 6h --prices spot\n"
+    "chronograd plan resnet50 --data imagenet --to 75% --platforms aws,gcp,azure,ibm --data-in aws\n"
     "chronograd plan resnet50 --inference --latency 20ms\n"
     "chronograd plan job.yaml --on v100 --on a100 --precisions fp32,fp16\n"
     "chronograd plan resnet50 --data imagenet --precision bf16 --largest-batch --on rtx4090\n"
@@ -185,7 +222,24 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
     "--interruptions",
     default=0.05,
     type=click.FloatRange(0, 100),
-    help="Of a spot node per hour; each costs ten minutes.",
+    help="Of a spot node per hour; assumed.",
+)
+@click.option(
+    "--checkpoint-every",
+    default=10.0,
+    type=click.FloatRange(0, min_open=True),
+    metavar="MINUTES",
+    help="On spot nodes: an interruption loses half of it, and five minutes to start again.",
+)
+@click.option(
+    "--platforms",
+    metavar="LIST",
+    help="Choose among instances of these clouds, by the node and the region: aws,gcp,azure,ibm.",
+)
+@click.option("--data-in", metavar="CLOUD[:REGION]", help="With --platforms: where the data lies; moving it is paid.")
+@click.option("--data-size", metavar="SIZE", help="With --data-in: of the data set, such as 150GB, if not known here.")
+@click.option(
+    "--checkpoints-back", default=1, type=click.IntRange(0), help="With --data-in: how many are brought back there."
 )
 @click.option(
     "--decode",
@@ -200,10 +254,13 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
             batches: list[int] | None, latency: str | None,
             precisions: list[Any], algorithms: tuple[str, ...], most: int, target_accuracy: float | None, budget: float | None,
             deadline: str | None, confidence: float, curve: Path | None, epochs_to_target: float | None,
-            noise_scale: str | None, prices: str | None, interruptions: float, per_vcpu: float | None, as_json: bool) -> None:  # fmt: skip
+            noise_scale: str | None, prices: str | None, interruptions: float, checkpoint_every: float,
+            platforms: str | None, data_in: str | None, data_size: str | None, checkpoints_back: int, per_vcpu: float | None,
+            as_json: bool) -> None:  # fmt: skip
     """Find what to rent for a goal, the largest batch that fits, or list settings by the price of a sample.
 
     With --to, --budget or --deadline: what to rent, how long and how much it takes, how sure that is, and what would change it.
+    With --platforms: at which cloud, and what moving the data there costs; `launch --plan FILE` takes the answer of --save FILE.
     With --inference: the device and batch that keep --latency and cost least per sample.
 
     Searched are devices, counts, batches, precision, memory layout, checkpointing and all-reduce; a field that the job states has
@@ -220,9 +277,12 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
     from chronograd.plan.goal import Goal, Spot
     from chronograd.plan.largest import Trial, gpu_of_memory, largest_batches
     from chronograd.plan.renting import KINDS
+    from chronograd.predict.memory import checkpoint_bytes
 
     job = common.read_job(job_file, overrides, print_config, target_accuracy)
     has_goal = any(asked is not None for asked in (target_accuracy, budget, deadline))
+    if platforms is not None and (is_largest or job.mode == "inference"):
+        raise click.UsageError("--platforms is of training for a goal: leave --largest-batch and --inference out")
     if job.mode == "inference" and (has_goal or curve or epochs_to_target or noise_scale):
         raise click.UsageError("in inference nothing is trained: ask for a --latency instead of a goal")
     if confirm and job.mode == "inference":
@@ -265,7 +325,11 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
         common.show(answer, as_json)
         return
     samples = card(job.data).train_size
+    has_goal = has_goal or platforms is not None
     kinds = [kind for kind in KINDS if prices in ("both", kind)] or (list(KINDS) if has_goal else ["on-demand"])
+    clouds = _clouds(job, platforms, data_in, data_size)
+    if clouds is not None:
+        devices = clouds.of_devices(devices)
     settings: dict[str, Any] = {
         "counts": counts, "batches": batches, "algorithms": algorithms, "most": most, "samples": samples,
         "precisions": precisions, "kinds": kinds, "decoding": decoding_of(job, per_vcpu),
@@ -279,5 +343,8 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
             effort = effort_of(job, samples, target=target_accuracy, epochs=epochs_to_target, curve=curve,
                                noise=_noise_scale(noise_scale))  # fmt: skip
             goal = Goal(budget, parse_seconds(deadline) if deadline else None, confidence)
-            answer = reach_goal(traces, job, devices, **settings, effort=effort, goal=goal, spot=Spot(interruptions))
+            spot = Spot(interruptions, 60 * checkpoint_every)
+            if clouds is not None:
+                clouds = replace(clouds, back_bytes=checkpoints_back * checkpoint_bytes(traces[0], job))
+            answer = reach_goal(traces, job, devices, **settings, effort=effort, goal=goal, spot=spot, places=clouds)
     common.show(answer, as_json)

@@ -14,6 +14,45 @@ if TYPE_CHECKING:
 
     from chronograd.compare.scaling import Scaling
     from chronograd.job import Job
+    from chronograd.predict.carrying import Shown
+    from chronograd.predict.queueing import Server
+    from chronograd.predict.server import Served
+
+
+def server_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Of --serve: what is asked, and how the server is started."""
+    for option in (
+        click.option(
+            "--threads", type=click.IntRange(1, 1024), help="With --serve, of an ONNX file: threads of one run."
+        ),
+        click.option(
+            "--queue", "most_waiting", type=click.IntRange(1), help="With --serve: requests that may wait (256)."
+        ),
+        click.option(
+            "--batch-wait",
+            "wait_ms",
+            type=click.FloatRange(0, 60_000),
+            help="With --serve: as of `chronograd serve` (0).",
+        ),
+        click.option(
+            "--replicas", type=click.IntRange(1, 100_000), help="With --serve: servers that share the requests."
+        ),
+        click.option(
+            "--p99",
+            metavar="TIME",
+            help="With --serve: how soon 99 % of the requests are to be answered, such as 50ms.",
+        ),
+        click.option(
+            "--rate", "rates", metavar="R,R,...", help="With --serve: requests per second, over all replicas."
+        ),
+        click.option(
+            "--serve",
+            is_flag=True,
+            help="Predict a server: latency against load, its knee, replicas, cost of requests.",
+        ),
+    ):
+        function = option(function)
+    return function
 
 
 @click.command(
@@ -21,7 +60,8 @@ if TYPE_CHECKING:
     "chronograd predict resnet50 --on v100 --precision fp16 --inference --batch 1,8,64\n"
     "chronograd predict gpt2-small --on a100 --precision bf16 --batch 8\n"
     "chronograd predict resnet50 --on v100 --measured-on rtx3090=234/s\n"
-    "chronograd predict job.yaml --trace net.json.gz --on h100 --json"
+    "chronograd predict job.yaml --trace net.json.gz --on h100 --json\n"
+    "chronograd predict resnet50 --serve --rate 200 --p99 50ms --on t4 --precision fp16"
 )
 @common.job_arguments
 @click.option(
@@ -58,28 +98,43 @@ if TYPE_CHECKING:
     "rtx3090=1234/s or 8xv100=78ms, of the same job.",
 )
 @click.option("--out", type=common.FILE, help="Save the record (.json).")
+@server_options
 @common.answer_options
 def command(job_file: str, overrides: tuple[str, ...], print_config: bool, places: tuple[str, ...],
             trace_file: Path | None, algorithm: str | None, model: str, ppp: float, ppp_comm: float,
             scaling: Scaling | None, counts: list[int], timeline: Path | None, layers: bool, depth: int | None,
-            measured_on: str | None, out: Path | None, as_json: bool) -> None:  # fmt: skip
+            measured_on: str | None, out: Path | None, as_json: bool, serve: bool, **server: Any) -> None:  # fmt: skip
     """Predict step time by part, memory, throughput, utilisation and cost, each with an interval.
 
     With --inference: latency and throughput, of each batch of --batch 1,8,64, and what a million samples cost.
+
+    With --serve: latency against the rate of requests behind `chronograd serve`, whose batches have --batch rows at most (32);
+    of an ONNX file by the time that its batches take here.
 
     Without torch, give a trace saved by `chronograd count JOB --out FILE`.
     """
     from chronograd.compare.scaling import predict_scaling
     from chronograd.data.datasets import card
+    from chronograd.data.decoding import paced_by_input
     from chronograd.data.trace_job import trace_job
     from chronograd.hardware import catalog
     from chronograd.job import changed
-    from chronograd.predict.answer import factor_of, of_figure, on_devices, predict_jobs
-    from chronograd.predict.prediction import setting_of
+    from chronograd.predict.answer import of_figure, on_devices, predict_jobs, shown_of
     from chronograd.predict.serving import predict_batches
+    from chronograd.predict.setting import setting_of
     from chronograd.predict.timeline import timeline_of_step
     from chronograd.record import Record
 
+    if serve:
+        of_a_step = (algorithm, scaling, timeline, depth, measured_on)
+        if any(option is not None for option in of_a_step) or model != "operators" or layers:
+            raise click.UsageError("--serve is about requests: leave options of a step, and --measured-on, out")
+        _serve(job_file, overrides, print_config, places, trace_file, out, as_json, **server)
+        return
+    if any(value is not None for value in server.values()):
+        raise click.UsageError(
+            "--rate, --p99, --replicas, --batch-wait, --queue and --threads are of a server: add --serve"
+        )
     job = common.read_job(job_file, overrides, print_config, takes_batches=True)
     batches = _batches(job, job_file, overrides)
     if len(batches) > 1:  # of which each device needs a sample
@@ -116,17 +171,24 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, place
         return
     if timeline is not None:
         common.save_json(timeline, timeline_of_step(trace, setting_of(jobs[0], algorithm)))
-    measured: Record | Callable[[Job], float] | None = None
+    measured: Record | Callable[[Job], Shown] | None = None
     if measured_on is not None:
         measured = of_figure(trace, measured_on) if "=" in measured_on else Record.load(Path(measured_on))
     if len(batches) > 1:
         with common.waiting("predicting"):
-            answer = predict_batches(trace, jobs, batches, factor_of(trace, measured))
+            answer = predict_batches(trace, jobs, batches, shown_of(trace, measured))
         common.show(answer, as_json)
         return
     with common.waiting("predicting"):
         answer = predict_jobs(
-            trace, jobs, samples=samples, depth=depth, with_layers=layers, measured=measured, **options
+            trace,
+            jobs,
+            samples=samples,
+            depth=depth,
+            with_layers=layers,
+            measured=measured,
+            paced=paced_by_input,
+            **options,
         )
     if out is not None:
         next(iter(answer.records.values())).save(out)
@@ -135,13 +197,63 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, place
 
 def _batches(job: Job, job_file: str, overrides: Sequence[str]) -> Sequence[int]:
     """Those that are asked about: the job's own, several of --batch, and in inference the usual ones where none is stated."""
-    from chronograd.ask import is_job_file
+    from chronograd.ask import is_batch_stated
     from chronograd.predict.serving import USUAL_BATCHES
 
     asked = common.batches()
     if asked is not None:
         return asked
-    is_stated = any(text.startswith("training.batch=") for text in overrides) or (
-        is_job_file(job_file) and "batch" in job.training.model_fields_set
-    )
+    is_stated = is_batch_stated(job, job_file, overrides)
     return USUAL_BATCHES if job.mode == "inference" and not is_stated else [job.training.batch]
+
+
+def _serve(job_file: str, overrides: Sequence[str], print_config: bool, places: Sequence[str], trace_file: Path | None,
+           out: Path | None, as_json: bool, *, rates: str | None, p99: str | None, replicas: int | None, wait_ms: float | None,
+           most_waiting: int | None, threads: int | None) -> None:  # fmt: skip
+    """Predict a server of a network on devices, or of an ONNX file on this machine."""
+    from chronograd.cli.plan import parse_latency
+    from chronograd.predict.queueing import Server
+    from chronograd.predict.server import Asked, server_answer
+
+    rows, wait_s = common.batches() or [32], (wait_ms or 0.0) / 1e3
+    if len(rows) > 1:
+        raise click.UsageError("with --serve, --batch is the largest batch: give one number")
+    levels = common.rates(rates)
+    if out is not None and (len(levels) > 1 or len(places) > 1):
+        raise click.UsageError("--out takes one record; give one --rate and one --on")
+    asked = Asked(levels, None if p99 is None else parse_latency(p99), replicas)
+    options = Server({1: 0.0}, wait_s=wait_s, most_waiting=most_waiting or 256)
+    if job_file.endswith(".onnx"):
+        if places or overrides or trace_file is not None or print_config:
+            raise click.UsageError("an ONNX file is timed on this machine: leave --on, --trace and fields of a job out")
+        from chronograd.deploy.timing import served_here
+
+        with common.waiting("timing batches in ONNX Runtime") as say:
+            served = [served_here(Path(job_file), options, rows[0], threads, say)]
+    else:
+        served = _served(job_file, overrides, print_config, places, trace_file, options, rows[0], threads)
+    with common.waiting("following requests"):
+        answer = server_answer(served, asked)
+    if out is not None:
+        next(iter(answer.records.values())).save(out)
+    common.show(answer, as_json)
+
+
+def _served(job_file: str, overrides: Sequence[str], print_config: bool, places: Sequence[str], trace_file: Path | None,
+            options: Server, most_rows: int, threads: int | None) -> list[Served]:  # fmt: skip
+    """A network on each of the devices."""
+    from chronograd.data.trace_job import trace_job
+    from chronograd.hardware import catalog
+    from chronograd.job import changed
+    from chronograd.predict.answer import on_devices
+    from chronograd.predict.server import FRONTEND, of_operators
+
+    if threads is not None:
+        raise click.UsageError("--threads is of an ONNX file; of a job write cluster.threads=N")
+    job = changed(common.read_job(job_file, overrides, print_config, takes_batches=True), ["mode=inference"])
+    jobs = on_devices(job, places)
+    for one in jobs:
+        catalog.device(one.cluster.device)  # before torch is imported
+    with common.waiting("counting the work of the network"):
+        trace = trace_job(jobs[0], trace_file)
+    return [of_operators(trace, one, options, most_rows, FRONTEND) for one in jobs]

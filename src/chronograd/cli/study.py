@@ -42,9 +42,20 @@ def list_(as_json: bool) -> None:
 @command.command()
 @click.argument("name")
 @click.argument("files", nargs=-1, metavar="", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--size", default="laptop", help="smoke: seconds; laptop: minutes; paper: as published.")
+@click.option(
+    "--size",
+    default="laptop",
+    help="smoke: seconds; laptop: minutes; evening: hours, or minutes on a GPU; paper: as published.",
+)
 @click.option("--out", type=common.FOLDER, help="A folder; studies/NAME-SIZE by default.")
 @click.option("--parallel", type=click.IntRange(1), help="Runs at a time; one per core by default.")
+@click.option(
+    "--set",
+    "changes",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Change a field of every job that it trains, such as training.precision=bf16.",
+)
 @click.option("--notebook", is_flag=True, help="Also an executed notebook.")
 @click.option("--report-only", is_flag=True, help="Make the report again from the results in the folder.")
 @click.option(
@@ -56,7 +67,7 @@ def list_(as_json: bool) -> None:
 )
 @common.json_option
 def run(name: str, files: tuple[Path, ...], size: str, out: Path | None, parallel: int | None, notebook: bool,
-        report_only: bool, truth: tuple[Path, ...], as_json: bool) -> None:  # fmt: skip
+        report_only: bool, truth: tuple[Path, ...], changes: tuple[str, ...], as_json: bool) -> None:  # fmt: skip
     """Run a study, or go on with it, and write its report.
 
     The folder gets runs/, results.json, report.html, and README.md with its figures. A finished run is not run again.
@@ -82,7 +93,9 @@ def run(name: str, files: tuple[Path, ...], size: str, out: Path | None, paralle
         results = Results.load(folder / "results.json")
     else:
         folder.mkdir(parents=True, exist_ok=True)
-        runner = StudyRunner(folder, name, size, lambda text: click.echo(text, err=True), parallel, (*truth, *files))
+        runner = StudyRunner(
+            folder, name, size, lambda text: click.echo(text, err=True), parallel, (*truth, *files), changes
+        )
         results = study.conduct(runner, settings)
         results.save(folder / "results.json")
     page = study.page(results)

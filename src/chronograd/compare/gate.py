@@ -33,7 +33,8 @@ from chronograd.units import quantity
 CONFIDENCE = 0.95
 # A step's spread stands for that of what is computed from it.
 SPREAD_OF = {"throughput_samples_per_s": "step_time_s", "achieved_flops_per_s": "step_time_s"}
-BETTER_HIGH = {"throughput_samples_per_s", "achieved_flops_per_s", "mfu", "ppp", "test_accuracy"}
+BETTER_HIGH = {"throughput_samples_per_s", "achieved_flops_per_s", "mfu", "ppp", "test_accuracy",
+               "mean_return", "best_return", "throughput_frames_per_s", "updates_per_s"}  # fmt: skip
 UNITS = {
     "s": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0, "h": 3600.0},
     "B": {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30},

@@ -16,7 +16,9 @@ from chronograd.compare.ranks import throughput_section
 from chronograd.errors import InputError, MissingExtraError, RunError
 from chronograd.hardware import catalog
 from chronograd.job import Job, changed, steps_per_epoch
-from chronograd.predict.prediction import predict, price_of, setting_of
+from chronograd.predict.carrying import Corrected
+from chronograd.predict.prediction import predict, price_of
+from chronograd.predict.setting import setting_of
 from chronograd.record import Point, Record
 from chronograd.trace import Trace
 from chronograd.units import seconds
@@ -59,10 +61,17 @@ class Ladder:
         backend = "single" if world == 1 and self.job.backend in _SYNCHRONOUS else self.job.backend
         return changed(self.job, [f"cluster.count={world}", f"training.batch={batch}", f"backend={backend}"])
 
-    def predicted(self, worlds: Sequence[int], scaling: Scaling, **options: Any) -> list[Point]:
+    def predicted(
+        self,
+        worlds: Sequence[int],
+        scaling: Scaling,
+        factor: Callable[[Job], float | None] | None = None,
+        **options: Any,
+    ) -> list[Point]:
         """Points from the trace, each beside one rank, which need not be among them.
 
         Args:
+            factor: by how much to correct the time of each job, taken whole.
             options: of `predict`, such as `algorithm`.
         Raises: InputError where a device or link is not known.
         """
@@ -70,7 +79,8 @@ class Ladder:
         assert trace is not None
 
         def make(job: Job) -> Record:
-            return predict(trace, job, **options)
+            correction = factor(job) if factor else None
+            return predict(trace, job, shown=None if correction is None else Corrected(correction), **options)
 
         first = self._point(self.at(1, scaling), scaling, "predicted", make)
         return [self._point(self.at(world, scaling), scaling, "predicted", make, first) for world in worlds]

@@ -38,6 +38,8 @@ def describe(data: Data, dataset: Dataset, *, is_page: bool = False) -> Answer:
         data: what was asked for.
         is_page: with sample images, which need Pillow, and all classes, however many.
     """
+    if dataset.annotated is not None:
+        return _describe_boxes(data, dataset)
     card = dataset.card
     train, test = images_per_class(dataset)
     samples = sample_images(dataset)
@@ -77,6 +79,54 @@ def describe(data: Data, dataset: Dataset, *, is_page: bool = False) -> Answer:
         },
         notes=dataset.notes,
     )
+
+
+def _describe_boxes(data: Data, dataset: Dataset) -> Answer:
+    """Pictures with boxes: objects of each class, and their usual size."""
+    import torch
+
+    annotated, card = dataset.annotated, dataset.card
+    assert annotated is not None
+    rows: list[dict[str, Any]] = []
+    for k, name in enumerate(card.class_names, 1):
+        own: dict[str, Any] = {"name": name}
+        for split, images in (("train", annotated.train), ("test", annotated.test)):
+            boxes = [image.objects.boxes_G4[image.objects.labels_G == k] for image in images]
+            own |= {f"{split}_objects": sum(map(len, boxes)), f"{split}_images": sum(1 for b in boxes if len(b))}
+            sides_G2 = torch.cat([b[:, 2:] - b[:, :2] for b in boxes])
+            if split == "train":
+                own["sides"] = sides_G2.median(dim=0).values.tolist() if len(sides_G2) else None
+        rows.append(own)
+    total = sum(row["train_objects"] for row in rows)
+    section = Section(
+        title=card.name,
+        takeaway=f"{card.train_size:,} training pictures with {total:,} objects of {card.num_classes:,} classes, and "
+        f"{card.test_size:,} test pictures.",
+        table=Table(
+            ("class", "training objects", "in pictures", "test objects", "in pictures", "usual size"),
+            [
+                [row["name"], *(f"{row[key]:,}" for key in _BOX_COUNTS),
+                 "–" if row["sides"] is None else " × ".join(f"{100 * side:.0f} %" for side in row["sides"])]
+                for row in rows
+            ],
+            {1, 2, 3, 4, 5},
+            most=MOST_CLASSES,
+        ),
+        caption="The usual size is the median width and height in the training pictures, as shares of the picture's.",
+    )  # fmt: skip
+    return Answer(
+        title=f"Data set {card.name}",
+        subtitle=card.source,
+        sections=[section],
+        data={
+            "name": card.name, "source": card.source, "shape": list(card.shape), "num_classes": card.num_classes,
+            "train_size": card.train_size, "test_size": card.test_size, "classes": rows, "notes": list(dataset.notes),
+        },
+        notes=dataset.notes,
+    )  # fmt: skip
+
+
+_BOX_COUNTS = ("train_objects", "train_images", "test_objects", "test_images")
 
 
 def _card_section(dataset: Dataset, samples: Sequence[SampleImages]) -> Section:

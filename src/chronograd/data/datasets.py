@@ -8,6 +8,7 @@
     folder:PATH         one folder of pictures per class
     imagenet:PATH       ILSVRC 2012 as it is published
     decathlon:SET       a set of the Visual Decathlon
+    voc:, coco:, open-images:PATH   pictures with boxes, in the layouts of these three
     imagenet, places365 … sets of `catalogue.toml`, of images or of text: planned with, never read
 
 A card needs neither torch nor the data; that of a folder is read from the names in it. Images stay whole numbers
@@ -16,12 +17,13 @@ A card needs neither torch nor the data; that of a folder is read from the names
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from chronograd.data import catalogue, labels, layouts, published, synthetic, text
+from chronograd.data import catalogue, detection, labels, layouts, published, synthetic, text
 from chronograd.data.normalisation import scale_shift
 from chronograd.data.published import FOLDER_VARIABLE, DatasetCard, data_folder
 from chronograd.errors import InputError, MissingExtraError, NotFoundError
@@ -30,10 +32,11 @@ from chronograd.job import TOKENS, Data, Job
 if TYPE_CHECKING:
     import torch
 
+    from chronograd.data.detection import Annotated
     from chronograd.data.images import Images
 
 # Of a job, that are counted, measured and trained.
-TASKS = ("classification", "language")
+TASKS = ("classification", "detection", "language")
 __all__ = [
     "FOLDER_VARIABLE",
     "TASKS",
@@ -46,6 +49,7 @@ __all__ = [
     "load",
     "names",
     "samples_of",
+    "training_bytes",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -62,6 +66,7 @@ class Dataset:
         mean_C, std_C: of the training images used, with their own range mapped to 0 … 1.
         notes: files left out, sizes brought to one, labels replaced.
         train_samples_N: number of each training image in the published split.
+        annotated: the pictures of both splits with their boxes, where there are any; labels are 0 then.
     """
 
     card: DatasetCard
@@ -76,6 +81,7 @@ class Dataset:
     notes: tuple[str, ...] = ()
     top: int = 255
     train_samples_N: Array = field(default_factory=lambda: np.empty(0, np.int64))
+    annotated: Annotated | None = None
 
 
 def card(data: Data) -> DatasetCard:
@@ -86,6 +92,13 @@ def card(data: Data) -> DatasetCard:
     Raises: NotFoundError for an unknown name, InputError where the job contradicts the set; for folders as
     `layouts.listing`, and FileFormatError for a labels file that is none.
     """
+    if detection.is_detection(data.name):
+        return detection.card(data)
+    if data.class_names is not None:
+        raise InputError(
+            f"data.class_names is given, and {data.name} has no boxes, of which classes could be chosen",
+            "leave data.class_names out",
+        )
     if layouts.is_layout(data.name):
         return _folder_card(data, layouts.listing(data.name))
     if text.is_drawn(data):
@@ -103,7 +116,7 @@ def card(data: Data) -> DatasetCard:
 
 def names() -> list[str]:
     """Names of the data sets, and how those of folders are written."""
-    return [*sorted([*published.SETS, *catalogue.sets(), "synthetic", TOKENS]), *layouts.names()]
+    return [*sorted([*published.SETS, *catalogue.sets(), "synthetic", TOKENS]), *layouts.names(), *detection.names()]
 
 
 def check_task(job: Job, described: DatasetCard) -> None:
@@ -114,6 +127,12 @@ def check_task(job: Job, described: DatasetCard) -> None:
             f"task is {job.task}, and {job.data.name} is {what}",
             "write task=language and data.shape=[1024], a number of tokens" if what == "text" else "leave task out",
         )
+    has_boxes = detection.is_detection(job.data.name)
+    if has_boxes != (job.task == "detection"):
+        raise InputError(
+            f"task is {job.task}, and {job.data.name} has {'boxes' if has_boxes else 'no boxes'}",
+            "write task=detection" if has_boxes else "name a set with boxes, such as data.name=voc:VOCdevkit/VOC2007",
+        )
 
 
 def fetch(data: Data) -> None:
@@ -122,7 +141,9 @@ def fetch(data: Data) -> None:
     Raises RunError that names the folder and the variable; for folders as `card`; InputError for synthetic images that
     this machine cannot hold.
     """
-    if layouts.is_layout(data.name):
+    if detection.is_detection(data.name):
+        detection.card(data)
+    elif layouts.is_layout(data.name):
         layouts.listing(data.name)
     elif text.is_drawn(data):
         text.check_memory(text.card(data))
@@ -150,6 +171,8 @@ def load(data: Data, seed: int = 0) -> Dataset:
 
     if text.is_drawn(data):
         return _drawn_text(data, seed)
+    if detection.is_detection(data.name):
+        return _with_boxes(data)
     if layouts.is_layout(data.name):
         listing = layouts.listing(data.name)
         described = _folder_card(data, listing)
@@ -218,7 +241,45 @@ def _drawn_text(data: Data, seed: int) -> Dataset:
     )
 
 
+def _with_boxes(data: Data) -> Dataset:
+    """Pictures with boxes. Their pixels are read as a network sees them untrained; mean and deviation are not looked at."""
+    import torch
+
+    described, annotated = detection.card(data), detection.annotated(data)
+    side = described.shape[1]
+    return Dataset(
+        card=described,
+        train=detection.pixels(annotated.train, side),
+        train_labels=torch.zeros(len(annotated.train), dtype=torch.int64),
+        test=detection.pixels(annotated.test, side),
+        test_labels_N=torch.zeros(len(annotated.test), dtype=torch.int64),
+        scale_C=(1 / detection.PIXEL_SCALE,) * 3,
+        shift_C=(detection.PIXEL_MEAN / detection.PIXEL_SCALE,) * 3,
+        mean_C=(),
+        std_C=(),
+        notes=annotated.notes,
+        annotated=annotated,
+    )
+
+
 # -- cards -----------------------------------------------------------------------------------------------
+
+
+def training_bytes(data: Data) -> int:
+    """Bytes of the training samples: as published where that is known, else those of the decoded images, of a byte a value.
+
+    Raises InputError for text whose size is not known.
+
+    >>> training_bytes(Data(name="imagenet")), training_bytes(Data(name="digits"))
+    (147897477120, 91968)
+    """
+    listed = catalogue.sets().get(data.name.partition(":")[0])
+    if listed is not None and listed.bytes is not None:
+        return listed.bytes
+    own = card(data)
+    if (listed is not None and listed.is_text) or data.name == TOKENS:
+        raise InputError(f"the bytes of {data.name} are not known", "say them with --data-size, such as 150GB")
+    return own.train_size * math.prod(own.shape)
 
 
 def _folder_card(data: Data, listing: layouts.Listing) -> DatasetCard:

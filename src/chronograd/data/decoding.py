@@ -1,10 +1,14 @@
-"""What a host has to decode while a job trains, for planning."""
+"""What a host has to decode while a job trains, for planning and for predicting."""
 
 from __future__ import annotations
 
+import math
+
 from chronograd.data.datasets import card
-from chronograd.job import Job
+from chronograd.hardware import catalog, market
+from chronograd.job import Job, changed
 from chronograd.plan.renting import PHOTOGRAPHS, Decoding
+from chronograd.predict.scaling import topology_of
 
 # Sets of smaller images are kept in memory.
 LEAST_SIDE = 64
@@ -22,3 +26,29 @@ def decoding_of(job: Job, per_vcpu: float | None = None) -> Decoding | None:
     is_photograph = len(shape) == 3 and shape[0] == 3 and min(shape[1:]) > LEAST_SIDE
     is_in_files = data.name != "synthetic" and data.loading != "resident" and job.cluster.input_samples_per_s is None
     return PHOTOGRAPHS if is_photograph and is_in_files else None
+
+
+def paced_by_input(job: Job, step_s: float) -> tuple[Job, str] | None:
+    """The job with what its host decodes as its input, and a note that says so, where a step has to wait for it.
+
+    The host is that of the instances whose price is counted; None where the table has not its virtual CPUs.
+
+    Args:
+        step_s: of the job if nothing had to be decoded.
+    """
+    decoding, cluster, device = decoding_of(job), job.cluster, catalog.device(job.cluster.device)
+    price = market.price_of(device, count=cluster.count) if device.kind == "gpu" else None
+    if job.mode != "training" or decoding is None or price is None or not (price.vcpus and price.includes_host):
+        return None
+    topology = topology_of(device, cluster.count, cluster.per_node, cluster.link, cluster.intra_link)
+    vcpus = price.vcpus * math.ceil(cluster.count / price.count - 1e-9) / int(topology.num_nodes)
+    rate = decoding.per_vcpu * vcpus
+    needed = job.images_per_rank * int(topology.on_node) / step_s
+    if needed <= rate:
+        return None
+    note = (
+        f"bound by its input: {vcpus:g} virtual CPUs of {price.vendor} {price.instance} decode {rate:,.0f} images/s "
+        f"({decoding.low:g} to {decoding.high:g} each), and the devices of a node train {needed:,.0f}; "
+        "cluster.input_samples_per_s states another rate"
+    )
+    return changed(job, [f"cluster.input_samples_per_s={rate:g}"]), note

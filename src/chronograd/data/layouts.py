@@ -90,7 +90,7 @@ def names() -> list[str]:
 
 
 def _folder(text: str) -> Listing:
-    root = _found(text)
+    root = folder_of(text)
     notes: list[str] = []
     parts = [part for part in ("val", "test") if (root / part).is_dir()]
     if (root / "train").is_dir():
@@ -117,7 +117,7 @@ def _folder(text: str) -> Listing:
 
 
 def _imagenet(text: str) -> Listing:
-    root = _found(text)
+    root = folder_of(text)
     for part in ("train", "val"):
         if not (root / part).is_dir():
             raise InputError(
@@ -171,7 +171,7 @@ def printable(name: object) -> str:
 # -- reading names -------------------------------------------------------------------------------------
 
 
-def _found(text: str) -> Path:
+def folder_of(text: str) -> Path:
     path = Path(os.path.expanduser(text))
     beneath = data_folder() / path  # path itself if that is absolute
     for place in (path, beneath):

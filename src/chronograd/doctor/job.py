@@ -18,7 +18,8 @@ from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.job import Job
 from chronograd.predict.memory import Memory, footprint_of_job, reserve_bytes
-from chronograd.predict.prediction import rank_work, setting_of
+from chronograd.predict.prediction import rank_work
+from chronograd.predict.setting import setting_of
 from chronograd.train.rank_context import check_machine
 from chronograd.units import percent, seconds, si
 

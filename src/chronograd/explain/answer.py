@@ -7,7 +7,7 @@ from pathlib import Path
 
 from chronograd.answer import Answer, Section, Table
 from chronograd.errors import InputError
-from chronograd.explain import explanation, wall_times
+from chronograd.explain import agents, explanation, wall_times
 from chronograd.explain.causes import Finding
 from chronograd.explain.explanation import Explained, Explanation
 from chronograd.explain.ranks import scaling_text
@@ -18,7 +18,7 @@ from chronograd.words import interval, time_unit
 
 _PART_COLORS = {
     "computation": "blue", "input": "sky", "exposed communication": "orange", "straggling": "vermilion",
-    "exposed copies": "yellow", "idle device": "grey",
+    "exposed copies": "purple", "idle device": "grey",
 }  # fmt: skip
 # What a prediction does not know of, and a measurement may have met.
 DISTURBANCES = ("busy_host", "slow_worker", "too_many_threads")
@@ -36,6 +36,8 @@ def explain(paths: Sequence[Path]) -> Answer:
         accounts = wall_times.explain(tables[0])
         sections = [_account(account) for account in accounts]
         return Answer("Why it is not faster", sections=sections, data=[account.data() for account in accounts])
+    if len(paths) == 1 and (of_agents := agents.answer_of(paths[0])) is not None:
+        return of_agents
     explained = explanation.explain(paths)
     sections = [_causes(explained.runs[-1])]
     if explained.compared:

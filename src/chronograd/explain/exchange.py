@@ -16,8 +16,9 @@ from chronograd.errors import ChronogradError
 from chronograd.explain.evidence import Evidence
 from chronograd.hardware.catalog import Link
 from chronograd.predict.collectives import Topology
-from chronograd.predict.prediction import rank_work, setting_of
+from chronograd.predict.prediction import rank_work
 from chronograd.predict.scaling import exchange
+from chronograd.predict.setting import setting_of
 from chronograd.trace import Trace
 
 BANDWIDTHS = 1e3, 1e13  # bytes per second, between which a run's link is looked for

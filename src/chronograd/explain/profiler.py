@@ -113,6 +113,12 @@ def read(paths: Sequence[Path]) -> list[Evidence]:
     return [*alone, *(_evidence(world, ranks) for world, ranks in worlds.items())]
 
 
+def events_of(path: Path) -> _Events:
+    """What one trace holds, by what it is. Raises FileFormatError for what is no trace."""
+    with without_collection():
+        return _sorted_out(_load(path)["traceEvents"])
+
+
 def _alone(path: Path, number: int, world: int | None, rank: Rank) -> Evidence:
     """A trace that is the only one of its run, or does not say how many ranks there were."""
     if world is None and (number > 0 or float(np.nansum(rank.wait_s)) > 0):

@@ -224,7 +224,8 @@ def fit_calibration(
     Its `sigma` is such that the 80 % interval of a log-normal holds what 80 % of samples left out in turn show; with n
     of them the error of rank ⌈0.8 (n + 1)⌉, at least MIN_SIGMA.
 
-    Of fewer than ten, the prior's error counts as that of four more.
+    Of fewer than ten, the prior's error on the device counts as that of four more, where it is the larger; see `spread_of`. Of a
+    class that no sample had, the fit is no surer than of the others.
 
     Raises: InputError if there are fewer than four samples or a time is not positive.
     """
@@ -240,11 +241,10 @@ def fit_calibration(
     if not are_networks and len(errors):
         draws = np.random.default_rng(0).choice(np.exp(errors), (_SUMS, _BLOCKS_PER_NETWORK))
         errors = np.log(draws.mean(axis=1))
-    # Times of one group alone tell nothing of another's error.
-    of_prior = math.sqrt(np.mean([s.work.sigma_log(prior) ** 2 for s in samples]))
-    sigma = _middle_80(errors) / Z80 if len(errors) else of_prior
-    if len(errors) and len(samples) < _FEW:
-        sigma = math.sqrt((_PRIOR_COUNTS * of_prior**2 + len(samples) * sigma**2) / (_PRIOR_COUNTS + len(samples)))
+    # What of a prior's error is the host's has a spread of its own.
+    on_device = replace(prior, host_launch_s=0.0, graph_launch_s=None)
+    of_prior = math.sqrt(np.mean([s.work.sigma_log(on_device) ** 2 for s in samples]))
+    sigma = max(spread_of(errors, len(samples), of_prior), MIN_SIGMA)
     seen = {CLASSES[i] for p in problem.parameters for i in p.members}
     classes = {name: ClassRate(**{field: float(rates[field][i]) for field in rates}) for i, name in enumerate(CLASSES)}
     in_sample = float(np.sqrt(np.mean(problem.log_error(x) ** 2)))
@@ -259,8 +259,8 @@ def fit_calibration(
         calibration,
         origin=origin,
         classes=classes,
-        sigma=max(sigma, MIN_SIGMA),
-        class_sigma={name: spread for name, spread in prior.class_sigma.items() if name not in seen},
+        sigma=sigma,
+        class_sigma={name: max(spread, sigma) for name, spread in prior.class_sigma.items() if name not in seen},
         host_sigma=problem.host_sigma(x),
         provenance=provenance,
     )
@@ -281,6 +281,23 @@ def _left_out_errors(
         calibration, rates = problem.unpack(problem.solve())
         errors += [math.log(s.work.total_seconds(calibration, rates) / s.seconds) for s in left_out]
     return np.array(errors)
+
+
+def spread_of(errors: np.ndarray, num_samples: int, of_prior: float) -> float:
+    """Standard deviation of the log error, from errors of samples left out and that of the prior.
+
+    The same errors shown more often never make it wider, so that fewer rows never make an interval narrower.
+
+    Args:
+        errors: empty where all samples are of one group, which tells nothing of another's error.
+    """
+    if not len(errors):
+        return of_prior
+    own = _middle_80(errors) / Z80
+    if num_samples >= _FEW:
+        return own
+    both = math.sqrt((_PRIOR_COUNTS * of_prior**2 + num_samples * own**2) / (_PRIOR_COUNTS + num_samples))
+    return max(own, both)
 
 
 def _middle_80(errors: np.ndarray) -> float:

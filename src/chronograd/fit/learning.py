@@ -9,7 +9,7 @@ from chronograd.figure import Figure, Lines, Mark, Panel, Series
 from chronograd.fit.forecast import Forecast
 from chronograd.record import Curve, Record
 from chronograd.units import percent, quantity, seconds
-from chronograd.words import device, interval, reasons, scaled, time_unit
+from chronograd.words import device, interval, quantity_name, reasons, scaled, time_unit
 
 # More points than this cannot be told apart in a plot; every k-th is drawn, and the caption says so.
 MOST_POINTS = 400
@@ -21,6 +21,11 @@ _SHOWN = {
     "throughput_samples_per_s": "throughput",
     "cost_usd": "cost",
 }
+_RETURNS = ("frames", "mean_return", "return_low", "return_high")
+_SHOWN_OF_AGENTS = (
+    *("mean_return", "best_return", "frames_to_return", "time_to_return_s", "frames", "training_time_s"),
+    *("throughput_frames_per_s", "updates_per_s", "step_time_s", "act_s", "environment_s", "replay_s", "learn_s"),
+)
 
 
 def training_section(train_record: Record, forecast: Forecast | None = None) -> Section:
@@ -29,6 +34,8 @@ def training_section(train_record: Record, forecast: Forecast | None = None) -> 
     Args:
         forecast: of this run's loss, by epoch or by step, from a first part of it.
     """
+    if "mean_return" in train_record.quantities:
+        return returns_section(train_record)
     panels: list[Panel] = []
     caption = []
     losses = train_record.curves.get("loss")
@@ -60,9 +67,55 @@ def training_section(train_record: Record, forecast: Forecast | None = None) -> 
     )
 
 
-def _row(record: Record, name: str) -> list[str]:
+def returns_section(record: Record) -> Section:
+    """Returns of an agent against the frames that it has seen, its loss, and the figures at the end."""
+    curve, target = record.curves["training"].columns, record.job.reinforcement.target_return
+    points = [i for i, value in enumerate(curve["mean_return"]) if value is not None]
+    frames, mean, low, high = (scaled((curve[name][i] for i in points), 1.0) for name in _RETURNS)
+    scores = Series("evaluation", "measured", [f or 0.0 for f in frames], mean, low, high, is_joined=True)
+    panels: list[Panel] = [
+        Lines("frames", "return", [scores], [] if target is None else [Mark("y", target, f"target {target:g}")])
+    ]
+    losses = record.curves["loss"]
+    if losses.columns["step"]:
+        panels.append(_loss_panel(record, losses, None)[0])
+    names = [name for name in _SHOWN_OF_AGENTS if name in record.quantities]
+    return Section(
+        title="Returns",
+        intro=f"Learned on {device(record)}.",
+        figure=Figure(panels),
+        caption="Points: mean return of the evaluation after each epoch, with the middle 80 % of its episodes. Dots: loss.",
+        table=Table(
+            ("quantity", "value", "80 % interval", "n", "source"),
+            [_row(record, name, quantity_name(name)) for name in names],
+            {1, 2, 3},
+            reasons([("training", record)], names),
+        ).without_empty_columns(),
+        takeaway=what_was_returned(record) + ".",
+    )
+
+
+def what_was_returned(record: Record) -> str:
+    """The mean return that an agent ended at, beside its target, as a clause."""
+    target, end = record.job.reinforcement.target_return, record["mean_return"].value
+    if end is None:
+        return f"The mean return is not known ({record['mean_return'].reason})"
+    frames, spent = record["frames"], record["training_time_s"]
+    after = f"after {quantity(frames.value, 'count')} frames and {seconds(spent.value or 0.0)}"
+    reached = f"mean return {quantity(end, '')} {after}"
+    if target is None:
+        return f"The agent ended at a {reached}"
+    first = record["frames_to_return"].value
+    if first is None:
+        return f"The agent missed its target return of {target:g}: it ended at a {reached}"
+    if first == frames.value:
+        return f"The target return of {target:g} was reached: {reached}"
+    return f"The target return of {target:g} was reached after {first:,.0f} frames; the agent ended at a {reached}"
+
+
+def _row(record: Record, name: str, label: str = "") -> list[str]:
     q = record[name]
-    return [_SHOWN[name], quantity(q.value, q.unit), interval(q), "" if q.n is None else str(q.n), q.source]
+    return [label or _SHOWN[name], quantity(q.value, q.unit), interval(q), "" if q.n is None else str(q.n), q.source]
 
 
 def _loss_panel(record: Record, curve: Curve, forecast: Forecast | None) -> tuple[Lines, int]:

@@ -152,7 +152,8 @@ def _prices(known: Sequence[Price], of: Device | str | None) -> Section:
     rows = [
         [
             p.device,
-            f"{p.vendor} {p.instance}{', spot' * (p.kind == 'spot')}{'' if p.includes_host else ', GPU only'}",
+            f"{p.vendor} {p.instance}{f', {p.region}' if p.region else ''}{', spot' * (p.kind == 'spot')}"
+            f"{'' if p.includes_host else ', GPU only'}",
             f"{p.count:g}" + (f" to {p.most_devices:g}" if p.most_devices > p.count else ""),
             "–" if p.vcpus is None else f"{p.vcpus:g}",
             *(dollars(p.price_usd_per_hour), dollars(p.usd_per_device_hour)),

@@ -29,11 +29,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from chronograd.errors import FileFormatError, InputError, NotFoundError, near_names, problems
 from chronograd.files import check_plain, read_bytes, write_aside
+from chronograd.hardware import instances
+from chronograd.hardware.instances import Date, Tag
 
 Precision = Literal["fp64", "fp32", "tf32", "fp16", "bf16"]
-Tag = Literal["verified", "recalled", "computed", "assumed", "measured"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
-Date = Annotated[str, Field(pattern=r"^(\d{4}(-\d{2}){0,2})?$")]
 Rate = Annotated[float, Field(gt=0, strict=True)]
 Count = Annotated[int, Field(gt=0, strict=True)]
 
@@ -194,6 +194,7 @@ class Price(_Entry):
         vcpus: virtual CPUs of the instance's host; None when that is not known.
         up_to: devices of the largest machine sold at the same price per device, such as pods of one to eight; `count` where
             it is None.
+        region: where it is rented; empty when that is not known.
     """
 
     vendor: str
@@ -208,6 +209,7 @@ class Price(_Entry):
     source: str
     vcpus: Annotated[float | None, Field(ge=0.5, le=1e5), BeforeValidator(_or_none)] = None
     up_to: Annotated[float | None, Field(ge=0.01, le=1e6), BeforeValidator(_or_none)] = None
+    region: str = ""
 
     @field_validator("date")
     @classmethod
@@ -414,12 +416,24 @@ def _read_prices_version(path: Path, modified_ns: int) -> tuple[Price, ...]:
 
 
 def read_prices(path: Traversable) -> list[Price]:
-    """The rows of a price table. Raises FileFormatError naming the line and field that are wrong."""
+    """The rows of a price table; a row of a known instance type need not say its device, their number and its host.
+
+    Raises FileFormatError naming the line and field that are wrong.
+    """
     try:
         lines = list(csv.DictReader(_text(path).splitlines()))
     except (OSError, ValueError, csv.Error) as error:
         raise FileFormatError(f"cannot read {path}: {error}") from None
-    return [_validated(dict(line), Price, f"{path.name}, line {number}") for number, line in enumerate(lines, 2)]
+    return [_validated(_in_full(line), Price, f"{path.name}, line {number}") for number, line in enumerate(lines, 2)]
+
+
+def _in_full(line: dict[str, Any]) -> dict[str, Any]:
+    """A row of prices with what the files of instance types say of its instance, where it leaves that out."""
+    known = instances.priced(str(line.get("vendor")), str(line.get("instance")))
+    if known is None:
+        return line
+    facts = {"device": known.device, "count": known.count, "vcpus": known.vcpus}
+    return {**line, **{name: fact for name, fact in facts.items() if not line.get(name)}}
 
 
 def _files(folder: str, ending: str) -> list[Traversable]:

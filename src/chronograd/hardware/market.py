@@ -54,11 +54,11 @@ def is_old(price: Price) -> bool:
 
 
 def offers(device: str | Device, kind: Kind | None = None) -> list[Price]:
-    """What a device can be rented as: of each vendor's instance its latest price. Raises as `catalog.prices`."""
-    latest: dict[tuple[str, str, str], Price] = {}
+    """What a device can be rented as: of each vendor's instance, in each region, its latest price. Raises as `catalog.prices`."""
+    latest: dict[tuple[str, str, str, str], Price] = {}
     for row in catalog.prices(device):
         if kind in (None, row.kind):
-            latest.setdefault((row.vendor, row.instance, row.kind), row)
+            latest.setdefault((row.vendor, row.instance, row.kind, row.region), row)
     return list(latest.values())
 
 
@@ -81,7 +81,7 @@ def price_of(device: str | Device, kind: Kind = "on-demand", vendor: str | None 
 
 
 def update_prices(path: Path) -> tuple[Sequence[Price], Path]:
-    """Merge a price table into the user's own; a row of the same instance, kind and date takes the place of the one there.
+    """Merge a price table into the user's own; a row of the same instance, kind, region and date takes the place of the one there.
 
     Returns: the rows that were read, and the file that now has them.
     Raises: FileFormatError as `read_prices`, and for an empty table, an unknown device, a row without a date or of the future.
@@ -102,7 +102,7 @@ def update_prices(path: Path) -> tuple[Sequence[Price], Path]:
             raise FileFormatError(f"{where}: date is {row.date!r}", "write the day or month when the price held")
     own = catalog.user_prices_path()
     before = catalog.read_prices(own) if own.exists() else []
-    merged = {(row.vendor, row.instance, row.device, row.kind, row.date): row for row in (*before, *rows)}
+    merged = {(row.vendor, row.instance, row.device, row.kind, row.region, row.date): row for row in (*before, *rows)}
     text = io.StringIO()
     table = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
     table.writeheader()

@@ -117,7 +117,7 @@ class Near:
             with_batches: smaller batches, too.
         """
         layout = _toggled(self.job.training.channels_last, "channels_last", "channels last", "channels first")
-        compiled = _toggled(self.job.training.compile, "compile", "compiled", "not compiled")
+        compiled = _toggled(bool(self.job.training.compile), "compile", "compiled", "not compiled")
         own = self.job.images_per_rank
         smaller = [2**k for k in range(11) if own <= SMALLER_BATCH * 2**k < SMALLER_BATCH * own] if with_batches else []
         options = [

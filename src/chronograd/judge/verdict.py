@@ -228,5 +228,5 @@ def setting_of(trace: Trace, job: Job, device: Device, mode: str) -> Setting:
         training.precision,
         job.images_per_rank,
         training.channels_last,
-        training.compile,
+        bool(training.compile),
     )

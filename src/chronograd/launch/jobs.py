@@ -11,9 +11,9 @@ from typing import Any
 
 from chronograd import job as jobs
 from chronograd.backends import registry
-from chronograd.data import datasets
+from chronograd.data import datasets, detection
 from chronograd.errors import ChronogradError, InputError, JobError, RunError
-from chronograd.job import Job
+from chronograd.job import Augmentation, Job
 from chronograd.launch import hosts
 from chronograd.launch.hosts import Host
 from chronograd.launch.processes import KilledError, tail
@@ -138,6 +138,8 @@ def measure(
         with_epochs: also time a second epoch after one of warm-up, and one without loading data.
     Others, and errors, as for `train`.
     """
+    if job.task == "reinforcement":
+        raise JobError("a job of reinforcement is trained, not measured", "train it: its record has frames per second")
     if num_steps is None:
         num_steps = BATCHES_TIMED if job.mode == "inference" else STEPS_TIMED
     if with_epochs and job.mode == "inference":
@@ -179,13 +181,17 @@ def check(job: Job, launcher: str | None = None) -> None:
     else:
         check_machine(job, job.cluster.count, [gpu["name"] for gpu in environment.gpus()])
     check_anywhere(job)
-    datasets.fetch(job.data)
+    if job.task != "reinforcement":
+        datasets.fetch(job.data)
 
 
 def check_anywhere(job: Job) -> None:
     """Refuse a job that could run on no machine. Builds the network without memory and runs it once on shapes."""
-    if job.task not in datasets.TASKS:
-        raise JobError(f"task {job.task} is not trained or measured yet", "write task: classification, or language")
+    if job.task == "reinforcement":
+        from chronograd.reinforce.check import check_agent  # imports torch
+
+        check_agent(job)
+        return
     of = "of text" if job.is_text else "in inference" if job.mode == "inference" else ""
     if of and job.backend not in PLAIN_BACKENDS:
         raise JobError(f"backend {job.backend} runs no job {of}", f"write backend={' or '.join(PLAIN_BACKENDS)}")
@@ -194,14 +200,39 @@ def check_anywhere(job: Job) -> None:
     if job.is_text and (job.training.trainable == "head" or job.data.resampling != "natural"):
         raise JobError("a job of text trains the whole network on every sample alike",
                        "leave training.trainable and data.resampling out")  # fmt: skip
+    if job.task == "detection":
+        _check_detection(job)
+    elif job.training.augmentation.expand != Augmentation().expand:
+        raise JobError(
+            "training.augmentation.expand is of pictures with boxes", "leave it out, or write task=detection"
+        )
     if job.training.zero_stage:
         raise JobError("training.zero_stage is predicted, not run", "write training.zero_stage=0 to measure or train")
     card = datasets.card(job.data)
     datasets.check_task(job, card)
     jobs.steps_per_epoch(card.train_size, job.training.batch)
+    if job.task == "detection":
+        detection.check_classes(job.data)
     from chronograd.train.check import check_network  # imports torch
 
     check_network(job, card)
+
+
+def _check_detection(job: Job) -> None:
+    """Refuse what a detector is not trained with, rather than leave it out in silence."""
+    training = job.training
+    refused = {
+        f"backend is {job.backend}": (job.backend != "single", "write backend=single"),
+        "training.augmentation is given": (
+            training.augmentation != Augmentation(expand=training.augmentation.expand),
+            "leave out all but expand: detectors are trained with the SSD paper's own",
+        ),
+        "training.trainable is head": (training.trainable == "head", "leave it out"),
+        f"training.label_smoothing is {training.label_smoothing:g}": (training.label_smoothing > 0, "write 0"),
+    }
+    for what, (is_refused, hint) in refused.items():
+        if is_refused:
+            raise JobError(f"{what}, which a job of detection cannot have", hint)
 
 
 def _launch(

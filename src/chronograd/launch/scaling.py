@@ -39,7 +39,7 @@ def measure_scaling(
     Raises: InputError for no or wrong worlds and scalings.
     """
     check_scaling(worlds, scalings)
-    threads = job.cluster.threads or max(1, environment.cores() // max(worlds))
+    threads = job.cluster.threads_per_rank(environment.cores(), max(worlds))
     job = changed(job, [f"cluster.threads={threads}"])
     ladder = Ladder(job, trace, samples)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import binom
+import numpy.typing as npt
 
 from chronograd.record import FORWARD_PARTS, INTERVAL, OWN_PARTS, STEP_PARTS, WARMUP, Quantity
 from chronograd.rundir import Step, StepLog
@@ -68,7 +68,7 @@ def step_quantities(ranks: Mapping[int, Sequence[Step]], batch: int | None, meth
 
 
 # Fewer batches have no such percentile: of 20 the 95th is the slowest but one.
-_LEAST_COUNTS = {"latency_p50_s": (0.5, 3), "latency_p95_s": (0.95, 20), "latency_p99_s": (0.99, 100)}
+LEAST_COUNTS = {"latency_p50_s": (0.5, 3), "latency_p95_s": (0.95, 20), "latency_p99_s": (0.99, 100)}
 
 
 def latency_quantities(ranks: Mapping[int, Sequence[Step]], batch: int, method: Method) -> dict[str, Quantity]:
@@ -81,23 +81,31 @@ def latency_quantities(ranks: Mapping[int, Sequence[Step]], batch: int, method: 
     timed = [of_rank for of_rank in _in_step(ranks).values() if next(iter(of_rank.values())).step_time_s is not None]
     times = np.sort([max(line.needed("step_time_s") for line in of_rank.values()) for of_rank in timed])
     latency = {"latency_s": own["step_time_s"]}
-    for name, (share, least) in _LEAST_COUNTS.items():
+    for name, (share, least) in LEAST_COUNTS.items():
         if len(times) < least:
             reason = f"{len(times)} batches were timed, and it takes {least}: --steps {least}"
             latency[name] = Quantity.missing("s", reason)
             continue
-        low, high = (int(binom.ppf(q, len(times), share)) for q in INTERVAL)
-        latency[name] = Quantity(
-            value=float(np.quantile(times, share)),
-            unit="s",
-            low=float(times[max(low - 1, 0)]),
-            high=float(times[min(high, len(times) - 1)]),
-            n=len(times),
-            source=own["step_time_s"].source,
-        )
+        latency[name] = percentile(times, share, own["step_time_s"].source)
     parts = ("step_time_s", *FORWARD_PARTS, "mfu")
     throughput = own["throughput_samples_per_s"].model_copy(update={"source": "batch over latency, one after another"})
     return {**latency, **{name: own[name] for name in parts}, "throughput_samples_per_s": throughput}
+
+
+def percentile(times: Sequence[float] | npt.NDArray[np.float64], share: float, source: str) -> Quantity:
+    """A quantile of times, at least one, in seconds; its interval is that of order statistics."""
+    from scipy.stats import binom  # takes a second to import, which every rank would
+
+    ordered = np.sort(times)
+    low, high = (int(binom.ppf(q, len(ordered), share)) for q in INTERVAL)
+    return Quantity(
+        value=float(np.quantile(ordered, share)),
+        unit="s",
+        low=float(ordered[max(low - 1, 0)]),
+        high=float(ordered[min(high, len(ordered) - 1)]),
+        n=len(ordered),
+        source=source,
+    )
 
 
 def in_tokens(throughput: Quantity, tokens: int) -> Quantity:
@@ -176,6 +184,7 @@ def _part_quantities(ranks: Mapping[int, Sequence[Step]], source: str) -> dict[s
         return {name: Quantity.missing("s", reason) for name in STEP_PARTS}
     after = {(rank, line.step): line for rank, lines in ranks.items() for line in lines if line.mode == "no_exchange"}
     paired = [(line, after[rank, line.step + 1]) for rank, line in in_step if (rank, line.step + 1) in after]
+    are_waits_known = not paired and len(ranks) > 1 and all(line.exchange_wait_s is not None for line in alone)
     found: dict[str, Quantity] = {}
     for name in OWN_PARTS:
         without = name in ("forward_s", "backward_s") and bool(paired)
@@ -185,8 +194,11 @@ def _part_quantities(ranks: Mapping[int, Sequence[Step]], source: str) -> dict[s
             else [value for line in alone if (value := getattr(line, name)) is not None]
         )
         told = source + ("; in steps that exchange nothing" if without else "")
+        if name == "forward_s" and are_waits_known:
+            # Nothing tells how much of it that is; a prediction has it in the exposed communication.
+            told += "; with the broadcast of buffers, if the network has any"
         found[name] = Quantity.of_samples(samples, "s", told) if samples else _unmarked()
-    if not paired and len(ranks) > 1 and all(line.exchange_wait_s is not None for line in alone):
+    if are_waits_known:
         found |= _waits(ranks, alone, source)
     elif paired:
         found["communication_exposed_s"] = _exposed([_compute_s(a) - _compute_s(b) for a, b in paired])

@@ -23,14 +23,21 @@ def response_norm() -> nn.Module:
     "alexnet", input_shape=(3, 227, 227), paper="Krizhevsky et al., NIPS 2012", params=60_965_224, macs=724_406_816
 )
 class AlexNet(nn.Module):
-    def __init__(self, num_classes: int = 1000, in_channels: int = 3, image_size: int = 227) -> None:
+    """With `groups` 1 every filter sees every channel, as the paper's would have on one GPU with enough memory."""
+
+    def __init__(self, num_classes: int = 1000, in_channels: int = 3, image_size: int = 227, groups: int = 2) -> None:
         super().__init__()
         self.features = nn.Sequential(
             *(nn.Conv2d(in_channels, 96, 11, stride=4), nn.ReLU(inplace=True), response_norm(), nn.MaxPool2d(3, 2)),
-            *(nn.Conv2d(96, 256, 5, padding=2, groups=2), nn.ReLU(inplace=True), response_norm(), nn.MaxPool2d(3, 2)),
+            *(
+                nn.Conv2d(96, 256, 5, padding=2, groups=groups),
+                nn.ReLU(inplace=True),
+                response_norm(),
+                nn.MaxPool2d(3, 2),
+            ),
             *(nn.Conv2d(256, 384, 3, padding=1), nn.ReLU(inplace=True)),
-            *(nn.Conv2d(384, 384, 3, padding=1, groups=2), nn.ReLU(inplace=True)),
-            *(nn.Conv2d(384, 256, 3, padding=1, groups=2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2)),
+            *(nn.Conv2d(384, 384, 3, padding=1, groups=groups), nn.ReLU(inplace=True)),
+            *(nn.Conv2d(384, 256, 3, padding=1, groups=groups), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2)),
         )
         side = (image_size - 11) // 4 + 1
         for _ in range(3):

@@ -3,6 +3,7 @@
 torchvision, timm       the library's default weights, from its cache, or downloaded
 NAME.safetensors        tensors by name
 NAME.pth .pt .th .tar   a state dict, bare or under `state_dict` or `model`; nothing in it is executed
+FILE#sha256=DIGEST      a file of either kind that is refused unless it has this digest, whole or its first 8 digits or more
 RUN                     a run directory: its newest sound checkpoint, the running mean of the weights if it has one
 """
 
@@ -33,7 +34,12 @@ Tensors = dict[str, Tensor]
 
 PYTORCH_SUFFIXES = (".pth", ".pt", ".th", ".tar")
 # Networks of ours with the layers and parameter names of a network of torchvision's.
-TORCHVISION_TWINS = {"efficientnet-b0-keras": "efficientnet_b0", "vgg16": "vgg16", "vgg19": "vgg19"}
+TORCHVISION_TWINS = {
+    "efficientnet-b0-keras": "efficientnet_b0",
+    "vgg16": "vgg16",
+    "vgg19": "vgg19",
+    "ssdlite-mobilenet-v3": "ssdlite320_mobilenet_v3_large",
+}
 SHOWN = 3  # names of each kind that an error lists
 
 
@@ -44,7 +50,8 @@ class Loaded:
     Attributes:
         source: what it was, for the record.
         num_loaded: tensors, running statistics included.
-        fresh: parameters of the head that kept their initial values. A head is loaded whole or not at all.
+        fresh: parameters of the head, or of all that a detector adds to its trunk, that kept their initial values. A head is
+            loaded whole or not at all.
     """
 
     source: str
@@ -57,7 +64,7 @@ def load_pretrained(network: nn.Module, source: str, reference: str) -> Loaded:
 
     All tensors must match by name and shape. Only those of the head (see `head_of`), and of the last layers of auxiliary
     classifiers, may have other shapes: then it keeps its initial values. Batch counters may be missing, and auxiliary
-    classifiers that the network was built without are left out.
+    classifiers that the network was built without are left out. A detector also takes the weights of its trunk alone.
 
     Args:
         source: `torchvision`, `timm`, a file or a run directory, as at the top of this file.
@@ -181,7 +188,13 @@ def _is_auxiliary(path: str) -> bool:
 
 
 def _class_layers(network: nn.Module) -> list[str]:
-    """Paths of all that has one output per class: the head, and the last linear layer of each auxiliary classifier."""
+    """Paths of all that has one output per class: the head, and the last linear layer of each auxiliary classifier.
+
+    A detector names them in an attribute `class_layers`.
+    """
+    marked = getattr(network, "class_layers", None)
+    if isinstance(marked, tuple):
+        return list(marked)
     auxiliary: dict[str, str] = {}
     for path, module in network.named_modules():
         if isinstance(module, nn.Linear) and _is_auxiliary(path):
@@ -209,11 +222,11 @@ def _no_head(network: nn.Module, what: str) -> InputError:
 def _load(network: nn.Module, given: Tensors, said: str) -> Loaded:
     """Copy tensors into the network. Raises FileFormatError if they are another network's."""
     own: Mapping[str, Tensor] = network.state_dict()
-    given = _without_wrapper(given, own)
-    missing = [name for name in own if name not in given and not name.endswith("num_batches_tracked")]
+    given, said = _in_grey(_own_names(network, _without_wrapper(given, own)), own, said)
+    given, fresh = _trunk_alone(network, given, own)
+    missing = [name for name in own if name not in (*given, *fresh) and not name.endswith("num_batches_tracked")]
     unexpected = [name for name in given if name not in own and not _is_auxiliary(name)]
     reshaped = [name for name in own if name in given and own[name].shape != given[name].shape]
-    fresh: list[str] = []
     for path in _class_layers(network):
         inside = [name for name in own if name.startswith(f"{path}." if path else "")]
         if any(name in reshaped for name in inside):
@@ -244,6 +257,40 @@ def _without_wrapper(given: Tensors, own: Mapping[str, Tensor]) -> Tensors:
     return given
 
 
+def _own_names(network: nn.Module, given: Tensors) -> Tensors:
+    """By the names that a network has for those of public weights, where it says so in a function `own_name`."""
+    own_name = getattr(network, "own_name", None)
+    return {own_name(name): tensor for name, tensor in given.items()} if callable(own_name) else given
+
+
+def _trunk_alone(network: nn.Module, given: Tensors, own: Mapping[str, Tensor]) -> tuple[Tensors, list[str]]:
+    """Weights of a detector's trunk, without the head that it had as a classifier; and what of the network stays new.
+
+    A detector names the layers that are not its trunk's in an attribute `added_layers`. Weights that have any of these are
+    the detector's, and stay as they are.
+    """
+    marked = getattr(network, "added_layers", None)
+    if not isinstance(marked, tuple):
+        return given, []
+    added = tuple(f"{path}." for path in marked)
+    trunk = tuple(f"{path}." for path, _ in network.named_children() if f"{path}." not in added)
+    if any(name.startswith(added) for name in given) or not any(name.startswith(trunk) for name in given):
+        return given, []
+    of_trunk = {name: tensor for name, tensor in given.items() if name.startswith(trunk)}
+    return of_trunk, [name for name in own if name.startswith(added)]
+
+
+def _in_grey(given: Tensors, own: Mapping[str, Tensor], said: str) -> tuple[Tensors, str]:
+    """A first layer for colours summed over its channels where the network's own takes grey: what three equal ones would give."""
+    first = next((name for name, tensor in own.items() if tensor.ndim == 4), None)
+    if first is None or first not in given or own[first].shape[1] != 1:
+        return given, said
+    shape = given[first].shape
+    if len(shape) != 4 or shape[1] != 3 or (shape[0], *shape[2:]) != (own[first].shape[0], *own[first].shape[2:]):
+        return given, said
+    return {**given, first: given[first].sum(dim=1, keepdim=True)}, f"{said}; {first} summed over three colours"
+
+
 def _listed(what: str, names: list[str]) -> list[str]:
     if not names:
         return []
@@ -255,9 +302,12 @@ def _listed(what: str, names: list[str]) -> list[str]:
 
 
 def _from_path(source: str) -> tuple[Tensors, str]:
+    source, wanted = _digest_of(source)
     try:
         path = Path(source).expanduser()
         if path.is_dir():
+            if wanted:
+                raise InputError(f"{source} is a run, which has no digest of its own", f"write {source} alone")
             return _from_run(path, source)
         files.open_plain(path).close()
     except (OSError, RuntimeError) as error:  # RuntimeError: ~name of no user
@@ -266,6 +316,12 @@ def _from_path(source: str) -> tuple[Tensors, str]:
             f"{why} {source}",
             f"name a run directory, a file (.safetensors, {', '.join(PYTORCH_SUFFIXES)}), torchvision or timm",
         ) from None
+    digest = _sha256(path)
+    if not digest.startswith(wanted):
+        raise FileFormatError(
+            f"{source} has the sha256 {digest}, and {wanted} was asked for",
+            "it is another file, or was damaged on its way: fetch it again, or correct the digest in network.weights",
+        )
     if path.suffix == ".safetensors":
         given = _read_safetensors(path)
     elif path.suffix in PYTORCH_SUFFIXES:
@@ -275,7 +331,21 @@ def _from_path(source: str) -> tuple[Tensors, str]:
             f"{source}: cannot tell the format of weights from {path.suffix or 'a name without suffix'}",
             f"rename it to .safetensors, or to one of {', '.join(PYTORCH_SUFFIXES)} if torch.save wrote it",
         )
-    return given, f"{source} (sha256 {_sha256(path)[:12]})"
+    return given, f"{source} (sha256 {digest[:12]})"
+
+
+def _digest_of(source: str) -> tuple[str, str]:
+    """Path, and the digest that is asked of it; empty if none is.
+
+    >>> _digest_of("ssd.pth#sha256=0A1B2C3D"), _digest_of("ssd.pth")
+    (('ssd.pth', '0a1b2c3d'), ('ssd.pth', ''))
+    """
+    path, sign, digest = source.rpartition("#sha256=")
+    if not sign:
+        return source, ""
+    if not re.fullmatch(r"[0-9a-fA-F]{8,64}", digest):
+        raise InputError(f"{digest!r} is no sha256", "write 8 to 64 hexadecimal digits after #sha256=")
+    return path, digest.lower()
 
 
 def _read_safetensors(path: Path) -> Tensors:

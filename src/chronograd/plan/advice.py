@@ -26,7 +26,7 @@ def goal_sections(what: str, choices: PlanResult, data: Mapping[str, Any], most:
     target = "" if choices.effort.target is None else f" to {100 * choices.effort.target:.4g} %"
     limits = [f"at most {dollars(goal.budget_usd)}"] if goal.budget_usd is not None else []
     limits += [f"in {seconds(goal.deadline_s)}"] if goal.deadline_s is not None else []
-    takeaway, *lines = (f"{line[0].upper()}{line[1:]}." for line in _advice(choices, data))
+    takeaway, *lines = (f"{line[0].upper()}{line[1:]}." for line in advice_lines(choices, data))
     rows = _few(data["front"], chosen, most)
     advice = Section(
         title=f"{what}{target}: {', '.join(limits) or 'no limit'}",
@@ -36,7 +36,7 @@ def goal_sections(what: str, choices: PlanResult, data: Mapping[str, Any], most:
         table=Table(
             (*shown.CELLS, "time", "cost", "sure"),
             [
-                (*shown.cells(r), _short(r["hours"]), dollars(r["dollars"]), f"{100 * r['probability']:.0f} %{' *' if r == chosen else ''}")
+                (*shown.cells(r), short_time(r["hours"]), dollars(r["dollars"]), f"{100 * r['probability']:.0f} %{' *' if r == chosen else ''}")
                 for r in rows
             ],
             {3, 4},
@@ -44,14 +44,19 @@ def goal_sections(what: str, choices: PlanResult, data: Mapping[str, Any], most:
         ),
         data=data["front"],
     )  # fmt: skip
+    return [advice, *change_section(choices, data)]
+
+
+def change_section(choices: PlanResult, data: Mapping[str, Any]) -> list[Section]:
+    """What would change the choice, if there is one."""
     changed = [f"{line[0].upper()}{line[1:]}." for line in _changes(choices, data)]
     if not changed:
-        return [advice]
+        return []
     count = (
         f"Of {data['candidates']:,} things to rent, each run its fastest way, {data['front_size']} are beaten by none in time and "
         f"cost; {data['evaluated']:,} settings were evaluated."
     )
-    return [advice, Section("What would change it", changed[0], lines=[*changed[1:], count])]
+    return [Section("What would change it", changed[0], lines=[*changed[1:], count])]
 
 
 def _few(front: Sequence[Row], chosen: Row | None, most: int) -> list[Row]:
@@ -74,7 +79,7 @@ def _front_figure(rows: Sequence[Row], chosen: Row | None) -> Figure:
     return Figure([Lines("hours", "US dollars", series, log_x=True, log_y=True)])
 
 
-def _advice(choices: PlanResult, data: Mapping[str, Any]) -> list[str]:
+def advice_lines(choices: PlanResult, data: Mapping[str, Any]) -> list[str]:
     """What to take and why, what it takes, what it rests on; or by how much the goal is missed."""
     goal, chosen, best = choices.goal, data["chosen"], data["likeliest"]
     sure = percent(goal.confidence, 0)
@@ -88,27 +93,27 @@ def _advice(choices: PlanResult, data: Mapping[str, Any]) -> list[str]:
             chance = percent(choices.effort.reached)
             return [
                 f"whatever is rented, that the target is reached at all has a probability of {chance} only",
-                _grounds(choices, data, best)[-1],
+                grounds(choices, data, best)[-1],
             ]
         lines = [f"nothing fits with {sure}: the likeliest is {_name(best)}, {percent(best['probability'])}"]
         deadline_h, budget = data["missing"]["deadline_h"], data["missing"]["budget_usd"]
         limits = [f"deadline of {seconds(3600 * deadline_h)}"] if deadline_h is not None else []
         limits += [f"budget of {dollars(budget)}"] if budget is not None else []
         lines += [f"it would take a {limit}, with the other limit as it is" for limit in limits]
-        return [*lines, *_grounds(choices, data, best)]
+        return [*lines, *grounds(choices, data, best)]
     reduced = "" if chosen["algorithm"] == "ring" else f"; its all-reduce is {chosen['algorithm'].replace('_', ' ')}"
     why = "the cheapest" if goal.deadline_s is not None or goal.budget_usd is None else "the fastest"
     return [
         f"rent {_name(chosen)}, and train at batch {chosen['batch_per_device']} each in {shown.way(chosen)}: {why} that keeps the goal "
         f"with at least {sure}{reduced}",
-        f"it takes {seconds(3600 * chosen['hours'])} ({_limits(chosen['hours_interval'], seconds, 3600)}) and "
-        f"{dollars(chosen['dollars'])} ({_limits(chosen['dollars_interval'], dollars)}); it keeps the goal with "
+        f"it takes {seconds(3600 * chosen['hours'])} ({limits_of(chosen['hours_interval'], seconds, 3600)}) and "
+        f"{dollars(chosen['dollars'])} ({limits_of(chosen['dollars_interval'], dollars)}); it keeps the goal with "
         f"{percent(chosen['probability'], 0)}",
-        *_grounds(choices, data, chosen),
+        *grounds(choices, data, chosen),
     ]
 
 
-def _grounds(choices: PlanResult, data: Mapping[str, Any], row: Row) -> list[str]:
+def grounds(choices: PlanResult, data: Mapping[str, Any], row: Row) -> list[str]:
     """Where the price is from, what the way of running gains, whether the input binds, what the target takes."""
     price = row["price"]
     old = ", more than a year old: ask again" if price["is_older_than_a_year"] else ""
@@ -168,16 +173,17 @@ def _name(row: Row) -> str:
     if row["vendor"] == "the job":
         return f"{shown.devices(row)} at the job's {dollars(row['usd_per_hour'])} an hour"
     machines = f"{row['machines']} × " if row["machines"] > 1 else ""
+    region = f" in {row['region']}" if row["region"] else ""
     return (
-        f"{shown.devices(row)} from {row['vendor']} ({machines}{row['instance']}, {row['prices']}, "
+        f"{shown.devices(row)} from {row['vendor']} ({machines}{row['instance']}{region}, {row['prices']}, "
         f"{dollars(row['usd_per_hour'])} an hour)"
     )
 
 
-def _short(hours: float) -> str:
+def short_time(hours: float) -> str:
     """A time in few characters.
 
-    >>> _short(0.5), _short(13.25), _short(75.0)
+    >>> short_time(0.5), short_time(13.25), short_time(75.0)
     ('30 min', '13.2 h', '3.1 d')
     """
     if hours < 1:
@@ -185,5 +191,5 @@ def _short(hours: float) -> str:
     return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} d"
 
 
-def _limits(pair: Sequence[float], unit: Callable[[float], str], scale: float = 1.0) -> str:
+def limits_of(pair: Sequence[float], unit: Callable[[float], str], scale: float = 1.0) -> str:
     return " … ".join(dict.fromkeys(unit(scale * value) for value in pair))

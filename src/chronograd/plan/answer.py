@@ -13,6 +13,8 @@ from chronograd.job import Job
 from chronograd.plan import rows as shown
 from chronograd.plan.advice import goal_sections
 from chronograd.plan.goal import Goal, PlanResult, SamplesToTarget, Spot, changes, choose, missing
+from chronograd.plan.place_advice import not_planned, place_row, place_rows, place_sections
+from chronograd.plan.places import Places
 from chronograd.plan.renting import KINDS, Decoding, rent
 from chronograd.plan.rows import Row, setting_row
 from chronograd.plan.search import Search, devices_of, search
@@ -25,6 +27,10 @@ __all__ = ["devices_of", "list_settings", "reach_goal"]
 ALGORITHMS = ("ring", "tree")  # of which NCCL chooses
 MOST = 8  # rows of a table
 NOT_COUNTED = "Not counted: evaluation, start-up, storage, and whether the vendor has such an instance free."
+NOT_COUNTED_AT_PLACES = (
+    "Not counted: what SageMaker and Vertex AI add to the price of a machine, evaluation, start-up, storage, the time of a move, "
+    "and whether such an instance is free."
+)
 
 
 def list_settings(
@@ -151,6 +157,7 @@ def reach_goal(
     kinds: Sequence[Kind] = KINDS,
     precisions: Sequence[Precision] = (),
     decoding: Decoding | None = None,
+    places: Places | None = None,
 ) -> Answer:
     """The setting to take for a goal: hours and dollars of every setting that no other beats in both, and what would change
     the choice.
@@ -158,13 +165,15 @@ def reach_goal(
     Args:
         traces, devices, counts, batches, algorithms, precisions: see `search`. most: rows of the table.
         samples: training samples in an epoch; settings of a larger global batch are left out.
-        effort: what the target takes. spot: interruptions. kinds, decoding: see `rent`.
+        effort: what the target takes. spot: interruptions. kinds, decoding, places: see `rent`.
     """
+    spot = spot or Spot()
     found, num_too_large = _searched(traces, job, devices, counts, batches, algorithms, precisions, samples)
-    choices = choose(found.columns, devices, job, effort, goal, spot or Spot(), kinds, decoding)
+    choices = choose(found.columns, devices, job, effort, goal, spot, kinds, decoding, places)
 
     def row(i: int) -> Row:
-        return _choice(found, choices, i)
+        plain = _choice(found, choices, i)
+        return plain if places is None else place_row(plain, choices, i)
 
     most_probable, chosen = choices.most_probable(), choices.chosen
     taken = most_probable if chosen is None else chosen
@@ -199,9 +208,17 @@ def reach_goal(
     }
     told = [effort.note] if effort.note else []
     what = f"{found.network} on {job.data.name.partition(':')[0]}"
-    unsearched = _not_searched(found, job, choices.without_host)
-    notes = [*told, *_left_out(num_too_large, samples), *unsearched, NOT_COUNTED]
-    return Answer(f"Goal of {found.network}", sections=goal_sections(what, choices, data, most), data=data, notes=notes)
+    notes = [*told, *_left_out(num_too_large, samples), *_not_searched(found, job, choices.without_host)]
+    if places is None:
+        notes.append(NOT_COUNTED)
+        sections = goal_sections(what, choices, data, most)
+    else:
+        data["places"] = [row(i) for i in place_rows(choices, places, kinds)]
+        data["not_planned"] = places.without_price()
+        data |= {"network": job.network.name, "dataset": job.data.name, "moving": places.as_data(), "spot": vars(spot)}
+        notes += [*not_planned(places, kinds), NOT_COUNTED_AT_PLACES]
+        sections = place_sections(what, choices, data, places, spot)
+    return Answer(f"Goal of {found.network}", sections=sections, data=data, notes=notes)
 
 
 def _choice(found: Search, choices: PlanResult, i: int) -> Row:

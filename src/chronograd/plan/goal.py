@@ -1,11 +1,11 @@
 """Goals: which of many settings reaches a target in time and within budget, how likely, and what would change the choice.
 
     hours   = steps to the target · step time / 3600       steps by batch: (1 + noise scale / batch), predict.batch_size
-    dollars = hours · price per hour of whole instances
+    dollars = hours · price per hour of whole instances + moving data and checkpoints
 
 Both are log-normal: the variances of log(step time), of log(epochs to the target) and of what the noise scale leaves open add up,
-and of dollars that of an ageing price. A setting keeps deadline and budget if its hours keep the earlier of the deadline and
-budget / price, over all that the price may be by now.
+and of dollars that of an ageing price; what moving costs is taken as sure. A setting keeps deadline and budget if its hours keep
+the earlier of the deadline and (budget - moving) / price, over all that the price may be by now.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from chronograd.errors import InputError
 from chronograd.hardware.catalog import Device, Price
 from chronograd.hardware.market import Kind
 from chronograd.job import Job
+from chronograd.plan.places import Places
 from chronograd.plan.renting import KINDS, Decoding, rent
 from chronograd.predict.batch_size import steps_factor
 from chronograd.record import Z80
@@ -94,21 +95,40 @@ class Goal:
         if any(limit is not None and not 0 < limit < math.inf for limit in limits) or not 0 < self.confidence < 1:
             raise InputError(f"a goal of {limits} at {self.confidence}", "give a budget and a deadline above 0")
 
+    @property
+    def order(self) -> tuple[str, str]:
+        """What is to be least, and then what: dollars, but hours where there is only a budget."""
+        is_for_speed = self.deadline_s is None and self.budget_usd is not None
+        return ("hours", "dollars") if is_for_speed else ("dollars", "hours")
+
 
 @dataclass(frozen=True)
 class Spot:
     """Interruptions of spot instances: of one node per hour, and what each costs: work since a checkpoint, and the start.
 
-    The defaults are assumed; vendors publish no rates that hold.
+    They come at random, at any moment equally, and one of a node stops all. The defaults are assumed; vendors publish no rates
+    that hold.
+
+    Attributes:
+        checkpoint_s: between checkpoints. restart_s: until it trains again: a machine, the start, reading the checkpoint.
     """
 
     per_hour: float = 0.05
-    lost_s: float = 600.0
+    checkpoint_s: float = 600.0
+    restart_s: float = 300.0
 
     def slow_down(self, nodes: Any) -> Any:
-        """Wall time over time without interruptions; infinite where no work is left between them."""
-        share = np.asarray(self.per_hour * nodes * self.lost_s / 3600)
-        return np.where(share < 1, 1 / np.maximum(1 - share, 1e-12), np.inf)
+        """Expected wall time over time without interruptions.
+
+        exp(λ restart) · (exp(λ checkpoint) - 1) / (λ checkpoint), with λ interruptions of all nodes a second; a restart may be
+        interrupted too. Leaves out: writing checkpoints. Source: Daly 2006, eq. 20, with no time to write.
+
+        >>> round(float(Spot(per_hour=1, checkpoint_s=1200, restart_s=300).slow_down(2)), 3)
+        1.679
+        """
+        rate = np.maximum(np.asarray(self.per_hour * nodes / 3600, dtype=float), 1e-300)
+        with np.errstate(over="ignore"):
+            return np.exp(rate * self.restart_s) * np.expm1(rate * self.checkpoint_s) / (rate * self.checkpoint_s)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +154,9 @@ class PlanResult:
     def interval(self, name: str, row: int) -> tuple[float, float]:
         """The 80 % interval of `hours` or `dollars`."""
         spread = math.exp(Z80 * float(self.columns[f"sigma_{name}"][row]))
-        return float(self.columns[name][row]) / spread, float(self.columns[name][row]) * spread
+        sure = float(self.columns["moving_usd"][row]) if name == "dollars" else 0.0
+        varies = float(self.columns[name][row]) - sure
+        return sure + varies / spread, sure + varies * spread
 
     def quantile(self, name: str) -> np.ndarray:
         """Hours or dollars of each row that are enough with the confidence of the goal; infinite where the target is too
@@ -142,7 +164,8 @@ class PlanResult:
         asked = self.goal.confidence / max(self.effort.reached, 1e-12)
         if asked >= 1:
             return np.full(len(self.columns[name]), math.inf)
-        return np.asarray(self.columns[name] * np.exp(ndtri(asked) * self.columns[f"sigma_{name}"]))
+        sure = self.columns["moving_usd"] if name == "dollars" else 0.0
+        return np.asarray(sure + (self.columns[name] - sure) * np.exp(ndtri(asked) * self.columns[f"sigma_{name}"]))
 
     def pareto_front(self) -> list[int]:
         """Rows than which none is both faster and cheaper, the fastest first."""
@@ -152,11 +175,20 @@ class PlanResult:
         before = np.concatenate([[math.inf], np.minimum.accumulate(costs)[:-1]])
         return [int(row) for row in order[costs < before * (1 - 1e-9)]]  # what differs by rounding only is the same
 
-    def most_probable(self) -> int | None:
-        """The candidate that keeps the goal most probably; of equal ones the fastest, then the cheapest."""
-        rows = np.flatnonzero(self.is_candidate)
+    def most_probable(self, among: np.ndarray | None = None) -> int | None:
+        """The candidate, of some rows or all, that keeps the goal most probably; of equal ones the fastest, then the cheapest."""
+        rows = np.flatnonzero(self.is_candidate if among is None else self.is_candidate & among)
         hours, dollars, probability = (self.columns[name][rows] for name in ("hours", "dollars", "probability"))
         return int(rows[np.lexsort((dollars, hours, -probability))[0]]) if len(rows) else None
+
+    def best(self, among: np.ndarray) -> int | None:
+        """Of some rows the one to take: of those that keep the goal the cheapest, or with only a budget the fastest."""
+        goal, columns = self.goal, self.columns
+        rows = np.flatnonzero(self.is_candidate & among & (columns["probability"] >= goal.confidence))
+        first, second = (columns[name] for name in goal.order)
+        with np.errstate(divide="ignore"):
+            alike = np.round(np.log(first[rows]), 9)
+        return int(rows[np.lexsort((second[rows], alike))[0]]) if len(rows) else None
 
     def under(self, goal: Goal) -> PlanResult:
         """The same settings under another goal."""
@@ -172,6 +204,7 @@ def choose(
     spot: Spot = Spot(),
     kinds: Sequence[Kind] = KINDS,
     decoding: Decoding | None = None,
+    places: Places | None = None,
 ) -> PlanResult:
     """Of settings as of `settings.evaluate`, and what they are rented as, the one to take.
 
@@ -179,16 +212,16 @@ def choose(
     cheapest.
 
     Args:
-        spot: interruptions. kinds: of prices. decoding: see `renting.rent`.
+        spot: interruptions. kinds: of prices. decoding, places: see `renting.rent`.
     Left out: evaluation, start-up, storage and traffic between zones.
     """
-    rented = rent(table, devices, job, kinds, decoding)
+    rented = rent(table, devices, job, kinds, decoding, places)
     columns = rented.columns
     steps, sigma_steps = effort.steps(columns["count"] * columns["batch_per_rank"])
     slow = np.where(columns["kind"] == KINDS.index("spot"), spot.slow_down(columns["machines"]), 1.0)
     columns["steps"] = steps
     columns["hours"] = steps * columns["step_time_s"] * slow / 3600
-    columns["dollars"] = columns["hours"] * columns["price_usd_per_hour"]
+    columns["dollars"] = columns["hours"] * columns["price_usd_per_hour"] + columns["moving_usd"]
     columns["sigma_hours"] = np.hypot(columns["sigma_log"], sigma_steps)
     columns["sigma_dollars"] = np.hypot(columns["sigma_hours"], columns["sigma_price"])
     is_candidate = _fastest_as_rented(columns, columns["fits"] & np.isfinite(columns["dollars"]))
@@ -211,15 +244,10 @@ def _fastest_as_rented(columns: Mapping[str, np.ndarray], is_able: np.ndarray) -
 
 def _chosen(among: PlanResult) -> PlanResult:
     """The same with probabilities and choice by its goal."""
-    columns, goal = among.columns, among.goal
-    hours, dollars = columns["hours"], columns["dollars"]
-    probability = among.effort.reached * np.where(np.isfinite(hours), _keeps(columns, goal), 0.0)
-    rows = np.flatnonzero(among.is_candidate & (probability >= goal.confidence))
-    first, second = (hours, dollars) if goal.deadline_s is None and goal.budget_usd is not None else (dollars, hours)
-    with np.errstate(divide="ignore"):
-        alike = np.round(np.log(first[rows]), 9)
-    chosen = int(rows[np.lexsort((second[rows], alike))[0]]) if len(rows) else None
-    return replace(among, columns={**columns, "probability": probability}, chosen=chosen)
+    columns = among.columns
+    keeps = np.where(np.isfinite(columns["hours"]), _keeps(columns, among.goal), 0.0)
+    told = replace(among, columns={**columns, "probability": among.effort.reached * keeps})
+    return replace(told, chosen=told.best(told.is_candidate))
 
 
 def _keeps(columns: Mapping[str, np.ndarray], goal: Goal) -> np.ndarray:
@@ -231,7 +259,7 @@ def _keeps(columns: Mapping[str, np.ndarray], goal: Goal) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):
             if goal.budget_usd is not None:
                 price = columns["price_usd_per_hour"] * np.exp(node * columns["sigma_price"])
-                limit = np.minimum(limit, goal.budget_usd / price)
+                limit = np.minimum(limit, np.maximum(goal.budget_usd - columns["moving_usd"], 0.0) / price)
             z = (np.log(limit) - np.log(columns["hours"])) / np.maximum(columns["sigma_hours"], 1e-12)
         keeps += weight * ndtr(z)
     return keeps

@@ -16,6 +16,7 @@ from chronograd.hardware import market
 from chronograd.hardware.catalog import Device, Price
 from chronograd.hardware.market import Kind
 from chronograd.job import Job
+from chronograd.plan.places import Places
 from chronograd.record import Z80
 
 KINDS: tuple[Kind, ...] = ("on-demand", "spot")
@@ -51,7 +52,8 @@ class Rented:
     Attributes:
         columns: those of the settings, `step_time_s`, `throughput_samples_per_s` and `sigma_log` with the input in them, and
             `setting` (row there), `offer` (index into offers, -1 without), `kind` (index into KINDS, -1), `price_usd_per_hour`
-            (of whole instances, NaN), `machines`, `sigma_price`, `is_input_bound`, `own_step_s` (without the input).
+            (of whole instances, NaN), `machines`, `moving_usd` (of data and checkpoints), `sigma_price`, `is_input_bound`,
+            `own_step_s` (without the input).
         without_host: names of devices of which only prices without a host are known.
     """
 
@@ -66,6 +68,7 @@ def rent(
     job: Job,
     kinds: Sequence[Kind] = KINDS,
     decoding: Decoding | None = None,
+    places: Places | None = None,
 ) -> Rented:
     """Settings of `settings.evaluate` with what they can be rented as.
 
@@ -74,18 +77,21 @@ def rent(
 
     Args:
         kinds: of prices. decoding: None where nothing is decoded while training.
+        places: clouds to rent at, by whole nodes that are used whole; None for every vendor.
     """
     offers: list[Price] = []
     rows, numbers, without_host = [], [], []
     for index, device in enumerate(devices):
         own = np.flatnonzero(table["device"] == index)
-        known = _offers(job, device)
+        known = places.offers(device) if places else _offers(job, device)
         whole = [offer for offer in known if offer.includes_host and offer.kind in kinds]
         if known and not any(offer.includes_host for offer in known):
             without_host.append(device.name)
         for offer in whole:
             is_large = offer.most_devices >= device.node.devices_per_node
             able = own if is_large else own[table["count"][own] <= offer.most_devices + 1e-9]
+            if places:
+                able = able[table["count"][able] % offer.count == 0]
             rows.append(able)
             numbers.append(np.full(len(able), len(offers)))
             offers.append(offer)
@@ -94,6 +100,8 @@ def rent(
             numbers.append(np.full(len(own), -1))
     setting, number = np.concatenate(rows), np.concatenate(numbers)
     columns = {name: column[setting] for name, column in table.items()} | {"setting": setting, "offer": number}
+    moving = np.array([places.moving_usd(offer) if places else 0.0 for offer in offers] + [0.0])
+    columns["moving_usd"] = moving[number]
     return Rented(_priced(columns, offers, decoding), offers, without_host)
 
 

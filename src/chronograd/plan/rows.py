@@ -37,10 +37,11 @@ def setting_row(search: Search, columns: Mapping[str, np.ndarray], offers: Seque
 
 def _offer(offer: Price | None, usd_per_hour: float) -> Row:
     if offer is None:
-        return dict.fromkeys(("vendor", "instance", "prices", "usd_per_hour", "price"))
+        return dict.fromkeys(("vendor", "instance", "region", "prices", "usd_per_hour", "price"))
     return {
         "vendor": offer.vendor,
         "instance": offer.instance,
+        "region": offer.region or None,
         "prices": offer.kind,
         "usd_per_hour": usd_per_hour,
         "price": {

@@ -18,7 +18,8 @@ from chronograd.job import Job
 from chronograd.predict.calibration import Calibration, calibrations
 from chronograd.predict.compute import sigma_log
 from chronograd.predict.memory import Memory, footprint_of_job, reserve_bytes
-from chronograd.predict.prediction import Setting, footprint_of, rank_work, setting_of, with_others
+from chronograd.predict.prediction import footprint_of, rank_work, with_others
+from chronograd.predict.setting import Setting, setting_of
 from chronograd.trace import Trace
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from chronograd.hardware.catalog import Device, Precision
 from chronograd.job import Job
@@ -14,6 +15,8 @@ from chronograd.trace import Trace
 
 # Of devices without bf16: arithmetic in fp16 this many times as fast as in fp32 is that of tensor cores: 8 on a V100 or T4, 2 on a P100 without them.
 _TENSOR_CORES = 4.0
+# In words, and for a narrow column.
+_COMPILERS = {False: ("", ""), True: (" compiled", " comp."), "cuda-graphs": (" in CUDA graphs", " graphs")}
 
 
 @dataclass(frozen=True, order=True)
@@ -22,13 +25,13 @@ class Way:
 
     precision: Precision
     channels_last: bool = False
-    compile: bool = False
+    compile: bool | Literal["cuda-graphs"] = False
     activation_checkpointing: str = "none"
 
     def __str__(self) -> str:
         layout = " channels-last" if self.channels_last else ""
         again = " with activation checkpointing" if self.activation_checkpointing != "none" else ""
-        return f"{self.precision}{layout}{' compiled' if self.compile else ''}{again}"
+        return f"{self.precision}{layout}{_COMPILERS[self.compile][0]}{again}"
 
     @property
     def short(self) -> str:
@@ -39,7 +42,7 @@ class Way:
         """
         layout = " NHWC" if self.channels_last else ""
         again = " +ckpt" if self.activation_checkpointing != "none" else ""
-        return f"{self.precision}{layout}{' comp.' if self.compile else ''}{again}"
+        return f"{self.precision}{layout}{_COMPILERS[self.compile][1]}{again}"
 
     def of(self, job: Job) -> Job:
         """The job run this way."""
@@ -84,10 +87,10 @@ def ways_of(job: Job, device: Device, traces: Sequence[Trace], precisions: Seque
     for precision in dict.fromkeys(precisions):
         if precision not in device.peak_flops_per_s:
             continue
-        compiled = [training.compile]
+        compiled: list[bool | Literal["cuda-graphs"]] = [training.compile]
         if "compile" not in stated and any(c.is_compiled and c.precision == precision for c in calibrations(device)):
             compiled = [False, True]
         for layout in layouts:
-            for is_compiled in compiled:
+            for compiler in compiled:
                 for kind in checkpointing:
-                    yield Way(precision, layout, is_compiled, kind)
+                    yield Way(precision, layout, compiler, kind)

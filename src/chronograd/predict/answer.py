@@ -11,9 +11,10 @@ from chronograd.answer import Answer
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
 from chronograd.job import Job, changed, check_backend, from_dict, parse_on, with_ranks
+from chronograd.predict.carrying import Shown, way_of
 from chronograd.predict.layers import roofline_section
-from chronograd.predict.prediction import in_mode, predict, predict_step, setting_of, tokens_of_sample
-from chronograd.predict.relatives import CARRIED_EXPONENT
+from chronograd.predict.prediction import in_mode, predict, predict_step, tokens_of_sample
+from chronograd.predict.setting import setting_of
 from chronograd.quantities import record_answer
 from chronograd.record import Record
 from chronograd.trace import Trace
@@ -28,7 +29,8 @@ def predict_jobs(
     ppp: tuple[float, float] | None = None,
     depth: int | None = None,
     with_layers: bool = False,
-    measured: Record | Callable[[Job], float] | None = None,
+    measured: Record | Callable[[Job], Shown] | None = None,
+    paced: Callable[[Job, float], tuple[Job, str] | None] = lambda job, step_s: None,
 ) -> Answer:
     """A predicted record of each job.
 
@@ -37,12 +39,19 @@ def predict_jobs(
         with_layers: say how close each layer comes to what the device can do, instead of every quantity.
         measured: of the same network on another device, a record or what `of_figure` returns; what it showed there is
             carried over.
+        paced: of a job and its step time, the job with an input that it has to wait for, and a note; None where it has not.
     """
-    factor = factor_of(trace, measured)
-    records = [
-        predict(trace, job, samples=samples, algorithm=algorithm, ppp=ppp, depth=depth, factor=factor(job))
-        for job in jobs
-    ]
+    shown = shown_of(trace, measured)
+
+    def predicted(job: Job) -> Record:
+        return predict(trace, job, samples=samples, algorithm=algorithm, ppp=ppp, depth=depth, shown=shown(job))
+
+    records = [predicted(job) for job in jobs]
+    for index, (job, record) in enumerate(zip(jobs, records, strict=True)):
+        slower = paced(job, record.value("step_time_s"))
+        if slower is not None:
+            records[index] = predicted(slower[0])
+            records[index].notes.append(slower[1])
     answer = record_answer(*records)
     if not with_layers:
         return answer
@@ -64,18 +73,18 @@ def on_devices(job: Job, places: Sequence[str]) -> list[Job]:
     return [with_ranks(changed(job, [f"cluster.count={count}", f"cluster.device={name}"])) for count, name in settings]
 
 
-def factor_of(trace: Trace, measured: Record | Callable[[Job], float] | None) -> Callable[[Job], float | None]:
-    """By how much to correct the time of each job: what was measured elsewhere, or nothing. Raises as `carried_factor`."""
+def shown_of(trace: Trace, measured: Record | Callable[[Job], Shown] | None) -> Callable[[Job], Shown | None]:
+    """What the network of each job showed elsewhere, or nothing. Raises as `shown_by`."""
     if measured is None:
         return lambda job: None
     if isinstance(measured, Record):
-        factor = carried_factor(trace, measured)
-        return lambda job: factor
+        shown = shown_by(trace, measured)
+        return lambda job: shown
     return measured
 
 
-def of_figure(trace: Trace, text: str) -> Callable[[Job], float]:
-    """What a figure such as `rtx3090=1234/s` tells of a job: as `carried_factor`, of the same job on that device.
+def of_figure(trace: Trace, text: str) -> Callable[[Job], Shown]:
+    """What a figure such as `rtx3090=1234/s` tells of a job: as `shown_by`, of the same job on that device.
 
     A rate is of samples (or tokens, `tokens/s`), a time of one step; of several devices, such as `8xv100=78ms`, of all together.
     Raises InputError for what is no figure, and as `setting_of`.
@@ -90,15 +99,15 @@ def of_figure(trace: Trace, text: str) -> Callable[[Job], float]:
         )
     catalog.device(device)
 
-    def factor(job: Job) -> float:
+    def shown(job: Job) -> Shown:
         there = with_ranks(changed(job, [f"cluster.count={count}", f"cluster.device={device}"]))
         there = in_mode(there, trace.mode)
         step_s = value * _STEP_UNITS[match[2]] if match[2] in _STEP_UNITS else there.training.images_per_step / value
         if (match[2] or "").startswith("token"):
             step_s *= _tokens(trace)
-        return _carried(step_s, predict_step(trace, setting_of(there)).seconds)
+        return _shown(step_s, trace, there)
 
-    return factor
+    return shown
 
 
 # Rates end in /s; times are of a step.
@@ -113,12 +122,14 @@ def _tokens(trace: Trace) -> int:
     return tokens
 
 
-def _carried(measured_s: float, predicted_s: float) -> float:
-    return float((measured_s / predicted_s) ** CARRIED_EXPONENT)
+def _shown(measured_s: float, trace: Trace, job: Job) -> Shown:
+    setting = setting_of(job)
+    step = predict_step(trace, setting)
+    return Shown(measured_s / step.seconds, step.sigma_log, way_of(job, setting.device))
 
 
-def carried_factor(trace: Trace, record: Record) -> float:
-    """By how much to correct this network's time on any device: (measured / predicted on the record's)^0.8.
+def shown_by(trace: Trace, record: Record) -> Shown:
+    """What a measured record shows of its network: the step beside what is predicted of it there.
 
     Raises: InputError unless the record is a measured step of the trace's network.
     """
@@ -133,4 +144,4 @@ def carried_factor(trace: Trace, record: Record) -> float:
             f"the record is of {job.network.name}, and the job's network is {trace.network}",
             "give a record of the same network",
         )
-    return _carried(measured.value, predict_step(trace, setting_of(in_mode(job, trace.mode))).seconds)
+    return _shown(measured.value, trace, in_mode(job, trace.mode))

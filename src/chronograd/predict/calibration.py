@@ -71,6 +71,7 @@ class Calibration:
         peak_flops_per_s, vector_flops_per_s, bandwidth_bytes_per_s: what the shares are shares of.
         host_launch_s: time of issuing one operator from the host, which hides behind the device's work; `host_sigma`: standard
             deviation of its log, as hosts differ.
+        graph_launch_s: of launching a whole pass that was recorded as one CUDA graph; None where operators are issued one by one.
         cache_bytes, cache_speedup: operators whose bytes fit are faster by so much.
         update_launch_s: of one elementary operator of the optimizer; `input_launch_s`: of picking a batch in memory.
         overlap: share of communication that can hide behind backward; 0 where both need the same cores.
@@ -90,6 +91,7 @@ class Calibration:
     classes: dict[ClassName, ClassRate] = field(default_factory=dict)
     host_launch_s: Amount = 0.0
     host_sigma: Amount = 0.0
+    graph_launch_s: Amount | None = None
     cache_bytes: Amount = 0.0
     cache_speedup: Positive = 1.0
     update_launch_s: Amount = 0.0
@@ -191,8 +193,12 @@ _RELAYOUT = {"conv_grouped": 0.8, "conv_1x1": 0.4, "conv_3x3": 0.4, "conv_kxk": 
 _LAUNCH_S = 5e-6
 _KERNEL_S = 2e-6
 # Python, modules and dispatch for one eager operator of a forward pass: 50 to 59 µs at batch 1 on the hosts of V100 and T4
-# (NVIDIA DeepLearningExamples, PyTorch 1.6 to 1.9, 2020 to 2022). Hosts differ by half.
-HOST_S, HOST_SIGMA = 50e-6, 0.4
+# (NVIDIA DeepLearningExamples, PyTorch 1.6 to 1.9, 2020 to 2022): of devices of the year 2018. Hosts differ by half. The host of
+# an H200 took 19 in inference and 40 in training (2026-11-23, PyTorch 2.11).
+HOST_S, HOST_SIGMA, HOST_YEAR = 50e-6, 0.4, 2018
+# A pass that was recorded as one CUDA graph: Python, its guards and the launch. The launch alone takes the processor 3.5 µs (80
+# kernels) to 8 µs (CUDA.jl's manual, "Graphs", seen 2026-11-23; verified); 10 µs for all of it is assumed.
+GRAPH_LAUNCH_S = 10e-6
 # Rows of a product that fill half of the device: one wave of tiles.
 _ROWS = {"gpu": 64.0, "cpu": 8.0}
 # 3 x 3 convolutions in single precision on a GPU take Winograd's form, of up to 2.25 times fewer multiplications, above the

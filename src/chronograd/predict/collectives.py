@@ -74,6 +74,26 @@ def reduce_to_one(message_bytes: Amount, num_ranks: Amount, latency_s: Amount, b
     return 2 * (_ranks(num_ranks) - 1) * (latency_s + message_bytes / bandwidth_bytes_per_s)
 
 
+def hierarchical_copy(message_bytes: Amount, num_ranks: int, near: Link, across: Link) -> float:
+    """2(⌈n/2⌉ - 1) · (α + S/B) in each half at once, and 2(α + S/B) between their hubs: TensorFlow's HierarchicalCopyAllReduce.
+
+    A hub of each half takes the half's copies, one after the other; one hub sends its sum to the other and gets the whole back.
+
+    Args:
+        near: link in a half; `across`: between the hubs.
+    Source: TensorFlow, tensorflow/python/distribute/cross_device_utils.py, aggregate_gradients_using_hierarchical_copy.
+
+    >>> one = Link(name="one", title="1 GB/s", latency_s=0.0, bandwidth_bytes_per_s=1e9)
+    >>> [hierarchical_copy(1e9, n, one, one) for n in (1, 2, 4, 8)]
+    [0.0, 2.0, 4.0, 8.0]
+    """
+    if _ranks(num_ranks) == 1:
+        return 0.0
+    copies = -(-num_ranks // 2) - 1
+    near_s, across_s = (link.latency_s + message_bytes / link.bandwidth_bytes_per_s for link in (near, across))
+    return float(2 * (copies * near_s + across_s))
+
+
 def reduce_scatter(
     message_bytes: Amount, num_ranks: Amount, latency_s: Amount, bandwidth_bytes_per_s: Amount
 ) -> Amount:

@@ -19,7 +19,7 @@ from chronograd.predict.traffic import traffic
 from chronograd.trace import MATRIX_KINDS, Affine, Storage, Trace
 
 # Tensors of the size of the parameters that an optimizer keeps: the momentum of SGD, both moments of Adam.
-OPTIMIZER_STATES = {"sgd": 0, "sgd-momentum": 1, "adamw": 2, "adadelta": 2}
+OPTIMIZER_STATES = {"sgd": 0, "sgd-momentum": 1, "adamw": 2, "adadelta": 2, "rmsprop": 2}
 # Rows of a footprint. Activations include their gradients and the input.
 _HALF = ("bf16", "fp16")
 PARTS = ("parameters", "buffers", "gradients", "optimizer_state", "activations")
@@ -169,6 +169,12 @@ def footprint_of_job(trace: Trace, job: Job, world_size: int | None = None) -> F
         precision=training.precision,
         has_average=training.ema_decay > 0,
     )
+
+
+def checkpoint_bytes(trace: Trace, job: Job) -> int:
+    """Bytes of a checkpoint: parameters, buffers and what the optimizer keeps of them, once whatever the number of ranks."""
+    memory = footprint_of_job(trace, job, world_size=1).at(1)
+    return memory.parameters + memory.buffers + memory.optimizer_state
 
 
 def peak_memory(trace: Trace, batch: int, optimizer: str = "sgd-momentum") -> Memory:

@@ -12,41 +12,40 @@ import numpy as np
 
 from chronograd.errors import InputError
 from chronograd.hardware import catalog, market
-from chronograd.hardware.catalog import Device, Link
+from chronograd.hardware.catalog import Device
 from chronograd.job import Job, changed, resolved, scaled, steps_per_epoch
 from chronograd.predict import paleo
-from chronograd.predict.calibration import DATASHEET_SIGMA, Calibration, from_datasheet
+from chronograd.predict.calibration import DATASHEET_SIGMA, from_datasheet
+from chronograd.predict.carrying import Shown, way_of
 from chronograd.predict.checkpointing import is_recomputed
-from chronograd.predict.collectives import Amount, Topology, algorithm_named
+from chronograd.predict.collectives import Amount
 from chronograd.predict.compute import (
     average_seconds,
     by_kind,
+    graph_input_seconds,
     operator_seconds,
     phase_seconds,
     sigma_log,
     update_seconds,
 )
-from chronograd.predict.memory import Footprint, Memory, footprint_of_job, reserve_bytes
-from chronograd.predict.relatives import CARRIED_SPREAD, calibration_for
+from chronograd.predict.memory import Footprint, Memory, footprint_of_job
+from chronograd.predict.notes import notes_of
 from chronograd.predict.roofline import Roofline, roofline
 from chronograd.predict.scaling import (
-    USUAL_STEP_SIGMA_LOG,
     Bucket,
     Communication,
     crowding,
     exchange,
     gather_exposed_s,
     input_stall_s,
-    is_this_processor,
     less,
     replicas_s,
     straggler_wait_s,
-    topology_of,
     traffic_factor,
     upkeep_s,
 )
+from chronograd.predict.setting import Setting, setting_of
 from chronograd.record import (
-    DOES_NOT_FIT,
     FORWARD_PARTS,
     QUANTITIES,
     STEP_PARTS,
@@ -58,51 +57,11 @@ from chronograd.record import (
     Record,
 )
 from chronograd.trace import Trace
-from chronograd.units import memory
 
 # A batch kept in memory is gathered sample by sample: each byte is read and written once, at this share of
 # the bandwidth that large copies reach.
 _GATHER_SHARE = 0.25
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Everything a prediction depends on beside the trace: a job, and what its names stand for.
-
-    Numbers of ranks and samples are those of `topology` and `batch_per_rank`, which may be others than the job's.
-    `step_sigma_log`, `exchange_tensor_s` and `exchange_meeting_s` are those of `straggler_wait_s` and `upkeep_s`; `after_wait` how many times as long
-    the same work takes on ranks that wait for each other, as measured between processes of one machine.
-    """
-
-    job: Job
-    device: Device
-    calibration: Calibration
-    topology: Topology
-    algorithm: str
-    batch_per_rank: int
-    step_sigma_log: float
-    exchange_tensor_s: float = 0.0
-    after_wait: float = 1.0
-    exchange_meeting_s: float = 0.0
-
-    @property
-    def count(self) -> int:
-        return int(self.topology.num_ranks)
-
-    @property
-    def nodes(self) -> int:
-        return int(self.topology.num_nodes)
-
-    @property
-    def spread(self) -> float:
-        """`step_sigma_log` where somebody waits for it, or it was stated or measured: the usual one of a single GPU is nobody's."""
-        is_usual = self.count == 1 and self.job.cluster.step_sigma_log is None and self.device.kind == "gpu"
-        return 0.0 if is_usual and "step_sigma_log" not in (self.device.calibration or {}) else self.step_sigma_log
-
-    @property
-    def link(self) -> Link | None:
-        """The slowest link that an all-reduce crosses; None on one device."""
-        return self.topology.slowest_link if self.count > 1 else None
+HOROVOD_BUCKET_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -124,69 +83,6 @@ class Step:
     @property
     def seconds(self) -> float:
         return sum(self.parts.values())
-
-
-# Of DataParallel all parameters and gradients cross the first GPU's link, one GPU after the other, nothing hidden.
-_DATA_PARALLEL = "reduce_to_one"
-# Whose ranks are processes of their own, as ZeRO's are.
-_ZERO_BACKENDS = ("single", "ddp")
-HOROVOD_BUCKET_BYTES = 64 * 2**20
-
-
-def setting_of(job: Job, algorithm: str | None = None, device: Device | None = None) -> Setting:
-    """The setting that a job describes; samples are images that are computed on, so a copy counts as one.
-
-    The all-reduce is a ring where `algorithm` names no other; `data_parallel` reduces to one and overlaps nothing.
-
-    Raises NotFoundError and InputError for names and precisions, and for what is not predicted.
-    """
-    if job.training.trainable == "head":
-        raise InputError(
-            "training.trainable is head: a network of which only the last layer is trained is not predicted yet",
-            "measure it, or predict it with training.trainable=all, which is an upper bound",
-        )
-    if job.backend == "parameter_server":
-        raise InputError(
-            "backend is parameter_server, whose workers do not wait for one another: a synchronous step is predicted",
-            "fit its speed from runs with `chronograd fit speed`, see what more workers do with `chronograd simulate "
-            "speed`, or predict backend=ddp",
-        )
-    if job.training.zero_stage and job.backend not in _ZERO_BACKENDS:
-        raise InputError(
-            f"training.zero_stage is {job.training.zero_stage}; backend {job.backend} has the whole state on every device",
-            f"write training.zero_stage=0, or backend={' or '.join(_ZERO_BACKENDS)}",
-        )
-    cluster = job.cluster
-    device = device or catalog.device(cluster.device)
-    calibration = calibration_for(
-        device,
-        job.training.precision,
-        cluster.threads,
-        cluster.count,
-        mode=job.mode,
-        channels_last=job.training.channels_last,
-        is_compiled=job.training.compile,
-    )
-    if job.backend == "data_parallel":
-        calibration = replace(calibration, overlap=0.0)
-        algorithm = algorithm or _DATA_PARALLEL
-    # Of a device on which it was never measured the exchange takes no time of the host; steps of GPUs vary as published ones do.
-    measured = device.calibration or {}
-    usual_spread = USUAL_STEP_SIGMA_LOG if device.kind == "gpu" else 0.0
-    measured_spread = float(measured.get("step_sigma_log", usual_spread))
-    tensor_s = float(measured.get("exchange_tensor_s", 0.0)) if job.backend in _ZERO_BACKENDS else 0.0
-    return Setting(
-        job,
-        device,
-        calibration,
-        topology_of(device, cluster.count, cluster.per_node, cluster.link, cluster.intra_link),
-        algorithm_named(algorithm or "ring"),
-        job.images_per_rank,
-        measured_spread if cluster.step_sigma_log is None else cluster.step_sigma_log,
-        tensor_s,
-        float(measured.get("after_wait", 1.0)),
-        float(measured.get("exchange_meeting_s", 0.0)),
-    )
 
 
 def predict_step(trace: Trace, setting: Setting) -> Step:
@@ -223,7 +119,7 @@ def with_others(
     num_ranks, overlap = setting.topology.num_ranks, setting.calibration.overlap
     zero_stage, input_rate = setting.job.training.zero_stage, setting.job.cluster.input_samples_per_s
     communication, wait_s = Communication(), 0.0
-    longer = crowding(setting.device, setting.job.cluster.threads, setting.topology)
+    longer = crowding(setting.device, setting.job.cluster, setting.topology)
     if setting.after_wait > 1:
         longer = longer * np.where(np.asarray(num_ranks) > 1, setting.after_wait, 1.0)
     alone = {name: seconds * longer for name, seconds in alone.items()}
@@ -286,6 +182,7 @@ def rank_work(trace: Trace, batch: int, setting: Setting) -> tuple[np.ndarray, d
         again = np.where(is_recomputed(trace), times, 0.0)
         phases["backward"] += phase_seconds(trace, again, calibration)["forward"]
     input_bytes = sum(trace.storages[trace.tensors[i].storage].bytes.at(batch) for i in trace.inputs)
+    phases["forward"] += graph_input_seconds(input_bytes / training.accumulation, calibration)
     average_s = average_seconds(trace, calibration) if training.ema_decay else 0.0
     is_gpu, host_link = device.kind == "gpu", device.node.host_link
     gather_s = 0.0 if is_gpu else 2 * input_bytes / (_GATHER_SHARE * calibration.bandwidth_bytes_per_s)
@@ -333,7 +230,7 @@ def predict(
     device: Device | None = None,
     ppp: tuple[float, float] | None = None,
     depth: int | None = None,
-    factor: float | None = None,
+    shown: Shown | None = None,
 ) -> Record:
     """A predicted record of a job.
 
@@ -344,7 +241,7 @@ def predict(
         device: instead of the job's `cluster.device`.
         ppp: PALEO's percents of peak for computation and communication; its formulas are used then.
         depth: of the modules in the table `layers`; see `roofline`.
-        factor: of `carried_factor`: what the network showed on another device.
+        shown: what the network showed elsewhere, to be carried here.
 
     Intervals are the 80 % intervals of a log-normal whose width is `sigma_log`. Left out: evaluation, saving, start-up,
     stragglers and the measuring of the noise scale.
@@ -366,9 +263,8 @@ def predict(
     # Where the batch does not divide by the ranks, the largest share sets the pace, and the others are smaller.
     images = job.training.images_per_step
     step = replace(step, flops=step.flops * images // (setting.batch_per_rank * setting.count))
-    sigma = step.sigma_log
-    if factor is not None:
-        step, sigma = _corrected(step, factor), sigma * CARRIED_SPREAD
+    factor, sigma = (1.0, step.sigma_log) if shown is None else shown.onto(step.sigma_log, way_of(job, setting.device))
+    step = _corrected(step, factor)
     name = f"{setting.count} × {setting.device.title}" if setting.count > 1 else setting.device.title
     record = Record(
         kind="predicted",
@@ -389,21 +285,7 @@ def predict(
         put_run(record, job, setting.device, likely, steps, step.seconds)
     else:
         _put_cost_of_answers(record, job, setting.device, likely, images / step.seconds, tokens)
-    _check_memory(record, setting, step)
-    if factor is not None:
-        record.notes.append(f"times are corrected by {factor:.2f}, from what the network showed on another device")
-    held, threads = (
-        setting.calibration.threads,
-        job.cluster.threads or max(1, setting.device.num_units // setting.count),
-    )
-    if is_this_processor(setting.device) and held not in (None, threads):
-        record.notes.append(
-            f"this machine was calibrated with {held} {'thread' if held == 1 else 'threads'} a rank, and a rank of the job has {threads}: "
-            "`chronograd calibrate` measures both"
-        )
-    if is_training and job.training.noise_scale_every:
-        every = job.training.noise_scale_every
-        record.notes.append(f"the gradient noise scale is measured every {every} steps; its time is left out")
+    record.notes += notes_of(setting, step.memory, shown, factor)
     if step.kinds:
         record.tables.by_kind = step.kinds
         _put_roofline(record, roofline(trace, setting.batch_per_rank, setting.calibration, depth))
@@ -532,15 +414,6 @@ def price_of(job: Job, device: Device) -> tuple[float, str] | None:
         return None
     host = "" if price.includes_host else ", host billed apart"
     return float(price.usd_per_hour(count)) / count, f"{price.vendor} {price.instance} {price.date}{host}"
-
-
-def _check_memory(record: Record, setting: Setting, step: Step) -> None:
-    reserve = reserve_bytes(setting.device)
-    if step.memory.total + reserve > setting.device.memory_bytes:
-        record.notes.append(
-            f"{DOES_NOT_FIT}: a rank needs {memory(step.memory.total)} beside {memory(reserve)} for the framework, "
-            f"{setting.device.name} has {memory(setting.device.memory_bytes)}"
-        )
 
 
 def _cluster(setting: Setting) -> Cluster:

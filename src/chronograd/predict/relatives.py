@@ -23,6 +23,7 @@ from chronograd.predict.calibration import (
     CLASSES,
     DATASHEET_SIGMA,
     HOST_SIGMA,
+    HOST_YEAR,
     Calibration,
     ClassRate,
     calibrations,
@@ -41,9 +42,9 @@ _OTHER_TENSOR, _OTHER_UNITS, _OTHER_PRECISION_STREAM = 0.35, 0.7, 0.1
 # Share of a distance that is spread of the log time, and how far a fit may move from its prior: as much as a full fit of
 # one layout differs from that of the other, and more for what is further.
 _SPREAD, NEAR_SD, _SD_PER_DISTANCE = 0.5, 0.3, 0.3
-# How much of the log error that a network shows on one device it shows on a relative, and what spread is left.
-# Published: 0.8 helps on every pair of eager tables; the spread is that of the same tables with it and without.
-CARRIED_EXPONENT, CARRIED_SPREAD = 0.8, 0.7
+# How much of the log error of a prediction is that of another: of the same network on the same device, run in the same way, at another
+# batch or length, as NeuSight's and NVIDIA's tables have it (0.8 and 0.9, each alone); see `carrying` for other devices.
+CARRIED_EXPONENT = 0.8
 # Watts per TFLOP/s of 2016 that a device needs to hold its boost clock: fitted to transformers on GPUs that were left out.
 # Years in which it halves: the slope of log2(board power / fp32 peak) over the GPUs of the catalogue, 2014 to 2025.
 _NEEDED_W, _HALVING_YEARS = 20.0, 3.6
@@ -161,7 +162,6 @@ def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple
         return sheet, None
     k = min(range(len(lenders)), key=lambda k: math.hypot(lenders[k][1].sigma, _SPREAD * near[True][k]))
     lender, best = lenders[k]
-    hosts = [(c.host_launch_s, c.host_sigma) for _, c in lenders if 0 < c.host_sigma < HOST_SIGMA and not c.is_compiled]
     provenance = {
         "relative": f"{lender.name}, {best.precision}, {best.mode or 'both modes'}",
         "relative_error": best.sigma,
@@ -174,12 +174,29 @@ def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple
         origin="relative",
         classes=classes,
         cache_speedup=best.cache_speedup,
-        host_launch_s=math.exp(np.mean([math.log(h) for h, _ in hosts])) if hosts else sheet.host_launch_s,
+        host_launch_s=_host_s(device, sheet, lenders),
         sigma=math.hypot(best.sigma, _SPREAD * near[True][k]),
         class_sigma=spreads,
         provenance=provenance,
     )
     return found, NEAR_SD + _SD_PER_DISTANCE * near[True][k]
+
+
+def _host_s(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> float:
+    """Seconds in which a host issues an operator: of hosts as old as the device, in its mode, between those that are known.
+
+    A data sheet's assumption is one of `HOST_YEAR`. Hosts and frameworks both became faster; before the first known year and after
+    the last they are as then.
+    """
+    if not sheet.host_launch_s:
+        return 0.0
+    known = {HOST_YEAR: [math.log(sheet.host_launch_s)]}
+    for relative, c in lenders:
+        is_of_mode = sheet.mode is None or c.mode in (None, sheet.mode)
+        if relative.year and 0 < c.host_sigma < HOST_SIGMA and not c.is_compiled and is_of_mode:
+            known.setdefault(relative.year, []).append(math.log(c.host_launch_s))
+    years = sorted(known)
+    return float(np.exp(np.interp(device.year or HOST_YEAR, years, [np.mean(known[year]) for year in years])))
 
 
 def sheet_for(

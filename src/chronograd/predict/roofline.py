@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from chronograd.predict.calibration import Calibration
-from chronograd.predict.compute import Work, at_batch, operator_seconds, phase_seconds
+from chronograd.predict.compute import Work, at_batch, host_seconds, operator_seconds, phase_seconds
 from chronograd.record import Layer
 from chronograd.trace import PHASES, Trace
 from chronograd.units import FLOPS_PER_MAC
@@ -67,8 +67,10 @@ def roofline(trace: Trace, batch: int, calibration: Calibration, depth: int | No
     peak = np.where(work.is_vector, calibration.vector_flops_per_s, calibration.peak_flops_per_s)
     launch_s = calibration.columns()["launch_s"][work.class_index] * work.is_launched
     # The host counts in a pass in which the device waits for it.
-    host_s = calibration.host_launch_s * work.issues
-    waits = work.passes(host_s) > work.passes(alone)
+    issued = work.passes(work.issues)
+    whole_s = host_seconds(issued, calibration)
+    host_s = work.issues * (whole_s / np.maximum(issued, 1e-30))[work.class_index % 2]
+    waits = whole_s > work.passes(alone)
     launch_s = np.where(waits[work.class_index % 2], np.maximum(launch_s, host_s), launch_s)
     terms = np.stack([work.flops / peak, moved / calibration.bandwidth_bytes_per_s, launch_s])
     ceilings = np.minimum(terms[:2].max(axis=0), times)

@@ -9,6 +9,7 @@ from scipy.special import ndtri
 
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Link
+from chronograd.job import Cluster
 from chronograd.predict.collectives import Amount, Topology, all_reduce_s, broadcast
 from chronograd.trace import KINDS, PHASES, Trace
 
@@ -142,21 +143,24 @@ def slowed_by(algorithm: str, message_bytes: Amount, topology: Topology, overlap
     return (1 - overlap) * np.minimum(within / np.maximum(seconds, 1e-30), 1.0)
 
 
-def upkeep_s(trace: Trace, tensor_s: float, topology: Topology, meeting_s: float = 0.0, num_buckets: int = 0) -> Amount:
+def upkeep_s(
+    trace: Trace, tensor_s: float | None, topology: Topology, meeting_s: float | None = None, num_buckets: int = 0
+) -> Amount:
     """What DistributedDataParallel does in a step beside its all-reduces, which nothing hides.
 
     Rank 0's buffers are broadcast before forward, and each gradient and each buffer is copied to a message and back.
 
     Args:
-        tensor_s: of each of those tensors, as calibrated; where it is 0, it was never measured, and this is 0.
-        meeting_s: of each of `num_buckets` and of the broadcast, for ranks that meet in it after they computed.
+        tensor_s: of each of those tensors, as calibrated; None where it was never measured, and then nothing of this is known.
+        meeting_s: of each of `num_buckets` and of the broadcast, for ranks that meet in it after they computed; None where only
+            tensors were measured.
     """
-    if not tensor_s or np.max(topology.num_ranks) == 1:
+    if tensor_s is None or np.max(topology.num_ranks) == 1:
         return 0.0
     sizes = [trace.storages[tensor.storage].bytes.const for tensor in trace.buffers().values()]
     num_gradients = sum(storage.role == "gradient" for storage in trace.storages)
     copied_s = tensor_s * (num_gradients + len(sizes)) * (np.asarray(topology.num_ranks) > 1)
-    met_s = meeting_s * (num_buckets + bool(sizes)) * (np.asarray(topology.num_ranks) > 1)
+    met_s = (meeting_s or 0.0) * (num_buckets + bool(sizes)) * (np.asarray(topology.num_ranks) > 1)
     return copied_s + met_s + (buffers_s(sum(sizes), topology) if sizes else 0.0)
 
 
@@ -218,16 +222,12 @@ def is_this_processor(device: Device) -> bool:
     return device.name == "local" and device.kind == "cpu"
 
 
-def crowding(device: Device, threads: int | None, topology: Topology) -> Amount:
-    """Threads of ranks that share a core of this machine's processor, at least 1: so many times as long does work take.
-
-    Args:
-        threads: of each rank; None where the cores are shared out among the ranks of a node.
-    """
+def crowding(device: Device, cluster: Cluster, topology: Topology) -> Amount:
+    """Threads of ranks that share a core of this machine's processor, at least 1: so many times as long does work take."""
     if not is_this_processor(device):
         return 1.0
     on_node = np.asarray(topology.on_node)
-    each = threads or np.maximum(device.num_units // on_node, 1)
+    each = np.vectorize(cluster.threads_per_rank, otypes=[int])(device.num_units, on_node)
     return np.asarray(np.maximum(on_node * each / device.num_units, 1.0))
 
 

@@ -8,6 +8,7 @@ from chronograd.answer import Answer, Section, Table
 from chronograd.errors import InputError
 from chronograd.figure import Figure, Lines, Series
 from chronograd.job import Job, changed
+from chronograd.predict.carrying import Shown
 from chronograd.predict.prediction import predict
 from chronograd.record import DOES_NOT_FIT, Record
 from chronograd.trace import Trace
@@ -22,12 +23,12 @@ def predict_batches(
     trace: Trace,
     jobs: Sequence[Job],
     batches: Sequence[int],
-    factor_of: Callable[[Job], float | None] = lambda job: None,
+    shown_of: Callable[[Job], Shown | None] = lambda job: None,
 ) -> Answer:
     """A predicted record of each job, of which each is one device, at each batch.
 
     Args:
-        batches: over all devices of a job. factor_of: what the network showed on another device, as `predict` takes it.
+        batches: over all devices of a job. shown_of: what the network showed on another device, as `predict` takes it.
     Raises: InputError as `predict`, and for a batch that does not give each device a sample.
     """
     sections: list[Section] = []
@@ -39,7 +40,7 @@ def predict_batches(
                 f"give --batch {job.cluster.count} or more",
             )
         asked = [changed(job, [f"training.batch={batch}"]) for batch in sorted(set(batches))]
-        of_job = [predict(trace, one, factor=factor_of(one)) for one in asked]
+        of_job = [predict(trace, one, shown=shown_of(one)) for one in asked]
         sections.append(_section(of_job))
         records += of_job
     data = [record.model_dump(mode="json") for record in records]

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.predict.prediction import Setting, Step, predict_step, rank_work
+from chronograd.predict.prediction import Step, predict_step, rank_work
+from chronograd.predict.setting import Setting
 from chronograd.record import STEP_PARTS
 from chronograd.rundir import RunDir
 from chronograd.trace import PHASES, Trace

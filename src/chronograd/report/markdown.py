@@ -42,7 +42,7 @@ def head(page: Answer) -> str:
     if page.subtitle:
         blocks.append(markdown(page.subtitle))
     if len(page.sections) > 1:
-        blocks.append(markdown(" ".join(page.opening())))
+        blocks += [markdown(" ".join(sentences)) for sentences in page.opening_paragraphs()]
     if page.highlights:
         blocks.append(
             "\n".join(

@@ -27,6 +27,7 @@ except ImportError as error:
 
 CELL_TIMEOUT_S = 120
 _v4: Any = nbformat.v4  # nbformat's functions have no types
+text_cell, code_cell = _v4.new_markdown_cell, _v4.new_code_cell
 
 _READ = """\
 %matplotlib inline
@@ -56,12 +57,23 @@ _ASK_TEXT = "## Ask again\n\nChange the batch, the device or any field of the jo
 def write_notebook(page: Answer, path: str | Path) -> None:
     """Run the notebook of a page and write it, and NAME.json beside it, which it reads. Raises RunError if a cell fails."""
     path = Path(path)
+    data = save_beside(page, path)
+    execute(_cells(page, data), path, page.title)
+
+
+def save_beside(page: Answer, path: Path) -> Path:
+    """Write what the notebook of a page reads: NAME.json, whose path is returned, and drawings that are no data."""
     data = path.with_suffix(".json")
     page.save(data)
     for number, section in enumerate(page.sections):
         if section.figure is None and section.figure_svg is not None:
             write_aside(_drawing(data, number), section.figure_svg)
-    notebook = _v4.new_notebook(cells=_cells(page, data), metadata={"language_info": {"name": "python"}})
+    return data
+
+
+def execute(cells: list[Any], path: Path, title: str) -> None:
+    """Run the cells in the folder of a notebook and write it with what they put out. Raises RunError if a cell fails."""
+    notebook = _v4.new_notebook(cells=cells, metadata={"language_info": {"name": "python"}})
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number}"
     with tempfile.TemporaryDirectory() as folder:
@@ -70,7 +82,7 @@ def write_notebook(page: Answer, path: str | Path) -> None:
         try:
             client.execute(cleanup_kc=True)
         except CellExecutionError as error:
-            raise RunError(f"the notebook of {page.title!r} failed: {error.ename}: {error.evalue}") from None
+            raise RunError(f"the notebook of {title!r} failed: {error.ename}: {error.evalue}") from None
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     write_aside(path, _v4.writes(notebook) + "\n")
 
@@ -88,25 +100,26 @@ def _kernel(folder: Path) -> AsyncKernelManager:
 
 
 def _cells(page: Answer, data: Path) -> list[Any]:
-    cells = [_v4.new_markdown_cell(head(page)), _v4.new_code_cell(_READ.format(file=data.name).strip())]
+    cells = [text_cell(head(page)), code_cell(_READ.format(file=data.name).strip())]
     for number, section in enumerate(page.sections):
-        cells += _section(number, section, data)
+        cells += section_cells(number, section, data)
     cells += _asking(page)
-    cells += [_v4.new_markdown_cell(markdown(note)) for note in page.notes]
-    cells += [_v4.new_markdown_cell("\n\n".join(settings(page)))] if page.asked else []
+    cells += [text_cell(markdown(note)) for note in page.notes]
+    cells += [text_cell("\n\n".join(settings(page)))] if page.asked else []
     if page.footer:
-        cells.append(_v4.new_markdown_cell(markdown(page.footer)))
+        cells.append(text_cell(markdown(page.footer)))
     return cells
 
 
-def _section(number: int, section: Section, data: Path) -> list[Any]:
-    cells = [_v4.new_markdown_cell(f"## {heading(section.title)}\n\n{markdown(section.intro)}".strip())]
+def section_cells(number: int, section: Section, data: Path, level: int = 2) -> list[Any]:
+    """The cells of one section of the page that lies in a file; `level` is that of its heading."""
+    cells = [text_cell(f"{'#' * level} {heading(section.title)}\n\n{markdown(section.intro)}".strip())]
     if section.figure is not None:
-        cells.append(_v4.new_code_cell(f"plots.draw(page.sections[{number}].figure)"))
+        cells.append(code_cell(f"plots.draw(page.sections[{number}].figure)"))
     elif section.figure_svg is not None:
         source = f"from IPython.display import SVG\n\nSVG(filename={_drawing(data, number).name!r})"
-        cells.append(_v4.new_code_cell(source))
-    cells.append(_v4.new_markdown_cell("\n\n".join(below(section))))
+        cells.append(code_cell(source))
+    cells.append(text_cell("\n\n".join(below(section))))
     return cells
 
 
@@ -127,5 +140,5 @@ def _asking(page: Answer) -> list[Any]:
             continue
         batch = job.training.batch
         code = _ASK.format(name=name, batch=2 * batch, was=batch, device=f"{record.world}x{record.device}")
-        return [_v4.new_markdown_cell(_ASK_TEXT), _v4.new_code_cell(code.strip())]
+        return [text_cell(_ASK_TEXT), code_cell(code.strip())]
     return []

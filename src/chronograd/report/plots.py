@@ -60,8 +60,8 @@ COLORS = {name: light for name, (light, _) in PALETTE.items()}
 # Widths in points: 1 pt of the drawing is about 1.4 px on the page, so that text of 8.5 pt reads as 12 px.
 WIDE, HALF = 620.0, 280.0  # a wide one has a variant as narrow as half, for small screens
 MANY_POINTS = 40
-MANY_BARS = 12  # a joined series of more points has a band in place of bars
-MOST_LETTERS = 24  # of a label in a legend
+MANY_BARS = 12  # a joined series of more points has a band in place of bars, a predicted one a line without points
+LABEL_LETTER, HANDLE = 4.9, 26.0  # points of a legend: the width of a letter, and what stands before a label
 APART = 6.5  # points between the bars of series at the same x: the width of their caps
 SMALLEST_PICTURE = 36.0  # points
 _GAP, _LETTER, _LINE = 7.0, 4.5, 9.5  # points: between pictures; width of a letter and height of a line at 8 pt
@@ -167,6 +167,7 @@ def _tidy(text: str, css_class: str) -> str:
     text = text[text.index("<svg") :]
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'(<g|<svg|<use|<path|<text) id="[A-Za-z0-9]+_[0-9]+"', r"\1", text)
+    text = re.sub(r'(<image [^>]*?matrix\(([\d.]+)[^>]*?) style="image-rendering[^"]*"', _smoothed, text)
     for old, content in re.findall(
         r'<(?:clipPath|path) id="([mp][0-9a-f]{10})"(.*?)(?:</clipPath>|/>)', text, re.DOTALL
     ):
@@ -179,6 +180,12 @@ def _tidy(text: str, css_class: str) -> str:
         body = body.replace(color, f"var(--c-{name}, {color})")
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     return f'<svg {names} class="{css_class}" role="img" {box[0]}>{body.strip()}'
+
+
+def _smoothed(image: re.Match[str]) -> str:
+    """Pixels are told apart where a picture is enlarged. Where it is shrunk, every few of them would be missing, in letters too."""
+    css_pixels_of_each = float(image[2]) * 96 / 72
+    return image[0] if css_pixels_of_each >= 1 else image[1]
 
 
 @contextmanager
@@ -208,8 +215,7 @@ def _height(panel: Panel, width: float) -> float:
         plot = (0.46 * width if width == WIDE else 0.8 * width) + _TITLE * bool(panel.title)
         if panel.x_names:
             plot += _Names.of(panel, width).room
-    rows = -(-len(labels) // _legend_columns(labels, width)) if len(labels) > 1 else 0
-    return plot + 12.5 * rows
+    return plot + (_legend_height(labels, width) if len(labels) > 1 else 0.0)
 
 
 def _draw(target: Any, panel: Panel, width: float) -> None:
@@ -228,32 +234,37 @@ def _draw(target: Any, panel: Panel, width: float) -> None:
         handles = _ranges(axes, panel.ranges, width)
     else:
         handles = _lines(axes, panel, width)
-    axes.set_xlabel(panel.x_label)
-    axes.set_ylabel(panel.y_label)
+    axes.set_xlabel(textwrap.fill(panel.x_label, int(0.85 * width / _LETTER)))
+    axes.set_ylabel(textwrap.fill(panel.y_label, int(0.7 * _height(panel, width) / _LETTER)))
     if isinstance(panel, Lines) and panel.title:
         axes.set_title(panel.title, loc="left", fontsize=8.5, color=COLORS["ink"], pad=5)
     if len(handles) > 1:
         _legend(target, handles, width)
 
 
-def _short(label: str) -> str:
-    return label if len(label) <= MOST_LETTERS else label[: MOST_LETTERS - 1] + "…"
+def _legend_labels(labels: Sequence[str], width: float) -> list[str]:
+    """Whole labels, in lines where one is wider than the drawing."""
+    return [textwrap.fill(label, int((width - HANDLE) / LABEL_LETTER)) for label in labels]
 
 
 def _legend_columns(labels: Sequence[str], width: float) -> int:
-    lengths = [len(_short(label)) * 4.9 + 26 for label in labels]
+    lengths = [max(map(len, label.split("\n"))) * LABEL_LETTER + HANDLE for label in _legend_labels(labels, width)]
     if sum(lengths) <= width:
         return len(labels)
     return max(1, min(len(labels), int(width / max(lengths))))
 
 
+def _legend_height(labels: Sequence[str], width: float) -> float:
+    lines = max(label.count("\n") + 1 for label in _legend_labels(labels, width))
+    return 12.5 * lines * -(-len(labels) // _legend_columns(labels, width))
+
+
 def _legend(target: Any, handles: dict[str, Any], width: float) -> None:
-    columns = _legend_columns(list(handles), width)
     target.legend(
         handles.values(),
-        [_short(label) for label in handles],
+        _legend_labels(list(handles), width),
         loc="outside upper left",
-        ncols=columns,
+        ncols=_legend_columns(list(handles), width),
         frameon=False,
         handlelength=1.6,
         columnspacing=1.4,
@@ -274,28 +285,32 @@ def _lines(axes: Axes, panel: Lines, width: float) -> dict[str, Any]:
         handles[s.label] = _SERIES[s.role](axes, s, COLORS[color], strength)
         if shift:
             _move(axes, handles[s.label], shift)
+        for x, y, note in zip(s.x, s.y, s.notes, strict=True) if s.notes else ():
+            if y is not None:
+                axes.annotate(note, (x, y), (4, 3), textcoords="offset points", fontsize=7, color=COLORS[color])
     if panel.log_x:
         axes.set_xscale("log")
     if panel.log_y:
         axes.set_yscale("log")
     beside = max(shifts, default=0.0) + 5.0 if any(shifts) else 0.0  # points that moved bars take beyond the data
     axes.margins(x=max(0.04, beside / (0.8 * width - 2 * beside)), y=0.08)
-    if panel.from_zero:
-        axes.set_ylim(bottom=0)
     _ticks(axes.xaxis, panel.log_x, panel.x_ticks)
     _ticks(axes.yaxis, panel.log_y)
     if panel.x_names:
         _name_ticks(axes, panel, width)
     for mark in panel.marks:
         _mark(axes, mark.axis, mark.at, mark.label)
+    if panel.from_zero:  # last: an axis with a limit of its own no longer makes room for what is drawn
+        axes.set_ylim(bottom=0)
     return handles
 
 
 def _colors(panel: Lines) -> list[str]:
-    """Names of PALETTE, one per series: its own, that of its role, or the next free one if several are measured."""
-    own = [s.color or ("" if s.role == "measured" else ROLE_COLORS[s.role]) for s in panel.series]
-    if own.count("") < 2:
-        return [color or ROLE_COLORS["measured"] for color in own]
+    """Names of PALETTE, one per series: its own, that of its role, or the next free one if several of a role have none."""
+    free_of_role = {
+        role: [s for s in panel.series if s.role == role and not s.color] for role in ("measured", "predicted")
+    }
+    own = [s.color or ("" if len(free_of_role.get(s.role, ())) > 1 else ROLE_COLORS[s.role]) for s in panel.series]
     free = [color for color in SERIES_COLORS if color not in own] or list(SERIES_COLORS)
     taken = 0
     for i, color in enumerate(own):
@@ -345,7 +360,7 @@ class _Names:
         names = [textwrap.wrap(name, max(1, letters), break_long_words=False) or [""] for name in panel.x_names]
         if all(len(lines) <= 3 and max(map(len, lines)) <= letters for lines in names):
             return cls(names, False)
-        return cls([[_short(name)] for name in panel.x_names], True)
+        return cls([[name] for name in panel.x_names], True)
 
     @property
     def room(self) -> float:
@@ -379,7 +394,18 @@ def _predicted(axes: Axes, s: Series, color: str, strength: float) -> Any:
     if s.is_scatter:
         return axes.plot(x, y, "o", color=color, markersize=5, markerfacecolor="none", markeredgewidth=1.2)[0]
     alone = len(x) == 1
-    (line,) = axes.plot(x, y, color=color, marker="_" if alone else "", markersize=12, markeredgewidth=1.6, zorder=3)
+    if 1 < len(x) <= MANY_BARS:
+        style: dict[str, Any] = {
+            "marker": "o",
+            "markersize": 3.6,
+            "markerfacecolor": COLORS["ground"],
+            "markeredgewidth": 1.1,
+        }
+        (line,) = axes.plot(x, y, color=color, zorder=3, **style)
+    else:
+        (line,) = axes.plot(
+            x, y, color=color, marker="_" if alone else "", markersize=12, markeredgewidth=1.6, zorder=3
+        )
     if alone and s.low:
         axes.vlines(x, low, high, color=color, linewidth=7, alpha=0.2, zorder=2)
     elif s.low:
@@ -503,14 +529,8 @@ def _segments(panel: Bars) -> list[str]:
 
 
 def _row_labels(labels: Sequence[str], width: float) -> list[str]:
-    """Labels of rows; where the drawing is narrow in lines of less than half its width, and cut where a word is longer."""
-    if width == WIDE:
-        return list(labels)
-    letters = int(0.42 * width / _LETTER)
-    wrapped = [textwrap.wrap(label, letters, break_long_words=False) or [""] for label in labels]
-    return [
-        "\n".join(line if len(line) <= letters else line[: letters - 1] + "…" for line in lines) for lines in wrapped
-    ]
+    """Labels of rows; where the drawing is narrow in lines of less than half its width."""
+    return list(labels) if width == WIDE else [textwrap.fill(label, int(0.42 * width / _LETTER)) for label in labels]
 
 
 def _row_height(labels: Sequence[str], width: float, least: float) -> float:

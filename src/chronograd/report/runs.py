@@ -11,6 +11,7 @@ from chronograd.compare.agreement import accuracy_of_prediction_section
 from chronograd.compare.joining import HOW_TO_JOIN, devices_of, is_same_work, job_key
 from chronograd.compare.ranks import communication_section, throughput_section
 from chronograd.compare.steps import parts_section, scaling_section
+from chronograd.figure import Figure, Picture, PictureRow, Pictures, gif_moments
 from chronograd.files import format_of
 from chronograd.fit.forecast import Forecast
 from chronograd.fit.learning import training_section
@@ -19,9 +20,11 @@ from chronograd.predict.layers import roofline_section
 from chronograd.predict.work import operators_section
 from chronograd.quantities import FIRST
 from chronograd.record import JobHeader, Record
-from chronograd.rundir import listing
+from chronograd.rundir import EPISODE, listing
 from chronograd.units import quantity
 from chronograd.words import device, interval, listed, named, quantity_name
+
+NUM_MOMENTS = 6
 
 
 @dataclass
@@ -45,10 +48,29 @@ def report(runs: Sequence[tuple[str, Path]]) -> Answer:
     saved = {path for _, path in runs if path.is_file() and format_of(path) == FORMAT}
     answers = [Answer.load(path) for _, path in runs if path in saved]
     records = {name: listing.load(path) for name, path in runs if path not in saved}
-    if not answers:
-        return generic_page(records)
-    titles = listed([answer.title for answer in answers])
-    return join(titles, [*answers, *([generic_page(records)] if records else [])])
+    pages = []
+    if records or not answers:
+        page = generic_page(records)
+        pages.append(replace(page, sections=[*page.sections, *_episodes(runs)]))
+    return join(listed([answer.title for answer in answers]), [*answers, *pages]) if answers else pages[0]
+
+
+def _episodes(runs: Sequence[tuple[str, Path]]) -> list[Section]:
+    """Moments of the episode that each agent among the runs played in the end."""
+    sections = []
+    for name, path in runs:
+        if (path / EPISODE).is_file():
+            moments = [Picture(f"picture {number}", png) for number, png in gif_moments(path / EPISODE, NUM_MOMENTS)]
+            title = "An episode" if len(runs) == 1 else f"An episode of {name}"
+            sections.append(
+                Section(
+                    title,
+                    f"What the agent does once it has learned, in {len(moments)} moments from begin to end; {EPISODE} in the run's "
+                    "folder has the whole episode.",
+                    figure=Figure([Pictures([PictureRow("", moments)])]),
+                )
+            )
+    return sections
 
 
 def generic_page(records: Mapping[str, Record], forecasts: Mapping[str, Forecast] | None = None) -> Answer:

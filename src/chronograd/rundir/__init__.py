@@ -1,11 +1,12 @@
 """The directory of a run: whole files (directory), steps and events (steps), and which runs a name means (listing)."""
 
-from chronograd.rundir.directory import DEFAULT_PARENT, RunDir, is_run_dir
+from chronograd.rundir.directory import DEFAULT_PARENT, EPISODE, RunDir, is_run_dir
 from chronograd.rundir.listing import list_runs
 from chronograd.rundir.steps import Line, Step, StepFollower, StepLog, StepWriter, read_steps
 
 __all__ = [
     "DEFAULT_PARENT",
+    "EPISODE",
     "Line",
     "RunDir",
     "Step",

@@ -7,6 +7,7 @@
     where.<rank>          where a rank is, as long as it runs (chronograd.train.watchdog)
     output.<rank>.txt     what a rank printed
     record.json           what was measured, once it is
+    episode.gif           of an agent: one episode that it played once it had learned
     checkpoints/          see chronograd.train.checkpoint
 
 `os.mkdir` is the lock: whoever makes `checkpoints` owns the directory. Whole files are written aside,
@@ -32,6 +33,7 @@ from chronograd.record import Record
 from chronograd.rundir.steps import Error, StepLog, StepWriter, read_steps
 
 DEFAULT_PARENT = Path("runs")
+EPISODE = "episode.gif"
 MARKS = ("job.yaml", "environment.json", "record.json")
 
 

@@ -25,6 +25,7 @@ from chronograd.words import named
 
 PathLike = str | os.PathLike[str]
 HEADLINES = ("step_time_s", "throughput_samples_per_s", "test_accuracy", "training_time_s")
+AGENT_HEADLINES = ("throughput_frames_per_s", "mean_return")
 COLUMNS = (
     *("record", "state", "network", "data", "backend", "on"),
     *("step time", "throughput", "accuracy", "trained in"),
@@ -191,6 +192,8 @@ def _row(summary: RunSummary) -> list[str]:
     figures = ["–"] * len(HEADLINES)
     if record is not None:
         figures = [quantity(record[name].value, record[name].unit) for name in HEADLINES]
+        if "mean_return" in record.quantities:  # an agent's run has returns and frames where others have these
+            figures[1], figures[2] = (quantity(record[name].value, record[name].unit) for name in AGENT_HEADLINES)
     job = [part or "–" for part in (summary.job.network.name, summary.job.data.name, summary.job.backend)]
     return [summary.path.name, summary.state, *job, _ran_on(summary), *figures]
 

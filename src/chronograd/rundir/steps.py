@@ -73,6 +73,9 @@ class Step(Line):
         exchange_wait_s: within backward, after this rank's own last gradient.
         grad_sq_small, …: see chronograd.train.noise_scale.
         learner, …: see chronograd.backends.parameter_server; `time_s` is the clock of server 0.
+        num_steps: steps of an agent that this line stands for, where it is more than one; `step` is the last of them,
+            `step_time_s`, the parts and the loss are their means, `updates` is how often it learned in them.
+        environment_s, …: seconds of acting, of the environment, of replay, and of learning, per step.
     """
 
     mode: str | None = None
@@ -99,6 +102,12 @@ class Step(Line):
     compute_s: float | None = None
     push_s: float | None = None
     time_s: float | None = None
+    num_steps: int | None = None
+    updates: int | None = None
+    act_s: float | None = None
+    environment_s: float | None = None
+    replay_s: float | None = None
+    learn_s: float | None = None
 
     def needed(self, name: str) -> float:
         """A figure that this step must have. Raises FileFormatError where it has none."""
@@ -179,7 +188,10 @@ class Ready(Line):
 
 @dataclass(slots=True, kw_only=True)
 class Epoch(Line):
-    """An epoch ended. `seconds`: the training clock. Test figures are None where they were not looked at."""
+    """An epoch ended. `seconds`: the training clock. Test figures are None where they were not looked at.
+
+    Those of an agent are the returns of so many `episodes`: their mean, the middle 80 % and the standard deviation.
+    """
 
     event: ClassVar[str] = "epoch"
     epoch: int
@@ -188,6 +200,21 @@ class Epoch(Line):
     train_loss: Loss | None
     test_loss: Loss | None
     test_accuracy: Loss | None
+    mean_return: Loss | None = None
+    return_low: Loss | None = None
+    return_high: Loss | None = None
+    return_std: float | None = None
+    episodes: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Episode(Line):
+    """An episode of an agent ended in training. `total`: its return; `epsilon`: the share of random actions at its end."""
+
+    event: ClassVar[str] = "episode"
+    total: Loss | None
+    length: int
+    epsilon: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -256,7 +283,7 @@ class Other(Line):
 
 E = TypeVar("E", bound=Line)
 _EVENTS: tuple[type[Line], ...] = (
-    *(Attempt, Start, Work, Weights, Features, Note, Ready, Epoch, EpochTiming, Memory, End),
+    *(Attempt, Start, Work, Weights, Features, Note, Ready, Epoch, Episode, EpochTiming, Memory, End),
     *(WhatIfThreads, WhatIfBatch, Error),
 )
 
@@ -488,7 +515,7 @@ class StepLog:
     @property
     def redone(self) -> int:
         """Steps that were done again by a later attempt."""
-        return len(self.discarded)
+        return sum(line.num_steps or 1 for line in self.discarded)
 
     def last_attempt(self) -> list[Step]:
         """The steps that the last attempt did."""

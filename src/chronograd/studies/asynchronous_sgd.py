@@ -72,11 +72,16 @@ def page(results: Results) -> Answer:
     rows = results.rows["runs"]
     made_of = (_accuracy_section, _staleness_section, _throughput_section, _parts_section, _time_section)
     sections = [section(results) for section in made_of]
-    rate, most = _rates(rows)[-1], max(_learners(rows))
+    rate, most = _best_rate(rows), max(_learners(rows))
     worst = spread(rows, method=ASYNCHRONOUS, ranks=most, rate=rate)
     detail = f"rate {rate:g}; {_single(rows, rate).percent()} with `single`"
     highlight = Highlight(f"accuracy with {most} learners", worst.percent(), detail)
     return STUDY.answer(results, sections, [highlight])
+
+
+def _best_rate(rows: Sequence[Row]) -> float:
+    """That at which one process learns most: where it learns nothing, learners have nothing to lose."""
+    return max(_rates(rows), key=lambda rate: _single(rows, rate).mean)
 
 
 def _rates(rows: Sequence[Row]) -> list[float]:
@@ -106,10 +111,13 @@ def _accuracy_section(results: Results) -> Section:
         series.append(Series(SINGLE, "reference", [learners[0], learners[-1]], [level, level]))
         panels.append(Lines(f"learners, rate {rate:g}", "test accuracy, %", series, x_ticks=learners))
         plain, aware = (spread(rows, method=m, ranks=learners[-1], rate=rate) for m in (ASYNCHRONOUS, AWARE))
-        said.append(
+        text = (
             f"at rate {rate:g} {points_apart(plain, _single(rows, rate))}, and with the rate divided by staleness "
             f"{points_apart(aware, _single(rows, rate))}"
         )
+        if rate != _best_rate(rows):
+            text += f" (too high a rate for one process, too: {_single(rows, rate).percent()})"
+        said.append(text)
     columns = ["learning rate", "method", "learners or ranks", "test accuracy", "against single"]
     return Section(
         "Accuracy after the same samples",

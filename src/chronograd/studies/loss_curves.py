@@ -7,8 +7,10 @@ published ones are added where CHRONOGRAD_MEASURED names the folder that holds t
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -19,20 +21,24 @@ from chronograd.fit.curves import LAST
 from chronograd.fit.forecast import forecast
 from chronograd.fit.learning_curves import LearningCurve, Metric, read_curve
 from chronograd.fit.loss import MIN_POINTS, best_family, fit_loss
-from chronograd.fit.published_curves import Published, published
+from chronograd.fit.published_curves import Published, published, weighted_quantiles
 from chronograd.fit.schedule import Schedule
 from chronograd.job import Job
+from chronograd.record import INTERVAL
 from chronograd.study.arms import Arm, job_of, split_seed, train_arms
-from chronograd.study.published_runs import PublishedCurve, cifar_resnets, dawnbench, measured_folder
+from chronograd.study.published_runs import HELD_BACK, PublishedCurve, cifar_resnets, dawnbench, measured_folder
 from chronograd.study.results import Results, Row, Settings
-from chronograd.study.rows import distinct, matching
+from chronograd.study.rows import distinct, grouped, matching
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study, listed
+from chronograd.words import first_sentence
 
 FRACTIONS = (0.25, 0.5, 0.75)
 OURS, UNTOLD, OPTIMUS, BEST = "with the schedule", "with the end only", "Optimus", "best family"
 METHODS = (OURS, UNTOLD, BEST, OPTIMUS, LAST)
 OWN = "own runs"
+HELD = "ResNet-50 at a constant rate"  # a kind of which the published runs that are asked have none
+UNSEEN = (HELD,)
 NUM_SHOWN = 60  # points of a plotted forecast
 
 
@@ -59,12 +65,13 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     if measured is None:
         notes.append("Published curves were not at hand (CHRONOGRAD_MEASURED): only own runs are forecast.")
     else:
-        curves += [*dawnbench(measured), *cifar_resnets(measured)]
+        curves += published_curves(measured)
     rows: dict[str, list[Row]] = {"convergence": [], "target": []}
     for one in curves:
         for kind, row in forecasts(one):
             rows[kind].append(row)
         runner.say(f"{one.source}: {one.curve.name}")
+    rows["unseen"] = unseen_rows(curves)
     kept = {
         one.curve.name: _shown(one.curve)
         for one in curves
@@ -81,12 +88,31 @@ def _own(name: str) -> str:
     return f"{OWN}, {split_seed(name)[0].split(', ')[-1]}"
 
 
-def forecasts(one: PublishedCurve) -> Iterator[tuple[str, Row]]:
+def published_curves(measured: Path) -> list[PublishedCurve]:
+    return [*dawnbench(measured), *cifar_resnets(measured), *cifar_resnets(measured, HELD_BACK, HELD)]
+
+
+def unseen_rows(curves: Sequence[PublishedCurve]) -> list[Row]:
+    """Our forecasts of published runs as if theirs were a kind that nobody has published: no run of the whole source is asked."""
+    groups: dict[str, set[str]] = {}
+    for one in curves:
+        groups.setdefault(one.source, set()).add(one.group)
+    rows = []
+    for one in curves:
+        if not one.source.startswith(OWN):
+            known = replace(published(), small=())
+            for group in groups[one.source]:
+                known = known.without(group)
+            rows += [row for kind, row in forecasts(one, known) if kind == "convergence" and row["method"] == OURS]
+    return rows
+
+
+def forecasts(one: PublishedCurve, known: Published | None = None) -> Iterator[tuple[str, Row]]:
     """Forecasts made after each of FRACTIONS of the way to convergence, of convergence and of the target that is met then.
 
-    Of published runs those of the same group are not asked. A method that says never is taken to say the planned end.
+    Of published runs those of the same group are not asked, unless `known` are those that are. A method that says never is taken to say the planned end.
     """
-    curve, known = one.curve, _known(one.group)
+    curve, known = one.curve, known or _known(one.group)
     true = converged_at(curve.steps, curve.values)
     target = float(curve.values[np.flatnonzero(curve.steps == true)[0]])
     met = float(curve.steps[np.flatnonzero(curve.values <= target)[0]])
@@ -161,30 +187,90 @@ def _shown(curve: LearningCurve) -> dict[str, list[float | None]]:
 
 def page(results: Results) -> Answer:
     rows = results.rows["convergence"]
-    half = {method: _errors(rows, 0.5, method) for method in (OURS, OPTIMUS)}
-    highlight = Highlight(
-        "remaining epochs, half-way",
-        f"{100 * np.median(half[OURS]):.0f} % off",
-        f"median of {len(half[OURS])} curves; Optimus' form {100 * np.median(half[OPTIMUS]):.0f} %",
-    )
+    seen = [row for row in rows if not _is_unseen(row["source"])]
+    highlights = []
+    unseen = _of_unseen(results)
+    for label, own in (("kinds that published runs have", seen), ("kinds that none of them has", unseen)):
+        errors = _errors(own, 0.5, OURS)
+        if len(errors):
+            detail = f"median of {len(errors)} curves"
+            medians = [100 * np.median(_errors(of, 0.5, OURS)) for of in grouped(own, "source").values()]
+            detail += f", by source {min(medians):.0f} to {max(medians):.0f} %"
+            if own is seen:
+                detail += f"; Optimus' form {100 * np.median(_errors(own, 0.5, OPTIMUS)):.0f} %"
+            highlights.append(
+                Highlight(f"remaining epochs half-way, {label}", f"{100 * np.median(errors):.0f} % off", detail)
+            )
+    unseen_section = _unseen_section(results)
     sections = [
         _table_section(
             rows,
             "When it will have converged",
+            "convergence",
             "The run has converged when its value, as a median of three, has come within 2 % of its whole fall of the level at its end. "
             "Forecasts are made from the points up to a quarter, half and three quarters of the way there; errors are over the "
             "epochs that really remained, medians with the 90th percentile. No run of the same team, depth or network is "
             "asked. A method that says never is taken at the planned end. With the last value, all has been reached now.",
         ),
+        unseen_section,
         _table_section(
             results.rows["target"],
             "When it will reach a target",
+            "a target",
             "The target is the value at convergence, known beforehand, as an accuracy to be reached is.",
         ),
         _example_section(results),
         _interval_section(rows),
     ]
-    return STUDY.answer(results, sections, [highlight])
+    converged, target = (f"{first_sentence(sections[i].takeaway)[0]}." for i in (0, 2))
+    return replace(STUDY.answer(results, sections, highlights), summary=[converged, unseen_section.takeaway, target])
+
+
+def _of_unseen(results: Results) -> list[Row]:
+    """Our forecasts of curves of a kind that no published run that was asked has: our own, those held back, and whole sources."""
+    own = [row for row in matching(results.rows["convergence"], method=OURS) if row["source"].startswith(OWN)]
+    return [*own, *results.rows.get("unseen", [])]
+
+
+def _factor(rows: Sequence[Row]) -> float:
+    """By what factor a forecast of an unseen kind is off, either way, four times in five; each source weighs the same."""
+    logs, weights = [], []
+    for own in grouped(rows, "source").values():
+        logs += [abs(math.log(row["true"] / row["said"])) for row in own]
+        weights += [1 / len(own)] * len(own)
+    return math.exp(weighted_quantiles(np.array(logs), np.array(weights), (INTERVAL[1] - INTERVAL[0],))[0])
+
+
+def _is_within(row: Row, factor: float) -> bool:
+    return bool(max(row["now"], row["said"] / factor) <= row["true"] <= row["said"] * factor)
+
+
+def _unseen_section(results: Results) -> Section:
+    rows, body, wide, shares = _of_unseen(results), [], [], []
+    sources = grouped(rows, "source")
+    if len(sources) < 2:
+        return Section(
+            "A kind that no published run has", "It takes the published curves to tell: they were not at hand."
+        )
+    for source, own in sources.items():
+        factor = _factor([row for row in rows if row["source"] != source])
+        within = [_is_within(row, factor) for row in own]
+        wide += within
+        shares.append(100 * float(np.mean(within)))
+        as_given = float(np.mean([row["is_covered"] for row in own]))
+        body.append([source, str(len(own)), f"{100 * np.median(_errors(own, 0.5, OURS)):.0f} %", f"{100 * as_given:.0f} %",
+                     f"{factor:.2f}", f"{100 * np.mean(within):.0f} %"])  # fmt: skip
+    given = 100 * float(np.mean([row["is_covered"] for row in rows]))
+    return Section(
+        "A kind that no published run has",
+        f"Of a kind that no published run has, the remaining epochs are off by {100 * np.median(_errors(rows, 0.5, OURS)):.0f} % half-way, in the "
+        f"median, and the 80 % interval as given holds {given:.0f} times in a hundred; one that goes a factor of {_factor(rows):.2f} either way "
+        f"holds {100 * np.mean(wide):.0f}, by source {min(shares):.0f} to {max(shares):.0f}.",
+        intro="Our own runs are on a twenty-fifth of the data of the published ones; ResNet-50 is of a kind that the ResNets at a constant "
+        "rate have not; of the others, no run of the whole source is asked. The factor is from the other sources, each weighing the "
+        "same: four in five of their forecasts are within it, of the epoch of convergence.",
+        table=listed(["curves", "forecasts", "error half-way", "interval as given holds", "factor, from the others", "interval of that factor holds"], body),
+    )  # fmt: skip
 
 
 def _errors(rows: Sequence[Row], fraction: float, method: str, source: str | None = None) -> np.ndarray:
@@ -193,7 +279,7 @@ def _errors(rows: Sequence[Row], fraction: float, method: str, source: str | Non
     return np.array([row["error"] for row in asked if source in (None, row["source"])])
 
 
-def _table_section(rows: Sequence[Row], title: str, intro: str) -> Section:
+def _table_section(rows: Sequence[Row], title: str, until: str, intro: str) -> Section:
     body = []
     for source in (*distinct(rows, "source"), None):
         for fraction in FRACTIONS:
@@ -207,7 +293,7 @@ def _table_section(rows: Sequence[Row], title: str, intro: str) -> Section:
     never = f"worse than Optimus' form: {', '.join(worse)}" if worse else "never worse than Optimus' form in the median"
     return Section(
         title,
-        f"Half-way, the median error of the remaining epochs is {100 * half[OURS]:.0f} % with the schedule, "
+        f"Half-way, the median error of the remaining epochs to {until} is {100 * half[OURS]:.0f} % with the schedule, "
         f"{100 * half[UNTOLD]:.0f} % if only its end is told, {100 * half[OPTIMUS]:.0f} % by Optimus' form and {100 * half[LAST]:.0f} % by "
         f"the last value; {never}.",
         intro=intro,
@@ -249,11 +335,22 @@ def _interval_section(rows: Sequence[Row]) -> Section:
     for source in (*distinct(rows, "source"), None):
         covered = [row["is_covered"] for row in asked if source in (None, row["source"])]
         body.append([source or "all", str(len(covered)), f"{100 * np.mean(covered):.0f} %"])
+    known = [row["is_covered"] for row in asked if not _is_unseen(row["source"])]
+    new = [row["is_covered"] for row in asked if _is_unseen(row["source"])]
+    told = [
+        f"{100 * np.mean(covered):.0f} times in a hundred of kinds that {whose}"
+        for covered, whose in ((known, "published runs have"), (new, "none of them has")) if covered
+    ]  # fmt: skip
     return Section(
         "80 % interval",
-        f"The 80 % interval of our forecasts held the epoch of convergence {100 * np.mean([row['is_covered'] for row in asked]):.0f} times in a hundred.",
+        f"The 80 % interval of our forecasts held the epoch of convergence {', and '.join(told)}.",
         table=listed(["curves", "forecasts", "inside"], body),
     )
+
+
+def _is_unseen(source: str) -> bool:
+    """Whether no published run that is asked is of such a kind."""
+    return source in UNSEEN or source.startswith(OWN)
 
 
 _SCHEDULES = {

@@ -1,27 +1,40 @@
 """Strong and weak scaling of ResNet-50 on Fashion-MNIST with tf.distribute: throughput, time, cost.
 
-Global batch 256 (strong) or 64 per learner (weak), 1 to 16 learners, 10 epochs.
+An effective batch of 256 that stays (strong) or 256 images per learner (weak), 1 to 16 learners, 10 epochs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from chronograd.answer import Answer, Highlight, Section
-from chronograd.compare.ranks import communication_section, throughput_section
 from chronograd.compare.scaling import Scaling
 from chronograd.figure import Figure, Lines, Series
 from chronograd.job import Job
+from chronograd.study.published_throughputs import base_row, correction, factor_shown, published
 from chronograd.study.results import Results, Row, Settings
-from chronograd.study.rows import distinct, matching, shown
+from chronograd.study.rows import matching, plural, shown
 from chronograd.study.runner import StudyRunner
-from chronograd.study.scaling import Sweep, last, run_sweeps, scaling_job
+from chronograd.study.scaling import (
+    COLORS,
+    Sweep,
+    against_ranks,
+    gpu_price,
+    ideal,
+    last,
+    run_sweeps,
+    scaling_job,
+    series_of,
+    throughput_interval,
+)
 from chronograd.study.study import Study, table
-from chronograd.units import dollars, percent, seconds
+from chronograd.units import dollars, percent, quantity, seconds
+from chronograd.words import listed
 
 SCALINGS: tuple[Scaling, Scaling] = ("strong", "weak")
-CALIBRATED = "Predictions for this machine rest on its calibration, which is made with PyTorch whatever the backend."
+HERE = "here"
 
 
 def job(settings: Settings, scaling: Scaling, **cluster: Any) -> Job:
@@ -35,121 +48,332 @@ def job(settings: Settings, scaling: Scaling, **cluster: Any) -> Job:
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
-    """Measured here with the backend of the setting; predicted on its GPUs, one all-reduce ring over the nodes."""
-    sweeps = []
-    for scaling in SCALINGS:
-        sweeps.append(Sweep("here", job(settings, scaling), scaling, measured=settings["worlds"]))
-        for device in settings["devices"]:
-            elsewhere = job(settings, scaling, device=device, link=settings["link"])
-            sweeps.append(Sweep(device, elsewhere, scaling, predicted=settings["predicted_worlds"]))
-    return run_sweeps(runner, settings, sweeps)
+    """Measured here with the backend of the setting; predicted on its GPUs."""
+    here = [Sweep(HERE, job(settings, scaling), scaling, measured=settings["worlds"]) for scaling in SCALINGS]
+    results = run_sweeps(runner, settings, [*here, *elsewhere(settings)])
+    return replace(results, rows={**results.rows, "published": published_rows(settings)})
+
+
+def elsewhere(settings: Settings) -> list[Sweep]:
+    """What is predicted of GPUs, one all-reduce ring over the nodes; it rests on the published row of one GPU, where there is one."""
+    sweeps, per_node = [], settings["per_node"]
+    for device, link in settings["clusters"]:
+        price = gpu_price(device, per_node)
+        row = base_row(device, settings["network"])
+        known = {"shown": None if row is None else factor_shown(row)}
+        for scaling in SCALINGS:
+            there = job(settings, scaling, device=device, link=link, per_node=per_node, price_usd_per_hour=price)
+            factor = correction(device, settings["network"])
+            sweeps.append(
+                Sweep(device, there, scaling, predicted=settings["predicted_worlds"], known=known, factor=factor)
+            )
+    return sweeps
+
+
+def published_rows(settings: Settings) -> list[Row]:
+    return [row for device, _ in settings["clusters"] for row in published(device, settings["network"])]
 
 
 def page(results: Results) -> Answer:
-    rows = results.rows["points"]
-    here = matching(rows, series="here")
-    devices = [device for device in results.settings["devices"] if last(rows, series=device)]
     sections = [
-        *(throughput_section(f"{name.capitalize()} scaling here", matching(here, scaling=name), CALIBRATED)
-          for name in SCALINGS),
-        communication_section("Computation and communication here", here),
-        *(_device_section(rows, device) for device in devices),
-        *([_cost_section(rows, devices)] if devices else []),
-        _answer_section(rows),
-    ]  # fmt: skip
+        _throughput_section(results),
+        _time_section(results),
+        _cost_section(results),
+        _iteration_section(results),
+        _trade_section(results),
+        *_here_sections(results),
+    ]
     highlights = []
-    for name in SCALINGS:
-        row = last(here, scaling=name, kind="measured")
-        if row is not None and row["efficiency"] is not None and row["world"] > 1:
-            detail = f"{row['world']} learners here, effective batch {row['batch']:,}"
-            highlights.append(Highlight(f"{name} scaling efficiency", percent(row["efficiency"], 0), detail))
-    return STUDY.answer(results, sections, highlights)
+    for device, own in _devices(results).items():
+        for scaling in SCALINGS:
+            row = _most(own, scaling)
+            detail = f"{row['world']} × {device}, effective batch {row['batch']:,}, predicted"
+            highlights.append(Highlight(f"efficiency, {scaling} scaling", percent(row["efficiency"], 0), detail))
+    return STUDY.answer(results, sections, highlights, [section.takeaway for section in sections[:4]])
 
 
-def _device_section(rows: list[Row], device: str) -> Section:
-    own = [{**row, "series": row["scaling"]} for row in matching(rows, series=device)]
-    strong, weak = (last(rows, series=device, scaling=name) or {} for name in SCALINGS)
-    takeaway = (
-        f"{strong['world']} × {device} are predicted to give {strong['speed_up']:.1f} times the throughput of one when the "
-        f"batch stays at {strong['batch']:,}, and {weak['speed_up']:.1f} times when it grows to {weak['batch']:,}."
+def _devices(results: Results) -> dict[str, list[Row]]:
+    return {device: matching(results.rows["points"], series=device) for device, _ in results.settings["clusters"]}
+
+
+def _most(rows: Sequence[Row], scaling: str) -> Row:
+    """The row of most learners."""
+    return max(matching(rows, scaling=scaling), key=lambda row: row["world"])
+
+
+def _panels(results: Results, key: str, y_label: str, unit: float = 1.0, with_ideal: bool = False) -> list[Lines]:
+    """A panel for each device, a line for each kind of scaling."""
+    panels = []
+    for device, own in _devices(results).items():
+        series: list[Series] = []
+        for scaling, color in zip(SCALINGS, COLORS, strict=False):
+            of_kind = [row for row in matching(own, scaling=scaling) if row[key] is not None]
+            if of_kind:
+                series.append(series_of(f"{scaling} scaling", of_kind, key, "predicted", color, unit))
+        if with_ideal:
+            series.append(ideal(matching(own, scaling="strong"), key))
+        if series:
+            panels.append(against_ranks(y_label, series, f"{device}, predicted", "learners"))
+    return panels
+
+
+def _rows(results: Results) -> list[Row]:
+    return [row for own in _devices(results).values() for row in own]
+
+
+def _throughput_section(results: Results) -> Section:
+    """2.2.1"""
+    named = []
+    for device, own in _devices(results).items():
+        texts = []
+        for world in dict.fromkeys((_most_in_node(results, own), max(row["world"] for row in own))):
+            strong, weak = (matching(own, scaling=scaling, world=world)[0] for scaling in SCALINGS)
+            nodes = _nodes(results, weak)
+            where = "in one node" if nodes == 1 else f"on {nodes} nodes"
+            texts.append(
+                f"{world} {where} train {weak['speed_up']:.1f} times as fast in weak scaling and {strong['speed_up']:.1f} times in strong"
+            )
+        named.append(f"Beside one {device}, {'; '.join(texts)}, as predicted.")
+    batch = results.settings["gpu_batches"]
+    return Section(
+        "Throughput",
+        " ".join(named),
+        f"Strong scaling keeps the effective batch at {batch[0]:,}; weak scaling gives every learner {batch[1]:,} images. "
+        + _rests_on(results),
+        figure=Figure(_panels(results, "throughput_samples_per_s", "images/s", with_ideal=True)),
+        caption="One learner is the same run in both. Dashed: n times its throughput.",
+        table=table(_rows(results), {
+            "device": "series", "scaling": "scaling", "learners": "world", "effective batch": ("batch", "{:,}".format),
+            "of a learner": ("per_rank", "{:,}".format),
+            "throughput": lambda row: quantity(row["throughput_samples_per_s"], "sample/s"),
+            "80 % interval": lambda row: " … ".join(f"{v:,.0f}" for v in throughput_interval(row) if v),
+            "speed-up": ("speed_up", "{:.2f} ×".format), "of ideal": lambda row: percent(row["efficiency"], 0),
+        }, text=2),
+    )  # fmt: skip
+
+
+def _rests_on(results: Results) -> str:
+    texts = []
+    for device, own in _devices(results).items():
+        row = next(iter(matching(results.rows["published"], device=device, gpus=1)), None)
+        if row is not None:
+            size = row["image_size"]
+            texts.append(
+                f"{device}: {row['images_per_s']:g} images/s of {size} × {size} ({row['source']}, {row['date']}) took "
+                f"{own[0]['shown']:.2f} times as long as predicted"
+            )
+    if not texts:
+        return "Nothing is published of these devices, so predictions rest on their data sheets and relatives."
+    return (
+        "No published row has ResNet-50 on images of 28 × 28. Predictions are corrected by what the published row of one GPU at a "
+        f"larger size showed, as far as the device and not its host sets the pace. {'; '.join(texts)}."
     )
-    return replace(throughput_section(f"On {device}, predicted", own), takeaway=takeaway)
 
 
-def _cost_section(rows: list[Row], devices: list[str]) -> Section:
-    """Training time against its cost, and the table of both."""
-    groups = {
-        f"{device}, {name}": [row for row in matching(rows, series=device, scaling=name) if row["cost_usd"] is not None]
-        for device in devices
-        for name in SCALINGS
-    }
-    cheapest = min((row for row in rows if row["cost_usd"]), key=lambda row: row["cost_usd"], default=None)
-    if cheapest is None:
-        return Section("Time and cost", "No price is known for these devices.")
-    series = [
-        Series(label, "predicted", [row["training_time_s"] / 60 for row in own], [row["cost_usd"] for row in own])
-        for label, own in groups.items()
-        if own
+def _time_section(results: Results) -> Section:
+    """2.2.2"""
+    devices = _devices(results)
+    named = []
+    for device, own in devices.items():
+        one = matching(own, world=1)[0]
+        strong, weak = (_most(own, scaling) for scaling in SCALINGS)
+        named.append(
+            f"{plural(results.settings['epochs'], 'epoch')} take {seconds(one['training_time_s'])} on one {device}; on {weak['world']} "
+            f"{seconds(weak['training_time_s'])} in weak scaling and {seconds(strong['training_time_s'])} in strong."
+        )
+    slower = _turning(results)
+    return Section(
+        "Training time",
+        " ".join(named),
+        slower,
+        figure=Figure(_panels(results, "training_time_s", "minutes", 60.0)),
+        table=table(_rows(results), {
+            "device": "series", "scaling": "scaling", "learners": "world", "step": ("step_time_s", seconds),
+            "training": ("training_time_s", seconds),
+        }, text=2),
+    )  # fmt: skip
+
+
+def _turning(results: Results) -> str:
+    """From which number of learners on strong scaling takes longer than with fewer."""
+    texts = []
+    for device, own in _devices(results).items():
+        rows = sorted(matching(own, scaling="strong"), key=lambda row: row["world"])
+        best = min(rows, key=lambda row: row["training_time_s"])
+        if best["world"] < rows[-1]["world"]:
+            texts.append(f"on {device} strong scaling is fastest with {best['world']} and slower with more")
+    if not texts:
+        return "Strong scaling gains time with every doubling."
+    return (
+        f"More learners do not always gain time: {'; '.join(texts)}. A learner's share is then so small that its host issues kernels "
+        "more slowly than they run, and the exchange of gradients, which does not shrink, is no longer hidden."
+    )
+
+
+def _cost_section(results: Results) -> Section:
+    """2.2.3"""
+    known = [row for row in _rows(results) if row["cost_usd"] is not None]
+    if not known:
+        return Section("Cost", "No price is known for these devices.")
+    named = []
+    for device, own in _devices(results).items():
+        if all(row["cost_usd"] is not None for row in own):
+            worlds = list(dict.fromkeys((_most_in_node(results, own), max(row["world"] for row in own))))
+            costs = [
+                f"{_dollars(matching(own, scaling=s, world=n)[0]['cost_usd'])} on {n}"
+                for s in ("weak", "strong")
+                for n in worlds
+            ]
+            weak, strong = listed(costs[: len(worlds)]), listed(costs[len(worlds) :])
+            one = _dollars(matching(own, world=1)[0]["cost_usd"])
+            named.append(f"One {device} costs {one}; weak scaling {weak}, strong scaling {strong}.")
+    return Section(
+        "Cost",
+        " ".join(named),
+        f"Time × learners × the hourly price of one GPU in an instance of {results.settings['per_node']}, at list prices.",
+        figure=Figure(_panels(results, "cost_usd", "US dollars")),
+        table=table(known, {
+            "device": "series", "scaling": "scaling", "learners": "world", "training": ("training_time_s", seconds),
+            "cost": ("cost_usd", _dollars),
+            "a GPU and hour": lambda row: dollars(row["cost_usd"] / row["world"] / row["training_time_s"] * 3600),
+        }, text=2),
+    )  # fmt: skip
+
+
+def _dollars(usd: float) -> str:
+    """To a tenth of a cent, as these runs cost cents."""
+    return dollars(usd) if usd >= 1 else f"${usd:.3f}"
+
+
+def _iteration_section(results: Results) -> Section:
+    """2.2.4"""
+    series = []
+    named = []
+    for (device, own), color in zip(_devices(results).items(), COLORS, strict=False):
+        weak = matching(own, scaling="weak")
+        series.append(series_of(f"{device}, predicted", weak, "iteration_growth", "predicted", color))
+        most = _most(own, "weak")
+        named.append(
+            f"{most['iteration_growth']:.2f} times on {device} (efficiency {percent(1 / most['iteration_growth'], 0)})"
+        )
+    world = max(row["world"] for row in _rows(results))
+    rows = [row for row in _rows(results) if row["scaling"] == "weak"]
+    return Section(
+        "Weak-scaling efficiency",
+        f"From 1 to {world} learners an iteration of weak scaling grows to {listed(named)}.",
+        "Ideal weak scaling keeps the time of an iteration; efficiency is that of one learner over that of n.",
+        figure=Figure([against_ranks("times that of one learner", series, "Time of an iteration, weak scaling", "learners", is_log=False)]),
+        table=table(rows, {
+            "device": "series", "learners": "world", "nodes": lambda row: str(_nodes(results, row)),
+            "iteration": ("step_time_s", seconds), "growth": ("iteration_growth", "{:.2f} ×".format),
+            "efficiency": lambda row: percent(row["efficiency"], 0),
+            "exposed communication": lambda row: "" if row["world"] == 1 else seconds(row["communication_exposed_s"]),
+        }),
+        lines=[
+            "The effective batch is n times as large, which the learning rate must follow, and an epoch has n times fewer updates: "
+            "what weak scaling gains in throughput it may lose in epochs to an accuracy."
+        ],
+    )  # fmt: skip
+
+
+def _most_in_node(results: Results, rows: Sequence[Row]) -> int:
+    """The largest number of learners that one node holds."""
+    return max(int(row["world"]) for row in rows if _nodes(results, row) == 1)
+
+
+def _nodes(results: Results, row: Row) -> int:
+    return -(-int(row["world"]) // int(results.settings["per_node"]))
+
+
+def _trade_section(results: Results) -> Section:
+    """Time against cost, learner by learner."""
+    series, rows = [], [row for row in _rows(results) if row["cost_usd"] is not None]
+    for place, (device, own) in enumerate(_devices(results).items()):
+        for kind, scaling in enumerate(SCALINGS):
+            known = [row for row in matching(own, scaling=scaling) if row["cost_usd"] is not None]
+            if known:
+                color = COLORS[2 * place + kind]
+                minutes = [{**row, "minutes": row["training_time_s"] / 60} for row in known]
+                line = series_of(f"{device}, {scaling}", minutes, "cost_usd", "predicted", color, x="minutes")
+                series.append(replace(line, notes=[str(row["world"]) for row in known]))
+    if not rows:
+        return Section("Time against cost", "No price is known for these devices.")
+    fastest = min(rows, key=lambda row: row["training_time_s"])
+    front = [row for row in rows if not any(_is_better(other, row) for other in rows)]
+    named = [
+        f"{row['world']} × {row['series']} ({row['scaling']})"
+        for row in front
+        if row["world"] > 1 or row["scaling"] == "strong"
     ]
     return Section(
-        "Time and cost",
-        f"The cheapest run is {cheapest['world']} × {cheapest['series']}, {cheapest['scaling']} scaling: "
-        f"{dollars(cheapest['cost_usd'])} in {seconds(cheapest['training_time_s'])}; more learners buy time at the price of "
-        "their lost efficiency.",
-        figure=Figure([Lines("training time, minutes", "cost, usd", series, log_x=True, log_y=True)]),
-        table=table([{**row, "label": label} for label, own in groups.items() for row in own], {
-            "device and scaling": "label", "learners": "world", "training time": ("training_time_s", seconds),
-            "cost": ("cost_usd", dollars),
-        }),
+        "Time against cost",
+        f"The fastest run is {fastest['world']} × {fastest['series']}, {fastest['scaling']} scaling: {seconds(fastest['training_time_s'])} "
+        f"for {_dollars(fastest['cost_usd'])}; none is both faster and cheaper than {listed(named)}.",
+        figure=Figure([Lines("training time, minutes", "cost, US dollars", series, log_x=True, log_y=True)]),
+        caption="Beside each point: the number of learners.",
+        table=table(sorted(rows, key=lambda row: row["training_time_s"]), {
+            "device": "series", "scaling": "scaling", "learners": "world", "training": ("training_time_s", seconds),
+            "cost": ("cost_usd", _dollars), "beaten by none": lambda row: "yes" if row in front else "",
+        }, text=2),
     )  # fmt: skip
 
 
-def _answer_section(rows: list[Row]) -> Section:
-    """Weak or strong, the effective batch, how far from ideal and why: for the largest number of learners each."""
-    largest = [last(rows, series=series, scaling=name) for series in distinct(rows, "series") for name in SCALINGS]
-    weak = [row for row in matching(rows, scaling="weak") if row["efficiency"] and row["world"] > 1]
-    better = sum(
-        row["efficiency"] > other["efficiency"]
-        for row in weak
-        for other in matching(rows, scaling="strong", **{key: row[key] for key in ("series", "world", "kind")})
-        if other["efficiency"]
-    )
-    return Section(
-        "Weak or strong?",
-        f"Weak scaling is the more efficient in {better} of {len(weak)} comparisons at the same number of learners: its "
-        "learners keep their batch, so the same gradients are exchanged for more samples. Its effective batch is n times as "
-        "large, which the learning rate must follow.",
-        table=table([row for row in largest if row is not None and row["efficiency"] is not None], {
-            "where": "series", "": "kind", "scaling": "scaling", "learners": "world",
-            "effective batch": ("batch", "{:,}".format), "per learner": ("per_rank", "{:,}".format),
-            "efficiency": lambda row: percent(row["efficiency"], 0),
-            "lost to ideal": lambda row: percent(1 - row["efficiency"], 0), "exposed communication": _exposed,
-            "growth of an iteration": ("iteration_growth", "{:.2f} ×".format),
-        }, text=3),
-    )  # fmt: skip
+def _is_better(one: Row, other: Row) -> bool:
+    """Whether one run is faster and cheaper than another."""
+    return bool(one["training_time_s"] < other["training_time_s"] and one["cost_usd"] < other["cost_usd"])
 
 
-def _exposed(row: Row) -> str:
-    return shown(row["communication_exposed_s"], lambda exposed: percent(exposed / row["step_time_s"], 0), "")
+def _here_sections(results: Results) -> list[Section]:
+    """Measured with TensorFlow on this machine, which nothing here predicts."""
+    own = matching(results.rows["points"], series=HERE, kind="measured")
+    many = [row for row in own if row["world"] > 1]
+    if not many:
+        return []
+    named = []
+    for scaling in SCALINGS:
+        row = last(own, scaling=scaling)
+        if row is not None and row["world"] > 1:
+            named.append(f"{scaling} scaling {row['speed_up']:.2f} times the throughput of one")
+    backend = results.settings["backend"]
+    return [
+        Section(
+            "Here, on CPUs",
+            f"{many[0]['world']} learners of {backend} on this machine's cores give with {listed(named)}; each is one run.",
+            "Not predicted: this machine's operators are calibrated with PyTorch, and TensorFlow runs others."
+            if backend.startswith("tf_")
+            else "",
+            table=table(own, {
+                "scaling": "scaling", "learners": "world", "effective batch": ("batch", "{:,}".format),
+                "of a learner": ("per_rank", "{:,}".format), "iteration": ("step_time_s", seconds),
+                "throughput": lambda row: quantity(row["throughput_samples_per_s"], "sample/s"),
+                "of ideal": lambda row: percent(row["efficiency"], 0),
+                "growth of an iteration": ("iteration_growth", "{:.2f} ×".format),
+                "exposed communication": lambda row: "" if row["world"] == 1 else shown(row["communication_exposed_s"], seconds),
+            }),
+        )
+    ]  # fmt: skip
 
 
 _PAPER = {
-    "network": "resnet50-v1", "data": {"name": "fashion-mnist"}, "backend": "tf_multiworker", "batches": [256, 64],
-    "gpu_batches": [256, 64], "epochs": 10, "worlds": [1, 2, 4, 8, 16], "devices": ["k80-gk210", "v100"],
-    "link": "ethernet-25g", "predicted_worlds": [1, 2, 4, 8, 16], "steps": 30, "warmup": 5,
+    "network": "resnet50-v1", "data": {"name": "fashion-mnist"}, "backend": "tf_multiworker", "batches": [256, 256],
+    "gpu_batches": [256, 256], "epochs": 10, "worlds": [1, 2, 4, 8, 16],
+    "clusters": [["k80-gk210", "ethernet-10g"], ["v100", "ethernet-25g"]], "per_node": 8,
+    "predicted_worlds": [1, 2, 4, 8, 16], "steps": 30, "warmup": 5,
 }  # fmt: skip
 _LAPTOP = {**_PAPER, "batches": [32, 16], "worlds": [1, 2], "steps": 5, "warmup": 1}
 _SMOKE = {
     **_LAPTOP, "network": "lenet5", "data": {"name": "synthetic", "shape": [1, 16, 16], "classes": 10, "samples": 256},
-    "backend": "ddp", "batches": [16, 8], "epochs": 1, "devices": ["v100"], "predicted_worlds": [1, 4], "steps": 2,
+    "backend": "ddp", "batches": [16, 8], "gpu_batches": [32, 32], "epochs": 1, "clusters": [["v100", "ethernet-25g"]],
+    "predicted_worlds": [1, 4], "steps": 2,
 }  # fmt: skip
+_EVENING = {**_LAPTOP, "batches": [64, 32], "steps": 20, "warmup": 3}
 
 STUDY = Study(
     name="strong-and-weak",
     question="Does ResNet-50 on Fashion-MNIST scale better when the batch grows with the learners, and what does it cost?",
     hypothesis="Weak scaling stays close to ideal; strong scaling loses more with every learner, as its steps get shorter "
     "and its gradients do not.",
-    sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
+    sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
     page=page,
 )

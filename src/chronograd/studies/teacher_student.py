@@ -28,7 +28,7 @@ from chronograd.study.arms import Arm, Trained, job_of, points, train_arms
 from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import Spread, is_apart, matching, points_apart, seeds, spread, upper
 from chronograd.study.runner import StudyRunner
-from chronograd.study.study import Study, listed, table
+from chronograd.study.study import NotRun, Study, listed, table
 from chronograd.train.methods import teacher
 from chronograd.train.methods.teacher import Selection
 
@@ -579,7 +579,7 @@ _SMOKE = {
 }  # fmt: skip
 # Why small-cnn (315,722 parameters here) teaches: of 2,000 images, in 20 epochs, it learned 51 %, resnet14 50 %, resnet8
 # (75,290 parameters) 47 %, one seed each; and it takes half the time of resnet14.
-_LAPTOP = {
+_LAPTOP: dict[str, Any] = {
     "teacher": "small-cnn", "student": "resnet8", "images": {"image_size": 16, "test_samples": 4000},
     "labelled": {"name": "cifar10", "samples": 2000},
     "unlabelled": {"name": "cifar10", "skip": 2000, "samples": 20_000},
@@ -589,6 +589,16 @@ _LAPTOP = {
     "pretraining": {"recipe": "sgd-one-cycle", "learning_rate": 0.1, "batch": 100, "updates": 600},
     "fine_tuning": {"recipe": "fine-tuning", "learning_rate": 0.01, "batch": 100, "epochs": 8},
     "seeds": 3, "seeds_of_others": 1,
+}  # fmt: skip
+# Whole images; a teacher of depth; a pretraining long enough that what it learned is what U has to teach.
+_EVENING: dict[str, Any] = {
+    **_LAPTOP, "teacher": "resnet20", "images": {"image_size": 32}, "labelled": {"name": "cifar10", "samples": 4000},
+    "unlabelled": {"name": "cifar10", "skip": 4000, "samples": 40_000}, "K": 2000, "K_tried": [250, 1000, 4000, 8000],
+    "K_of_P_tried": 4000, "P_tried": [3, 10], "augmentation": {"crop": 4, "flip": True},
+    "supervised": {"recipe": "sgd-one-cycle", "learning_rate": 0.1, "batch": 100, "epochs": 60},
+    "pretraining": {"recipe": "sgd-one-cycle", "learning_rate": 0.1, "batch": 100, "updates": 4000},
+    "fine_tuning": {"recipe": "fine-tuning", "learning_rate": 0.01, "batch": 100, "epochs": 20},
+    "seeds": 3, "seeds_of_others": 3,
 }  # fmt: skip
 # Networks, D, U, K and P are published, and about a billion images seen in pretraining. Batches, rates and the length of
 # fine-tuning are not in our sources. A job cannot yet name a folder U that lacks the classes of D.
@@ -608,7 +618,15 @@ STUDY = Study(
     question="What do images without labels gain, when a teacher labels them and a student learns from the best?",
     hypothesis="A student pretrained on the teacher's best images of each class and fine-tuned on true labels beats the "
     "same network on those labels alone; with more images per class it gains, then loses to wrong labels",
-    sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER},
+    sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
     conduct=conduct,
     page=page,
+    not_run=[
+        NotRun(
+            "evening",
+            f"every arm from {_EVENING['seeds_of_others']} seeds, whole images, a deeper teacher ({_EVENING['teacher']}) and "
+            f"{_EVENING['pretraining']['updates']:,} updates of pretraining on {_EVENING['unlabelled']['samples']:,} images",
+            23,
+        )
+    ],
 )

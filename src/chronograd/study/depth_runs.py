@@ -2,14 +2,15 @@
 
 The published runs are in `CIFAR_RESNETS` of CHRONOGRAD_MEASURED: `history{depth}_{device}.json` with lists `loss` and `acc`, of the
 training set, by epoch. Depths 18, 34, 50, 101 and 152 are there torchvision's ImageNet networks on images of 32 x 32, other
-depths of the form 6n + 2 the CIFAR ones of He et al. 2015. Source: github.com/alexunxus/DLSP_hw4_p4.
+depths of the form 6n + 2 the CIFAR ones of He et al. 2015. Source: github.com/alexunxus/DLSP_hw4_p4. Its runs of depth 50
+are in a folder of their own: predictions are scored on them, and nothing is fitted to them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from chronograd.fit.curve_regression import (
     score,
     slope,
 )
-from chronograd.fit.curves import FAMILIES, Array
+from chronograd.fit.curves import FAMILIES, Array, crossing
 from chronograd.fit.learning_curves import read_curve
 from chronograd.study.published_runs import CIFAR_RESNETS, measured_folder
 from chronograd.study.results import Row
@@ -42,12 +43,13 @@ from chronograd.study.rows import grouped, mean
 
 TORCHVISION_DEPTHS = (18, 34, 50, 101, 152)
 CIFAR, IMAGENET = "6n+2", "ImageNet-style"
+FULL = "family, params, MACs"
 FEATURES: dict[str, tuple[str, ...]] = {
     "none": (),
     "depth": ("depth",),
     "depth and device": ("depth", "device"),
     "family": ("family",),
-    "family, params, MACs": ("family", "params", "macs"),
+    FULL: ("family", "params", "macs"),
 }
 OPTIMUS = "inverse"
 AT_BOUND = 1e-9  # a coefficient below is 0 but for where the fit stopped
@@ -64,6 +66,8 @@ class Logs:
         runs: with `numbers` depth, params, macs and `labels` family and device or seed.
         features: those that runs are regressed on, by name of the regression.
         targets: by name, such as `accuracy 90 %`. epochs: of each run to each, (num_runs, num_targets); NaN: not reached.
+        levels: the loss at which each run had each accuracy, between epochs, (num_runs, num_targets); empty where the targets
+            are losses.
     """
 
     name: str
@@ -71,11 +75,13 @@ class Logs:
     features: Mapping[str, tuple[str, ...]]
     targets: tuple[str, ...]
     epochs: Array
+    levels: Array = field(default_factory=lambda: np.zeros((0, 0)))
 
     def of(self, networks: Sequence[str], wanted: bool = True) -> Logs:
         """Those of some networks, or the others."""
         at = [i for i, run in enumerate(self.runs) if (run.network in networks) == wanted]
-        return replace(self, runs=tuple(self.runs[i] for i in at), epochs=self.epochs[at])
+        levels = self.levels[at] if len(self.levels) else self.levels
+        return replace(self, runs=tuple(self.runs[i] for i in at), epochs=self.epochs[at], levels=levels)
 
     @property
     def networks(self) -> list[str]:
@@ -88,10 +94,10 @@ class Logs:
         return np.flatnonzero(~np.isnan(self.epochs).any(axis=0)).tolist()
 
 
-def published_folder() -> Path | None:
+def published_folder(name: str = CIFAR_RESNETS) -> Path | None:
     """Where the published runs are; None if they are not at hand."""
     measured = measured_folder()
-    folder = measured / CIFAR_RESNETS if measured else None
+    folder = measured / name if measured else None
     return folder if folder is not None and any(folder.glob("history*.json")) else None
 
 
@@ -100,7 +106,7 @@ def ahead(depth: int, known: Logs) -> Logs:
     devices = dict.fromkeys(run.labels["device"] for run in known.runs)
     runs = tuple(_run(depth, device, np.zeros(0)) for device in devices)
     epochs = np.full((len(runs), len(known.targets)), np.nan)
-    return replace(known, name=f"ahead, {runs[0].network}", runs=runs, epochs=epochs)
+    return replace(known, name=f"ahead, {runs[0].network}", runs=runs, epochs=epochs, levels=np.zeros((0, 0)))
 
 
 def read_logs(name: str, files: Sequence[Path], accuracies: Sequence[float]) -> Logs:
@@ -108,16 +114,24 @@ def read_logs(name: str, files: Sequence[Path], accuracies: Sequence[float]) -> 
 
     Raises: InputError for a name that does not tell depth and device, or a depth that is of neither family.
     """
-    runs, epochs = [], []
+    runs, epochs, levels = [], [], []
     for path in files:
         named = _NAME.fullmatch(path.name)
         if named is None:
             raise InputError(f"{path.name} does not tell depth and device", "name it history50_K80.json, for one")
-        runs.append(_run(int(named["depth"]), named["device"], read_curve(path).values))
-        errors = read_curve(path, "accuracy").values
+        losses, errors = read_curve(path).values, read_curve(path, "accuracy").values
+        runs.append(_run(int(named["depth"]), named["device"], losses))
         epochs.append([epochs_to(errors, 1 - accuracy + _TOLERANCE) or np.nan for accuracy in accuracies])
+        levels.append([_level(losses, errors, 1 - accuracy) for accuracy in accuracies])
     names = tuple(f"accuracy {100 * accuracy:g} %" for accuracy in accuracies)
-    return Logs(name, tuple(runs), FEATURES, names, np.array(epochs, dtype=float).reshape(len(runs), len(names)))
+    reached, at = (np.array(rows, dtype=float).reshape(len(runs), len(names)) for rows in (epochs, levels))
+    return Logs(name, tuple(runs), FEATURES, names, reached, at)
+
+
+def _level(losses: Array, errors: Array, error: float) -> float:
+    """The loss where an error is first reached, on lines between epochs; NaN where it is not."""
+    at = crossing(np.arange(1.0, len(errors) + 1), errors, error)
+    return np.nan if at is None else float(np.interp(at, np.arange(1.0, len(losses) + 1), losses))
 
 
 def _run(depth: int, device: str, losses: Array) -> Run:
@@ -195,7 +209,7 @@ def coefficient_rows(logs: Logs, forms: Sequence[str]) -> list[Row]:
     for form in forms:
         for run, own in zip(logs.runs, _described(logs, form), strict=True):
             fitted = vars(score(curve(form, own, len(run.losses)), run.losses))
-            rows.append({**_named(logs, run), "form": form, "coefficients": _plain(own), **_rounded(fitted)})
+            rows.append({**_named(logs, run), "form": form, "coefficients": _plain(own), **rounded(fitted)})
     return rows
 
 
@@ -227,7 +241,7 @@ def _by_network(logs: Logs, predicted: Array, truth: Array, known: Row) -> list[
     for network in logs.networks:
         scores = [vars(score(predicted[i], truth[i])) for i, run in enumerate(logs.runs) if run.network == network]
         means = {key: mean(scores, key) for key in scores[0]}
-        rows.append({"set": logs.name, **known, "network": network, **_rounded(means)})
+        rows.append({"set": logs.name, **known, "network": network, **rounded(means)})
     return rows
 
 
@@ -254,7 +268,7 @@ def _epoch_rows(known: Logs, held: Logs, features: str) -> list[Row]:
                 "leverage": model.leverage(run),
             }  # fmt: skip
             own = {"features": features, "target": known.targets[j], "seen": real}
-            rows.append(_named(held, run) | own | _rounded(numbers))
+            rows.append(_named(held, run) | own | rounded(numbers))
     return rows
 
 
@@ -302,7 +316,7 @@ def truth_rows(known: Logs, truth: Logs, forms: Sequence[str]) -> list[Row]:
                 real = run.losses[:length]
                 inside = float(np.mean((predicted.low[:length] <= real) & (real <= predicted.high[:length])))
                 scores = {**vars(score(predicted.values[:length], real)), "inside": inside}
-                rows.append({**_named(truth, run), "form": form, "features": features, **_rounded(scores)})
+                rows.append({**_named(truth, run), "form": form, "features": features, **rounded(scores)})
     return rows
 
 
@@ -377,7 +391,8 @@ def _digits(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _rounded(values: Mapping[str, float | None]) -> Row:
+def rounded(values: Mapping[str, float | None]) -> Row:
+    """To six digits."""
     return {key: None if value is None else _digits(value) for key, value in values.items()}
 
 

@@ -21,6 +21,9 @@ from chronograd.fit.schedule import Schedule
 
 MEASURED_VARIABLE = "CHRONOGRAD_MEASURED"
 CIFAR_RESNETS = "resnet_cifar10_k80_p100_v100"  # a folder of it
+HELD_BACK = (
+    "resnet50_cifar10_k80_p100_v100"  # another, of the same source: runs of ResNet-50, which nothing is fitted to
+)
 # Drops of the rate, by a part of the name of the file; other runs on images are annealed. Of question answering it is constant.
 DROPS: dict[str, tuple[float, ...]] = {
     "KRes34": (50, 100, 150),
@@ -61,13 +64,15 @@ def dawnbench(measured: Path) -> Iterator[PublishedCurve]:
         yield PublishedCurve(curve, f"DAWNBench, {task}", f"{task} of {name.split('_')[0]}")
 
 
-def cifar_resnets(measured: Path) -> Iterator[PublishedCurve]:
-    """Training losses of ResNets of five depths on three devices, at a constant rate."""
-    for path in sorted((measured / CIFAR_RESNETS).glob("history*.json")):
+def cifar_resnets(
+    measured: Path, folder: str = CIFAR_RESNETS, source: str = "ResNets at a constant rate"
+) -> Iterator[PublishedCurve]:
+    """Training losses of ResNets of five depths on three devices, at a constant rate; in the other folder those of ResNet-50."""
+    for path in sorted((measured / folder).glob("history*.json")):
         name = path.stem.removeprefix("history")
         losses = read_curve(path)
         curve = replace(losses, name=f"ResNet-{name}", schedule=Schedule("constant", (), float(losses.steps[-1])))
-        yield PublishedCurve(curve, "ResNets at a constant rate", f"depth {name.split('_')[0]}")
+        yield PublishedCurve(curve, source, f"depth {name.split('_')[0]}")
 
 
 def measured_folder() -> Path | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from chronograd.study.results import Row
 
@@ -82,25 +83,94 @@ def spread(rows: Sequence[Row], key: str = "accuracy", **wanted: Any) -> Spread:
     return Spread.of(values)
 
 
+@dataclass(frozen=True)
+class Difference:
+    """How far two means over repeats are apart: Welch's t-test, and the 95 % interval of the difference.
+
+    Attributes:
+        interval: None where either mean has fewer than two repeats, or none of them differ; `p` too.
+        is_seen: whether repeats bear a statement: at least three of each, and the interval leaves zero out.
+        detectable: half of the interval: a smaller difference could not have been seen with these repeats.
+    """
+
+    mean: float
+    interval: tuple[float, float] | None
+    p: float | None
+    least: int
+
+    @property
+    def is_seen(self) -> bool:
+        return self.interval is not None and self.least >= LEAST_REPEATS and self.interval[0] * self.interval[1] > 0
+
+    @property
+    def detectable(self) -> float | None:
+        return None if self.interval is None else (self.interval[1] - self.interval[0]) / 2
+
+    def points(self) -> str:
+        """Of accuracies, in words: percentage points, their interval, and what the repeats bear."""
+        return self.words(lambda value: _signed(100 * value), " points")
+
+    def words(self, form: Callable[[float], str], unit: str = "") -> str:
+        """The difference, its interval, and what the repeats bear. `form`: how a number is written, with its sign."""
+        mean = f"{form(self.mean)}{unit}"
+        if self.interval is None or self.p is None:
+            return f"{mean}, from too few repeats to tell"
+        low, high = (form(value) for value in self.interval)
+        within = f"{mean} ({low} … {high}, p = {self.p:.2g})"
+        if self.least < LEAST_REPEATS:
+            return f"{within}, from too few repeats to tell"
+        return within if self.is_seen else f"{within}, not told apart by {seeds(self.least)}"
+
+
+# Repeats of each side below which no statement of difference is made.
+LEAST_REPEATS = 3
+
+
+def difference(a: Spread, b: Spread) -> Difference:
+    """a minus b: B. L. Welch, The generalization of Student's problem, 1947.
+
+    >>> difference(Spread(0.82, 0.005, 3), Spread(0.80, 0.005, 3)).points()
+    '+2.0 points (+0.9 … +3.1, p = 0.008)'
+    >>> difference(Spread(0.81, 0.02, 3), Spread(0.80, 0.02, 3)).points()
+    '+1.0 points (−3.5 … +5.5, p = 0.57), not told apart by 3 seeds'
+    """
+    mean, least = a.mean - b.mean, min(a.n, b.n)
+    if a.std is None or b.std is None or a.std + b.std == 0:
+        return Difference(mean, None, None, least)
+    parts = a.std**2 / a.n, b.std**2 / b.n
+    error = float(np.sqrt(sum(parts)))
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (a.n - 1) + parts[1] ** 2 / (b.n - 1))
+    half = error * float(stats.t.ppf(0.975, freedom))
+    p = 2 * float(stats.t.sf(abs(mean) / error, freedom))
+    return Difference(mean, (mean - half, mean + half), p, least)
+
+
+def trend(xs: Sequence[float], ys: Sequence[float]) -> Difference:
+    """What a step of 1 in x changes in y: the slope of a straight line through all runs, with its 95 % interval.
+
+    Where single values of x are too few to be told apart, all of them together may show a direction.
+
+    >>> trend([0, 0, 0, 1, 1, 1], [0.50, 0.51, 0.52, 0.53, 0.54, 0.55]).points()
+    '+3.0 points (+0.7 … +5.3, p = 0.021)'
+    """
+    fitted = stats.linregress(xs, ys)
+    half = float(fitted.stderr * stats.t.ppf(0.975, len(xs) - 2))
+    slope = float(fitted.slope)
+    return Difference(slope, (slope - half, slope + half), float(fitted.pvalue), len(xs) // len(set(xs)))
+
+
 def is_apart(a: Spread, b: Spread) -> bool:
-    """Whether two means differ by more than twice the standard error of their difference; unknown spreads are not."""
-    if a.std is None or b.std is None:
-        return False
-    error = float(np.sqrt(a.std**2 / a.n + b.std**2 / b.n))
-    return abs(a.mean - b.mean) > 2 * error
+    """Whether repeats bear it that two means differ."""
+    return difference(a, b).is_seen
 
 
 def points_apart(a: Spread, b: Spread) -> str:
-    """The difference of two accuracies in words: points, and whether the seeds tell them apart.
+    """The difference of two accuracies in words, with its interval."""
+    return difference(a, b).points()
 
-    >>> points_apart(Spread(0.82, 0.005, 3), Spread(0.80, 0.005, 3))
-    '+2.0 points, more than the seeds differ'
-    """
-    points = 100 * (a.mean - b.mean)
-    sign = "+" if points >= 0 else "−"
-    verdict = "more than the seeds differ" if is_apart(a, b) else "no more than the seeds differ"
-    verdict = "from one seed" if a.std is None or b.std is None else verdict
-    return f"{sign}{abs(points):.1f} points, {verdict}"
+
+def _signed(points: float) -> str:
+    return f"{'+' if points >= 0 else '−'}{abs(points):.1f}"
 
 
 def shown(value: float | None, form: Callable[[float], str], otherwise: str = "–") -> str:

@@ -6,6 +6,7 @@ An interrupted study goes on where it was: finished runs are kept, an unfinished
 from __future__ import annotations
 
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,13 +28,16 @@ Say = Callable[[str], None]
 class StudyRunner:
     """A folder for the runs of one study, and how many run at a time. Every run has `threads` threads.
 
-    `truth` are files of what happened, for a study that scores its predictions on such.
+    `truth` are files of what happened, for a study that scores its predictions on such. `changes` are overrides of every job
+    that it trains, such as training.precision=bf16 on a GPU.
     """
 
     def __init__(
-        self, folder: Path, study: str, size: str, say: Say, parallel: int | None = None, truth: Sequence[Path] = ()
-    ) -> None:
+        self, folder: Path, study: str, size: str, say: Say, parallel: int | None = None, truth: Sequence[Path] = (),
+        changes: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.folder, self.study, self.size, self.truth = folder, study, size, tuple(truth)
+        self.changes = list(changes)
         self.parallel = parallel or environment.cores()
         self.threads = max(1, environment.cores() // self.parallel)
         self.say, self._lock, self._is_stopped = say, threading.Lock(), threading.Event()
@@ -59,7 +63,7 @@ class StudyRunner:
 
     def _train(self, name: str, job: Job) -> RunDir:
         path = self.path(name)
-        job = changed(job, [f"cluster.threads={self.threads}"])
+        job = changed(job, [*self.changes, f"cluster.threads={self.threads}"])
         start = time.monotonic()
         run = RunDir.open(path) if is_run_dir(path) else jobs.create(job, out=path)
         was_finished = run.is_finished
@@ -68,8 +72,11 @@ class StudyRunner:
         except RunError as error:
             raise RunError(f"experiment {name}: {error.message}", error.hint) from None
         if not was_finished:
-            accuracy = run.record()["test_accuracy"].value
-            shown = "–" if accuracy is None else f"{100 * accuracy:.2f} %"
+            record = run.record()
+            accuracy, returned = record["test_accuracy"].value, record["mean_return"].value
+            shown = (
+                f"{100 * accuracy:.2f} %" if accuracy is not None else "–" if returned is None else f"{returned:.4g}"
+            )
             with self._lock:
                 self.say(f"{name:<40} {shown:>9}  {time.monotonic() - start:6.1f} s")
         return run
@@ -78,6 +85,16 @@ class StudyRunner:
         """Called with every step of a run: an error here ends its processes."""
         if self._is_stopped.is_set():
             raise RunError("stopped", "the same command goes on from here")
+
+    def step_alone_s(self, name: str, job: Job) -> float:
+        """Seconds of a step of the job while no other run of the study is under way: the median."""
+        path = self.path(f"alone/{name}")
+        run = RunDir.open(path) if is_run_dir(path) else None
+        if run is None or not run.is_finished:
+            if run is not None:
+                shutil.rmtree(path)
+            run = jobs.measure(changed(job, [*self.changes, f"cluster.threads={environment.cores()}"]), out=path)
+        return run.record().value("step_time_s")
 
     def threads_alone(self, worlds: Sequence[int]) -> int:
         """Threads of a rank when nothing else runs and the cores are shared out over the largest of these worlds."""
@@ -90,8 +107,12 @@ class StudyRunner:
     def results(self, settings: Settings, **found: Any) -> Results:
         """Results with their header filled in."""
         own = environment.environment()
-        kept = {key: own[key] for key in ("processor", "versions") if key in own}
-        how = {"runs_at_a_time": self.parallel, "threads_per_run": self.threads}
+        kept = {key: own[key] for key in ("processor", "gpus", "versions") if own.get(key)}
+        how: dict[str, Any] = {
+            "cores": environment.cores(), "runs_at_a_time": self.parallel, "threads_per_run": self.threads
+        }  # fmt: skip
+        if self.changes:
+            how["changes"] = self.changes
         return Results(self.study, self.size, dict(settings), environment=kept | how, **found)
 
 

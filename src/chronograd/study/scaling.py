@@ -6,19 +6,26 @@ that are not here stand beside, labelled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chronograd.compare.scaling import Ladder, Scaling
 from chronograd.errors import InputError
+from chronograd.figure import Lines, Role, Series
+from chronograd.hardware import market
 from chronograd.job import Job, changed, from_dict
 from chronograd.launch import jobs
+from chronograd.measure import environment
 from chronograd.record import Record
 from chronograd.rundir import RunDir, is_run_dir
 from chronograd.study.results import Results, Row, Settings
-from chronograd.study.rows import matching
+from chronograd.study.rows import matching, plural
 from chronograd.study.runner import StudyRunner
+
+_CROWDED = "{} ranks were not run here: there are {}, and ranks that share one measure how it is shared."
+# A colour for each device or kind of scaling, on every figure of a page.
+COLORS = ("accent", "vermilion", "green", "purple", "orange", "teal")
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,7 @@ class Sweep:
     Attributes:
         measured: numbers of ranks to run here; `predicted`: to predict, on the job's device.
         known: further columns of its rows. `algorithm`: of the all-reduce, for what is predicted.
+        factor: by how much predicted times of a job are corrected; see `published_throughputs.correction`.
     """
 
     name: str
@@ -37,6 +45,7 @@ class Sweep:
     predicted: Sequence[int] = ()
     known: Row = field(default_factory=dict)
     algorithm: str | None = None
+    factor: Callable[[Job], float | None] | None = None
 
 
 def scaling_job(
@@ -58,13 +67,18 @@ def scaling_job(
 def run_sweeps(runner: StudyRunner, settings: Settings, sweeps: Sequence[Sweep]) -> Results:
     """The table `points`: rows of `chronograd.launch.scaling.Point`, with `series`: the sweep's name. One run at a time.
 
-    What was measured is predicted as well where this machine is calibrated. Every rank has as many threads as leaves a
+    What was measured is predicted as well where this machine is calibrated, which it is with PyTorch: not TensorFlow's runs.
+    More ranks than cores are not run, as they would measure how cores are shared. Every rank has as many threads as leaves a
     core for each of the largest world.
     """
     from chronograd.data.datasets import card
     from chronograd.data.trace_job import trace_job
 
     rows: list[Row] = []
+    cores = environment.cores()
+    crowded = sorted({world for sweep in sweeps for world in sweep.measured if world > cores})
+    notes = [_CROWDED.format(", ".join(map(str, crowded)), plural(cores, "core"))] if crowded else []
+    sweeps = [replace(sweep, measured=[world for world in sweep.measured if world <= cores]) for sweep in sweeps]
     worlds = [1, *(world for sweep in sweeps for world in sweep.measured)]
     runner.parallel, runner.threads = 1, runner.threads_alone(worlds)
     for sweep in sweeps:
@@ -76,13 +90,14 @@ def run_sweeps(runner: StudyRunner, settings: Settings, sweeps: Sequence[Sweep])
             return measured(runner, settings, f"{name}/{one.cluster.count}x{per_rank}", one)
 
         points = ladder.measured(sweep.measured, sweep.scaling, measure, runner.say)
-        worlds = [*sweep.predicted] or [point.world for point in points if point.kind == "measured"]
+        is_predicted = not job.backend.startswith("tf_")
+        worlds = [*sweep.predicted] or [point.world for point in points if point.kind == "measured" and is_predicted]
         try:
-            points += ladder.predicted(worlds, sweep.scaling, algorithm=sweep.algorithm) if worlds else []
+            points += ladder.predicted(worlds, sweep.scaling, sweep.factor, algorithm=sweep.algorithm) if worlds else []
         except InputError as error:
             runner.say(f"{sweep.name}: not predicted: {error.message}")
         rows += [{"series": sweep.name, **point.model_dump(), **sweep.known} for point in points]
-    return runner.results(settings, rows={"points": rows}, notes=reasons(rows))
+    return runner.results(settings, rows={"points": rows}, notes=[*notes, *reasons(rows)])
 
 
 def measured(runner: StudyRunner, settings: Settings, name: str, job: Job) -> Record:
@@ -109,3 +124,52 @@ def reasons(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         if row["kind"] == "missing":
             missing.setdefault(row["reason"], {})[row["series"]] = None
     return [f"{', '.join(series)}: {reason}" for reason, series in missing.items()]
+
+
+def gpu_price(device: str, per_node: int) -> float | None:
+    """US dollars an hour for one GPU of a whole node, so that the cost of runs differs by what they lose and by nothing else.
+
+    None where no price is known. Raises: NotFoundError for an unknown device.
+    """
+    price = market.price_of(device, count=per_node)
+    return None if price is None else float(price.usd_per_hour(per_node)) / per_node
+
+
+def throughput_interval(row: Row) -> tuple[float | None, float | None]:
+    """Samples per second at the ends of the interval of a step."""
+    low_s, high_s = row["low"], row["high"]
+    return (row["batch"] / high_s if high_s else None, row["batch"] / low_s if low_s else None)
+
+
+def series_of(
+    label: str, rows: Sequence[Row], key: str, role: Role, color: str, unit: float = 1.0, *, x: str = "world"
+) -> Series:
+    """One series of a figure against ranks: values of a column, in units of so many of its own."""
+    return Series(label, role, [row[x] for row in rows], [_short(row[key], unit) for row in rows], color=color)
+
+
+def with_interval(series: Series, bounds: Sequence[tuple[float | None, float | None]]) -> Series:
+    """The series with a band or bars where all bounds are known."""
+    if not bounds or any(None in pair for pair in bounds):
+        return series
+    low, high = zip(*bounds, strict=True)
+    return replace(series, low=[_short(v) for v in low], high=[_short(v) for v in high])
+
+
+def ideal(rows: Sequence[Row], key: str = "speed_up", worlds: Sequence[int] = ()) -> Series:
+    """What so many ranks would give if none of them lost anything, from the value of one rank; rows hold one series."""
+    first = next(row[key] for row in rows if row["world"] == 1)
+    worlds = worlds or sorted({row["world"] for row in rows})
+    return Series("ideal", "reference", worlds, [_short(n * first) for n in worlds])
+
+
+def against_ranks(
+    y_label: str, series: Sequence[Series], title: str = "", ranks: str = "GPUs", is_log: bool = True
+) -> Lines:
+    """A panel with a tick for each number of ranks."""
+    ticks = sorted({x for s in series for x in s.x})
+    return Lines(ranks, y_label, series, log_x=is_log, log_y=is_log, from_zero=not is_log, x_ticks=ticks, title=title)
+
+
+def _short(value: float | None, unit: float = 1.0) -> float | None:
+    return None if value is None else float(f"{value / unit:.6g}")

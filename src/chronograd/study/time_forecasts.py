@@ -42,10 +42,17 @@ def series_of(servers: int | None) -> str:
 
 
 def of_optimus(asked: Mapping[str, Any]) -> dict[str, list[Row]]:
-    """ResNet-50 with the published coefficients, to a target that is told: `samples` at a batch, from which others follow."""
-    effort = SamplesToTarget(asked["samples"], asked["reference_batch"])
+    """ResNet-50 with the published coefficients, to the accuracy of which the epochs are told, at each batch.
+
+    `epochs`: predicted, with the ends of their 80 % interval; `real_epochs`: what runs took. Both at `reference_batch`.
+    """
     rows, best = [], []
     counts = range(1, asked["workers"] + 1)
+    epochs, low, high = asked["epochs"]
+    effort = SamplesToTarget(
+        epochs * asked["images"], asked["reference_batch"], sigma_log=math.log(high / low) / (2 * Z80)
+    )
+    later = mean(asked["real_epochs"]) / epochs
     for batch in asked["batches"]:
         steps, spread = effort.steps(batch)
         with_servers = SpeedModel("synchronous", OPTIMUS_RESNET50.coefficients, batch)
@@ -55,7 +62,8 @@ def of_optimus(asked: Mapping[str, Any]) -> dict[str, list[Row]]:
             best.append({**own, "best": model.best_workers(p, counts), "exact": model.closed_form(p), "steps": steps})
             for w in counts:
                 f = model.steps_per_s(w, p)
-                rows.append(_row(time_to_target(steps, f, spread), **own, workers=w, steps_per_s=f))
+                times = _row(time_to_target(steps, f, spread), **own, workers=w, steps_per_s=f)
+                rows.append({**times, "real_time_s": times["time_s"] * later})
     return {"optimus": rows, "optimus_best": best}
 
 

@@ -49,6 +49,9 @@ def check_network(job: Job, card: DatasetCard) -> None:
             f"network {job.network.name} cannot run on the {shape} {sort} of {job.data.name}: {first}",
             f"choose a network for {sort} of this size, or another data set",
         ) from None
+    if job.task == "detection":
+        _check_detector(job, card, network, output)
+        return
     logits = output[0] if isinstance(output, tuple) else output
     dimensions = 3 if job.is_text else 2
     if not isinstance(logits, torch.Tensor) or logits.ndim != dimensions or logits.shape[-1] < card.num_classes:
@@ -61,10 +64,22 @@ def check_network(job: Job, card: DatasetCard) -> None:
         )
 
 
+def _check_detector(job: Job, card: DatasetCard, network: torch.nn.Module, output: object) -> None:
+    """Detectors of ours give scores of the background and each class, and boxes, at each of their priors."""
+    shapes = tuple(tuple(one.shape) for one in output) if isinstance(output, tuple) else ()
+    priors = getattr(network, "priors", None)
+    count = 0 if priors is None else len(priors)
+    if shapes != ((2, count, card.num_classes + 1), (2, count, 4)):
+        raise InputError(
+            f"network {job.network.name} is no detector of {card.num_classes} classes",
+            "write network.name=ssd-mobilenet-v1; a detector returns scores and boxes at each of its priors",
+        )
+
+
 def _check_compiler() -> None:
     """torch.compile writes C++ for the CPU, and Triton, which compiles a launcher, for CUDA."""
     if not any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++") if name):
         raise InputError(
-            "training.compile is true, and no C++ compiler is on the PATH",
+            "training.compile is set, and no C++ compiler is on the PATH",
             "install g++ (with the headers of Python), or write training.compile=false",
         )

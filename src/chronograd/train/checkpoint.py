@@ -21,7 +21,7 @@ from chronograd.train.step import TrainingStep, load_weights
 
 def save(folder: Path, step: TrainingStep, progress: Progress) -> Path:
     """Write a checkpoint and forget all but the last two. Raises RunError if it cannot be written."""
-    tensors, numbers = _optimizer_state(step.optimizer)
+    tensors, numbers = optimizer_state(step.optimizer)
     files = {MODEL: step.network.state_dict(), OPTIMIZER: tensors}
     if step.averaged is not None:
         files[EMA] = step.averaged.state_dict()
@@ -31,7 +31,7 @@ def save(folder: Path, step: TrainingStep, progress: Progress) -> Path:
         "optimizer_numbers": numbers,
         "scaler": step.scaler.state_dict(),
     }
-    return checkpoint_folder.write(folder, progress, {n: partial(_save_file, t) for n, t in files.items()}, state)
+    return checkpoint_folder.write(folder, progress, {n: partial(save_tensors, t) for n, t in files.items()}, state)
 
 
 def restore(path: Path, step: TrainingStep) -> tuple[Progress, list[str]]:
@@ -45,7 +45,7 @@ def restore(path: Path, step: TrainingStep) -> tuple[Progress, list[str]]:
         load_weights(step.averaged, path / EMA)
     try:
         tensors = load_file(path / OPTIMIZER)
-        _restore_optimizer(step.optimizer, tensors, state["optimizer_numbers"])
+        restore_optimizer(step.optimizer, tensors, state["optimizer_numbers"])
         if step.scaler.is_enabled():
             step.scaler.load_state_dict(state["scaler"])
         return Progress.read(state["progress"]), checkpoint_folder.differences(state["place"], _place(step))
@@ -58,7 +58,7 @@ def _place(step: TrainingStep) -> dict[str, Any]:
     return {"ranks": place.world_size, "threads": place.threads, "device": place.device.type}
 
 
-def _optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """State as flat tensors, and what of it is no tensor. Groups are left out: they follow from the job."""
     tensors: dict[str, torch.Tensor] = {}
     numbers: dict[str, Any] = {}
@@ -68,7 +68,7 @@ def _optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.
     return tensors, numbers
 
 
-def _restore_optimizer(
+def restore_optimizer(
     optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor], numbers: dict[str, Any]
 ) -> None:
     state: dict[int, dict[str, Any]] = {}
@@ -78,7 +78,7 @@ def _restore_optimizer(
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def _save_file(tensors: dict[str, torch.Tensor], path: Path) -> None:
+def save_tensors(tensors: dict[str, torch.Tensor], path: Path) -> None:
     """On the CPU, contiguous, each with memory of its own, as the format wants them."""
     plain = {
         name: t.detach().to("cpu", copy=True).contiguous(memory_format=torch.contiguous_format)

@@ -4,6 +4,8 @@
         model.safetensors        parameters and buffers under the PyTorch network's own names
         optimizer.safetensors    state tensors
         ema.safetensors          the running mean of parameters and buffers, where the job keeps one
+        target.safetensors       of an agent: the network that its targets are computed with, and what it remembers
+        replay.safetensors
         state.json               where the run is, and the sha256 of the files above
 
 Nothing in a checkpoint is ever executed. It is written into a hidden folder, synced, and renamed. The last two are kept,
@@ -31,6 +33,8 @@ FORMAT = "chronograd-checkpoint"
 VERSION = 1
 KEEP = 2
 MODEL, OPTIMIZER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
+TARGET, REPLAY = "target.safetensors", "replay.safetensors"
+_FILES = {MODEL, OPTIMIZER, EMA, TARGET, REPLAY}
 
 
 @dataclass
@@ -134,7 +138,7 @@ def read_state(path: Path) -> dict[str, Any]:
         if not isinstance(state, dict) or (state.get("format"), state.get("version")) != (FORMAT, VERSION):
             raise FileFormatError(f"{path}/state.json is not that of a checkpoint of version {VERSION}")
         expected = state.get("sha256")
-        if not isinstance(expected, dict) or not {MODEL, OPTIMIZER} <= expected.keys() <= {MODEL, OPTIMIZER, EMA}:
+        if not isinstance(expected, dict) or not {MODEL, OPTIMIZER} <= expected.keys() <= _FILES:
             raise FileFormatError(f"{path}/state.json does not name the files of a checkpoint")
         for name in expected:
             if expected[name] != _sha256(path / name):

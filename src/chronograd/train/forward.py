@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from chronograd.data.datasets import Dataset
 from chronograd.job import Job
 from chronograd.train.inputs import Input, input_of
 from chronograd.train.order import SampleOrder, rank_slice
 from chronograd.train.rank_context import RankContext
-from chronograd.train.step import Part, autocast, classes_of, initial_network, set_matrix_arithmetic
+from chronograd.train.step import Part, autocast, classes_of, compiled, initial_network, set_matrix_arithmetic
 from chronograd.train.watchdog import WATCHDOG
 
 
@@ -34,7 +33,7 @@ class ForwardStep:
         self.network, _ = initial_network(job, dataset, place, initial_weights)
         self.network.requires_grad_(False)
         self.network.eval()
-        self.model = cast(nn.Module, torch.compile(self.network)) if training.compile else self.network
+        self.model = compiled(self.network, training.compile)
         classes_N = classes_of(dataset.train_labels).numpy()
         self.order = SampleOrder(training.seed, len(classes_N), training.batch, classes_N, job.data.resampling)
         self.input: Input = input_of(dataset.train, dataset, place.device, training.channels_last)

@@ -51,7 +51,7 @@ class Interruptions:
 
 def interruptions(log: StepLog) -> Interruptions:
     """Of one rank, or of all where each step is done by one of them (chronograd.rundir.steps.merged)."""
-    redone_s = sum(line.step_time_s or 0.0 for line in log.discarded)
+    redone_s = sum((line.step_time_s or 0.0) * (line.num_steps or 1) for line in log.discarded)
     return Interruptions(log.attempts, log.redone, redone_s, _lost_s(log))
 
 
@@ -61,11 +61,11 @@ def _lost_s(log: StepLog) -> float:
         return log.starts.get(log.attempts, math.nan) - log.starts.get(min(log.starts, default=0), math.nan)
     lost_s = log.starts[lines[0].attempt] - log.starts[min(log.starts)]
     saved = {epoch.step: epoch.time for epoch in log.of(Epoch)}
-    done = {lines[0].step - 1: _begin(lines[0])}
+    done = {lines[0].step - (lines[0].num_steps or 1): _begin(lines[0])}
     for before, after in itertools.pairwise(lines):
         done[before.step] = before.time
         if after.attempt > before.attempt:
-            kept, again = after.step - 1, _begin(after)
+            kept, again = after.step - (after.num_steps or 1), _begin(after)
             ends = [at[kept] for at in (done, saved) if kept in at and not at[kept] > again]
             lost_s += again - max(ends, default=math.nan)
     last = lines[-1]
@@ -75,4 +75,4 @@ def _lost_s(log: StepLog) -> float:
 
 
 def _begin(line: Step) -> float:
-    return line.time - (line.step_time_s or 0.0)
+    return line.time - (line.step_time_s or 0.0) * (line.num_steps or 1)

@@ -98,6 +98,8 @@ def base_bytes(job: Job) -> int:
 
 def _one_batch(job: Job, batch: int) -> Job:
     """The job on one device with synthetic samples of its own shape, one batch of them."""
+    if job.task == "detection":
+        raise InputError("the largest batch of a detector is predicted, and not tried: synthetic images have no boxes")
     data = datasets.card(job.data)
     fields = [
         *("cluster.count=1", "backend=single", f"training.batch={batch}", "training.zero_stage=0"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,24 @@ from chronograd.train.watchdog import GRADIENTS, WATCHDOG
 WRITE_EVERY_S = 0.5
 
 
-def train(step: TrainingStep, dataset: Dataset, place: RankContext, run: RunDir, lines: StepWriter) -> Progress:
-    """Train to the job's epochs or target accuracy, from the newest sound checkpoint if there is one."""
+# Loss and accuracy on the test split.
+Evaluation = Callable[[TrainingStep, Dataset, RankContext], tuple[float, float]]
+
+
+def train(
+    step: TrainingStep,
+    dataset: Dataset,
+    place: RankContext,
+    run: RunDir,
+    lines: StepWriter,
+    evaluation: Evaluation | None = None,
+) -> Progress:
+    """Train to the job's epochs or target accuracy, from the newest sound checkpoint if there is one.
+
+    Args:
+        evaluation: another than that of classifiers and language models.
+    """
+    test = evaluation or evaluate
     progress = _resume(step, place, run, lines)
     if step.loaded and place.is_rank_zero and progress.step == 0:
         lines.write(Weights(text=step.loaded))
@@ -52,7 +69,7 @@ def train(step: TrainingStep, dataset: Dataset, place: RankContext, run: RunDir,
         step.steps_per_epoch,
         lines if place.is_rank_zero else None,
         epoch=lambda: _epoch(step, place, lines, progress),
-        evaluate=lambda: evaluate(step, dataset, place),
+        evaluate=lambda: test(step, dataset, place),
         save=lambda: checkpoint.save(run.checkpoints, step, progress),
     )
     return progress

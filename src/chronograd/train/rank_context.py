@@ -78,8 +78,8 @@ class RankContext:
 
 
 def threads_per_rank(cluster: Cluster, ranks_on_node: int) -> int:
-    """CPU threads of one rank: what the job says, else cores shared out, at least 1."""
-    return cluster.threads or max(1, environment.cores() // ranks_on_node)
+    """CPU threads of one rank on this machine."""
+    return cluster.threads_per_rank(environment.cores(), ranks_on_node)
 
 
 def check_machine(job: Job, ranks_here: int, gpu_names: Sequence[str]) -> None:
@@ -97,6 +97,10 @@ def check_machine(job: Job, ranks_here: int, gpu_names: Sequence[str]) -> None:
     if device == "cpu" or not gpu_names:
         if precision in ("fp16", "tf32"):
             raise InputError(f"training.precision is {precision}, which needs an NVIDIA GPU", "use fp32 or bf16")
+        if job.training.compile == "cuda-graphs":
+            raise InputError(
+                "training.compile is cuda-graphs, which needs an NVIDIA GPU", "write training.compile=true"
+            )
     elif ranks_here > len(gpu_names):
         raise InputError(
             f"{ranks_here} ranks on this machine need as many GPUs; it has {len(gpu_names)}",

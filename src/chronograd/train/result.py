@@ -62,7 +62,7 @@ def training_record(
     if record["gradient_noise_scale"].n:
         record.curves["gradient_noise_scale"] = noise.curve()
     record.put("memory_peak_bytes", result.memory_quantity(logs))
-    record.put("wall_time_s", _wall_time(first))
+    record.put("wall_time_s", wall_time(first))
     if interrupted.starts > 1:
         for name, quantity in interrupted.quantities().items():
             record.put(name, quantity)
@@ -145,7 +145,7 @@ def settled(lines: Sequence[Step]) -> list[Step]:
     return kept or list(lines[-1:])
 
 
-def _wall_time(first: StepLog) -> Quantity:
+def wall_time(first: StepLog) -> Quantity:
     wall_s = first.ended - min(first.starts.values(), default=math.nan)
     if not math.isfinite(wall_s):
         return Quantity.missing("s", "the steps file does not say when its lines were written")

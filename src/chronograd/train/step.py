@@ -107,8 +107,7 @@ class TrainingStep:
         if training.activation_checkpointing == "blocks":
             checkpoint_blocks(self.network)
         trained = self.part_of(self.network)
-        if training.compile:
-            trained = cast(nn.Module, torch.compile(trained))
+        trained = compiled(trained, training.compile)
         self.model, self.optimizer = place.exchange.parallel(trained, self.optimizer, place)
         self.scaler = torch.amp.GradScaler(place.device.type, enabled=training.precision == "fp16")
         self.loss = torch.zeros((), device=place.device)
@@ -324,6 +323,13 @@ class TrainingStep:
         if logits_NK.ndim == 3:
             logits_NK, targets = logits_NK.flatten(0, 1), targets.flatten()
         return functional.cross_entropy(logits_NK.float(), targets, label_smoothing=smoothing)
+
+
+def compiled(network: nn.Module, how: bool | str) -> nn.Module:
+    """The network as the job's `training.compile` asks for it."""
+    if not how:
+        return network
+    return cast(nn.Module, torch.compile(network, mode="reduce-overhead" if how == "cuda-graphs" else None))
 
 
 def set_matrix_arithmetic(precision: str, device: torch.device) -> None:

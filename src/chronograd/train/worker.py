@@ -24,7 +24,7 @@ from chronograd.measure.steps import time_epochs, time_steps
 from chronograd.record import Quantity
 from chronograd.rundir import RunDir, StepWriter
 from chronograd.rundir.steps import Attempt, Memory, Work
-from chronograd.train import order
+from chronograd.train import detection, order
 from chronograd.train.communicator import communicator_of, rank0_number
 from chronograd.train.forward import ForwardStep
 from chronograd.train.loop import seed_everything, train
@@ -58,7 +58,8 @@ def _train(run: RunDir, job: Job, place: RankContext, lines: StepWriter) -> None
     dataset = datasets.load(job.data, job.training.seed)
     memory = PeakMemory(place.device)
     step = _start(run, job, place, dataset, lines)
-    progress = train(step, dataset, place, run, lines)
+    evaluation = detection.evaluate if isinstance(step, detection.DetectionStep) else None
+    progress = train(step, dataset, place, run, lines, evaluation)
     WATCHDOG.at("end", progress.step)
     _write_memory(lines, memory, progress.step)
     lines.write(process.end(progress.step))
@@ -68,6 +69,8 @@ def _train(run: RunDir, job: Job, place: RankContext, lines: StepWriter) -> None
     if place.is_rank_zero:
         record = training_record(run, job, dataset.card, progress.stopped)
         record.put("trained_params", _trained_params(step))
+        if isinstance(step, detection.DetectionStep):
+            detection.put_precisions(record, step, dataset, place)
         record.notes += dataset.notes
         run.save_record(record)
 
@@ -121,7 +124,7 @@ def _start(run: RunDir, job: Job, place: RankContext, dataset: datasets.Dataset,
     """The step of this rank, and a line that says where it runs."""
     _write_start(place, lines)
     weights = run.initial_weights if run.initial_weights.exists() else None
-    step = TrainingStep(job, dataset, place, weights)
+    step = (detection.DetectionStep if job.task == "detection" else TrainingStep)(job, dataset, place, weights)
     seed_everything(order.random_seed(job.training.seed, 0, place.rank))
     _write_work(step.network, parameter_bytes(step.network)[1], step.steps_per_epoch, job, place, dataset, lines)
     return step

@@ -88,6 +88,8 @@ class RunFigures:
     loss: float | None
     test_accuracy: float | None
     best_accuracy: float | None
+    mean_return: float | None
+    best_return: float | None
     left_s: float | None
     attempts: int
     redone: int
@@ -125,6 +127,7 @@ class LiveRun:
         self._ranks: dict[int, _Rank] = {}
         self._last_epoch: Epoch | None = None
         self._best_accuracy: float | None = None
+        self._best_return: float | None = None
         self._errors: dict[int, str] = {}
         self.num_steps, self.num_epochs = planned(run)
         self._is_ended = False
@@ -157,6 +160,10 @@ class LiveRun:
         self._last_epoch = epoch
         if epoch.test_accuracy is not None:
             self._best_accuracy = max(epoch.test_accuracy, self._best_accuracy or 0.0)
+        if epoch.mean_return is not None:
+            self._best_return = max(
+                epoch.mean_return, epoch.mean_return if self._best_return is None else self._best_return
+            )
         if self.num_epochs is not None and epoch.epoch:
             self.num_steps = epoch.step // epoch.epoch * self.num_epochs
 
@@ -183,6 +190,8 @@ class LiveRun:
             loss=_mean_loss(current.values()),
             test_accuracy=None if ended is None else ended.test_accuracy,
             best_accuracy=self._best_accuracy,
+            mean_return=None if ended is None else ended.mean_return,
+            best_return=self._best_return,
             left_s=left,
             attempts=attempts,
             redone=_redone(self._ranks.values() if is_asynchronous else list(self._ranks.values())[:1]),
@@ -215,6 +224,8 @@ def planned(run: RunDir) -> tuple[int | None, int | None]:
     from chronograd.job import steps_per_epoch
 
     job = run.job()
+    if job.reinforcement is not None:
+        return job.reinforcement.steps_per_epoch * job.training.epochs, job.training.epochs
     try:
         return steps_per_epoch(card(job.data).train_size, job.training.batch) * job.training.epochs, job.training.epochs
     except ChronogradError:
@@ -247,6 +258,7 @@ class _Rank:
         seconds = seconds_of(line)
         if seconds is None:
             return
+        seconds *= line.num_steps or 1
         self.window.append((line, seconds))
         self._sum(line, seconds, 1)
         while len(self.window) > 1 and (self.seconds > WINDOW_S or len(self.window) > MOST_STEPS):
@@ -262,7 +274,7 @@ class _Rank:
     @property
     def rate(self) -> float | None:
         """Steps per second."""
-        return len(self.window) / self.seconds if self.seconds > 0 else None
+        return sum(line.num_steps or 1 for line, _ in self.window) / self.seconds if self.seconds > 0 else None
 
     def share(self, name: str) -> float | None:
         return self.sums[name] / self.seconds if name in self.sums and self.seconds > 0 else None

@@ -11,7 +11,7 @@ from chronograd.errors import RunError
 from chronograd.rundir import RunDir
 from chronograd.rundir.listing import seeds_of
 from chronograd.rundir.steps import Epoch
-from chronograd.units import percent, seconds
+from chronograd.units import percent, quantity, seconds
 from chronograd.watch.progress import LiveRun, RankFigures, RunFigures
 
 if TYPE_CHECKING:
@@ -109,6 +109,8 @@ def follow(whole: RunDir, console: Console) -> None:
 def epoch_text(end: Epoch, num_epochs: int | None) -> str:
     """The end of an epoch in one line."""
     tested = "" if end.test_accuracy is None else f"test accuracy {percent(end.test_accuracy)}  "
+    if end.mean_return is not None:
+        tested = f"mean return {quantity(end.mean_return, '')}  "
     epoch = f"{end.epoch}" if num_epochs is None else f"{end.epoch}/{num_epochs}"
     return f"epoch {epoch}  step {end.step}  train loss {_loss(end.train_loss)}  {tested}{seconds(end.seconds)}"
 
@@ -224,6 +226,10 @@ def _learning(figures: RunFigures) -> list[str]:
         best = figures.best_accuracy or 0.0
         told = "" if best <= figures.test_accuracy else f" (best {percent(best)})"
         found.append(f"test accuracy {percent(figures.test_accuracy)}{told}")
+    if figures.mean_return is not None:
+        best = figures.mean_return if figures.best_return is None else figures.best_return
+        told = "" if best <= figures.mean_return else f" (best {quantity(best, '')})"
+        found.append(f"mean return {quantity(figures.mean_return, '')}{told}")
     return found
 
 

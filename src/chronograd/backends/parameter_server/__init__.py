@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from chronograd.backends.plan import TORCH, RankPlan, installed, prepare_nothing, refuse_noise_scale
+from chronograd.backends.plan import RAY_ENVIRONMENT, TORCH, RankPlan, installed, prepare_nothing, refuse_noise_scale
 from chronograd.errors import JobError
 from chronograd.job import Job
 from chronograd.train.rank_context import threads_per_rank
@@ -45,10 +45,6 @@ def plan(job: Job, run: Path, arguments: Sequence[str]) -> RankPlan:
         if is_asked:
             raise JobError(f"backend parameter_server has no {what}", instead)
     command = (sys.executable, "-m", "chronograd.backends.parameter_server.run", str(run.absolute()), *arguments)
-    environment = {
-        "RAY_worker_niceness": "0",  # Ray's own 15 has actors starve beside anything else, which other backends do not
-        "OMP_NUM_THREADS": str(threads_per_rank(job.cluster, job.cluster.count)),
-        "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # as Ray is going to have it; silences its warning
-    }
+    threads = threads_per_rank(job.cluster, job.cluster.count)
+    environment = {**RAY_ENVIRONMENT, "OMP_NUM_THREADS": str(threads)}
     return RankPlan(command, world_size=1, environment=environment, max_restarts=job.cluster.max_restarts)

@@ -18,7 +18,8 @@ import torch
 
 from chronograd.backends.parameter_server import record as results
 from chronograd.backends.parameter_server.actors import shards, trained_parameters
-from chronograd.backends.parameter_server.group import Group, ray_session, take_along
+from chronograd.backends.parameter_server.group import Group, session
+from chronograd.backends.ray_session import take_along
 from chronograd.data import datasets
 from chronograd.data.datasets import Dataset
 from chronograd.errors import JobError
@@ -44,7 +45,7 @@ def _train(run: RunDir, job: Job) -> None:
         dataset = datasets.load(job.data, job.training.seed)
         step = AsynchronousStep(job, dataset, place, _weights(run))
         parts = shards(trained_parameters(step.optimizer), job.communication.servers)
-        with ray_session(job, place, parts, run), Group(job, place, step, parts, _weights(run)) as group:
+        with session(job, place, parts, run), Group(job, place, step, parts, _weights(run)) as group:
             lines.write_each(group.starts)
             step.group = group
             progress = train(step, dataset, place, run, lines)
@@ -63,7 +64,7 @@ def _measure(run: RunDir, job: Job, asked: Measuring) -> None:
         dataset = datasets.load(job.data, job.training.seed)
         step = TrainingStep(job, dataset, place, _weights(run))
         parts = shards(trained_parameters(step.optimizer), job.communication.servers)
-        with ray_session(job, place, parts, run), Group(job, place, step, parts, _weights(run)) as group:
+        with session(job, place, parts, run), Group(job, place, step, parts, _weights(run)) as group:
             lines.write_each(group.starts)
             group.load(step, 0)
             updates = group.updates(itertools.count())

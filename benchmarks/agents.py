@@ -1,0 +1,308 @@
+"""Ape-X on this machine: is its bottleneck named, and is the number of actors foretold at which more bring nothing?
+
+    python -m benchmarks.agents [--seconds S --repeats R --without PART --json FILE]
+
+Parts are made slow one at a time, by sleeping within their real work, so that the others have their cores: an environment that
+takes 10 ms a step; a learner that takes 60 ms more a minibatch; a shard that takes 40 ms more a call; a network that takes 8 ms
+more however many environments ask it, for actors of one environment; a link that carries 10 kB a second. Each is planted in
+several runs, and the cause that `SystemsView.verdict` names is compared with what was planted.
+
+Then, for three settings, what each part takes is measured with one actor, the rates with more are foretold
+(chronograd.reinforce.balance), and actors are added one by one. Last, Gorila and Ape-X do the same work, nothing planted.
+Everything is real but the sleep: Ray, CartPole, networks, replay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chronograd import job as jobs
+from chronograd.backends.apex.group import Group, Roles
+from chronograd.backends.apex.keepers import Drawn, Layout, ReplayShard, Report
+from chronograd.backends.apex.roles import Actor, Learner
+from chronograd.backends.gorila.group import GorilaGroup
+from chronograd.backends.plan import RAY_ENVIRONMENT
+from chronograd.backends.ray_session import cpu_s, ray_module, ray_session, take_along
+from chronograd.files import write_json
+from chronograd.measure import environment
+from chronograd.reinforce import balance
+from chronograd.reinforce.balance import Setting
+from chronograd.reinforce.replay import Transitions
+from chronograd.reinforce.replay.transitions import Array
+from chronograd.reinforce.systems import SystemsView
+
+RESULTS = Path(__file__).parent / "results" / "agents.json"
+SECONDS, REPEATS, MOST_ACTORS, SETTLE_S = 4.0, 4, 6, 1.5
+# Before the first is observed: by then all processes that Ray starts have started.
+WARM_UP_S = 6.0
+# What is planted, and what it must be called.
+PLANTED: dict[str, tuple[dict[str, float], str]] = {
+    "slow actors": ({"step_s": 0.010}, "environments"),
+    "slow learner": ({"learn_s": 0.06}, "learner"),
+    "slow replay": ({"shard_s": 0.04}, "replay"),
+    "few environments": ({"choose_s": 0.008}, "acting"),
+    "narrow link": ({"bytes_per_s": 10e3}, "link"),
+}
+# Seconds that a step of an environment, and a minibatch of the learner, take beside their work here.
+SETTINGS: dict[str, dict[str, float]] = {
+    "a slow learner": {"step_s": 0.006, "learn_s": 0.030},
+    "a learner": {"step_s": 0.006, "learn_s": 0.015},
+    "a quick learner": {"step_s": 0.006, "learn_s": 0.008},
+}
+UPDATE_EVERY, BATCH = 8, 64
+
+
+# -- parts that are slow -----------------------------------------------------------------------------------
+
+
+class Plant:
+    """What a part sleeps, changed from outside. All zero: nothing."""
+
+    def plant(self, what: dict[str, float]) -> None:
+        self.sleeps = what
+
+    def pause(self, name: str, times: float = 1.0) -> None:
+        seconds = getattr(self, "sleeps", {}).get(name, 0.0) * times
+        if seconds:
+            time.sleep(seconds)
+
+
+class PlantedActor(Plant, Actor):
+    def _step(self, actions: Array, episodes: list[tuple[float, int]]) -> None:
+        self.pause("step_s")
+        super()._step(actions, episodes)
+
+    def _choose(self) -> Array:
+        self.pause("choose_s")
+        return super()._choose()
+
+    def _hand_over(self, transitions: Transitions, priorities: Array) -> Any:
+        rate = getattr(self, "sleeps", {}).get("bytes_per_s")
+        if rate:
+            time.sleep((transitions.nbytes + priorities.nbytes) / rate)
+        return super()._hand_over(transitions, priorities)
+
+
+class PlantedShard(Plant, ReplayShard):
+    def add(self, transitions: Transitions, priorities: Array, sent_s: float) -> int:
+        size = super().add(transitions, priorities, sent_s)
+        self.pause("shard_s")
+        self._watch.lap("add_s")
+        return size
+
+    def draw(self, shares: Array) -> Drawn | None:
+        drawn = super().draw(shares)
+        self.pause("shard_s")
+        self._watch.lap("draw_s")
+        return drawn
+
+
+class PlantedLearner(Plant, Learner):
+    def work(self, num_updates: int) -> Report:
+        if not hasattr(self, "_quick"):
+            self._quick = self._agent.update
+
+            def slow(sample: Any) -> Any:
+                self.pause("learn_s")
+                return self._quick(sample)
+
+            self._agent.update = slow  # type: ignore[method-assign]
+        return super().work(num_updates)
+
+
+ROLES = Roles(PlantedActor, PlantedShard, PlantedLearner)
+
+
+def job_of(update_every: int, algorithm: str = "apex") -> jobs.Job:
+    return jobs.from_dict({
+        "task": "reinforcement", "network": {"name": "mlp", "options": {"hidden": [64, 64]}},
+        "data": {"name": "gymnasium:CartPole-v1"}, "cluster": {"device": "cpu"},
+        "training": {"recipe": "dqn", "batch": BATCH, "learning_rate": 5e-4},
+        "reinforcement": {"algorithm": algorithm, "replay_size": 20_000, "replay_start": 100, "update_every": update_every,
+                          "target_every": 200},
+    })  # fmt: skip
+
+
+# -- runs --------------------------------------------------------------------------------------------------
+
+
+def plant(group: Group, what: dict[str, float]) -> None:
+    ray_module().get([part.plant.remote(what) for part in (*group.actors, *group.learners, *group.shards)])
+
+
+def observed(group: Group, seconds: float, batch: int) -> SystemsView:
+    """Of so many seconds of a run that goes on, after one in which it settles. Whole pieces of work are counted."""
+    view = SystemsView(environment.cores(), batch)
+    before, begin = 0.0, time.monotonic() + SETTLE_S
+    is_settled = False
+    for report in group.run(10**9):
+        now = time.monotonic()
+        if now > begin and not is_settled:
+            is_settled = True
+            group.shard_reports()
+            before = cpu_s()
+        elif is_settled:
+            view.add([report])
+            if now > begin + seconds:
+                break  # what is under way is taken up again by the next
+    view.add(group.shard_reports())
+    view.others_cpu_s = cpu_s() - before - sum(part.cpu_s for part in view.parts.values())
+    return view
+
+
+def named(seconds: float, repeats: int) -> list[dict[str, Any]]:
+    """What was planted, and what it was called."""
+    rows = []
+    job = job_of(UPDATE_EVERY)
+    for num_environments, kinds in ((4, [k for k in PLANTED if k != "few environments"]), (1, ["few environments"])):
+        layout = Layout(num_actors=2, environments=num_environments, block=40, refresh_every=200)
+        with Group(job, layout, roles=ROLES) as group:
+            observed(group, WARM_UP_S, job.training.batch)
+            for repeat in range(repeats):
+                for kind in kinds:
+                    what, expected = PLANTED[kind]
+                    plant(group, what)
+                    view = observed(group, seconds, job.training.batch)
+                    verdict = view.verdict()
+                    rows.append({
+                        "planted": kind, "repeat": repeat, "expected": expected, "named": verdict.bottleneck,
+                        "is_right": verdict.bottleneck == expected, "evidence": verdict.evidence, "rates": view.rates(),
+                    })  # fmt: skip
+                    print(f"{kind:<18} named {verdict.bottleneck:<13} {'' if rows[-1]['is_right'] else 'WRONG'}  {verdict.evidence[1]}", flush=True)  # fmt: skip
+    return rows
+
+
+def numbers_of_actors(seconds: float, most: int) -> list[dict[str, Any]]:
+    """Minibatches per second with 1, 2, … actors, measured and foretold from one."""
+    found = []
+    job = job_of(UPDATE_EVERY)
+    layout = Layout(num_actors=most, environments=1, block=20, refresh_every=200)
+    with Group(job, layout, roles=ROLES) as group:
+        observed(group, WARM_UP_S, job.training.batch)
+        for name, what in SETTINGS.items():
+            plant(group, what)
+            views = {}
+            for number in range(1, most + 1):
+                group.active = number
+                views[number] = observed(group, seconds, job.training.batch)
+            found.append(_foretold(name, what, views))
+    return found
+
+
+def _foretold(name: str, what: dict[str, float], views: dict[int, SystemsView]) -> dict[str, Any]:
+    """One setting: what was measured with each number of actors, and what one actor's run lets expect."""
+    parts = views[1].components()
+    setting = Setting(batch=BATCH, draws=BATCH / UPDATE_EVERY, cores=environment.cores())
+    foretold = {n: balance.balance(parts, replace(setting, num_actors=n)) for n in views}
+    measured = {n: _pace(view) for n, view in views.items()}
+    row = {
+        "setting": name,
+        "planted": what,
+        "components": asdict(parts),
+        "measured_batches_per_s": measured,
+        "foretold_batches_per_s": {n: one.batches_per_s for n, one in foretold.items()},
+        "foretold_bottleneck": {n: one.bottleneck for n, one in foretold.items()},
+        "rates": {n: view.rates() for n, view in views.items()},
+        "named_bottleneck": {n: view.verdict().bottleneck for n, view in views.items()},
+        "best_measured": balance.best_of(measured),
+        "best_foretold": balance.best_of({n: one.batches_per_s for n, one in foretold.items()}),
+        "gain_of_second_learner": balance.gain(parts, replace(setting, num_actors=max(views))),
+    }
+    print(f"{name}: best {row['best_measured']} actors measured, {row['best_foretold']} foretold; "
+          + ", ".join(f"{n}: {measured[n]:.1f} ({foretold[n].batches_per_s:.1f})" for n in measured), flush=True)  # fmt: skip
+    return row
+
+
+def _pace(view: SystemsView) -> float:
+    """Minibatches per second that all parts keep up: who is not the slowest may still make up for what was before."""
+    rates = view.rates()
+    return min(rates["batches_per_s"], rates["steps_per_s"] / UPDATE_EVERY)
+
+
+def beside(seconds: float, repeats: int) -> list[dict[str, Any]]:
+    """Gorila and Ape-X at the same work, nothing planted: what their parts say of themselves."""
+    rows = []
+    for kind in ("Ape-X", "Gorila", "Gorila, bundled"):
+        job = job_of(UPDATE_EVERY, "apex" if kind == "Ape-X" else "gorila")
+        is_bundled = kind == "Gorila, bundled"
+        layout = Layout(
+            num_actors=0 if is_bundled else 2, learners=1 if kind == "Ape-X" else 2, environments=4, block=40,
+            refresh_every=200, shards=0 if is_bundled else 1,
+        )  # fmt: skip
+        make = Group(job, layout) if kind == "Ape-X" else GorilaGroup(job, layout, is_bundled)
+        with make as group:
+            for repeat in range(repeats):
+                view = observed(group, seconds, BATCH)
+                lines = view.lines
+                applied = [line["staleness"] for line in lines if not line["dropped"]]
+                row: dict[str, Any] = {"kind": kind, "repeat": repeat, "rates": view.rates(), "params": group.num_params,
+                       "staleness": float(np.mean(applied)) if applied else None, "most_stale": max(applied, default=None),
+                       "dropped": sum(bool(line["dropped"]) for line in lines), "applied": len(applied)}  # fmt: skip
+                rows.append(row)
+                print(f"{kind}: staleness {row['staleness']}, dropped {row['dropped']}, " + ", ".join(
+                    f"{name} {value:.4g}" for name, value in row["rates"].items()), flush=True)  # fmt: skip
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--most", type=int, default=MOST_ACTORS)
+    parser.add_argument("--without", choices=("named", "numbers", "beside"), nargs="*", default=[])
+    parser.add_argument("--json", type=Path, default=RESULTS)
+    asked = parser.parse_args(argv)
+    os.environ |= {**RAY_ENVIRONMENT, "OMP_NUM_THREADS": "1"}
+    kept = _kept(asked.json)
+    parts: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "beside": lambda: beside(asked.seconds, min(3, asked.repeats)),
+        "numbers": lambda: numbers_of_actors(asked.seconds, asked.most),
+        "named": lambda: named(asked.seconds, asked.repeats),
+    }
+    with tempfile.TemporaryDirectory() as folder, ray_session(Path(folder), "the benchmark's parts", num_cpus=2):
+        for name in [name for name in parts if name not in asked.without]:
+            kept[name] = parts[name]()
+            _save(asked.json, kept, asked.seconds)
+    take_along()
+    return 0
+
+
+def _save(path: Path, kept: dict[str, Any], seconds: float) -> None:
+    right = [row["is_right"] for row in kept.get("named", [])]
+    near = [abs(row["best_measured"] - row["best_foretold"]) <= 1 for row in kept.get("numbers", [])]
+    kept |= {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "processor": environment.processor_name(),
+        "cores": environment.cores(),
+        "seconds": seconds,
+        "right": [sum(right), len(right)],
+        "within_one": [sum(near), len(near)],
+    }
+    write_json(path, kept)
+    print(f"named right: {sum(right)} of {len(right)}; best number within one: {sum(near)} of {len(near)}; {path}")
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    """Of an earlier run, the part that this one does not measure."""
+    import json
+
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return {name: found[name] for name in ("named", "numbers", "beside") if name in found}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,256 @@
+"""This machine's CPU: calibrated, then steps of networks that no calibration ever saw, predicted and timed beside each other.
+
+    python -m benchmarks.cpu --out FOLDER [--group unseen|host] [--rounds 3]
+    python -m benchmarks.cpu --out FOLDER --score
+
+`unseen`: 24 networks at one and two processes, training and inference. `host`: six small networks at batch 1 to 64, eager and
+compiled, where Python and the framework set the pace. One and two processes take turns, round by round; a case's time is the
+median over rounds, its spread from the fastest to the slowest of them. Each round begins and ends with a probe of the machine's
+pace: rounds at paces more than 15 % apart mean that something else used the machine. Resumable by rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import gpu
+from chronograd.calibrate import pace
+from chronograd.calibrate.machine import Setup, calibrate_all, is_busy
+from chronograd.errors import ChronogradError
+from chronograd.job import from_dict
+from chronograd.measure import environment
+from chronograd.measure.result import Timing
+
+NETWORKS = (
+    *("torchvision:" + n for n in (
+        "resnet18", "resnet50", "mobilenet_v2", "mobilenet_v3_large", "efficientnet_b0", "densenet121", "googlenet",
+        "shufflenet_v2_x1_0", "squeezenet1_1", "regnet_y_400mf", "convnext_tiny", "mnasnet1_0", "swin_t", "alexnet",
+    )),
+    *("timm:" + n for n in (
+        "deit_tiny_patch16_224", "ghostnet_100", "resnet26d", "rexnet_100", "lcnet_100", "poolformer_s12", "repvgg_a0",
+        "fbnetc_100", "mobilevit_xs", "edgenext_x_small",
+    )),
+)  # fmt: skip
+WORLDS = {"unseen": (1, 2), "host": (1,)}
+BATCH = 8
+# Small enough that a step of one image is mostly the host's; of kinds that differ.
+SMALL = ("lenet5", "small-cnn", "resnet8", "resnet20", "torchvision:squeezenet1_1", "torchvision:mobilenet_v3_small")
+SMALL_BATCHES = (1, 4, 16, 64)
+SMALL_SIDE = 64
+COMPILED_BATCHES = (1, 64)  # a compiler takes half a minute for a case
+SECONDS = 0.6
+TIMING = Timing(warmup=1, num_steps=100, seconds=SECONDS)
+AIM = 0.10
+
+
+def cases(group: str, world: int) -> Iterator[dict[str, Any]]:
+    for mode in ("inference", "training"):
+        if group == "unseen":
+            yield from (_case(network, mode, BATCH, world) for network in NETWORKS)
+            continue
+        for network in SMALL:
+            for batch in SMALL_BATCHES:
+                ways: tuple[dict[str, Any], ...] = ({}, {"compile": True}) if batch in COMPILED_BATCHES else ({},)
+                yield from (_case(network, mode, batch, world, SMALL_SIDE, **way) for way in ways)
+
+
+def _case(network: str, mode: str, batch: int, world: int, side: int = 224, **training: Any) -> dict[str, Any]:
+    shape = [1, 28, 28] if network == "lenet5" else [3, 32, 32] if ":" not in network else [3, side, side]
+    return {
+        "mode": mode,
+        "network": {"name": network},
+        "data": {"name": "synthetic", "shape": shape, "classes": 1000 if ":" in network else 10, "samples": 2 * batch},
+        "training": {"batch": batch, "precision": "fp32", **training},
+        "cluster": {"device": "local", "count": world},
+        "backend": "ddp" if world > 1 else "single",
+    }
+
+
+def name_of(case: dict[str, Any]) -> str:
+    world = case["cluster"]["count"]
+    return f"{gpu.name_of(case)}, {world} process{'es' if world > 1 else ''}"
+
+
+def worker(group: str, world: int) -> None:
+    """One rank, which prints a line of JSON for each case."""
+    from chronograd.train.communicator import communicator_of
+    from chronograd.train.rank_context import rank_context_from_environment
+
+    chosen = list(cases(group, world))
+    place = rank_context_from_environment(from_dict(chosen[0]), communicator_of)
+    with place.exchange.process_group(place) if world > 1 else nullcontext():
+        for case in chosen:
+            try:
+                row = gpu.measured(case, SECONDS, TIMING)
+            except (ChronogradError, RuntimeError) as error:
+                if world > 1:
+                    raise
+                row = {"error": f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"}
+            if place.is_rank_zero:
+                print(json.dumps({**row, "case": name_of(case)}), flush=True)
+
+
+def measure_round(group: str, world: int) -> dict[str, dict[str, Any]]:
+    """Rows by name of their case, from ranks on loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    ranks = []
+    for rank in range(world):
+        of_rank = {
+            "RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port, "OMP_NUM_THREADS": max(1, environment.cores() // world),
+        }  # fmt: skip
+        command = [sys.executable, "-m", "benchmarks.cpu", "--group", group, "--worker", str(world)]
+        given = os.environ | {name: str(value) for name, value in of_rank.items()}
+        ranks.append(subprocess.Popen(command, env=given, stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL))
+    assert ranks[0].stdout is not None
+    rows = {}
+    for line in ranks[0].stdout:
+        row = json.loads(line)
+        rows[row["case"]] = row
+        told = row.get("error") or f"{1000 * row['seconds']:.2f} ms"
+        print(f"  {row['case']}: {told}", flush=True)
+    if any(process.wait() for process in ranks):
+        raise SystemExit(f"a rank of {world} failed; its error is above")
+    return rows
+
+
+def calibrated(group: str) -> dict[str, Any]:
+    """A calibration of this machine, again where it was busy meanwhile, and what it predicts of every case."""
+    for _ in range(3):
+        print("calibrating this machine", flush=True)
+        device = calibrate_all(setups=[Setup(w, max(1, environment.cores() // w)) for w in WORLDS[group]])
+        if not is_busy(device):
+            break
+    chosen = [case for world in WORLDS[group] for case in cases(group, world)]
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "environment": environment.environment(),
+        "calibration": device.calibration,
+        "predicted": {name_of(case): _predicted(case) for case in chosen},
+    }
+
+
+def measure(group: str, folder: Path, rounds: int, is_again: bool) -> None:
+    """Calibration and predictions first, once; then the rounds that are missing, written one by one."""
+    path = folder / f"{group}.json"
+    kept = json.loads(path.read_text()) if path.exists() else {"rounds": []}
+    if is_again or "predicted" not in kept:
+        kept |= calibrated(group)
+        path.write_text(json.dumps(kept, indent=1))
+    while len(kept["rounds"]) < rounds:
+        start, before = time.monotonic(), pace.probe_s()
+        rows: dict[str, Any] = {}
+        for world in WORLDS[group]:
+            rows |= measure_round(group, world)
+        kept["rounds"].append({"pace_s": [before, pace.probe_s()], "rows": rows})
+        path.write_text(json.dumps(kept, indent=1))
+        print(f"round {len(kept['rounds'])} of {rounds}: {(time.monotonic() - start) / 60:.1f} min", flush=True)
+
+
+def _predicted(case: dict[str, Any]) -> dict[str, Any]:
+    row = gpu.predicted(case, "local")
+    return {name: row[name] for name in ("seconds", "low", "high")}
+
+
+def judged(kept: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every case that ran in all rounds: predicted and measured seconds, spread of rounds, and whether the prediction is right."""
+    rows = []
+    for name, told in kept["predicted"].items():
+        seconds = [r["rows"][name].get("seconds") for r in kept["rounds"] if name in r["rows"]]
+        if not seconds or None in seconds:
+            continue
+        middle = statistics.median(seconds)
+        error = told["seconds"] / middle - 1
+        rows.append(
+            {
+                "case": name,
+                "predicted": told["seconds"],
+                "measured": middle,
+                "fastest": min(seconds),
+                "slowest": max(seconds),
+                "error": error,
+                "is_right": abs(error) <= AIM or min(seconds) <= told["seconds"] <= max(seconds),
+                "is_inside": told["low"] <= middle <= told["high"],
+            }
+        )
+    return rows
+
+
+def score(path: Path) -> None:
+    kept = json.loads(path.read_text())
+    rows = judged(kept)
+    console = Console(width=110)
+    every = Table("case", "predicted, ms", "measured, ms", "fastest to slowest", "error", "right")
+    for row in rows:
+        spread = f"{1e3 * row['fastest']:.2f} to {1e3 * row['slowest']:.2f}"
+        numbers = (
+            f"{1e3 * row['predicted']:.2f}",
+            f"{1e3 * row['measured']:.2f}",
+            spread,
+            f"{100 * row['error']:+.0f} %",
+        )
+        every.add_row(row["case"], *numbers, "yes" if row["is_right"] else "")
+    console.print(every)
+    table = Table("of", "cases", "mean error", "median", "bias", "within 10 % or the spread", "inside 80 %")
+    for mode in ("inference", "training"):
+        for kind in ("1 process", "2 processes", "eager", "compiled"):
+            own = [r for r in rows if mode in r["case"] and is_of(kind, r["case"])]
+            if own:
+                table.add_row(f"{mode}, {kind}", str(len(own)), *_cells(own))
+    console.print(table)
+    paces = [p for r in kept["rounds"] for p in r["pace_s"]]
+    own = kept["calibration"]
+    console.print(
+        f"paces of {len(kept['rounds'])} rounds: {pace.spread(paces):.2f} times apart; of the calibration {own['pace_spread']:.2f}, "
+        f"beside {own['others_cores']:.2f} cores of others, at {own['pace_s'] / statistics.median(paces):.2f} times their time"
+    )
+
+
+def is_of(kind: str, name: str) -> bool:
+    return (", compiled" in name) == (kind == "compiled") if kind in ("eager", "compiled") else name.endswith(kind)
+
+
+def _cells(rows: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    errors = np.array([row["error"] for row in rows])
+    right, inside = (np.mean([row[name] for row in rows]) for name in ("is_right", "is_inside"))
+    values = np.abs(errors).mean(), np.median(np.abs(errors)), np.expm1(np.log1p(errors).mean()), right, inside
+    return tuple(f"{100 * value:{sign}.0f} %" for value, sign in zip(values, ("", "", "+", "", ""), strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("cpu"))
+    parser.add_argument("--group", default="unseen", choices=tuple(WORLDS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--score", action="store_true", help="only print what --out holds")
+    parser.add_argument("--again", action="store_true", help="calibrate and predict again; what was timed is kept")
+    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.worker:
+        worker(given.group, given.worker)
+        return
+    given.out.mkdir(parents=True, exist_ok=True)
+    if not given.score:
+        measure(given.group, given.out, given.rounds, given.again)
+    score(given.out / f"{given.group}.json")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""What a larger size of a study would take, from its jobs, of which none is run.
+
+    python -m benchmarks.evening [STUDY]...
+
+On two cores by the pace of the published runs of size laptop, in FLOPs a second; the steps alone on an H200 as predicted, one run
+after the other in bf16 as CUDA graphs: start-up, input and evaluation, most of short runs, are not in it. The study's page and docs/studies/README.md print these hours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from chronograd.data.datasets import card
+from chronograd.data.trace_job import trace_job
+from chronograd.errors import ChronogradError
+from chronograd.job import Job, changed
+from chronograd.predict.prediction import predict
+from chronograd.rundir import RunDir
+from chronograd.studies import studies, teacher_student
+from chronograd.study.results import Results, Settings
+from chronograd.study.runner import StudyRunner
+from chronograd.study.study import Study, settings_of
+
+FOLDER = Path(__file__).parent.parent / "docs" / "studies"
+GPU = "h200"
+_ON_GPU = (
+    f"cluster.device={GPU}", "training.precision=bf16", "training.channels_last=true", "training.compile=cuda-graphs",
+)  # fmt: skip
+
+
+class Listing(StudyRunner):
+    """Runs nothing: keeps the jobs that it is given, and answers with the directories in which they would be."""
+
+    def __init__(self, folder: Path, study: str, size: str) -> None:
+        super().__init__(folder, study, size, lambda text: None)
+        self.jobs: list[Job] = []
+
+    def train(self, experiments: Any) -> dict[str, RunDir]:
+        self.jobs += experiments.values()
+        return {name: RunDir(self.path(name)) for name in experiments}
+
+
+def jobs(study: Study, size: str) -> list[Job]:
+    """Every job of a size of a study that only trains. Reading what was to be trained ends the list."""
+    settings = settings_of(study, size)
+    if study.name == teacher_student.STUDY.name:
+        return _of_teacher(settings, Results.load(FOLDER / study.name / "results.json"))
+    with tempfile.TemporaryDirectory() as folder:
+        listing = Listing(Path(folder), study.name, size)
+        with contextlib.suppress(ChronogradError, OSError):
+            study.conduct(listing, settings)
+    return listing.jobs
+
+
+def _of_teacher(settings: Settings, results: Results) -> list[Job]:
+    """Of each arm and stage that was published: what students learn from nobody has before the teacher is trained."""
+    D, U, student = settings["labelled"], settings["unlabelled"], settings["student"]
+    classes = card(teacher_student.job(settings, student, D, settings["supervised"]).data).num_classes
+    weak = {row["set"] for row in results.rows["sets"] if "noise" in row}
+    once = (teacher_student.TEACHER, teacher_student.ECHO)
+    made = []
+    for arm, stage in dict.fromkeys((row["arm"], row["stage"]) for row in results.rows["networks"]):
+        is_main = arm in (teacher_student.ALONE, teacher_student.own(results.settings))
+        seeds = 1 if arm in once else settings["seeds" if is_main else "seeds_of_others"]
+        network = settings["teacher"] if arm == teacher_student.TEACHER else student
+        data, training = D, settings["fine_tuning" if stage == teacher_student.TUNED else "supervised"]
+        if stage == teacher_student.PRETRAINED:
+            data = U if arm in weak else {**U, "samples": settings["K"] * classes}
+            training = dict(settings["pretraining"])
+            training["epochs"] = teacher_student.epochs_for(training.pop("updates"), data["samples"], training["batch"])
+        made += [teacher_student.job(settings, network, data, training)] * seeds
+    return made
+
+
+def steps(job: Job) -> float:
+    return float(job.training.epochs) * (card(job.data).train_size // job.training.batch)
+
+
+def flops(job: Job) -> float:
+    return steps(job) * trace_job(job).flops(job.training.images_per_step)
+
+
+def hours_on_two_cores(study: Study, size: str) -> float:
+    results = Results.load(FOLDER / study.name / "results.json")
+    rows = results.rows.get("runs") or results.rows["networks"]
+    elapsed_s = sum(row["seconds"] for row in rows) / results.environment["runs_at_a_time"]
+    pace = sum(map(flops, jobs(study, results.size))) / elapsed_s
+    return float(sum(map(flops, jobs(study, size))) / pace / 3600)
+
+
+def hours_on_a_gpu(study: Study, size: str) -> float:
+    step_s: dict[str, float] = {}
+    total_s = 0.0
+    for job in jobs(study, size):
+        there = changed(job, _ON_GPU)
+        kind = f"{job.network.name} {card(job.data).shape} {job.training.images_per_step}"
+        if kind not in step_s:
+            step_s[kind] = predict(trace_job(there), there).value("step_time_s")
+        total_s += steps(job) * step_s[kind]
+    return total_s / 3600
+
+
+def main() -> None:
+    for name, study in studies().items():
+        if study.not_run and (name in sys.argv or len(sys.argv) == 1):
+            for one in study.not_run:
+                count = len(jobs(study, one.size))
+                cores, gpu = hours_on_two_cores(study, one.size), hours_on_a_gpu(study, one.size)
+                print(
+                    f"{name} {one.size}: {count} runs, {cores:.1f} h on two cores, {gpu:.2f} h on one {GPU}", flush=True
+                )
+
+
+if __name__ == "__main__":
+    main()

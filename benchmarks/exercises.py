@@ -1,0 +1,25 @@
+"""Writes docs/exercises.md: which page answers which question, from questions.toml, the studies' results and the concept pages.
+
+python -m benchmarks.exercises
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from chronograd.exercises.index import exercises_page
+from chronograd.exercises.pages import Library
+from chronograd.exercises.questions import catalogue
+from chronograd.files import write_aside
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def main() -> None:
+    path = DOCS / "exercises.md"
+    write_aside(path, exercises_page(catalogue(), Library(DOCS / "studies", DOCS / "concepts")))
+    print(path.relative_to(DOCS.parent))
+
+
+if __name__ == "__main__":
+    main()

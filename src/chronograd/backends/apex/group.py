@@ -1,0 +1,328 @@
+"""The actors, shards and learner of Ape-X as Ray actors: who is handed what, and who takes the place of one that died.
+
+The driver hands out work in small pieces, two of them to each, so that nobody waits for the driver. Paced, it keeps actors and
+learner to an update every `reinforcement.update_every` steps: the learner is handed updates as steps have been made, and actors
+steps as long as they are not too far ahead. Who is the slower of the two then never waits.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from chronograd.backends.apex.keepers import Layout, Mailbox, ReplayShard, Report
+from chronograd.backends.apex.roles import Actor, Learner
+from chronograd.backends.ray_session import ray_module
+from chronograd.errors import ChronogradError, RunError
+from chronograd.job import Job
+from chronograd.reinforce.exploration import epsilon_ladder
+from chronograd.train.checkpoint_folder import Progress
+
+HANDED_OUT = 2
+# Updates of a piece of the learner's work.
+UPDATES_AT_A_TIME = 10
+# Paced, actors may be so many pieces of their own work, or of the learner's, ahead of it.
+AHEAD = 6
+# Deaths of one part after which a run gives up: something kills it every time.
+MOST_DEATHS = 10
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The classes that become Ray actors."""
+
+    actor: type[Actor] = Actor
+    shard: type[ReplayShard] = ReplayShard
+    learner: type[Learner] = Learner
+
+
+@dataclass(frozen=True)
+class Death:
+    """A part died and another took its place. `lost`: what was lost with it, in words."""
+
+    role: str
+    number: int
+    time_s: float
+    lost: str
+
+    @property
+    def text(self) -> str:
+        name = {"replay": "replay shard"}.get(self.role, self.role)
+        who = name if self.role == "learner" else f"{name} {self.number}"
+        return f"{who} died and was replaced: {self.lost}"
+
+
+@dataclass
+class Ledger:
+    """What was handed out and what was done, of the whole run. Steps are of all environments."""
+
+    steps_handed: int = 0
+    steps: int = 0
+    updates_handed: int = 0
+    updates: int = 0
+    deaths: list[Death] = field(default_factory=list)
+
+
+class Group:
+    """All parts of a job. Within `ray_session`; as a context it ends them.
+
+    Ape-X has one learner. What is made otherwise, as in Gorila, is in `_start` and `_hand_out`.
+
+    Attributes:
+        active: actors that are handed work, the first ones; all of them at the beginning.
+        pids: process of each part, by role and number, as far as it has been heard of.
+    """
+
+    def __init__(
+        self, job: Job, layout: Layout, checkpoints: Path | None = None, roles: Roles = Roles(), device: str = "cpu",
+        threads: int = 1,
+    ) -> None:  # fmt: skip
+        assert job.reinforcement is not None
+        ray = ray_module()
+        self._job, self._layout, self._settings = job, layout, job.reinforcement
+        self._checkpoints, self._device, self._threads = checkpoints, device, threads
+        self._classes = {
+            "actor": ray.remote(num_cpus=0)(roles.actor),
+            "replay": ray.remote(num_cpus=0)(roles.shard),
+            "learner": ray.remote(num_cpus=0, num_gpus=int(device == "cuda"))(roles.learner),
+        }
+        self.ledger = Ledger()
+        self.active = layout.num_actors
+        self.pids: dict[tuple[str, int], int] = {}
+        self._lives: dict[tuple[str, int], int] = {}
+        self._sizes: dict[int, float] = {}
+        self._epsilons = epsilon_ladder(max(1, layout.num_actors))
+        self._out: dict[Any, tuple[str, int, int]] = {}
+        self._saving: Any = None
+        self._start_servers()
+        self.shards = [self._start("replay", number) for number in range(layout.shards)]
+        self.learners = [self._start("learner", number) for number in range(layout.learners)]
+        self.actors = [self._start("actor", number) for number in range(layout.num_actors)]
+        for number in range(layout.learners):
+            self.updates_before, self.num_params = self._describe(number)
+        self.ledger.updates = self.ledger.updates_handed = self.updates_before
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        ray = ray_module()
+        for part in (*self.actors, *self.learners, *self.shards, *self.servers):
+            ray.kill(part)
+
+    # -- work ------------------------------------------------------------------------------------------
+
+    def run(self, until_steps: int, until_s: float | None = None) -> Iterator[Report]:
+        """Have all work until so many steps are made, since the start, and the updates that go with them; their reports.
+
+        Args:
+            until_s: end it at this time instead, if that comes first, by time.monotonic().
+        Raises: RunError if a part raises, or dies again and again.
+        """
+        ray = ray_module()
+        self._hand_out(until_steps)
+        while self._out:
+            done, _ = ray.wait(list(self._out), num_returns=1, timeout=self._job.cluster.timeout_s)
+            if not done:
+                silent = sorted({f"{role} {number}" for role, number, _ in self._out.values()})
+                raise RunError(f"{', '.join(silent)} hung: no answer within {self._job.cluster.timeout_s:g} s")
+            for call in done:
+                if call in self._out and (report := self._taken(call)) is not None:
+                    yield report
+            if until_s is None or time.monotonic() < until_s:
+                self._hand_out(until_steps)
+
+    def shard_reports(self) -> list[Report]:
+        """What shards did since they were last asked; a dead one is replaced."""
+        ray = ray_module()
+        reports = []
+        for number, shard in enumerate(self.shards):
+            try:
+                report: Report = ray.get(shard.report.remote())
+            except ray.exceptions.RayActorError:
+                self._replace_shard(number)
+                continue
+            self._sizes[number] = report.more["size"]
+            self.pids["replay", number] = report.pid
+            reports.append(report)
+        return reports
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """The newest that were published."""
+        news = self._asked(self.servers[0].get.remote(-2), "mailbox")
+        return {name: torch.tensor(value) for name, value in news[2].items()}
+
+    def save(self, progress: Progress) -> None:
+        """Have the learner write a checkpoint, between two pieces of its work."""
+        self._saving = self.learners[0].save.remote(progress)
+
+    def wait_for_checkpoint(self) -> None:
+        """Until the last one is written. Raises RunError if it could not be."""
+        if self._saving is not None:
+            self._asked(self._saving, "learner 0")
+
+    def _hand_out(self, until_steps: int) -> None:
+        for _ in range(HANDED_OUT):
+            for number in range(self.active):
+                self._hand_actor(number, until_steps)
+            for number in range(len(self.learners)):
+                self._hand_learner(number, until_steps)
+
+    def _hand_actor(self, number: int, until_steps: int) -> None:
+        ledger, settings, layout = self.ledger, self._settings, self._layout
+        done = ledger.updates_handed - self.updates_before
+        ahead = AHEAD * max(self.active * layout.block, UPDATES_AT_A_TIME * settings.update_every)
+        may_act = (
+            not layout.is_paced or ledger.steps_handed < settings.replay_start + done * settings.update_every + ahead
+        )
+        count = min(layout.block, until_steps - ledger.steps_handed)
+        if self._is_free("actor", number) and may_act and count > 0:
+            self._out[self._call_of_actor(number, count)] = "actor", number, count
+            ledger.steps_handed += count
+
+    def _call_of_actor(self, number: int, count: int) -> Any:
+        return self.actors[number].work.remote(count)
+
+    def _hand_learner(self, number: int, until_steps: int) -> None:
+        ledger, settings, count = self.ledger, self._settings, UPDATES_AT_A_TIME
+        if self._layout.is_paced:
+            due = (ledger.steps - settings.replay_start) // settings.update_every + self.updates_before
+            count = min(count, due - ledger.updates_handed)
+            if count < UPDATES_AT_A_TIME and ledger.steps < until_steps:
+                return  # small pieces cost more than they bring
+        elif not settings.replay_start <= ledger.steps < until_steps:
+            return
+        if count > 0 and self._is_free("learner", number):
+            self._out[self.learners[number].work.remote(count)] = "learner", number, count
+            ledger.updates_handed += count
+
+    def _is_free(self, role: str, number: int) -> bool:
+        return sum(held[:2] == (role, number) for held in self._out.values()) < HANDED_OUT
+
+    def _taken(self, call: Any) -> Report | None:
+        """The report of a piece of work; None if who did it died, and was replaced."""
+        ray = ray_module()
+        role, number, count = self._out.pop(call)
+        try:
+            report: Report = ray.get(call)
+        except ray.exceptions.RayActorError:
+            self._forget(role, count)
+            for other in [c for c, held in self._out.items() if held[:2] == (role, number)]:
+                self._forget(role, self._out.pop(other)[2])
+            self._replace(role, number)
+            return None
+        except ray.exceptions.RayTaskError as error:
+            raise _of_task(f"{role} {number}", error) from None
+        self.pids[role, number] = report.pid
+        for lost in report.lost:
+            self._replace_shard(lost)
+        self._count(role, report, count)
+        return report
+
+    def _count(self, role: str, report: Report, count: int) -> None:
+        """What was handed out as `count` is done."""
+        if role == "actor":
+            # Rounded up to whole rounds of its environments.
+            self.ledger.steps += report.amount
+            self.ledger.steps_handed += report.amount - count
+        else:
+            self.ledger.updates += report.amount
+            self.ledger.updates_handed += report.amount - count  # fewer where there was nothing to draw
+
+    # -- death -----------------------------------------------------------------------------------------
+
+    def _forget(self, role: str, count: int) -> None:
+        if role == "actor":
+            self.ledger.steps_handed -= count
+        else:
+            self.ledger.updates_handed -= count
+
+    def _replace(self, role: str, number: int) -> None:
+        if role == "actor":
+            self.actors[number] = self._start(role, number)
+            self._note(role, number, "steps that it had not sent")
+            return
+        self.learners[number] = self._start("learner", number)
+        updates, _ = self._describe(number)
+        self._note(role, number, self._lost_with_learner(number, updates))
+
+    def _lost_with_learner(self, number: int, updates: int) -> str:
+        """It goes on after so many updates, and catches up with the steps."""
+        lost = self.ledger.updates - updates
+        self.ledger.updates, self.ledger.updates_handed = updates, self.ledger.updates_handed - lost
+        return f"{lost:,} updates since its checkpoint after {updates:,}"
+
+    def _replace_shard(self, number: int) -> None:
+        """Unless that is done: several may tell of the same death."""
+        ray = ray_module()
+        try:
+            ray.get(self.shards[number].total.remote())
+            return
+        except ray.exceptions.RayActorError:
+            pass
+        shard = self.shards[number] = self._start("replay", number)
+        for part in (*self.actors, *self.learners):
+            part.replace_shard.remote(number, shard)
+        size = self._sizes.pop(number, None)
+        held = "its transitions" if size is None else f"its {size:,.0f} transitions"
+        others = len(self.shards) - 1
+        rest = f"; {others} other{'s' * (others > 1)} kept theirs" if others else ""
+        self._note("replay", number, held + rest)
+
+    def _note(self, role: str, number: int, lost: str) -> None:
+        self.ledger.deaths.append(Death(role, number, time.monotonic(), lost))
+
+    # -- parts -----------------------------------------------------------------------------------------
+
+    def _start_servers(self) -> None:
+        self.servers = [ray_module().remote(num_cpus=0)(Mailbox).remote()]
+
+    def _start(self, role: str, number: int) -> Any:
+        """A part as it was at the beginning; of a learner, at its newest checkpoint."""
+        life = self._life(role, number)
+        job, layout = self._job, self._layout
+        if role == "replay":
+            return self._classes[role].remote(number, job, layout, sys.path)
+        if role == "learner":
+            return self._classes[role].remote(
+                job, layout, self.shards, self.servers[0], self._checkpoints, self._device, self._threads, sys.path
+            )
+        return self._classes[role].remote(
+            number, job, layout, self._epsilons[number], self.shards, self.servers[0], life, sys.path
+        )
+
+    def _life(self, role: str, number: int) -> int:
+        life = self._lives[role, number] = self._lives.get((role, number), -1) + 1
+        if life > MOST_DEATHS:
+            raise RunError(f"{role} {number} died {life} times", "look into the messages of its processes")
+        return life
+
+    def _describe(self, number: int) -> tuple[int, int]:
+        """Updates of a learner so far, and its parameters; waits until it has started."""
+        pid, updates, params = self._asked(self.learners[number].describe.remote(), f"learner {number}")
+        self.pids["learner", number] = pid
+        return updates, params
+
+    def _asked(self, call: Any, who: str) -> Any:
+        ray = ray_module()
+        try:
+            return ray.get(call)
+        except ray.exceptions.RayTaskError as error:
+            raise _of_task(who, error) from None
+        except ray.exceptions.RayActorError as error:
+            cause = " ".join(str(error).split())[:300]
+            raise RunError(f"{who} died: {cause}") from None
+
+
+def _of_task(who: str, error: Any) -> RunError:
+    cause = error.cause
+    if isinstance(cause, ChronogradError):
+        return RunError(f"{who}: {cause.message}", cause.hint)
+    print(error, file=sys.stderr, flush=True)
+    return RunError(f"{who} failed with {type(cause).__name__}: {cause}")

@@ -1,0 +1,268 @@
+"""The driver of a job of Ape-X or Gorila: `python -m chronograd.backends.apex.run RUN_DIR train`.
+
+It starts all parts on Ray and hands out the work. An epoch is `reinforcement.steps_per_epoch` steps of all actors together; at its
+end all parts are idle while the network is evaluated, and a checkpoint is written. What a replay holds is not part of it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from chronograd.backends.apex.group import Group
+from chronograd.backends.apex.keepers import Layout, Report
+from chronograd.backends.gorila.group import GorilaGroup
+from chronograd.backends.ray_session import cpu_s, ray_session, take_along
+from chronograd.errors import JobError
+from chronograd.job import Job
+from chronograd.measure import environment as machine
+from chronograd.measure import process
+from chronograd.record import Quantity, Record
+from chronograd.reinforce import environments, result
+from chronograd.reinforce.agent import epsilon_at, evaluate
+from chronograd.reinforce.balance import Setting
+from chronograd.reinforce.dqn import DQN
+from chronograd.reinforce.exploration import epsilon_ladder
+from chronograd.reinforce.systems import SystemsView, timeline
+from chronograd.reinforce.worker import line_of_epoch, why_stop
+from chronograd.rundir import RunDir, Step, steps
+from chronograd.train import checkpoint_folder
+from chronograd.train.checkpoint_folder import Progress
+from chronograd.train.rank_command import Measuring, run_rank
+from chronograd.train.rank_context import rank_context_from_environment, threads_per_rank
+
+# Seconds between two lines of steps, and between two checkpoints within an epoch.
+LINE_S, CHECKPOINT_S = 1.0, 60.0
+# Of a run's begin, in its record.
+TIMELINE_S = 5.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the driver. Returns its exit status."""
+    return run_rank(argv, _train, _measure, at_end=take_along)
+
+
+def _measure(run: RunDir, job: Job, asked: Measuring) -> None:
+    raise JobError("a job of reinforcement is trained, not measured", "train it: its record has frames per second")
+
+
+def layout_of(job: Job) -> Layout:
+    """As the job has it. Bundled, learners act, and there are neither actors nor shards beside them."""
+    settings = job.reinforcement
+    assert settings is not None
+    is_bundled = settings.algorithm == "gorila" and settings.bundled
+    return Layout(
+        num_actors=0 if is_bundled else settings.actors,
+        learners=settings.learners,
+        environments=settings.environments_per_actor,
+        block=settings.send_every,
+        refresh_every=settings.refresh_every,
+        shards=0 if is_bundled else settings.replay_shards,
+        is_paced=settings.paced,
+    )
+
+
+def _train(run: RunDir, job: Job) -> None:
+    settings, place, layout = job.reinforcement, rank_context_from_environment(job), layout_of(job)
+    assert settings is not None
+    num_parts = layout.num_actors + layout.learners + layout.shards
+    num_gpus = int(place.device.type == "cuda")
+    with run.step_writer() as lines:
+        lines.write(steps.Attempt())
+        name = torch.cuda.get_device_name(place.device) if num_gpus else machine.processor_name()
+        start = process.start(str(place.device), name, torch.get_num_threads())
+        start.pid = os.getpid()
+        lines.write(start)
+        with ray_session(run.path, f"{num_parts} parts", num_cpus=num_parts, num_gpus=num_gpus):
+            group = (
+                GorilaGroup(job, layout, settings.bundled, checkpoints=run.checkpoints)
+                if settings.algorithm == "gorila"
+                else Group(
+                    job, layout, run.checkpoints, device=place.device.type, threads=threads_per_rank(job.cluster, 1)
+                )
+            )
+            with group:
+                _Run(run, job, group, lines).go_on()
+
+
+class _Run:
+    """A group at work, and where the run is."""
+
+    def __init__(self, run: RunDir, job: Job, group: Group, lines: steps.StepWriter) -> None:
+        assert job.reinforcement is not None
+        self._run, self._job, self._group, self._lines, self._settings = run, job, group, lines, job.reinforcement
+        environment = environments.make(job)
+        self._space = environments.space(environment)
+        environment.close()
+        self._agent = DQN(job, self._space, None, torch.device("cpu"))
+        self._scored = [environments.make(job, is_evaluation=True) for _ in range(self._settings.evaluation_episodes)]
+        self._view = SystemsView(machine.cores(), job.training.batch)
+        self._updates: list[steps.Step] = []
+        self._dropped: dict[str, int] = {}
+        self._cpu_s = cpu_s()
+        self.progress = Progress()
+        newest, notes = checkpoint_folder.newest_sound(run.checkpoints)
+        if newest is not None:
+            self.progress = Progress.read(checkpoint_folder.read_state(newest)["progress"])
+        work = steps.Work(
+            params=group.num_params, steps_per_epoch=self._settings.steps_per_epoch, rank_batch=job.training.batch
+        )
+        lines.write(work)
+        for note in notes:
+            lines.write(steps.Note(step=self.progress.step, text=note))
+        self._before = self.progress.step  # what this attempt did not do itself
+
+    def go_on(self) -> None:
+        """To the job's epochs or target return; then the record."""
+        self._lines.write(process.ready(self.progress.step))
+        while not self.progress.stopped:
+            self._epoch()
+        self._lines.write(process.end(self.progress.step))
+        self._lines.sync()
+        self._run.save_record(self._record())
+
+    def _epoch(self) -> None:
+        until = (self.progress.epoch + 1) * self._settings.steps_per_epoch - self._before
+        began = line_s = saved_s = time.monotonic()
+        reports: list[Report] = []
+        losses: list[float] = []
+        deaths = len(self._group.ledger.deaths)
+        for report in self._group.run(until):
+            self._take(report, losses)
+            reports.append(report)
+            now = time.monotonic()
+            if now - line_s > LINE_S:
+                self._write_line(reports, now - line_s, now - began)
+                line_s, reports = now, []
+                self._view.add(self._group.shard_reports())
+            if now - saved_s > CHECKPOINT_S:
+                self._group.save(replace(self.progress, step=self._before + self._group.ledger.steps))
+                saved_s = now
+        seconds = time.monotonic() - began
+        self._write_line(reports, time.monotonic() - line_s, seconds)
+        self._view.add(self._group.shard_reports())
+        for death in self._group.ledger.deaths[deaths:]:
+            self._lines.write(steps.Note(step=self.progress.step, text=death.text))
+        self.progress.epoch += 1
+        self.progress.step = self._before + self._group.ledger.steps
+        self.progress.training_time_s += seconds
+        loss = float(np.mean(losses)) if losses else None
+        returns = self._evaluated()
+        self.progress.stopped = why_stop(self._job, self.progress.epoch, loss, returns)
+        self._lines.write(line_of_epoch(self.progress, loss, seconds, returns))
+        self._lines.sync()
+        self._group.save(self.progress)
+        self._group.wait_for_checkpoint()
+
+    def _take(self, report: Report, losses: list[float]) -> None:
+        self._view.add([report])
+        if "loss" in report.more and np.isfinite(report.more["loss"]):
+            losses.append(report.more["loss"])
+        at = self._before + self._group.ledger.steps
+        epsilon = self._epsilon(report.number, at)
+        for total, length in report.episodes:
+            self._lines.write(steps.Episode(step=at, total=total, length=length, epsilon=epsilon))
+        for line in report.lines:
+            if line["dropped"]:
+                self._dropped[line["dropped"]] = self._dropped.get(line["dropped"], 0) + 1
+            else:
+                self._updates.append(Step(**{name: value for name, value in line.items() if name != "dropped"}))
+
+    def _epsilon(self, number: int, step: int) -> float:
+        """Of an actor."""
+        if self._settings.algorithm == "apex":
+            return epsilon_ladder(self._settings.actors)[number]
+        return epsilon_at(self._settings, step, 0)
+
+    def _write_line(self, reports: Sequence[Report], seconds: float, since: float) -> None:
+        """One for all that was done meanwhile."""
+        acted = sum(int(r.more.get("steps", r.amount if r.role == "actor" else 0)) for r in reports)
+        learned = [r for r in reports if r.role == "learner" and "loss" in r.more]
+        if not acted:
+            return
+        updates = sum(r.amount for r in learned)
+        loss = (
+            float(np.average([r.more["loss"] for r in learned], weights=[r.amount for r in learned]))
+            if learned
+            else None
+        )
+        self._lines.write(
+            Step(
+                step=self._before + self._group.ledger.steps,
+                epoch=self.progress.epoch + 1,
+                seconds=self.progress.training_time_s + since,
+                step_time_s=seconds,
+                loss=loss,
+                samples=updates * self._job.training.batch,
+                num_steps=acted,
+                updates=updates,
+            )
+        )
+
+    def _evaluated(self) -> list[float]:
+        is_last = self.progress.epoch >= self._job.training.epochs
+        if not is_last and self.progress.epoch % self._job.training.evaluate_every:
+            return []
+        self._agent.network.load_state_dict(self._group.parameters())
+        return evaluate(self._agent, self._scored, self._settings, self._job.training.seed)
+
+    def _record(self) -> Record:
+        parts_s = sum(part.cpu_s for part in self._view.parts.values())
+        self._view.others_cpu_s = max(0.0, cpu_s() - self._cpu_s - parts_s)
+        record = result.training_record(self._run, self._job, self._space, self.progress.stopped)
+        for name, value in self._view.rates().items():
+            unit = (
+                "1/s" if "per_s" in name else "s" if name.endswith("_s") else "B" if name.startswith("bytes") else "1"
+            )
+            record.put(
+                f"agents_{name}", Quantity(value=value, unit=unit, source="reports of actors, replay and learners")
+            )
+        record.tables.agents = self._view.rows()  # type: ignore[attr-defined]
+        record.tables.timeline = timeline(self._view.spans, TIMELINE_S)  # type: ignore[attr-defined]
+        if self._view.of("actor") and self._view.of("learner"):  # of bundles, none waits for another
+            record.tables.verdict = [self._verdict()]  # type: ignore[attr-defined]
+        if self._updates:
+            staleness = [int(line.staleness or 0) for line in self._updates]
+            record.put(
+                "staleness",
+                Quantity.of_samples(
+                    staleness, "update", "updates that others made between pull and update, by server 0"
+                ),
+            )
+            counts = np.bincount(staleness)
+            record.tables.staleness = [
+                {"staleness": value, "updates": int(n), "share": n / len(staleness)}
+                for value, n in enumerate(counts)
+                if n
+            ]
+            dropped = ", ".join(f"{n:,} {why}" for why, n in sorted(self._dropped.items())) or "none"
+            record.notes.append(f"gradients dropped: {dropped}; applied: {len(staleness):,}")
+        return record
+
+    def _verdict(self) -> dict[str, Any]:
+        """With what `balance` needs to say more."""
+        rates, layout = self._view.rates(), layout_of(self._job)
+        setting = Setting(
+            batch=self._job.training.batch,
+            draws=max(rates["drawn_per_s"], 1e-9) / max(rates["added_per_s"], 1e-9),
+            num_actors=layout.num_actors,
+            learners=layout.learners,
+            shards=layout.shards,
+            cores=machine.cores(),
+        )
+        return {
+            **asdict(self._view.verdict()),
+            "components": asdict(self._view.components()),
+            "setting": asdict(setting),
+        }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

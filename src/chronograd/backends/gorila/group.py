@@ -1,0 +1,136 @@
+"""The servers, learners and actors of Gorila, or its bundles, as Ray actors."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from chronograd.backends.apex.group import Group, Roles
+from chronograd.backends.apex.keepers import Layout, ReplayShard, Report
+from chronograd.backends.gorila.roles import Bundle, GorilaActor, GorilaLearner, GorilaServer, Limits
+from chronograd.backends.parameter_server.actors import Shard, flattened, shards
+from chronograd.backends.ray_session import ray_module
+from chronograd.job import Job
+from chronograd.reinforce import environments
+from chronograd.reinforce.networks import build
+from chronograd.train import checkpoint_folder
+from chronograd.train.checkpoint import save_tensors
+from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, Progress
+
+
+class GorilaGroup(Group):
+    """As the group of Ape-X, with servers for the parameters, and several learners.
+
+    Attributes:
+        is_bundled: `layout.learners` bundles, and neither actors nor shards beside them.
+    """
+
+    def __init__(
+        self, job: Job, layout: Layout, is_bundled: bool, limits: Limits = Limits(), checkpoints: Path | None = None  # noqa: B008
+    ) -> None:  # fmt: skip
+        self.is_bundled, self._limits = is_bundled, limits
+        learner: Any = Bundle if is_bundled else GorilaLearner
+        roles: Any = Roles(GorilaActor, ReplayShard, learner)
+        super().__init__(job, layout, checkpoints, roles)
+        self.updates_before = self.ledger.updates = self.ledger.updates_handed = self._version
+
+    def _start_servers(self) -> None:
+        environment = environments.make(self._job)
+        torch.manual_seed(self._job.training.seed)
+        self._network = build(self._job, environments.space(environment))
+        environment.close()
+        sums, self._version = self._restored()
+        parameters = list(self._network.parameters())
+        self._parts: list[Shard] = shards(parameters, self._job.communication.servers)
+        server = ray_module().remote(num_cpus=0)(GorilaServer)
+        self.servers = [server.remote(part, self._job, self._limits, sys.path) for part in self._parts]
+        for part, one in zip(self._parts, self.servers, strict=True):
+            own = [sums[member] for member in part.members] if sums else None
+            values = flattened([parameters[i] for i in part.members])
+            self._asked(one.start_from.remote(values, own, self._version), "parameter server")
+
+    def _start(self, role: str, number: int) -> Any:
+        life, job, layout = self._life(role, number), self._job, self._layout
+        if role == "replay":
+            return self._classes[role].remote(number, job, layout, sys.path)
+        if role == "actor":
+            return self._classes[role].remote(
+                number, job, layout, self._parts, self.servers, self.shards, life, sys.path
+            )
+        if self.is_bundled:
+            return self._classes[role].remote(
+                number, job, layout, self._limits, self._parts, self.servers, life, sys.path
+            )
+        return self._classes[role].remote(
+            number, job, layout, self._limits, self._parts, self.servers, self.shards, None, sys.path
+        )
+
+    def _call_of_actor(self, number: int, count: int) -> Any:
+        return self.actors[number].act.remote(count, self.ledger.steps)
+
+    def _hand_learner(self, number: int, until_steps: int) -> None:
+        if not self.is_bundled:
+            super()._hand_learner(number, until_steps)
+            return
+        count = min(self._layout.block, until_steps - self.ledger.steps_handed)
+        if count > 0 and self._is_free("learner", number):
+            self._out[self.learners[number].act.remote(count, self.ledger.steps)] = "learner", number, count
+            self.ledger.steps_handed += count
+
+    def _count(self, role: str, report: Report, count: int) -> None:
+        if not self.is_bundled:
+            super()._count(role, report, count)
+            return
+        steps = int(report.more["steps"])
+        self.ledger.steps += steps
+        self.ledger.steps_handed += steps - count
+        self.ledger.updates += report.amount
+        self._sizes[report.number] = report.more["size"]
+
+    def _forget(self, role: str, count: int) -> None:
+        super()._forget("actor" if self.is_bundled else role, count)
+
+    def _lost_with_learner(self, number: int, updates: int) -> str:
+        """Parameters are the servers'."""
+        if not self.is_bundled:
+            return "the gradient that it was at"
+        return f"its replay of {self._sizes.get(number, 0):,.0f} transitions"
+
+    def save(self, progress: Progress) -> None:
+        """What the servers hold. Parameters and their optimizer's state are of one moment each, server by server."""
+        assert self._checkpoints is not None
+        weights, sums = self.parameters(), dict[str, torch.Tensor]()
+        for part, server in zip(self._parts, self.servers, strict=True):
+            state = self._asked(server.optimizer_state.remote(), "parameter server")
+            sums |= {f"{part.members[place]}.sum": own["sum"] for place, own in state.items()}
+        files = {MODEL: partial(save_tensors, weights), OPTIMIZER: partial(save_tensors, sums)}
+        checkpoint_folder.write(
+            self._checkpoints,
+            progress,
+            files,
+            {"seed": self._job.training.seed, "agent": {"updates": self.ledger.updates}},
+        )
+
+    def _restored(self) -> tuple[dict[int, torch.Tensor], int]:
+        """AdaGrad's sums by parameter, and updates, of the newest checkpoint, after its weights are loaded."""
+        newest = None if self._checkpoints is None else checkpoint_folder.newest_sound(self._checkpoints)[0]
+        if newest is None:
+            return {}, 0
+        self._network.load_state_dict(load_file(newest / MODEL))
+        sums = {int(name.removesuffix(".sum")): tensor for name, tensor in load_file(newest / OPTIMIZER).items()}
+        return sums, int(checkpoint_folder.read_state(newest)["agent"]["updates"])
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """Of all servers."""
+        parameters = list(self._network.parameters())
+        with torch.no_grad():
+            for part, server in zip(self._parts, self.servers, strict=True):
+                _, values = self._asked(server.get.remote(), "parameter server")
+                for member, piece in zip(part.members, part.pieces(torch.tensor(values)), strict=True):
+                    parameters[member].copy_(piece)
+        return dict(self._network.state_dict())

@@ -1,0 +1,356 @@
+"""What the parts of Gorila do: Nair et al., Massively parallel methods for deep reinforcement learning, arXiv 1507.04296.
+
+Servers hold the parameters, each a shard of them. Learners draw minibatches from replay, compute gradients of the loss of deep
+Q-learning, each with a target network of its own, and send them to the servers, which apply them as they come: asynchronous SGD,
+of which the record is (chronograd.backends.parameter_server). Bundled, a learner, an actor and their replay are one process;
+unbundled, each is one of its own.
+
+A gradient that is too stale is dropped by the server, and one whose loss is far from the usual by its learner.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from chronograd.backends.apex.keepers import Layout, Report, Stopwatch
+from chronograd.backends.apex.roles import EMPTY_S, Actor, NothingToDraw, RemoteReplay
+from chronograd.backends.parameter_server.actors import Flat, Server, Shard, flattened
+from chronograd.backends.ray_session import ray_module
+from chronograd.job import Job, changed
+from chronograd.reinforce import environments
+from chronograd.reinforce.agent import epsilon_at
+from chronograd.reinforce.dqn import DQN
+from chronograd.reinforce.replay import Replay, Transitions, UniformReplay
+from chronograd.reinforce.replay.transitions import Array
+
+# Weight of the newest loss in its running mean and variance.
+NEWEST = 0.01
+# Losses before any is called an outlier.
+KNOWN_LOSSES = 50
+# Targets are copied by the servers' updates, not by a learner's own.
+NEVER = 2**40
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Attributes:
+    staleness: a gradient that is staler is dropped.
+    deviations: a loss so many standard deviations from the running mean has its gradient dropped.
+    """
+
+    staleness: int = 20
+    deviations: float = 5.0
+
+
+@dataclass(frozen=True)
+class Update:
+    """What came of one gradient: fields as chronograd.rundir.steps.Step has them. `step` is 0 where it was dropped."""
+
+    step: int
+    learner: int
+    staleness: int
+    loss: float
+    samples: int
+    pull_s: float
+    compute_s: float
+    push_s: float
+    time_s: float
+    dropped: str = ""
+
+
+class GorilaServer(Server):
+    """A shard of the parameters, under AdaGrad. Its updates are counted, and so is what it dropped."""
+
+    def __init__(self, shard: Shard, job: Job, limits: Limits, path: Sequence[str] = ()) -> None:
+        sys.path += [folder for folder in path if folder not in sys.path]
+        groups = [{"params": list(range(len(shard.members))), "factor": 1.0}]
+        super().__init__(shard, torch.optim.Adagrad, groups, job.training, 1, job.communication.staleness_aware)
+        self._limits = limits
+
+    def push_unless_stale(self, gradients: Flat, version: int) -> tuple[int, int, float]:
+        """Update (0 if it was dropped), staleness, and the time after it."""
+        staleness = self._version - version
+        if staleness > self._limits.staleness:
+            return 0, staleness, time.monotonic()
+        applied = self.push(gradients, frozenset(), version)
+        return applied.update, applied.staleness, applied.time_s
+
+    def start_from(self, values: Flat, sums: Sequence[torch.Tensor] | None, version: int) -> None:
+        """Parameters after so many updates, and AdaGrad's sums of squares by then; None at the beginning."""
+        np.copyto(self._values.numpy(), values)
+        for parameter, own in zip(self._parameters, sums or (), strict=bool(sums)):
+            self._optimizer.state[parameter]["sum"].copy_(own)
+        self._version = version
+
+    def get(self) -> tuple[int, Flat]:
+        """Version and parameters, a copy."""
+        version, values = self.pull()
+        return version, values.copy()
+
+
+class Outliers:
+    """Whether a loss is far from those before it."""
+
+    def __init__(self, deviations: float) -> None:
+        self._deviations = deviations
+        self._mean = self._variance = 0.0
+        self._count = 0
+
+    def is_one(self, loss: float) -> bool:
+        """Whether it is; the running mean and variance take in every finite loss, or they would never follow a rise."""
+        if not np.isfinite(loss):
+            return True
+        apart = loss - self._mean
+        is_far = self._count >= KNOWN_LOSSES and apart * apart > self._deviations**2 * max(self._variance, 1e-12)
+        weight = max(NEWEST, 1 / (self._count + 1))
+        self._mean += weight * apart
+        self._variance = (1 - weight) * (self._variance + weight * apart * apart)
+        self._count += 1
+        return is_far
+
+
+class RemoteParameters:
+    """The parameters of a network, as servers have them. `version`: of the first server's that were last taken."""
+
+    def __init__(self, agent: DQN, shards: Sequence[Shard], servers: Sequence[Any]) -> None:
+        self._shards, self._servers, self.version, self._bytes = shards, servers, 0, 0
+        parameters = list(agent.network.parameters())
+        self._parameters = [[parameters[i] for i in shard.members] for shard in self._shards]
+
+    @torch.no_grad()
+    def pull(self) -> list[int]:
+        """Take the newest. Returns the version of each server's."""
+        answers = ray_module().get([server.get.remote() for server in self._servers])
+        self._bytes += sum(values.nbytes for _, values in answers)
+        self.version = answers[0][0]
+        for shard, own, (_, values) in zip(self._shards, self._parameters, answers, strict=True):
+            for parameter, piece in zip(own, shard.pieces(torch.tensor(values)), strict=True):
+                parameter.copy_(piece)
+        return [version for version, _ in answers]
+
+    def taken_bytes(self) -> int:
+        """Pulled and pushed since this was last asked."""
+        taken, self._bytes = self._bytes, 0
+        return taken
+
+    def push(self, versions: Sequence[int]) -> tuple[int, int, float]:
+        """The gradients there are. What the first server says of them."""
+        gradients = [
+            flattened([p.grad if p.grad is not None else torch.zeros_like(p) for p in own]) for own in self._parameters
+        ]
+        self._bytes += sum(gradient.nbytes for gradient in gradients)
+        sent = zip(self._servers, gradients, versions, strict=True)
+        first: tuple[int, int, float] = ray_module().get([s.push_unless_stale.remote(g, v) for s, g, v in sent])[0]
+        return first
+
+
+class _Gradients(torch.optim.SGD):
+    """In the place of the agent's optimizer: what a step would do is done by servers."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        return
+
+
+class GorilaLearner:
+    """Pulls, computes a gradient, pushes."""
+
+    def __init__(
+        self, number: int, job: Job, layout: Layout, limits: Limits, parts: Sequence[Shard], servers: Sequence[Any],
+        shards: Sequence[Any], replay: Replay | None = None, path: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """`shards` of the replay, unless it has a `replay` of its own."""
+        sys.path += [folder for folder in path if folder not in sys.path]
+        torch.set_num_threads(1)
+        assert job.reinforcement is not None
+        self._number, self._job, self._target_every = number, job, job.reinforcement.target_every
+        self._rng = np.random.default_rng((job.training.seed, 2**20, number))
+        environment = environments.make(job)
+        space = environments.space(environment)
+        environment.close()
+        batch = job.training.batch
+        own = replay if replay is not None else RemoteReplay(shards, batch, layout.prefetch, 0.0, self._rng)
+        self._remote = None if replay is not None else own
+        self.agent = DQN(changed(job, [f"reinforcement.target_every={NEVER}"]), space, own, torch.device("cpu"))
+        self.agent.optimizer = _Gradients(self.agent.network.parameters(), lr=0.0)
+        self._replay = own
+        self._parameters = RemoteParameters(self.agent, parts, servers)
+        self._outliers = Outliers(limits.deviations)
+        self._copied = -1
+        self._drawn_bytes = 0
+        self._watch = Stopwatch()
+
+    def describe(self) -> tuple[int, int, int]:
+        return os.getpid(), 0, self.agent.num_params()
+
+    def replace_shard(self, number: int, shard: Any) -> None:
+        if isinstance(self._remote, RemoteReplay):
+            self._remote.replace(number, shard)
+
+    def work(self, num_updates: int) -> Report:
+        self._watch.begin()
+        updates: list[Update] = []
+        for _ in range(num_updates):
+            try:
+                updates.append(self.update())
+            except NothingToDraw:  # a new shard in the place of a lost one is being filled
+                time.sleep(EMPTY_S)
+                break
+        return self.told(self._watch, len(updates), updates)
+
+    def told(self, watch: Stopwatch, amount: int, updates: Sequence[Update], **more: Any) -> Report:
+        remote = self._remote
+        lost = tuple(sorted(remote.lost)) if isinstance(remote, RemoteReplay) else ()
+        figures = {
+            "updates": float(self._parameters.version),
+            "bytes": float(self._parameters.taken_bytes() + self._drawn_bytes),
+        }
+        self._drawn_bytes = 0
+        if updates:
+            figures["loss"] = float(np.mean([update.loss for update in updates]))
+        report = watch.report("learner", self._number, amount, lost=lost, more={**figures, **more})
+        report.lines = [vars(update) for update in updates]
+        return report
+
+    def update(self) -> Update:
+        """One minibatch."""
+        begin = time.monotonic()
+        versions = self._parameters.pull()
+        if self._target_every and versions[0] // self._target_every != self._copied:
+            self._copied = versions[0] // self._target_every
+            self.agent.target.load_state_dict(self.agent.network.state_dict())
+        pulled = time.monotonic()
+        self._watch.lap("pull_s")
+        sample = self._replay.sample(self._job.training.batch, self._rng)
+        self._watch.lap("sample_s")
+        self._drawn_bytes += 0 if self._remote is None else sample.transitions.nbytes
+        loss = float(self.agent.update(sample))
+        computed = time.monotonic()
+        self._watch.lap("learn_s")
+        times = {"pull_s": pulled - begin, "compute_s": computed - pulled}
+        if self._outliers.is_one(loss):
+            return Update(
+                0, self._number, 0, loss, len(sample.indices), **times, push_s=0.0, time_s=computed, dropped="outlier"
+            )
+        step, staleness, at = self._parameters.push(versions)
+        self._watch.lap("push_s")
+        pushed = time.monotonic() - computed
+        dropped = "" if step else "stale"
+        return Update(
+            step, self._number, staleness, loss, len(sample.indices), **times, push_s=pushed, time_s=at, dropped=dropped
+        )
+
+
+class GorilaActor(Actor):
+    """An actor whose parameters come from the servers. ε falls with the steps of all actors, which the driver knows."""
+
+    def __init__(
+        self, number: int, job: Job, layout: Layout, parts: Sequence[Shard], servers: Sequence[Any], shards: Sequence[Any],
+        life: int, path: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        sys.path += [folder for folder in path if folder not in sys.path]
+        super().__init__(number, job, layout, 1.0, shards, None, life)
+        self._settings = job.reinforcement
+        self._parameters = RemoteParameters(self._agent, parts, servers)
+
+    def act(self, num_steps: int, steps_so_far: int) -> Report:
+        """As `work`, with the ε of so many steps."""
+        assert self._settings is not None
+        self._epsilon = epsilon_at(self._settings, steps_so_far, 0)
+        return self.work(num_steps)
+
+    def _refresh(self) -> None:
+        self._version = self._parameters.pull()[0]
+        self._bytes += self._parameters.taken_bytes()
+        self._published_s, self._since_refresh = time.monotonic(), 0
+
+    def _priorities(self, transitions: Transitions) -> Array:
+        """All alike: replay is uniform."""
+        return np.ones(len(transitions))
+
+
+class _OwnActor(Actor):
+    """The actor of a bundle: it acts by its learner's network, into its learner's replay."""
+
+    def __init__(self, number: int, job: Job, layout: Layout, life: int, replay: Replay) -> None:
+        super().__init__(number, job, layout, 1.0, [None], None, life)
+        self._replay = replay
+
+    def share(self, learner: GorilaLearner) -> None:
+        self._agent = learner.agent
+
+    def explore(self, epsilon: float) -> None:
+        self._epsilon = epsilon
+
+    def _refresh(self) -> None:
+        """Its learner has pulled."""
+
+    def _priorities(self, transitions: Transitions) -> Array:
+        return np.ones(len(transitions))
+
+    def _hand_over(self, transitions: Transitions, priorities: Array) -> Any:
+        self._replay.add(transitions)
+
+    def _confirm(self) -> None:
+        self._under_way.popleft()
+
+
+class Bundle:
+    """An actor, its replay and a learner, taking turns."""
+
+    def __init__(
+        self, number: int, job: Job, layout: Layout, limits: Limits, parts: Sequence[Shard], servers: Sequence[Any],
+        life: int, path: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        sys.path += [folder for folder in path if folder not in sys.path]
+        settings = job.reinforcement
+        assert settings is not None
+        self._settings = settings
+        space_of = environments.make(job)
+        is_stacked = environments.space(space_of).dtype == np.uint8
+        space_of.close()
+        self._replay = UniformReplay(max(1, settings.replay_size // layout.learners), stores_frames_once=is_stacked)
+        self._start = max(1, settings.replay_start // layout.learners)
+        self._learner = GorilaLearner(number, job, layout, limits, parts, servers, [], self._replay)
+        self._actor = _OwnActor(number, job, layout, life, self._replay)
+        self._actor.share(self._learner)
+        self._watch = Stopwatch()
+
+    def describe(self) -> tuple[int, int, int]:
+        return self._learner.describe()
+
+    def replace_shard(self, number: int, shard: Any) -> None:
+        """There are none."""
+
+    def act(self, num_steps: int, steps_so_far: int) -> Report:
+        """So many steps, and an update every `update_every` of them once there is enough in its replay."""
+        watch = self._watch
+        watch.begin()
+        episodes: list[tuple[float, int]] = []
+        updates: list[Update] = []
+        steps = 0
+        while steps < num_steps:
+            self._actor.explore(epsilon_at(self._settings, steps_so_far + steps, 0))
+            acted = self._actor.work(min(self._settings.update_every, num_steps - steps))
+            steps += acted.amount
+            episodes += acted.episodes
+            for part, seconds in acted.parts.items():
+                if part != "idle_s":
+                    watch.parts[part] = watch.parts.get(part, 0.0) + seconds
+            if len(self._replay) >= self._start:
+                updates.append(self._learner.update())
+        for update in updates:
+            for part in ("pull_s", "push_s"):
+                watch.parts[part] = watch.parts.get(part, 0.0) + getattr(update, part)
+            watch.parts["learn_s"] = watch.parts.get("learn_s", 0.0) + update.compute_s
+        more = {"steps": float(steps), "size": float(len(self._replay))}
+        report = self._learner.told(watch, len(updates), updates, **more)
+        report.episodes = episodes
+        return report

@@ -1,0 +1,176 @@
+"""A Ray of this process's own, or one that is there: how it starts, what comes of a call, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from chronograd.errors import ChronogradError, RunError
+
+ADDRESS_VARIABLE = "RAY_ADDRESS"
+FOLDER_VARIABLE = "CHRONOGRAD_RAY_FOLDER"
+# In the folder of a Ray: the run that it is for.
+MARK = "chronograd-run"
+STARTS = 3
+LEAST_STORE_BYTES = 128 * 2**20
+# The path of a socket has at most 107 characters, of which Ray needs 70 behind its folder.
+LONGEST_FOLDER = 36
+
+
+@contextlib.contextmanager
+def ray_session(run: Path, who: str, num_cpus: int, num_gpus: int = 0, store_bytes: int = 0) -> Iterator[None]:
+    """A Ray of this process's own, which ends with it and which only this process may use; or that of RAY_ADDRESS.
+
+    Args:
+        run: directory of the run that it is for.
+        who: the actors that need so many CPUs and GPUs, in words.
+        store_bytes: of shared memory for what is sent.
+    Raises: RunError if there is no Ray, or it has not the CPUs and GPUs that are needed.
+    """
+    address = os.environ.get(ADDRESS_VARIABLE)
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    folder = None
+    if not address:
+        # Read when Ray is imported. Without them Ray leaves a token in the user's home.
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    ray = ray_module()
+    try:
+        if address:
+            ray.init(address=address, **quiet)
+        else:
+            tidy_after(run)
+            folder = os.environ[FOLDER_VARIABLE] = _short_folder()
+            Path(folder, MARK).write_text(str(run.absolute()))
+            _start_own(
+                num_cpus=num_cpus,  # as many as are asked for: actors may outnumber cores
+                include_dashboard=False,
+                object_store_memory=max(LEAST_STORE_BYTES, store_bytes),
+                _node_ip_address="127.0.0.1",
+                _temp_dir=folder,
+                **quiet,
+            )
+        signal.signal(signal.SIGTERM, _leave)  # Ray's own handler would end the process before it is tidy
+        there = ray.cluster_resources()
+        if there.get("CPU", 0) < num_cpus or there.get("GPU", 0) < num_gpus:
+            raise RunError(
+                f"{who} need {num_cpus} CPUs and {num_gpus} GPUs of Ray, which has {there.get('CPU', 0):g} and "
+                f"{there.get('GPU', 0):g}",
+                "lower cluster.count or cluster.threads, or start Ray with more",
+            )
+        yield
+    except (ConnectionError, ray.exceptions.RaySystemError) as error:
+        where = f"{ADDRESS_VARIABLE}={address}" if address else "a Ray of its own"
+        raise RunError(f"cannot use {where}: {' '.join(str(error).split())[:300]}") from None
+    finally:
+        started = psutil.Process().children(recursive=True)
+        ray.shutdown()
+        if folder is not None:
+            for process in started:  # an actor that was stopped does not end by itself
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def cpu_s() -> float:
+    """Seconds of the processor that this process, its Ray and its actors have had so far."""
+    used = 0.0
+    own = psutil.Process()
+    for process in (own, *own.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):
+            used += sum(process.cpu_times()[:2])
+    return used
+
+
+def take_along() -> None:
+    """End what Ray has started: its agents would live a minute longer than this process."""
+    _end_offspring()
+    if folder := os.environ.get(FOLDER_VARIABLE):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def tidy_after(run: Path) -> None:
+    """End the Ray of an earlier driver of this run that was killed, and remove its folder."""
+    for note in {*Path(tempfile.gettempdir()).glob(f"ray-*/{MARK}"), *Path("/tmp").glob(f"ray-*/{MARK}")}:
+        folder = note.parent
+        with contextlib.suppress(OSError):
+            is_own = not folder.is_symlink() and folder.stat().st_uid == os.getuid()
+            if not is_own or note.read_text() != str(run.absolute()):
+                continue
+            for process in psutil.process_iter():
+                with contextlib.suppress(psutil.Error):
+                    # By their logs: some of Ray's processes overwrite their environment with their title.
+                    if any(Path(file.path).is_relative_to(folder) for file in process.open_files()):
+                        process.kill()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def ray_module() -> Any:
+    """Ray, less its types, which cover a part of it."""
+    import ray
+
+    return ray
+
+
+def answer(call: Any, who: str, timeout_s: float | None = None) -> Any:
+    """What an actor returns. Raises RunError that names it if it died, raised or did not answer."""
+    ray = ray_module()
+
+    try:
+        return ray.get(call, timeout=timeout_s)
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, ChronogradError):
+            raise RunError(f"{who}: {cause.message}", cause.hint) from None
+        print(error, file=sys.stderr, flush=True)
+        raise RunError(f"{who} failed with {type(cause).__name__}: {cause}") from None
+    except ray.exceptions.RayActorError:
+        raise RunError(f"{who} died") from None
+    except ray.exceptions.GetTimeoutError:
+        raise RunError(f"{who} hung: it did not answer within {timeout_s:g} s") from None
+
+
+def _start_own(**settings: Any) -> None:
+    """Ray gives its own processes 30 s to come up, which a crowded machine may not have; then they are started again.
+
+    Raises RunError if they do not come up in several tries.
+    """
+    ray = ray_module()
+    for _ in range(STARTS):
+        try:
+            ray.init(address="local", **settings)
+            return
+        except Exception as error:  # Ray has no kind of its own for this
+            if "timed out during startup" not in str(error):
+                raise
+            _end_offspring()
+    raise RunError(f"Ray did not start in {STARTS} times 30 s", "free some cores of this machine")
+
+
+def _end_offspring() -> None:
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+
+
+def _leave(number: int, frame: Any) -> None:
+    raise SystemExit(128 + number)
+
+
+def _short_folder() -> str:
+    """A new folder for Ray's sockets and logs."""
+    folder = tempfile.mkdtemp(prefix="ray-")
+    if len(folder) <= LONGEST_FOLDER:
+        return folder
+    Path(folder).rmdir()
+    return tempfile.mkdtemp(prefix="ray-", dir="/tmp")

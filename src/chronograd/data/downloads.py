@@ -1,0 +1,279 @@
+"""Sets with boxes, fetched into the layouts in which they are published: VOC by torchvision, Open Images picture by picture.
+
+Of Open Images only pictures with objects of the chosen classes are fetched:
+
+    class-descriptions-boxable.csv, whole/SPLIT-annotations-bbox.csv    as published
+    sub-SPLIT-annotations-bbox.csv                                      the rows of those classes
+    SPLIT/IMAGE.jpg                                                     their pictures
+    SHA256SUMS, LICENCE.txt                                             what was fetched, for `sha256sum -c`; whose it is
+
+What is there already with the digest that it was fetched with is left alone, and a file of which a part is there is gone on with.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import http.client
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from chronograd.data.published import data_folder
+from chronograd.errors import EXTRAS, InputError, MissingExtraError, NotFoundError, RunError
+from chronograd.files import DOWNLOAD_TIMEOUT_S, impatient, write_aside
+from chronograd.job import Data
+
+# As the public downloader of github.com/qfgaohao/pytorch-ssd has them.
+ANNOTATIONS_URL = "https://storage.googleapis.com/openimages/2018_04"
+PICTURES_URL = "https://open-images-dataset.s3.amazonaws.com"
+SPLITS = ("train", "validation", "test")
+TRIES, PAUSE_S = 4, 1.0
+AT_ONCE = 8
+LICENCE = """\
+Open Images (https://storage.googleapis.com/openimages/web/index.html)
+
+The annotations are licensed by Google LLC under CC BY 4.0. The images are listed by their owners as having a CC BY 2.0 licence;
+Google makes no representation about the licence of any of them: check each that you use. Authors and licences stand in
+image_ids_and_rotation.csv, which the site above has.
+"""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What a download did, in words, and where."""
+
+    folder: Path
+    summary: str
+    notes: tuple[str, ...] = ()
+
+
+def download(data: Data, most: int | None = None, say: Say = lambda text: None) -> Fetched:
+    """Fetch a set with boxes into the folder that its name has; a relative one lies in the data folder.
+
+    Args:
+        most: pictures of each split, of Open Images.
+    Raises: InputError for a set that is fetched otherwise, RunError where the network or the server fails.
+    """
+    layout, _, path = data.name.partition(":")
+    root = data_folder() / Path(path).expanduser()
+    if layout == "voc":
+        return fetch_voc(root)
+    if layout == "open-images":
+        return fetch_open_images(root, data.class_names or (), most, say)
+    raise InputError(
+        f"{data.name} is not downloaded by --download", "it is of voc:…/VOCdevkit/VOC2007 and open-images:PATH"
+    )
+
+
+def fetch_voc(root: Path) -> Fetched:
+    """A year of PASCAL VOC, by torchvision, which checks its digests; of 2007 the test split too."""
+    year = re.fullmatch(r"VOC(20(?:07|08|09|10|11|12))", root.name)
+    if year is None or root.parent.name != "VOCdevkit":
+        raise InputError(
+            f"{root} does not say which year of VOC is meant",
+            "name it as VOC does, such as voc:VOCdevkit/VOC2007",
+        )
+    splits = ("trainval", "test") if year[1] == "2007" else ("trainval",)
+    missing = [split for split in splits if not (root / "ImageSets/Main" / f"{split}.txt").is_file()]
+    try:
+        from torchvision.datasets import VOCDetection
+    except ModuleNotFoundError:
+        raise MissingExtraError("torchvision", EXTRAS["torchvision"], "downloading VOC") from None
+    try:
+        root.parent.parent.mkdir(parents=True, exist_ok=True)
+        with impatient():
+            for split in missing:
+                VOCDetection(root.parent.parent, year=year[1], image_set=split, download=True)
+    except Exception as error:  # whatever its download and its archive raise
+        raise RunError(
+            f"downloading VOC {year[1]} failed: {error}", f"unpack its archives into {root.parent.parent}"
+        ) from error
+    return Fetched(root, f"VOC {year[1]} is in {root}" + ("" if missing else "; it was there"))
+
+
+# -- Open Images ------------------------------------------------------------------------------------
+
+
+def fetch_open_images(
+    root: Path, classes: Sequence[str], most: int | None = None, say: Say = lambda text: None
+) -> Fetched:
+    """Boxes and pictures of some classes of Open Images, of all three splits."""
+    from chronograd.detect.sets import DESCRIPTIONS, descriptions
+
+    if not classes:
+        raise InputError(
+            "data.class_names chooses no class of Open Images, which has 600",
+            "name some, such as class_names=[Handgun,Shotgun]",
+        )
+    (root / "whole").mkdir(parents=True, exist_ok=True)
+    sums = Sums(root)
+    write_aside(root / "LICENCE.txt", LICENCE)
+    sums.fetch(f"{ANNOTATIONS_URL}/{DESCRIPTIONS}", DESCRIPTIONS)
+    identifiers = descriptions(root / DESCRIPTIONS)
+    for name in classes:
+        if name not in identifiers:
+            raise NotFoundError("class of Open Images", name, identifiers)
+    wanted = {identifiers[name] for name in classes}
+    counts, missing = {}, []
+    for split in SPLITS:
+        listed = f"{split}-annotations-bbox.csv"
+        say(f"{split}: boxes")
+        sums.fetch(f"{ANNOTATIONS_URL}/{split}/{listed}", f"whole/{listed}")
+        header, rows = _rows(root / "whole" / listed, wanted)
+        names = list(dict.fromkeys(row["ImageID"] for row in rows))[:most]
+        (root / split).mkdir(exist_ok=True)
+        say(f"{split}: {len(names):,} pictures")
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            is_there = dict(zip(names, pool.map(partial(_picture, sums, split), names), strict=True))
+        lost = [name for name, there in is_there.items() if not there]
+        missing += [f"{split}/{name}" for name in lost]
+        counts[split] = len(names) - len(lost)
+        _write_rows(root / f"sub-{listed}", header, [row for row in rows if is_there.get(row["ImageID"])])
+    total = ", ".join(f"{count:,} {split}" for split, count in counts.items())
+    fresh = f"{sums.fetched:,} files fetched, {sums.kept:,} were there"
+    notes = [f"{len(missing):,} pictures are not on the server any more: {', '.join(missing[:3])}"] if missing else []
+    notes += [f"whose they are: {root / 'LICENCE.txt'}"]
+    return Fetched(root, f"{total} pictures with {', '.join(classes)} in {root}; {fresh}", tuple(notes))
+
+
+def _picture(sums: Sums, split: str, name: str) -> bool:
+    """Whether there is such a picture."""
+    try:
+        sums.fetch(f"{PICTURES_URL}/{split}/{name}.jpg", f"{split}/{name}.jpg")
+    except _GoneError:
+        return False
+    return True
+
+
+def _rows(path: Path, wanted: set[str]) -> tuple[Sequence[str], list[dict[str, str]]]:
+    with path.open(newline="", encoding="utf-8") as stream:
+        reader = csv.DictReader(stream)
+        header = reader.fieldnames or ()
+        if not {"ImageID", "LabelName"} <= set(header):
+            raise RunError(f"{path} has no columns ImageID and LabelName", "remove it, to fetch it again")
+        # An identifier becomes the name of a file.
+        return header, [
+            row for row in reader if row["LabelName"] in wanted and re.fullmatch(r"[0-9a-zA-Z_-]+", row["ImageID"])
+        ]
+
+
+def _write_rows(path: Path, header: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    part = path.with_name(path.name + ".part")
+    with part.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, header, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    part.replace(path)
+
+
+# -- files ------------------------------------------------------------------------------------------
+
+
+class _GoneError(RunError):
+    """The server has no such file."""
+
+
+class Sums:
+    """The files of a folder that were fetched, and their digests, in its SHA256SUMS. Several threads may fetch at once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.fetched, self.kept = root, 0, 0
+        self._path, self._lock = root / "SHA256SUMS", Lock()
+        lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.is_file() else []
+        self._known = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+    def fetch(self, url: str, name: str) -> None:
+        """Fetch a file unless it is there as it was fetched before. Raises RunError."""
+        path = self.root / name
+        if path.is_file() and self._known.get(name) == _sha256(path):
+            with self._lock:
+                self.kept += 1
+            return
+        fetch_file(url, path)
+        digest = _sha256(path)
+        with self._lock:
+            is_new = name not in self._known
+            self._known[name] = digest
+            self.fetched += 1
+            with self._path.open("a" if is_new else "w", encoding="utf-8") as stream:
+                entries = {name: digest} if is_new else self._known
+                stream.writelines(f"{own}  {entry}\n" for entry, own in entries.items())
+
+
+def fetch_file(url: str, path: Path) -> None:
+    """Download a file, going on with what an earlier try left beside it.
+
+    Length and md5 are checked where the server states them: as ETag, or as Google's storage does.
+
+    Raises: RunError that names the address.
+    """
+    part = path.with_name(path.name + ".part")
+    why = ""
+    for attempt in range(TRIES):
+        if attempt:
+            time.sleep(PAUSE_S * 2 ** (attempt - 1))
+        try:
+            why = _try(url, part)
+        except HTTPError as error:
+            if error.code in (403, 404):
+                raise _GoneError(f"{url} is not there: {error}") from None
+            if error.code == 416:  # the part is as long as the file, or longer: whose it is cannot be told
+                part.unlink(missing_ok=True)
+            why = str(error)
+        except (URLError, OSError, http.client.HTTPException) as error:
+            why = str(error) or type(error).__name__
+        if not why:
+            part.replace(path)
+            return
+    raise RunError(
+        f"downloading {url} failed {TRIES} times: {why}", "the same command goes on from here, where there is a network"
+    )
+
+
+def _try(url: str, part: Path) -> str:
+    """One try; what is wrong with what came, or nothing."""
+    have = part.stat().st_size if part.exists() else 0
+    request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    with urlopen(request, timeout=DOWNLOAD_TIMEOUT_S) as answer:
+        is_rest = answer.status == 206
+        with part.open("ab" if is_rest else "wb") as stream:
+            shutil.copyfileobj(answer, stream)
+        length = answer.headers.get("Content-Length")
+        md5 = _stated_md5(answer.headers)
+    size = part.stat().st_size
+    wanted = None if length is None else int(length) + (have if is_rest else 0)
+    if wanted is not None and size < wanted:
+        return f"{size:,} of {wanted:,} bytes came"
+    if md5 is not None and _digest(part, "md5") != md5:
+        part.unlink()
+        return f"what came has not the md5 {md5}, which the server states"
+    return ""
+
+
+def _stated_md5(headers: Any) -> str | None:
+    for value in headers.get_all("x-goog-hash") or []:
+        if match := re.search(r"md5=([A-Za-z0-9+/=]+)", value):
+            return base64.b64decode(match[1]).hex()
+    tag = (headers.get("ETag") or "").strip('"')
+    return tag if re.fullmatch(r"[0-9a-f]{32}", tag) else None
+
+
+def _sha256(path: Path) -> str:
+    return _digest(path, "sha256")
+
+
+def _digest(path: Path, kind: str) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, kind).hexdigest()

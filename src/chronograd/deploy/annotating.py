@@ -1,0 +1,41 @@
+"""The objects that a detection model in ONNX finds in pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from chronograd.deploy import model as models
+from chronograd.deploy.detection import OUTPUTS, Detector
+from chronograd.deploy.protocol import ProtocolError
+from chronograd.detect.annotating import LEAST_SCORE, Find, Finding
+from chronograd.errors import FileFormatError, InputError, require
+
+
+def finder(path: Path, least_score: float = LEAST_SCORE) -> Find:
+    """Finds the objects in the file of a picture, as the server of the model does.
+
+    Raises: InputError for a model that is no detector; FileFormatError as `model.load`; what it gives raises FileFormatError for
+    a file that is no picture.
+    """
+    for package in ("onnxruntime", "onnx"):
+        require(package, "serve", "running an ONNX file")
+    model = models.load(path, most_rows=1)
+    try:
+        detector = Detector.of(model)
+    except ProtocolError as error:
+        raise InputError(str(error), "name the ONNX file of a detector, or a run of task=detection") from None
+
+    def find_in(image: Path) -> list[Finding]:
+        try:
+            pixels, width, height = detector.read(image.read_bytes())
+        except (ProtocolError, OSError) as error:
+            raise FileFormatError(f"{image} cannot be read: {error}") from None
+        scores, boxes = (output[0] for output in model.run({detector.input: pixels}, OUTPUTS))
+        rows = detector.objects(scores, boxes, width, height, least_score)
+        return [
+            Finding(row["label"], row["score"], (left, top, right, bottom))
+            for row in rows
+            for left, top, right, bottom in [row["box"]]
+        ]
+
+    return find_in

@@ -1,0 +1,365 @@
+"""What clients of a server ask: the routes of the Open Inference Protocol over a repository of models, with limits and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chronograd.deploy.batching import Done, QueueFull
+from chronograd.deploy.detection import LEAST_SCORE, OUTPUTS, Detector
+from chronograd.deploy.protocol import (
+    HEADER_LENGTH,
+    Array,
+    ProtocolError,
+    check_inputs,
+    decompressed,
+    read_request,
+    write_answer,
+)
+from chronograd.deploy.repository import Place, Repository, Served
+from chronograd.measure.environment import version_of
+
+if TYPE_CHECKING:
+    from starlette.exceptions import HTTPException
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+LOG = logging.getLogger("chronograd.serve")
+OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")  # what orchestrators ask, which have no token
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the server takes on.
+
+    Attributes:
+        most_bytes: of the body of a request, packed or unpacked. `most_held_bytes`: of all bodies at a time.
+        timeout_s: from the first byte of a request's body to its answer.
+        drain_s: the longest that requests are still taken after SIGTERM.
+    """
+
+    most_bytes: int = 64 * 2**20
+    most_held_bytes: int = 2**30
+    timeout_s: float = 30.0
+    drain_s: float = 10.0
+
+
+@dataclass
+class App:
+    """The routes of the protocol over a repository."""
+
+    repository: Repository
+    limits: Limits
+    metrics: Metrics
+    token: str | None = None
+    is_draining: bool = False
+    last_request: float = field(default_factory=time.monotonic)
+    _held_bytes: int = 0
+
+    def asgi(self) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+        """The application, behind the check of the token."""
+        from starlette.applications import Starlette
+        from starlette.exceptions import HTTPException
+        from starlette.routing import Route
+
+        model, version = "/v2/models/{name}", "/v2/models/{name}/versions/{version}"
+        routes = [
+            Route("/v2/health/live", self._live),
+            Route("/v2/health/ready", self._ready),
+            Route("/v2", self._server),
+            *(Route(path, self._model) for path in (model, version)),
+            *(Route(f"{path}/ready", self._model_ready) for path in (model, version)),
+            *(Route(f"{path}/infer", self._infer, methods=["POST"]) for path in (model, version)),
+            *(Route(f"{path}/detect", self._detect, methods=["POST"]) for path in (model, version)),
+            Route("/v2/repository/index", self._index, methods=["POST"]),
+            Route("/v2/repository/models/{name}/load", self._load, methods=["POST"]),
+            Route("/v2/repository/models/{name}/unload", self._unload, methods=["POST"]),
+            Route("/metrics", self._metrics),
+        ]
+        handlers: dict[Any, Any] = {
+            HTTPException: self._on_http,
+            ProtocolError: self._on_protocol,
+            Exception: self._on_any,
+        }
+        inner = Starlette(routes=routes, exception_handlers=handlers)
+        inner.router.redirect_slashes = False
+
+        async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http" and not self._may(scope):
+                refusal = self._error("send the token of this server: Authorization: Bearer TOKEN", 401)
+                refusal.headers["WWW-Authenticate"] = "Bearer"
+                await refusal(scope, receive, send)
+                return
+            await inner(scope, receive, send)
+
+        return guarded
+
+    def _may(self, scope: Scope) -> bool:
+        if self.token is None or scope["path"] in OPEN_PATHS:
+            return True
+        given = b" ".join(value for name, value in scope["headers"] if name == b"authorization")
+        return hmac.compare_digest(given, b"Bearer " + self.token.encode())
+
+    def _reply(self, content: bytes | dict[str, Any] | list[Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:  # fmt: skip
+        from starlette.responses import Response
+
+        headers = dict(headers or {})
+        if not isinstance(content, bytes):
+            content = json.dumps(content).encode()
+            headers["Content-Type"] = "application/json"
+        if self.is_draining:
+            headers["Connection"] = "close"
+        return Response(content, status, headers)
+
+    def _error(self, message: str, status: int, headers: dict[str, str] | None = None) -> Response:
+        return self._reply({"error": message}, status, headers)
+
+    async def _on_http(self, request: Request, error: HTTPException) -> Response:
+        path = request.scope["path"][:200]
+        messages = {
+            404: f"there is nothing at {path}; the protocol is at /v2",
+            405: f"{request.method[:20]} is not for {path}",
+        }
+        return self._error(messages.get(error.status_code, error.detail), error.status_code, dict(error.headers or {}))
+
+    async def _on_protocol(self, request: Request, error: ProtocolError) -> Response:
+        retry = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
+        return self._error(str(error), error.status, retry)
+
+    async def _on_any(self, request: Request, error: Exception) -> Response:
+        return self._error("the server failed; its log says why", 500)
+
+    async def _live(self, request: Request) -> Response:
+        return self._reply({"live": True})
+
+    async def _ready(self, request: Request) -> Response:
+        is_ready = not self.is_draining
+        return self._reply({"ready": is_ready}, 200 if is_ready else 503)
+
+    async def _server(self, request: Request) -> Response:
+        extensions = ["binary_tensor_data", "model_repository"]
+        return self._reply({"name": "chronograd", "version": version_of("chronograd"), "extensions": extensions})
+
+    def _asked(self, request: Request) -> Served:
+        return self.repository.get(request.path_params["name"], request.path_params.get("version"))
+
+    async def _model(self, request: Request) -> Response:
+        served = self._asked(request)
+        model, name = served.model, served.place.name
+        return self._reply(
+            {
+                "name": name,
+                "versions": self.repository.versions(name),
+                "platform": "onnxruntime_onnx",
+                "inputs": [spec.as_json() for spec in model.inputs],
+                "outputs": [spec.as_json() for spec in model.outputs],
+                "parameters": {"version": served.place.version, "batching": model.batching_words()},
+            }
+        )
+
+    async def _model_ready(self, request: Request) -> Response:
+        place = self._asked(request).place
+        return self._reply({"name": place.name, "ready": not self.is_draining}, 503 if self.is_draining else 200)
+
+    async def _index(self, request: Request) -> Response:
+        places = [served.place for served in self.repository.all()]
+        return self._reply([{"name": p.name, "version": p.version, "state": "READY", "reason": ""} for p in places])
+
+    async def _load(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        problems = await self.repository.reload(name)
+        if problems:
+            raise ProtocolError("; ".join(problem.message for problem in problems))
+        self.repository.get(name)
+        return self._reply({})
+
+    async def _unload(self, request: Request) -> Response:
+        await self.repository.unload(request.path_params["name"])
+        return self._reply({})
+
+    async def _metrics(self, request: Request) -> Response:
+        for served in self.repository.all():
+            self.metrics.waiting.labels(served.place.name, served.place.version).set(len(served.batcher))
+        import prometheus_client
+
+        content = prometheus_client.generate_latest(self.metrics.registry)
+        return self._reply(content, headers={"Content-Type": prometheus_client.CONTENT_TYPE_LATEST})
+
+    async def _infer(self, request: Request) -> Response:
+        return await self._counted(request, self._tensors)
+
+    async def _detect(self, request: Request) -> Response:
+        return await self._counted(request, self._objects)
+
+    async def _counted(self, request: Request, answer: Callable[[Request, float, Callable[[int], None]], Awaitable[Response]]) -> Response:  # fmt: skip
+        """The answer, or what is wrong with the request; counted and timed."""
+        from starlette.requests import ClientDisconnect
+
+        self.last_request = started = time.monotonic()
+        place = Place("", "", Path())  # names that a client invents are no labels
+        try:
+            place = self._asked(request).place  # before its body is read
+            with self._holding() as hold:
+                response = await answer(request, started, hold)
+        except ProtocolError as error:
+            response = await self._on_protocol(request, error)
+        except ClientDisconnect:
+            response = self._error("the client went away", 400)
+        except Exception:
+            LOG.exception("a request to %s version %s failed", place.name, place.version)
+            response = await self._on_any(request, Exception())
+        self.metrics.requests.labels(place.name, place.version, str(response.status_code)).inc()
+        self.metrics.request_s.labels(place.name, place.version).observe(time.monotonic() - started)
+        self.last_request = time.monotonic()
+        return response
+
+    async def _tensors(self, request: Request, started: float, hold: Callable[[int], None]) -> Response:
+        body = await self._body(request, hold)
+        encoding = request.headers.get("Content-Encoding", "")
+        if encoding:
+            body = decompressed(body, encoding, self.limits.most_bytes)
+            hold(len(body))
+        asked = read_request(body, request.headers.get(HEADER_LENGTH))
+        served = self._asked(
+            request
+        )  # anew: it may have been replaced while the body came. From here on nothing waits.
+        check_inputs(asked.inputs, served.model.inputs)
+        names = asked.names(served.model.output_names)
+        done = await self._done(served, asked.inputs, names, started, asked.timeout_s)
+        headers, content = write_answer(served.place.name, served.place.version, asked, done.outputs)
+        return self._reply(content, headers=headers)
+
+    async def _objects(self, request: Request, started: float, hold: Callable[[int], None]) -> Response:
+        """What a detection model finds in a picture."""
+        body = await self._body(request, hold)
+        least = _share(request.query_params.get("least"), LEAST_SCORE)
+        served: Served | None = None
+        while served is not (now := self._asked(request)):  # until it was not replaced while the picture was read
+            served, detector = now, Detector.of(now.model)
+            picture, width, height = await asyncio.to_thread(detector.read, body)
+        done = await self._done(served, {detector.input: picture}, OUTPUTS, started)
+        scores, boxes = (done.outputs[name][0] for name in OUTPUTS)
+        objects = detector.objects(scores, boxes, width, height, least)
+        place = served.place
+        return self._reply(
+            {
+                "model_name": place.name,
+                "model_version": place.version,
+                "width": width,
+                "height": height,
+                "objects": objects,
+            }
+        )
+
+    async def _done(self, served: Served, inputs: Mapping[str, Array], names: Sequence[str], started: float, timeout_s: float | None = None) -> Done:  # fmt: skip
+        """The outputs of a model. Raises ProtocolError where it has no time, or does not answer in time."""
+        left_s = max(self.limits.timeout_s - (time.monotonic() - started), 0.0)
+        if timeout_s is not None:
+            left_s = min(left_s, timeout_s)
+        try:
+            done = await served.batcher.submit(inputs, names, left_s)
+        except QueueFull as error:
+            raise ProtocolError(f"{error}; come again in {error.retry_after_s} s", 503, error.retry_after_s) from None
+        except TimeoutError:
+            raise ProtocolError(f"there was no answer within {left_s:.3g} s", 504) from None
+        self.metrics.queue_s.labels(served.place.name, served.place.version).observe(done.queue_s)
+        return done
+
+    @contextmanager
+    def _holding(self) -> Iterator[Callable[[int], None]]:
+        """Count the bytes of a body among those that are held, until its request is answered."""
+        own = 0
+
+        def hold(count: int) -> None:
+            nonlocal own
+            if self._held_bytes + count > self.limits.most_held_bytes:
+                raise ProtocolError("the server holds as many bytes of requests as it may; come again in 1 s", 503, 1)
+            own += count
+            self._held_bytes += count
+
+        try:
+            yield hold
+        finally:
+            self._held_bytes -= own
+
+    async def _body(self, request: Request, hold: Callable[[int], None]) -> bytes:
+        limit = self.limits.most_bytes
+        chunks: list[bytes] = []
+        size = 0
+        problem: ProtocolError | None = None
+        try:
+            async with asyncio.timeout(self.limits.timeout_s):
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if problem is None and size > limit:
+                        problem = ProtocolError(f"the body has more than {limit} bytes, the most that is taken", 413)
+                    if problem is None:
+                        try:
+                            hold(len(chunk))
+                            chunks.append(chunk)
+                        except ProtocolError as error:
+                            problem = error
+                    if problem is not None:
+                        chunks.clear()  # what follows is dropped: most clients read no answer before they have sent all
+                        if size > 4 * limit:
+                            break
+        except TimeoutError:
+            raise ProtocolError(f"the body did not come within {self.limits.timeout_s:.3g} s", 408) from None
+        if problem is not None:
+            raise problem
+        return b"".join(chunks)
+
+
+class Metrics:
+    """What is counted, for Prometheus."""
+
+    def __init__(self) -> None:
+        import prometheus_client
+
+        self.registry = prometheus_client.CollectorRegistry()
+        names = ["model", "version"]
+
+        def histogram(name: str, text: str, buckets: Sequence[float]) -> Any:
+            return prometheus_client.Histogram(
+                f"chronograd_{name}", text, names, buckets=buckets, registry=self.registry
+            )
+
+        self.requests = prometheus_client.Counter(
+            "chronograd_requests", "Requests for inference, by status of HTTP", [*names, "code"], registry=self.registry
+        )
+        self.waiting = prometheus_client.Gauge(
+            "chronograd_waiting_requests", "Requests in the queue", names, registry=self.registry
+        )
+        self.request_s = histogram("request_seconds", "From a request's head to its answer", _SECONDS)
+        self.queue_s = histogram("queue_seconds", "From a request in the queue to the start of its batch", _SECONDS)
+        self.run_s = histogram("run_seconds", "Run of a batch", _SECONDS)
+        self.rows = histogram("batch_rows", "Rows of a batch", _ROWS)
+
+    def observe(self, place: Place, rows: int, run_s: float) -> None:
+        self.run_s.labels(place.name, place.version).observe(run_s)
+        self.rows.labels(place.name, place.version).observe(rows)
+
+
+def _share(text: str | None, default: float) -> float:
+    """A number from 0 to 1 of a query. Raises ProtocolError."""
+    try:
+        share = default if text is None else float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise ProtocolError(f"least is {str(text)[:20]!r}; send a number from 0 to 1")
+    return share

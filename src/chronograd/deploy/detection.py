@@ -1,0 +1,121 @@
+"""Objects in a picture, by a served detection model: pixels in, boxes with labels and scores out. numpy and Pillow, no torch.
+
+What is done to pixels first, what the classes are called and how boxes are suppressed stands in the metadata of a file that
+`chronograd export` wrote. Scores (P, K + 1) have the background in column 0; boxes (P, 4) are corners in units of the picture.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chronograd.deploy.model import Model
+from chronograd.deploy.protocol import Array, ProtocolError
+
+OUTPUTS = ("scores", "boxes")
+MOST_PIXELS = 50_000_000  # of a picture; a file of a few bytes may claim any number
+LEAST_SCORE = 0.3  # of what is told, where nobody asks for another
+
+
+@dataclass(frozen=True)
+class Detector:
+    """How a model takes a picture, and how its answer is read.
+
+    Attributes:
+        scale, shift: it takes `pixel * scale - shift`, per channel; None where it takes pixels.
+        overlap: intersection over union with a likelier box of the same class, above which a box is left out. candidates: boxes of
+            each class that are looked at.
+    """
+
+    input: str
+    height: int
+    width: int
+    scale: Array | None
+    shift: Array | None
+    classes: list[str]
+    overlap: float
+    candidates: int
+
+    @classmethod
+    def of(cls, model: Model) -> Detector:
+        """Raises ProtocolError for a model that is none, or whose file does not say what it has to."""
+        about = model.about
+        pixels, suppression = about.get("preprocessing"), about.get("suppression")
+        shape = model.inputs[0].shape if len(model.inputs) == 1 else ()
+        is_of_pictures = len(shape) == 4 and shape[1] == 3 and min(shape[2:]) > 0
+        if not is_of_pictures or not set(OUTPUTS) <= set(model.output_names):
+            raise ProtocolError(
+                f"{model.path.stem} is no detection model: it has no outputs {' and '.join(OUTPUTS)} of a picture"
+            )
+        try:
+            assert pixels is not None
+            assert suppression is not None
+            both = [np.array(pixels[name], np.float32)[:, None, None] for name in ("scale", "shift")]
+            scale, shift = (None, None) if pixels["place"] == "inside" else both
+            classes, overlap, candidates = (
+                list(about["classes"]),
+                float(suppression["overlap"]),
+                int(suppression["candidates"]),
+            )
+        except (AssertionError, KeyError, TypeError, ValueError):
+            raise ProtocolError(
+                f"{model.path.stem} does not say what is done to pixels, and to boxes; `chronograd export` writes it into a file"
+            ) from None
+        return cls(model.inputs[0].name, shape[2], shape[3], scale, shift, classes, overlap, candidates)
+
+    def read(self, content: bytes) -> tuple[Array, int, int]:
+        """A file of a picture as the model takes it, with one row; its width and height. Raises ProtocolError."""
+        try:
+            from PIL import Image
+        except ModuleNotFoundError:
+            raise ProtocolError("pictures are not read here: Pillow is not installed", 501) from None
+        try:
+            with Image.open(io.BytesIO(content)) as picture:
+                width, height = picture.size
+                if width * height > MOST_PIXELS:
+                    raise ProtocolError(
+                        f"the picture has {width} x {height} pixels; at most {MOST_PIXELS:,} are read", 413
+                    )
+                small = picture.convert("RGB").resize((self.width, self.height), Image.Resampling.BILINEAR)
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise ProtocolError(f"the body is no picture that can be read: {str(error)[:80]}") from None
+        pixels_CHW = np.asarray(small).transpose(2, 0, 1)
+        if self.scale is None or self.shift is None:
+            return np.ascontiguousarray(pixels_CHW)[None], width, height
+        return np.ascontiguousarray(pixels_CHW * self.scale - self.shift, np.float32)[None], width, height
+
+    def objects(self, scores_PC: Array, boxes_P4: Array, width: int, height: int, least: float = LEAST_SCORE) -> list[dict[str, Any]]:  # fmt: skip
+        """What is in a picture of this size, the likeliest first; boxes are left, top, right, bottom in its pixels."""
+        rows = []
+        size = np.array([width, height, width, height])
+        for label in range(1, scores_PC.shape[1]):
+            scores_P = scores_PC[:, label]
+            likely = np.flatnonzero(scores_P > least)
+            best = likely[np.argsort(-scores_P[likely], kind="stable")][: self.candidates]
+            for prior in suppressed(boxes_P4, best, self.overlap):
+                name = self.classes[label - 1] if label <= len(self.classes) else str(label)
+                box = (np.clip(boxes_P4[prior], 0, 1) * size).round(1).tolist()
+                rows.append(
+                    (float(scores_P[prior]), {"label": name, "score": round(float(scores_P[prior]), 4), "box": box})
+                )
+        return [row for _, row in sorted(rows, key=lambda one: -one[0])]
+
+
+def suppressed(boxes_P4: Array, best: Array, most_overlap: float) -> list[int]:
+    """Of boxes by number, the best first, those that overlap with no better one by more."""
+    areas = np.clip(boxes_P4[:, 2:] - boxes_P4[:, :2], 0, None).prod(axis=1)
+    chosen: list[int] = []
+    while len(best):
+        first, best = best[0], best[1:]
+        chosen.append(int(first))
+        low, high = (
+            np.maximum(boxes_P4[first, :2], boxes_P4[best, :2]),
+            np.minimum(boxes_P4[first, 2:], boxes_P4[best, 2:]),
+        )
+        shared = np.clip(high - low, 0, None).prod(axis=1)
+        union = areas[first] + areas[best] - shared
+        best = best[np.where(union > 0, shared / np.maximum(union, 1e-12), 0.0) <= most_overlap]
+    return chosen

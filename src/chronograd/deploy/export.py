@@ -1,0 +1,266 @@
+"""A PyTorch network as an ONNX file: exported with a batch of any size, loaded again, checked, and described.
+
+The graph is captured by torch.export. What a file says of the machine that wrote it (paths in stack traces) is taken out, and what
+whoever serves it has to know is put in: one entry `chronograd` of its metadata, JSON, with the network, its weights and what is done
+to a pixel.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from chronograd.deploy import METADATA
+from chronograd.errors import ExportError, InputError, require
+
+# The version of the operators that PyTorch 2.11 to 2.14 export to where nobody says.
+OPSET = 20
+# Those that its exporter has: torch.onnx._internal.exporter's TORCHLIB_OPSET, and ONNX_MAX_OPSET.
+OPSETS = (18, 23)
+BATCH = "batch"
+EXAMPLES = 2  # samples that a network is captured with
+_MOST_LETTERS = 300
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of a graph. `shape` has a name where the size is any."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype} ({', '.join(map(str, self.shape))})"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What an ONNX file says it is. `operators` counts its nodes by kind; `num_bytes` is with its external data."""
+
+    opset: int
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    operators: Mapping[str, int]
+    num_bytes: int
+
+
+def require_onnx() -> None:
+    """Raise MissingExtraError unless what exports and runs ONNX is installed."""
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        require(package, "onnx", "ONNX")
+
+
+def write_onnx(
+    network: nn.Module,
+    example: Tensor,
+    path: Path,
+    *,
+    input_name: str = "input",
+    opset: int = OPSET,
+    about: Mapping[str, Any] | None = None,
+) -> Graph:
+    """Export a network, load the file again and check it.
+
+    Outputs are called as the network's attribute `output_names` says, `logits` where there is one, by their keys where the
+    network returns a mapping, else `output_0` and so on.
+
+    Args:
+        network: in evaluation mode. example: `EXAMPLES` samples, of which only shape and type matter.
+        path: the file; more than 2 GB of weights lie beside it, in PATH.data.
+        about: what its metadata say.
+    Raises: InputError where the network does not run on such samples, ExportError, with the reason, where it cannot be
+        exported, its file does not pass the checker, or it takes no other batch than the example's.
+    """
+    require_onnx()
+    import onnx
+
+    names = _output_names(network, example)
+    with quiet():
+        try:
+            program = torch.onnx.export(
+                network,
+                (example,),
+                dynamo=True,
+                opset_version=opset,
+                dynamic_shapes=({0: BATCH},),
+                input_names=[input_name],
+                output_names=names,
+                verbose=False,
+            )
+            assert program is not None
+            program.save(path)
+        except Exception as error:
+            raise ExportError(f"the network cannot be exported: {reason(error)}", _HINT) from error
+    model = onnx.load(str(path), load_external_data=False)
+    _tidy(model, about or {})
+    onnx.save(model, str(path))
+    check_onnx(path)
+    graph = read_graph(path)
+    _check_graph(graph, opset)
+    return graph
+
+
+def check_onnx(path: Path) -> None:
+    """Raise ExportError for a file that does not pass the checker of ONNX, which infers its shapes as well."""
+    require_onnx()
+    import onnx
+
+    try:
+        onnx.checker.check_model(str(path), full_check=True)
+    except Exception as error:  # the checker's own, and those of the shape inference that it asks
+        raise ExportError(f"the graph is not valid: {first_line(error)}", _HINT) from error
+
+
+_HINT = "docs/exporting.md lists networks that export, and why others do not"
+
+
+def read_graph(path: Path) -> Graph:
+    """Describe an ONNX file. Raises ExportError for what is none."""
+    require_onnx()
+    import onnx
+
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except Exception as error:  # protobuf's, by whichever implementation it has
+        raise ExportError(f"{path.name} is no ONNX file: {first_line(error)}") from error
+    opsets = [one.version for one in model.opset_import if one.domain in ("", "ai.onnx")]
+    beside = path.with_name(path.name + ".data")
+    weights = {one.name for one in model.graph.initializer}
+    return Graph(
+        opset=opsets[0] if opsets else 0,
+        inputs=tuple(_port(one) for one in model.graph.input if one.name not in weights),
+        outputs=tuple(_port(one) for one in model.graph.output),
+        operators=Counter(node.op_type for node in _nodes(model)),
+        num_bytes=path.stat().st_size + (beside.stat().st_size if beside.exists() else 0),
+    )
+
+
+def metadata(path: Path) -> dict[str, Any]:
+    """What the metadata of a file say that `write_onnx` has written; empty for another's."""
+    require_onnx()
+    import onnx
+
+    model = onnx.load(str(path), load_external_data=False)
+    texts = [one.value for one in model.metadata_props if one.key == METADATA]
+    return dict(json.loads(texts[0])) if texts else {}
+
+
+def reason(error: BaseException) -> str:
+    """Why an export failed, in a line: what began it, and the line of the network's code; without the exporter's advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    calls = _CALL.findall(str(error))
+    file, line, code = calls[-1] if calls else ("", "", "")
+    return first_line(error) + (f" ({Path(file).name}:{line}: {code.strip()})" if calls else "")
+
+
+_CALL = re.compile(r'File "([^"]+)", line (\d+), in \w+\n +(.+)')
+
+
+def first_line(error: BaseException) -> str:
+    """Kind and first line of an error, and what follows where that ends with a colon."""
+    text = ""
+    for line in re.sub(r"\x1b\[[0-9;]*m", "", str(error)).splitlines():
+        text = f"{text} {line.strip(' -')}".strip()
+        if text and not text.endswith(":"):
+            break
+    text = text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]} …"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def flat(outputs: Any) -> list[Tensor]:
+    """The tensors that a network returns, in the order in which they are exported."""
+    return [one for one in pytree.tree_leaves(outputs) if isinstance(one, Tensor)]
+
+
+def _output_names(network: nn.Module, example: Tensor) -> list[str]:
+    try:
+        with torch.no_grad():
+            outputs = network(example)
+    except Exception as error:
+        shape = "x".join(map(str, example.shape[1:]))
+        raise InputError(
+            f"the network cannot run on samples of {shape}: {first_line(error)}",
+            "write --input, or name the data set that it is for",
+        ) from error
+    if isinstance(outputs, Tensor):
+        return ["logits"]
+    tensors, own = flat(outputs), getattr(network, "output_names", None)
+    if isinstance(own, tuple) and len(own) == len(tensors):
+        return list(own)
+    if isinstance(outputs, Mapping) and len(outputs) == len(tensors):
+        return [str(name) for name in outputs]
+    return [f"output_{number}" for number in range(len(tensors))]
+
+
+def _check_graph(graph: Graph, opset: int) -> None:
+    """Raise ExportError where the exporter gave another graph than was asked for."""
+    if graph.opset != opset:
+        raise ExportError(
+            f"opset {opset} was asked for, and the exporter could only write {graph.opset}",
+            f"write --opset {graph.opset}",
+        )
+    for port in (*graph.inputs, *graph.outputs):
+        if port.shape and isinstance(port.shape[0], int):
+            raise ExportError(
+                f"{port} has one size of batch only: what the network computes from its batch is fixed at {EXAMPLES}",
+                "take sizes of the batch from tensors (x.shape[0]), not from numbers or lists kept by the network",
+            )
+
+
+def _port(value: Any) -> Port:
+    import onnx
+
+    tensor = value.type.tensor_type
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
+    shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim)
+    return Port(value.name, dtype, shape)
+
+
+def _nodes(model: Any) -> Iterator[Any]:
+    """All nodes, those of functions and of the branches of conditions among them."""
+    waiting: list[Sequence[Any]] = [model.graph.node, *(function.node for function in model.functions)]
+    while waiting:
+        for node in waiting.pop():
+            yield node
+            for attribute in node.attribute:
+                waiting += [graph.node for graph in (attribute.g, *attribute.graphs) if graph.node]
+
+
+def _tidy(model: Any, about: Mapping[str, Any]) -> None:
+    """Take out stack traces and notes of the exporter, and put in what `about` says."""
+    for part in (*_nodes(model), *model.graph.input, *model.graph.output, *model.graph.value_info):
+        del part.metadata_props[:]
+        part.doc_string = ""
+    for part in (model, model.graph, *model.functions):
+        del part.metadata_props[:]
+        part.doc_string = ""
+    if about:
+        model.metadata_props.add(key=METADATA, value=json.dumps(about))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Neither warnings nor log: libraries speak of deprecations of their own, and print graphs that do not export."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

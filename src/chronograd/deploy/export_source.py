@@ -1,0 +1,201 @@
+"""What is exported: the network of a run with its trained weights, or one by name, and the samples that it was made for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from chronograd import job as jobs
+from chronograd.data import catalogue, datasets
+from chronograd.data.augment import normalise
+from chronograd.data.datasets import Dataset, DatasetCard
+from chronograd.data.normalisation import scale_shift
+from chronograd.data.text import is_drawn
+from chronograd.deploy.parity import BOXES, Samples
+from chronograd.errors import InputError, JobError, RunError
+from chronograd.job import Job
+from chronograd.models import registry
+from chronograd.models.weights import load_pretrained
+from chronograd.rundir import RunDir
+from chronograd.rundir.directory import DEFAULT_PARENT, is_run_dir
+from chronograd.train.inputs import Input, input_of
+
+# Of the pixels of a set that is not at hand: all but `digits` have eight bits, and that one is always at hand.
+TOP = 255
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A network with its weights, on the CPU and in evaluation mode.
+
+    Attributes:
+        name: of the run or network, as the user wrote it. weights: what they are, in words.
+        dataset: what it was trained on, where that is on disk; else `why_no_data`.
+    """
+
+    name: str
+    job: Job
+    network: nn.Module
+    weights: str
+    card: DatasetCard
+    dataset: Dataset | None
+    why_no_data: str
+
+    @property
+    def is_text(self) -> bool:
+        return self.job.is_text
+
+    @property
+    def is_detector(self) -> bool:
+        """Whether it gives scores and boxes, before non-maximum suppression."""
+        return BOXES in getattr(self.network, "output_names", ())
+
+    @property
+    def top(self) -> int:
+        """The largest value of a pixel."""
+        return TOP if self.dataset is None else self.dataset.top
+
+    def scale_shift(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """What the network sees is `pixel * scale - shift`, per channel; None where only the pixels of its set could tell."""
+        if self.dataset is not None:
+            return self.dataset.scale_C, self.dataset.shift_C
+        kind, channels = self.job.data.normalisation, self.card.shape[0]
+        return None if kind == "own" else scale_shift(kind, (0.0,) * channels, (1.0,) * channels, TOP)
+
+    def preprocessing(self) -> Preprocessing:
+        """Normalisation as a module. Raises InputError for text, and where it is not known."""
+        if self.is_text:
+            raise InputError(f"{self.name} takes tokens, to which nothing is done first", "leave preprocessing out")
+        both = self.scale_shift()
+        if both is None:
+            raise InputError(
+                f"images of {self.job.data.name} are normalised by their own mean and deviation, and {self.why_no_data}",
+                "write data.normalisation=imagenet, or unit or raw, as the weights want it; or leave preprocessing out",
+            )
+        return Preprocessing(*both)
+
+    def random(self, count: int, preprocessing: Preprocessing | None, seed: int = 0) -> Samples:
+        """Normal numbers, whole ones of the range of a pixel, or tokens of the vocabulary, each as likely as any other."""
+        drawn = torch.Generator().manual_seed(seed)
+        shape = (count, *self.card.shape)
+        if self.is_text:
+            fed = torch.randint(0, self.card.num_classes, shape, generator=drawn)
+        elif preprocessing is not None:
+            fed = torch.randint(0, self.top + 1, shape, generator=drawn, dtype=torch.uint8)
+            return Samples("random", fed, preprocessing.reference(fed))
+        else:
+            fed = torch.randn(shape, generator=drawn)
+        return Samples("random", fed, fed)
+
+    def real(self, count: int, preprocessing: Preprocessing | None) -> Samples | None:
+        """The first of the test split; None where there are none at hand."""
+        if self.dataset is None:
+            return None
+        seen = self.test_input()
+        numbers = np.arange(min(count, len(seen)))
+        raw = seen.gather(numbers)
+        prepared = seen.prepare(raw)
+        return Samples(self.job.data.name, prepared if preprocessing is None else raw, prepared)
+
+    def test_input(self) -> Input:
+        """The test split as the network sees it. Of a data set that is at hand."""
+        assert self.dataset is not None
+        return input_of(self.dataset.test, self.dataset, CPU)
+
+    def train_input(self) -> Input:
+        """The training split as the network sees it, not augmented. Of a data set that is at hand."""
+        assert self.dataset is not None
+        return input_of(self.dataset.train, self.dataset, CPU)
+
+
+class Preprocessing(nn.Module):
+    """From the whole numbers of a pixel to what a network sees, `pixel * scale - shift` per channel."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, scale_C: Sequence[float], shift_C: Sequence[float]) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(scale_C, dtype=torch.float32).view(1, -1, 1, 1))
+        self.register_buffer("shift", torch.tensor(shift_C, dtype=torch.float32).view(1, -1, 1, 1))
+
+    def forward(self, pixels_NCHW: Tensor) -> Tensor:
+        return pixels_NCHW.to(torch.float32) * self.scale - self.shift
+
+    def reference(self, pixels_NCHW: Tensor) -> Tensor:
+        """The same by the function that training uses."""
+        return normalise(pixels_NCHW, self.scale.flatten(), self.shift.flatten())
+
+
+class Preprocessed(nn.Module):
+    """A network behind its preprocessing."""
+
+    def __init__(self, preprocessing: Preprocessing, network: nn.Module) -> None:
+        super().__init__()
+        self.preprocessing, self.network = preprocessing, network
+        self.output_names = getattr(network, "output_names", None)
+
+    def forward(self, pixels_NCHW: Tensor) -> Tensor:
+        return self.network(self.preprocessing(pixels_NCHW))  # type: ignore[no-any-return]
+
+
+def run_named(what: str) -> RunDir | None:
+    """The run that a path, or a name in the folder `runs`, means; None where it is none."""
+    for path in (Path(what), DEFAULT_PARENT / what):
+        if is_run_dir(path):
+            return RunDir.open(path)
+    return None
+
+
+def of_run(run: RunDir, fields: Sequence[str] = ()) -> Source:
+    """The network of a run with its newest weights; fields of its data may be changed, such as data.test_samples.
+
+    Raises: JobError for another field; as `load_pretrained` where the run has no sound checkpoint.
+    """
+    others = [field for field in fields if not field.strip().startswith("data.")]
+    if others:
+        raise JobError(
+            f"cannot change {others[0]!r} here: what is exported is the network of {run.path.name}",
+            "write data.FIELD=VALUE, such as data.test_samples=1000",
+        )
+    asked = jobs.changed(run.job(), fields) if fields else run.job()
+    return _source(asked, str(run.path), str(run.path), is_own=True)
+
+
+def of_job(asked: Job, name: str) -> Source:
+    """The network of a job with its initial weights, or those that `network.weights` names."""
+    return _source(asked, name, asked.network.weights, is_own=False)
+
+
+def _source(asked: Job, name: str, weights: str | None, is_own: bool) -> Source:
+    card = datasets.card(asked.data)
+    datasets.check_task(asked, card)
+    torch.manual_seed(asked.training.seed)
+    network = registry.build(
+        asked.network.name, asked.network.options, input_shape=card.shape, num_classes=card.num_classes
+    )
+    loaded = f"initial weights of seed {asked.training.seed}"
+    if weights is not None:
+        loaded = load_pretrained(network, weights, asked.network.name).source
+        loaded = loaded.replace(weights, Path(weights).name)  # where it lies here is nobody else's concern
+    dataset, why_not = _dataset(asked, is_own)
+    return Source(name, asked, network.requires_grad_(False).eval(), loaded, card, dataset, why_not)
+
+
+def _dataset(asked: Job, is_own: bool) -> tuple[Dataset | None, str]:
+    """The data set of a job, or why there is none. What is drawn at random is only that of a run that was trained on it."""
+    name = asked.data.name
+    if (name == "synthetic" or is_drawn(asked.data)) and not is_own:
+        return None, f"{name} is drawn at random, as random inputs are"
+    if name in catalogue.sets():
+        return None, catalogue.without_data(name).message
+    try:
+        return datasets.load(asked.data, asked.training.seed), ""
+    except RunError as error:
+        return None, error.message

@@ -1,0 +1,527 @@
+"""Load on a server of the Open Inference Protocol: latency and errors against the rate of requests, or the number of clients.
+
+Open loop: requests come at random times of a Poisson process, whether or not those before were answered, as from many users who do
+not know of each other. Closed loop: each connection sends its next request once it has the answer to the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Literal
+from urllib.parse import quote, urlsplit
+
+import numpy as np
+
+from chronograd.answer import Answer, Section, Table
+from chronograd.deploy.protocol import (
+    DATATYPES,
+    HEADER_LENGTH,
+    Array,
+    ProtocolError,
+    TensorSpec,
+    invented,
+    read_answer,
+    write_request,
+)
+from chronograd.errors import InputError, RunError
+from chronograd.figure import Figure, Lines, Series
+from chronograd.measure import environment
+from chronograd.measure.result import LEAST_COUNTS, percentile
+from chronograd.record import Z80, Cluster, JobHeader, Named, Provenance, Quantity, Record
+from chronograd.units import quantity, seconds
+from chronograd.words import listed
+
+Loop = Literal["open", "closed"]
+DISTINCT = 8  # requests that differ, sent in turn: a server that keeps answers for the same question is not measured
+MOST_CONNECTIONS = 1_000  # of the open loop; a request that would need more fails, and is counted
+MOST_ANSWER_BYTES = 2**30
+LATE_SHARE, LATE_S = 0.1, 0.005  # of the median latency, and at least: the clock of the event loop has milliseconds
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One request: when it was due and sent, in seconds since the start; its latency; why it failed, empty if it did not."""
+
+    due: float
+    sent: float
+    latency_s: float
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came of one rate, or of one number of connections, `level`, over `seconds` after the warm-up."""
+
+    loop: Loop
+    level: float
+    seconds: float
+    outcomes: list[Outcome]
+
+    @property
+    def label(self) -> str:
+        return f"{self.level:g}/s" if self.loop == "open" else f"{self.level:g} connection{'s' * (self.level != 1)}"
+
+    @property
+    def latencies(self) -> list[float]:
+        return [one.latency_s for one in self.outcomes if not one.problem]
+
+    @property
+    def problems(self) -> Counter[str]:
+        return Counter(one.problem for one in self.outcomes if one.problem)
+
+    @property
+    def late_p99_s(self) -> float:
+        """How late requests were sent by this process: 99 % at most so much."""
+        return float(np.quantile([one.sent - one.due for one in self.outcomes], 0.99)) if self.outcomes else 0.0
+
+    def quantities(self) -> dict[str, Quantity]:
+        latencies = self.latencies
+        source = "clock of the client, from a request's first byte sent to its answer's last"
+        values = {"latency_mean_s": _mean(latencies, source)}
+        for name, (share, least) in LEAST_COUNTS.items():
+            if len(latencies) < least:
+                reason = f"{len(latencies)} requests were answered, and it takes {least}"
+                values[name] = Quantity.missing("s", reason)
+            else:
+                values[name] = percentile(latencies, share, source)
+        counts = {"offered_requests_per_s": len(self.outcomes), "throughput_requests_per_s": len(latencies)}
+        for name, count in counts.items():
+            values[name] = Quantity(
+                value=count / self.seconds, unit="request/s", n=count, source="counted by the client"
+            )
+        failed = len(self.outcomes) - len(latencies)
+        values["failed_requests"] = Quantity(
+            value=failed, unit="count", n=len(self.outcomes), source="counted by the client"
+        )
+        return values
+
+
+def _mean(latencies: Sequence[float], source: str) -> Quantity:
+    """With the 80 % interval of the mean, as far as latencies do not depend on each other; not that of a request."""
+    if not latencies:
+        return Quantity.missing("s", "no request was answered")
+    mean, n = float(np.mean(latencies)), len(latencies)
+    half = Z80 * float(np.std(latencies)) / n**0.5
+    return Quantity(value=mean, unit="s", low=mean - half, high=mean + half, n=n, source=source)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model of a server, and how to reach it.
+
+    Attributes:
+        messages: whole requests for inference, as they go over the wire, to be sent in turn.
+        server: its name and version, as it says them.
+    """
+
+    url: str
+    model: str
+    version: str
+    rows: int
+    server: str
+    messages: list[bytes]
+    outputs: list[str] = field(default_factory=list)
+
+
+class Connection:
+    """One connection of HTTP/1.1, kept open between requests."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = (host, port)
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, message: bytes) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers (names in small letters) and body of the answer. Raises OSError, EOFError, ValueError."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection(*self._address)
+        reader, writer = self._streams
+        try:
+            writer.write(message)
+            await writer.drain()
+            status, headers = _head(await reader.readuntil(b"\r\n\r\n"))
+            body = await _body(reader, headers)
+        except asyncio.LimitOverrunError as error:
+            self.close()
+            raise ValueError(str(error)) from None
+        except BaseException:
+            self.close()
+            raise
+        if headers.get("connection", "").lower() == "close":
+            self.close()
+        return status, headers, body
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+
+def _head(text: bytes) -> tuple[int, dict[str, str]]:
+    first, *lines = text.decode("latin-1").split("\r\n")
+    protocol, _, rest = first.partition(" ")
+    if not protocol.startswith("HTTP/1."):
+        raise ValueError(f"{first[:80]!r} is no answer of HTTP/1.1")
+    pairs = (line.partition(":") for line in lines if line)
+    return int(rest[:3]), {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
+    if "chunked" not in headers.get("transfer-encoding", "").lower():
+        length = int(headers.get("content-length", 0))
+        if not 0 <= length <= MOST_ANSWER_BYTES:
+            raise ValueError(f"an answer of {length} bytes")
+        return await reader.readexactly(length)
+    chunks: list[bytes] = []
+    total = 0
+    while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
+        total += size
+        if size < 0 or total > MOST_ANSWER_BYTES:
+            raise ValueError(f"an answer of more than {MOST_ANSWER_BYTES} bytes")
+        chunks.append(await reader.readexactly(size))
+        await reader.readexactly(2)
+    while await reader.readuntil(b"\r\n") != b"\r\n":
+        pass
+    return b"".join(chunks)
+
+
+def load(url: str, *, model: str | None = None, rates: Sequence[float] = (), connections: Sequence[int] = (),
+         seconds_each: float = 10.0, warmup_s: float = 1.0, rows: int = 1, shapes: Mapping[str, Sequence[int]] | None = None,
+         is_binary: bool = True, token: str | None = None, timeout_s: float = 30.0, seed: int = 0,
+         say: Callable[[str], None] = lambda _: None) -> Answer:  # fmt: skip
+    """Send requests to a server and time the answers: a record for each rate and each number of connections.
+
+    Args:
+        url: such as `http://127.0.0.1:8000`.
+        model: its name; the only one that is served by default.
+        rates: requests per second of an open loop. `connections`: of a closed loop; one where neither is given.
+        seconds_each: of each rate, after `warmup_s` that do not count.
+        rows: of each request, where the first axis of an input may have any length.
+        shapes: of inputs by name, all axes, where others may have any length too.
+        token: of the server. `timeout_s`: after which a request has failed.
+    Raises: InputError, RunError where the server cannot be reached.
+    """
+    levels: list[tuple[Loop, float]] = [("open", rate) for rate in rates]
+    levels += [("closed", count) for count in connections or ((1,) if not rates else ())]
+    with asyncio.Runner() as runner:
+        measured = runner.run(
+            _load(
+                url, model, levels, seconds_each, warmup_s, rows, shapes or {}, is_binary, token, timeout_s, seed, say
+            )
+        )
+    return load_answer(*measured)
+
+
+async def _load(url: str, model: str | None, levels: Sequence[tuple[Loop, float]], seconds_each: float, warmup_s: float,
+                rows: int, shapes: Mapping[str, Sequence[int]], is_binary: bool, token: str | None, timeout_s: float, seed: int,
+                say: Callable[[str], None]) -> tuple[Target, list[Measured]]:  # fmt: skip
+    address, head = _address(url, token)
+    connection = Connection(*address)
+    try:
+        async with asyncio.timeout(timeout_s):
+            target = await _find(url, connection, head, model, rows, shapes, is_binary, seed)
+    except (OSError, EOFError, ValueError) as error:  # TimeoutError is an OSError
+        raise RunError(
+            f"no answer from {url}: {error or type(error).__name__}",
+            "is the server there? `chronograd serve` starts one",
+        ) from None
+    finally:
+        connection.close()
+        await asyncio.sleep(0)  # in which the loop lets go of it
+    measured = []
+    for loop, level in levels:
+        one = Measured(loop, level, seconds_each, [])
+        say(f"{target.model}: {one.label}, {seconds(warmup_s + seconds_each)}")
+        drive = _open_loop if loop == "open" else _closed_loop
+        outcomes = await drive(target, address, level, warmup_s + seconds_each, timeout_s, seed)
+        measured.append(Measured(loop, level, seconds_each, [o for o in outcomes if o.due >= warmup_s]))
+    await asyncio.sleep(0)
+    return target, measured
+
+
+async def _closed_loop(target: Target, address: tuple[str, int], level: float, until: float, timeout_s: float, seed: int) -> list[Outcome]:  # fmt: skip
+    outcomes: list[Outcome] = []
+    start = time.perf_counter()
+
+    async def client(number: int) -> None:
+        connection = Connection(*address)
+        while (now := time.perf_counter() - start) < until:
+            message = target.messages[number % len(target.messages)]
+            number += 1
+            outcomes.append(await _one(connection, message, start, now, timeout_s, target))
+            if outcomes[-1].problem:
+                await asyncio.sleep(0.01)  # a server that refuses connections is not asked without pause
+        connection.close()
+
+    await asyncio.gather(*(client(number) for number in range(int(level))))
+    return outcomes
+
+
+async def _open_loop(target: Target, address: tuple[str, int], level: float, until: float, timeout_s: float, seed: int) -> list[Outcome]:  # fmt: skip
+    outcomes: list[Outcome] = []
+    free: list[Connection] = []
+    tasks: set[asyncio.Task[None]] = set()
+    random = np.random.default_rng(seed)
+    start = time.perf_counter()
+
+    async def client(due: float, message: bytes) -> None:
+        connection = free.pop() if free else Connection(*address)
+        outcomes.append(await _one(connection, message, start, due, timeout_s, target))
+        free.append(connection)
+
+    due, number = random.exponential(1 / level), 0
+    while due < until:
+        wait_s = start + due - time.perf_counter()
+        await asyncio.sleep(max(wait_s, 0))  # even where it is late: answers must be read
+        if len(tasks) >= MOST_CONNECTIONS:
+            outcomes.append(Outcome(due, due, 0.0, f"{MOST_CONNECTIONS} requests wait for their answers already"))
+        else:
+            task = asyncio.create_task(client(due, target.messages[number % len(target.messages)]))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        number += 1
+        due += random.exponential(1 / level)
+    await asyncio.gather(*tasks)
+    for connection in free:
+        connection.close()
+    return outcomes
+
+
+async def _one(connection: Connection, message: bytes, start: float, due: float, timeout_s: float, target: Target) -> Outcome:  # fmt: skip
+    sent = time.perf_counter()
+    problem = ""
+    try:
+        async with asyncio.timeout(timeout_s):
+            status, headers, body = await connection.ask(message)
+        latency_s = time.perf_counter() - sent
+        problem = f"status {status}" if status != 200 else _why_wrong(headers, body, target)
+    except TimeoutError:
+        latency_s, problem = time.perf_counter() - sent, f"no answer within {seconds(timeout_s)}"
+    except (OSError, EOFError, ValueError) as error:
+        latency_s, problem = time.perf_counter() - sent, f"connection: {type(error).__name__}"
+    return Outcome(due, sent - start, latency_s, problem)
+
+
+def _why_wrong(headers: Mapping[str, str], body: bytes, target: Target) -> str:
+    """What is wrong with an answer of status 200, without reading its numbers; empty if nothing is."""
+    if not body:
+        return "empty answer"
+    missing = [name for name in target.outputs if json.dumps(name).encode() not in body]
+    return "answer without an output" if missing else ""
+
+
+def _address(url: str, token: str | None) -> tuple[tuple[str, int], str]:
+    """Host and port, and lines for the head of every request."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or 80
+    except ValueError:
+        parts, host, port = urlsplit(""), None, 0
+    if parts.scheme != "http" or not host or parts.path.strip("/") or parts.query:
+        raise InputError(f"{url!r} is no address of a server", "write http://HOST:PORT, such as http://127.0.0.1:8000")
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise InputError("the token has characters that no HTTP header can have")
+    authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    lines = f"Host: {authority}\r\n" + (f"Authorization: Bearer {token}\r\n" if token is not None else "")
+    return (host, port), lines
+
+
+def _message(method: str, path: str, head: str, headers: Mapping[str, str] | None = None, body: bytes = b"") -> bytes:
+    own = {**(headers or {}), "Content-Length": str(len(body))}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in own.items())
+    return f"{method} {path} HTTP/1.1\r\n{head}{lines}\r\n".encode() + body
+
+
+async def _find(url: str, connection: Connection, head: str, model: str | None, rows: int,
+                shapes: Mapping[str, Sequence[int]], is_binary: bool, seed: int) -> Target:  # fmt: skip
+    """Ask the server what it serves, and make requests for it."""
+
+    async def ask(method: str, path: str) -> Any:
+        status, _, body = await connection.ask(_message(method, path, head))
+        if status == 401:
+            raise InputError(f"{url} wants a token", "--token-file FILE, the one that the server was started with")
+        try:
+            data = json.loads(body)
+        except ValueError:
+            raise InputError(f"{url}{path} is answered by {status} and no JSON", "is it an inference server?") from None
+        if status != 200:
+            raise InputError(f"{url}{path} is answered by {status}: {str(data)[:200]}", "--model names another model")
+        return data
+
+    if model is None:
+        index = await ask("POST", "/v2/repository/index")
+        names = sorted({one["name"] for one in index})
+        if len(names) != 1:
+            raise InputError(f"{url} serves {len(names)} models: {', '.join(names)}", "name one: --model NAME")
+        model = names[0]
+    server = await ask("GET", "/v2")
+    path = f"/v2/models/{quote(model, safe='')}"
+    metadata = await ask("GET", path)
+    try:
+        specs = [TensorSpec(i["name"], i["datatype"], tuple(map(int, i["shape"]))) for i in metadata["inputs"]]
+        outputs = [str(one["name"]) for one in metadata["outputs"]]
+        version = str((metadata.get("parameters") or {}).get("version") or "")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"its metadata of {model} cannot be read: {error!r}") from None
+    random = np.random.default_rng(seed)
+    messages = []
+    for _ in range(DISTINCT):
+        headers, body = write_request(_inputs(specs, rows, shapes, random), is_binary=is_binary)
+        messages.append(_message("POST", f"{path}/infer", head, headers, body))
+    # One is read whole, before any is timed.
+    status, answered, body = await connection.ask(messages[0])
+    if status != 200:
+        raise InputError(f"a first request is answered by {status}: {body[:300].decode(errors='replace')}",
+                         "--shape NAME=1,3,224,224 gives an input its shape, --model names another model")  # fmt: skip
+    try:
+        read_answer(body, answered.get(HEADER_LENGTH.lower()))
+    except ProtocolError as error:
+        raise ValueError(f"its answer cannot be read: {error}") from None
+    name = f"{server.get('name', '')} {server.get('version', '')}".strip()
+    return Target(url, model, version, rows, name, messages, outputs)
+
+
+def _inputs(
+    specs: Sequence[TensorSpec], rows: int, shapes: Mapping[str, Sequence[int]], random: np.random.Generator
+) -> dict[str, Array]:
+    """Invented inputs of so many rows."""
+    for name in shapes:
+        if name not in {spec.name for spec in specs}:
+            raise InputError(f"there is no input {name!r}", f"inputs: {', '.join(spec.name for spec in specs)}")
+    inputs: dict[str, Array] = {}
+    for spec in specs:
+        shape = tuple(shapes.get(spec.name) or (rows if i == 0 and n < 0 else n for i, n in enumerate(spec.shape)))
+        if min(shape, default=1) < 0:
+            raise InputError(
+                f"input {spec.name} has shape {list(spec.shape)}: axes of any length",
+                f"--shape {spec.name}={','.join(str(n) if n > 0 else '8' for n in shape)} gives them one",
+            )
+        if spec.datatype not in DATATYPES:
+            raise InputError(f"input {spec.name} is {spec.datatype}, which is not sent; known: {', '.join(DATATYPES)}")
+        inputs[spec.name] = invented(spec.datatype, shape, random)
+    return inputs
+
+
+def load_record(target: Target, measured: Measured) -> Record:
+    """What was measured at one rate, or with one number of connections."""
+    is_open = measured.loop == "open"
+    method = "open loop, Poisson arrivals" if is_open else "closed loop, each connection sends when it is answered"
+    around = environment.environment()
+    return Record(
+        kind="measured",
+        title=f"{target.model} at {target.url}, {measured.label}",
+        job=JobHeader(mode="inference", network=Named(name=target.model)),
+        cluster=Cluster(batch_per_rank=target.rows),
+        versions={**around["versions"], "server": target.server, "model": target.version},
+        provenance=Provenance(method=method, date=around["created"], environment=around),
+        quantities=measured.quantities(),
+        notes=[f"{count:,} requests failed: {problem}" for problem, count in measured.problems.most_common()],
+    )
+
+
+def load_answer(target: Target, measured: Sequence[Measured]) -> Answer:
+    """Latency and errors by rate or connections, a record for each."""
+    records = {one.label: load_record(target, one) for one in measured}
+    names = ("throughput_requests_per_s", "latency_mean_s", *LEAST_COUNTS)
+    rows = [
+        {
+            "loop": one.loop,
+            "level": one.level,
+            "requests": len(one.outcomes),
+            **{name: record[name].value for name in ("offered_requests_per_s", *names, "failed_requests")},
+            "late_p99_s": one.late_p99_s,
+            "problems": dict(one.problems),
+        }
+        for one, record in zip(measured, records.values(), strict=True)
+    ]
+    table = Table(
+        ("load", "answered", "mean", "median", "p95", "p99", "requests", "failed"),
+        [
+            [
+                label,
+                *(quantity(record[name].value, record[name].unit) for name in names),
+                f"{len(one.outcomes):,}",
+                f"{len(one.outcomes) - len(one.latencies):,}",
+            ]
+            for one, (label, record) in zip(measured, records.items(), strict=True)
+        ],
+        set(range(1, 8)),
+        [
+            f"{name}: {record[name].reason}"
+            for name in LEAST_COUNTS
+            for record in records.values()
+            if record[name].reason
+        ][:1],
+    )
+    notes = [f"{label}: {note}" for label, record in records.items() for note in record.notes]
+    for one in measured:
+        if one.loop == "open" and one.latencies and one.late_p99_s > max(LATE_SHARE * median(one.latencies), LATE_S):
+            late = seconds(one.late_p99_s)
+            notes.append(
+                f"{one.label}: 1 % of the requests were sent more than {late} late: this machine is at its limit"
+            )
+    section = Section(
+        title=f"Latency of {target.model} against load",
+        takeaway=" ".join(_sentence(one, record) for one, record in zip(measured, records.values(), strict=True)),
+        table=table,
+        figure=_figure(measured) if len(measured) > 1 else None,
+        data=rows,
+    )
+    data = {
+        "url": target.url,
+        "model": target.model,
+        "version": target.version,
+        "server": target.server,
+        "rows": target.rows,
+        "load": rows,
+        "records": {label: record.model_dump(mode="json") for label, record in records.items()},
+    }
+    return Answer(
+        title=f"load on {target.model} at {target.url}",
+        sections=[section],
+        records=records,
+        data=data,
+        notes=notes,
+        exit_status=0 if all(one.latencies for one in measured) else 1,
+    )
+
+
+def _sentence(one: Measured, record: Record) -> str:
+    known = [
+        f"{share} within {seconds(record.value(name))}"
+        for name, share in (("latency_p50_s", "half"), ("latency_p99_s", "99 %"))
+        if record[name].value is not None
+    ]
+    failed = len(one.outcomes) - len(one.latencies)
+    loss = f"{failed:,} of {len(one.outcomes):,} requests failed" if failed else "no request failed"
+    answered = f"{listed(known)} of the requests are answered; " if known else ""
+    return f"At {one.label} {answered}{loss}."
+
+
+def _figure(measured: Sequence[Measured]) -> Figure | None:
+    """Percentiles against requests answered per second, a panel for each kind of loop."""
+    panels = []
+    for loop in ("open", "closed"):
+        own = [one for one in measured if one.loop == loop and one.latencies]
+        if len(own) < 2:
+            continue
+        rates = [len(one.latencies) / one.seconds for one in own]
+        series = [
+            Series(
+                label,
+                "measured",
+                rates,
+                [float(np.quantile(one.latencies, share)) * 1e3 for one in own],
+                is_joined=True,
+            )
+            for label, share in (("median", 0.5), ("95th percentile", 0.95), ("99th percentile", 0.99))
+        ]
+        panels.append(
+            Lines("requests answered per second", "latency (ms)", series, from_zero=True, title=f"{loop} loop")
+        )
+    return Figure(panels) if panels else None

@@ -1,0 +1,219 @@
+"""Whether ONNX Runtime gives what PyTorch gives: errors per output, over inputs of several kinds and batches of several sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chronograd.deploy.export import first_line, flat, require_onnx
+from chronograd.errors import ExportError
+
+Array = np.ndarray[Any, Any]
+# What PyTorch's tutorial of exporting asks: docs.pytorch.org, "Export a model to ONNX and run it with ONNX Runtime".
+RTOL, ATOL = 1e-3, 1e-5
+# A lone sample, a few, and more than the network was captured with; what is left of the samples makes a batch of another size.
+BATCHES = (1, 3, 8)
+# Errors of so much of the largest output are those of sums in float32 (steps of 1e-7), added up over some layers.
+OF_ROUNDING = 1e-5
+# The output of a detector whose rows are places, not scores of classes.
+BOXES = "boxes"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Some samples: `fed` to the graph, and as the network has `seen` them; the same where nothing is done to them inside."""
+
+    kind: str
+    fed: Tensor
+    seen: Tensor
+
+
+@dataclass
+class Difference:
+    """How far one output is from PyTorch's, over all samples of one kind in batches of all sizes.
+
+    Attributes:
+        num_values: values compared, `num_equal` of them the same bit for bit, `num_beyond` outside of the tolerance.
+        largest_absolute, largest_relative: of values that are finite in both, relative to PyTorch's where that is not 0.
+        largest_ulp: steps from one float32 to the next; near 0, where these are small, many of them are no harm.
+        largest_output: of PyTorch's, as far as it is finite. needed_atol: with which all values would just hold at this rtol.
+        tightest: factor on both tolerances at which all values would just hold; None where none would, as one is finite in one
+            of the two only.
+        num_same, num_rows: rows whose largest value is at the same place, of so many; for outputs with classes.
+    """
+
+    output: str
+    kind: str
+    rtol: float
+    atol: float
+    num_values: int = 0
+    num_equal: int = 0
+    num_beyond: int = 0
+    largest_absolute: float = 0.0
+    largest_relative: float = 0.0
+    largest_ulp: int = 0
+    largest_output: float = 0.0
+    needed_atol: float = 0.0
+    tightest: float | None = 0.0
+    num_same: int = 0
+    num_rows: int = 0
+
+    @property
+    def holds(self) -> bool:
+        return self.num_values > 0 and self.num_beyond == 0
+
+    def add(self, expected: Array, given: Array) -> None:
+        """One batch: what PyTorch gave and what ONNX Runtime gave. Raises ExportError for outputs of different shapes."""
+        if expected.shape != given.shape:
+            raise ExportError(
+                f"{self.output} has shape {given.shape} in ONNX Runtime and {expected.shape} in PyTorch",
+                "what the network computes from its batch is fixed in the graph",
+            )
+        if expected.ndim > 1 and self.output != BOXES:
+            self.num_rows += math.prod(expected.shape[:-1])
+            self.num_same += int((expected.argmax(-1) == given.argmax(-1)).sum())
+        self.num_values += expected.size
+        same = (expected == given) | (np.isnan(expected) & np.isnan(given))  # infinities among them
+        self.num_equal += int(same.sum())
+        finite = np.isfinite(expected) & np.isfinite(given)
+        lost = int((~finite & ~same).sum())
+        self.num_beyond += lost
+        if lost:
+            self.tightest = None
+        a, b = expected[finite], given[finite]
+        if not a.size:
+            return
+        wide = a.astype(np.float64)
+        apart = np.abs(b.astype(np.float64) - wide)
+        size = np.abs(wide)
+        self.largest_output = max(self.largest_output, float(size.max()))
+        self.largest_absolute = max(self.largest_absolute, float(apart.max()))
+        self.needed_atol = max(self.needed_atol, float((apart - self.rtol * size).max()))
+        relative = apart[size > 0] / size[size > 0]
+        self.largest_relative = max(self.largest_relative, float(relative.max(initial=0.0)))
+        self.largest_ulp = max(self.largest_ulp, int(np.abs(_ordered(b) - _ordered(a)).max()))
+        share = _shares(apart, self.atol + self.rtol * size)
+        self.num_beyond += int((share > 1).sum())
+        worst = float(share.max())
+        if self.tightest is not None:
+            self.tightest = max(self.tightest, worst) if math.isfinite(worst) else None
+
+
+@dataclass
+class Parity:
+    """All differences of a file; `failure` says how ONNX Runtime failed, where it did."""
+
+    rtol: float
+    atol: float
+    batches: tuple[int, ...]
+    differences: list[Difference] = field(default_factory=list)
+    num_samples: dict[str, int] = field(default_factory=dict)
+    failure: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return not self.failure and bool(self.differences) and all(one.holds for one in self.differences)
+
+    @property
+    def tightest(self) -> float | None:
+        """The factor on the tolerance at which all would just hold; None where none would."""
+        factors = [one.tightest for one in self.differences]
+        known = [one for one in factors if one is not None]
+        return None if self.failure or not factors or len(known) < len(factors) else max(known)
+
+
+def compare(
+    path: Path,
+    reference: Callable[[Tensor], Any],
+    samples: Sequence[Samples],
+    *,
+    batches: Sequence[int] = BATCHES,
+    rtol: float = RTOL,
+    atol: float = ATOL,
+) -> Parity:
+    """Run all samples through a file and through PyTorch, in batches of each size, the last one smaller.
+
+    A value holds where |ONNX Runtime − PyTorch| is at most `atol + rtol · |PyTorch|`, as numpy.allclose has it.
+
+    Args:
+        reference: the network, given what it sees of some samples.
+    """
+    parity = Parity(rtol, atol, tuple(batches), num_samples={one.kind: len(one.fed) for one in samples})
+    try:
+        running = session(path)
+        port, names = running.get_inputs()[0].name, [one.name for one in running.get_outputs()]
+        for one in samples:
+            own = [Difference(name, one.kind, rtol, atol) for name in names]
+            parity.differences += own
+            for size in batches:
+                for start in range(0, len(one.fed), size):
+                    part = slice(start, start + size)
+                    given = running.run(None, {port: one.fed[part].numpy()})
+                    with torch.no_grad():
+                        expected = flat(reference(one.seen[part]))
+                    for difference, ours, theirs in zip(own, expected, given, strict=True):
+                        difference.add(ours.numpy(), np.asarray(theirs))
+    except ExportError as error:
+        parity.failure = error.message
+    except Exception as error:  # ONNX Runtime's, of which each kind has a class of its own
+        if not type(error).__module__.startswith("onnxruntime"):
+            raise
+        parity.failure = first_line(error)
+    return parity
+
+
+def session(path: Path) -> Any:
+    """An ONNX Runtime session on the CPU, whose threads sleep between calls and so leave the cores to whatever runs in turn.
+
+    It has as many threads as PyTorch.
+    """
+    require_onnx()
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def data_of(parity: Parity) -> Mapping[str, Any]:
+    """For programs; what is not finite is null."""
+    rows = []
+    for one in parity.differences:
+        row = {name: value for name, value in vars(one).items() if name not in ("rtol", "atol")}
+        rows.append({**row, "samples": parity.num_samples[one.kind], "holds": one.holds})
+    return {
+        "rtol": parity.rtol,
+        "atol": parity.atol,
+        "batches": list(parity.batches),
+        "holds": parity.holds,
+        "tightest": parity.tightest,
+        "failure": parity.failure or None,
+        "outputs": rows,
+    }
+
+
+def _shares(apart: Array, allowed: Array) -> Array:
+    """How much of what is allowed each difference takes; none of nothing is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(apart == 0, 0.0, apart / allowed)
+
+
+def _ordered(values: Array) -> Array:
+    """Whole numbers in the order of the floats, one apart where no float is between.
+
+    >>> _ordered(np.float32([-0.0, 0.0, np.nextafter(np.float32(0), np.float32(1))])).tolist()
+    [0, 0, 1]
+    """
+    if not np.issubdtype(values.dtype, np.floating):
+        return values.astype(np.int64)
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.int32).astype(np.int64)
+    return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)

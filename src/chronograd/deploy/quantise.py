@@ -1,0 +1,191 @@
+"""An ONNX file with eight-bit weights: how much smaller it is, how much faster, and what it costs in accuracy.
+
+static    also activations, to ranges that training samples show; for convolutions
+dynamic   activations to the range of each batch; matrix products only, for language models
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from chronograd.data.datasets import Dataset
+from chronograd.deploy.export import quiet, read_graph, require_onnx
+from chronograd.deploy.parity import session
+from chronograd.detect.metrics import average_precisions, mean_average_precision
+from chronograd.detect.suppression import detections
+from chronograd.errors import InputError
+from chronograd.train.inputs import CHUNK, Input
+
+Array = np.ndarray[Any, Any]
+How = Literal["static", "dynamic"]
+# Training samples that show the ranges of activations, the first of a fixed shuffle, and how many at a time.
+CALIBRATION, CALIBRATION_BATCH = 256, 32
+# Operators that only a graph with eight-bit arithmetic has.
+OF_INTEGERS = ("QuantizeLinear", "DynamicQuantizeLinear")
+# Pairs of passes in turn: so many before the clock, at least and at most so many with it, no new one after so many seconds.
+WARMUP, LEAST, MOST, SECONDS = 3, 10, 200, 5.0
+
+
+@dataclass(frozen=True)
+class Score:
+    """Accuracy and mean cross-entropy over some samples; of text each token is one.
+
+    Of a detector mean average precision by the 11-point metric, and no loss. `is_right_N`: which answers are right; empty there.
+    """
+
+    accuracy: float
+    loss: float | None
+    num_samples: int
+    is_right_N: Array = field(default_factory=lambda: np.zeros(0, bool), repr=False)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Passes of two files in turn, in one process. `ratio` is time of the second over the first, with its middle 80 %."""
+
+    batch: int
+    threads: int
+    first_s: float
+    second_s: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    num_pairs: int
+
+
+def quantise(path: Path, out: Path, how: How, calibration: Input | None = None, is_raw: bool = False) -> int:
+    """Write a file with eight-bit weights, and return how many operators it has of them.
+
+    Weights take seven of the eight bits, one scale per channel: processors without VNNI add pairs of products in sixteen bits,
+    which eight would overflow (ONNX Runtime, Quantize ONNX models).
+
+    Args:
+        calibration: training samples, for `static`. is_raw: the graph takes them as they are, not prepared.
+    Raises: InputError for `static` without samples, and where nothing was there to quantise.
+    """
+    require_onnx()
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    if how == "static" and calibration is None:
+        raise InputError(
+            "static quantisation needs samples of the training data, which is not at hand",
+            "name a data set that is on disk, or write --int8 dynamic",
+        )
+    with quiet(), TemporaryDirectory() as folder:
+        prepared = Path(folder) / "prepared.onnx"
+        quant_pre_process(str(path), str(prepared), skip_symbolic_shape=True)
+        if how == "dynamic":
+            quantize_dynamic(str(prepared), str(out), op_types_to_quantize=["MatMul", "Gemm"], per_channel=True,
+                             reduce_range=True, weight_type=QuantType.QInt8)  # fmt: skip
+        else:
+            assert calibration is not None
+            reader = _Batches(session(path).get_inputs()[0].name, calibration, is_raw)
+            quantize_static(str(prepared), str(out), reader, quant_format=QuantFormat.QDQ, per_channel=True,
+                            reduce_range=True, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8)  # fmt: skip
+    operators = read_graph(out).operators
+    count = sum(operators.get(name, 0) for name in OF_INTEGERS)
+    if not count:
+        out.unlink()
+        raise InputError(
+            f"nothing in {path.name} is quantised by the {how} way: it has no product with constant weights",
+            f"write --int8 {'static' if how == 'dynamic' else 'dynamic'}",
+        )
+    return count
+
+
+def score(path: Path, samples: Input, labels: Array, is_raw: bool = False, chunk: int = CHUNK) -> Score:
+    """Run a file over labelled samples, all of them. `labels`: classes (N,), or the next token of each position (N, T)."""
+    loss, is_right = 0.0, []
+    for numbers, (outputs, *_) in _outputs(path, samples, is_raw, chunk):
+        targets = labels[numbers].reshape(-1)
+        rows = outputs.astype(np.float64).reshape(len(targets), -1)
+        largest = rows.max(1, keepdims=True)
+        log_sum = np.log(np.exp(rows - largest).sum(1)) + largest[:, 0]
+        loss += float((log_sum - rows[np.arange(len(targets)), targets]).sum())
+        is_right.append(rows.argmax(1) == targets)
+    is_right_N = np.concatenate(is_right)
+    return Score(float(is_right_N.mean()), loss / len(is_right_N), len(is_right_N), is_right_N)
+
+
+def precision(
+    path: Path, samples: Input, dataset: Dataset, is_raw: bool = False, chunk: int = CALIBRATION_BATCH
+) -> Score:
+    """Run a detector's file over annotated pictures; suppression comes behind it."""
+    assert dataset.annotated is not None
+    found = [
+        detections(torch.from_numpy(scores), torch.from_numpy(boxes))
+        for _, outputs in _outputs(path, samples, is_raw, chunk)
+        for scores, boxes in zip(*outputs, strict=True)
+    ]
+    truths = [image.objects for image in dataset.annotated.test]
+    precisions = average_precisions(found, truths, dataset.card.num_classes, "11-point")
+    return Score(mean_average_precision(precisions) or 0.0, None, len(truths))
+
+
+def _outputs(path: Path, samples: Input, is_raw: bool, chunk: int) -> Iterator[tuple[Array, list[Array]]]:
+    """The numbers of some samples, and what a file gives for them, until all have been."""
+    running = session(path)
+    port = running.get_inputs()[0].name
+    for start in range(0, len(samples), chunk):
+        numbers = np.arange(start, min(start + chunk, len(samples)))
+        yield numbers, running.run(None, {port: fed(samples, numbers, is_raw)})
+
+
+def fed(samples: Input, numbers: Array, is_raw: bool) -> Array:
+    """What a graph is given of some samples."""
+    raw = samples.gather(numbers)
+    return np.asarray((raw if is_raw else samples.prepare(raw)).numpy())
+
+
+def race(first: Path, second: Path, batch: Array, seconds: float = SECONDS) -> Speed:
+    """Time two files in turn on one batch."""
+    sessions = [session(first), session(second)]
+    one, other = (partial(own.run, None, {own.get_inputs()[0].name: batch}) for own in sessions)
+    first_s, second_s = in_turn(one, other, seconds)
+    ratios = second_s / first_s
+    low, middle, high = (float(np.quantile(ratios, share)) for share in (0.1, 0.5, 0.9))
+    threads = sessions[0].get_session_options().intra_op_num_threads
+    return Speed(
+        len(batch), threads, float(np.median(first_s)), float(np.median(second_s)), middle, low, high, len(ratios)
+    )
+
+
+def in_turn(first: Callable[[], Any], second: Callable[[], Any], seconds: float = SECONDS) -> tuple[Array, Array]:
+    """Seconds of each call of two functions, called in turn, each pair in the other order than the one before."""
+    calls = (first, second)
+    times: tuple[list[float], list[float]] = ([], [])
+
+    def timed(which: int) -> float:
+        start = time.perf_counter()
+        calls[which]()
+        return time.perf_counter() - start
+
+    for which in (0, 1) * WARMUP:
+        timed(which)
+    begun = time.perf_counter()
+    while len(times[0]) < LEAST or (len(times[0]) < MOST and time.perf_counter() - begun < seconds):
+        for which in (0, 1) if len(times[0]) % 2 else (1, 0):
+            times[which].append(timed(which))
+    return np.array(times[0]), np.array(times[1])
+
+
+class _Batches:
+    """Batches of training samples, one after the other; of the form of ONNX Runtime's CalibrationDataReader."""
+
+    def __init__(self, port: str, samples: Input, is_raw: bool) -> None:
+        chosen = np.random.RandomState(0).permutation(len(samples))[:CALIBRATION]
+        parts = [np.sort(chosen[i : i + CALIBRATION_BATCH]) for i in range(0, len(chosen), CALIBRATION_BATCH)]
+        self._batches = iter({port: fed(samples, part, is_raw)} for part in parts)
+
+    def get_next(self) -> dict[str, Array] | None:
+        return next(self._batches, None)

@@ -1,0 +1,146 @@
+"""Pictures as tensors, for a detector: whole, as they are stored; and drawn on. The only file here that uses Pillow.
+
+A picture that EXIF turns is not turned: boxes are drawn in the coordinates of the stored pixels.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from chronograd.errors import EXTRAS, FileFormatError, InputError, MissingExtraError
+
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+Colour = tuple[int, int, int]
+JPEG = (".jpg", ".jpeg")
+# Height of a label's text: so many pixels at least, and this share of the picture's shorter side.
+LEAST_TEXT, TEXT_SHARE = 10, 0.03
+
+
+def size_of(path: Path) -> tuple[int, int]:
+    """Width and height in the header of a file. Raises FileFormatError."""
+    try:
+        with _pillow().open(path) as image:
+            width, height = image.size
+            return int(width), int(height)
+    except (OSError, ValueError, SyntaxError) as error:
+        raise _unreadable(path, error) from None
+
+
+def read(path: Path) -> Tensor:
+    """A picture in RGB: uint8 of shape (3, H, W). Raises FileFormatError that names the file."""
+    pillow = _pillow()
+    try:
+        with pillow.open(path) as image:
+            pixels = np.array(image.convert("RGB"))
+    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
+        raise _unreadable(path, error) from None
+    return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
+
+
+def resized(picture_CHW: Tensor, height: int, width: int) -> Tensor:
+    """Brought to a size, whatever its aspect: bilinear, smoothed where it shrinks; float32 of the same range."""
+    return functional.interpolate(
+        picture_CHW[None].float(), (height, width), mode="bilinear", antialias=True, align_corners=False
+    )[0]
+
+
+class Mark(NamedTuple):
+    """A box to be drawn, in pixels, with its label."""
+
+    box: Box
+    label: str
+    colour: Colour
+
+
+def marked(picture_CHW: Tensor, marks: Sequence[Mark]) -> Pixels:
+    """A picture with boxes and labels: uint8 of shape (H, W, 3). What is marked first lies on top.
+
+    A label lies at its box, over no other label; one for which there is no such place is left out.
+    """
+    image = _pillow().fromarray(picture_CHW.permute(1, 2, 0).contiguous().numpy())
+    drawing = importlib.import_module("PIL.ImageDraw").Draw(image)
+    size = max(LEAST_TEXT, round(min(image.size) * TEXT_SHARE))
+    font = importlib.import_module("PIL.ImageFont").load_default(size)
+    for box, _, colour in reversed(marks):
+        drawing.rectangle(box, outline=colour, width=max(2, size // 7))
+    height = 1.2 * size
+    sizes = [(drawing.textlength(label, font=font) + 4 if label else 0.0, height) for _, label, _ in marks]
+    for (_, label, colour), place in zip(
+        marks, label_places([mark.box for mark in marks], sizes, image.size), strict=True
+    ):
+        if place is not None and label:
+            drawing.rectangle(place, fill=colour)
+            luma = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2]
+            middle = (place[0] + 2, (place[1] + place[3]) / 2)
+            drawing.text(middle, label, font=font, anchor="lm", fill="black" if luma > 128 else "white")
+    return np.array(image)
+
+
+def label_places(
+    boxes: Sequence[Box], sizes: Sequence[tuple[float, float]], picture: tuple[int, int]
+) -> list[Box | None]:
+    """Where labels of these widths and heights lie: each at its box and within the picture, over none before it; else None.
+
+    >>> label_places([(0, 20, 40, 40), (0, 20, 30, 40)], [(20, 10), (20, 10)], (40, 40))
+    [(0, 10, 20, 20), (0, 20, 20, 30)]
+    """
+    places: list[Box | None] = []
+    for (left, top, right, bottom), (width, height) in zip(boxes, sizes, strict=True):
+        # Above the box, within its upper edge, below it, within its lower edge; from its left, its right, its middle.
+        corners = [
+            (min(max(x, 0), picture[0] - width), min(max(y, 0), picture[1] - height))
+            for y in (top - height, top, bottom, bottom - height)
+            for x in (left, right - width, (left + right - width) / 2)
+        ]
+        # Then beside it, and anywhere on its sides.
+        sides = (min(right, picture[0] - width), max(left - width, 0))
+        corners += [
+            (x, y) for x in sides for y in np.arange(max(top, 0), min(bottom, picture[1]) - height, height / 2).tolist()
+        ]
+        tried = [(x, y, x + width, y + height) for x, y in corners]
+        free = (one for one in tried if not any(other is not None and _overlap(one, other) for other in places))
+        places.append(next(free, None))
+    return places
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def write(path: Path, pixels_HWC: Pixels) -> None:
+    """Write a picture, in the format that its name ends with. Raises InputError if it cannot be."""
+    try:
+        _pillow().fromarray(pixels_HWC).save(path, **({"quality": 90} if path.suffix.lower() in JPEG else {}))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(
+            f"cannot write {path}: {reason}", "name a file such as NAME.png in a folder that exists"
+        ) from None
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ModuleNotFoundError:
+        raise MissingExtraError("Pillow", EXTRAS["torchvision"], "detection") from None
+    return Image
+
+
+def _unreadable(path: Path, error: Exception) -> FileFormatError:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    if "cannot identify image file" in reason:
+        reason = "it is no picture"
+    if isinstance(error, FileNotFoundError):
+        reason = "it is not there"
+    return FileFormatError(
+        f"{path} cannot be read: {reason}", "put the picture there, or take its line out of the split"
+    )

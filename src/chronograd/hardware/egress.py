@@ -1,0 +1,63 @@
+"""What it costs to take data out of a cloud: `egress.toml`, whose figures name their source."""
+
+from __future__ import annotations
+
+import functools
+import math
+import tomllib
+from importlib import resources
+
+from pydantic import BaseModel, ConfigDict
+
+from chronograd.hardware.instances import Date, Tag
+
+GB = 2**30
+
+
+class Tier(BaseModel):
+    """A price for gigabytes up to so many in a month; the last has no end."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    up_to_gb: float | None = None
+    usd_per_gb: float
+
+
+class Egress(BaseModel):
+    """What leaves a cloud, by tiers of what has left before it in the month.
+
+    Attributes:
+        between_regions_usd_per_gb: None where it was not found.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tiers: tuple[Tier, ...]
+    between_regions_usd_per_gb: float | None = None
+    source: str
+    date: Date
+    tag: Tag
+
+    def usd(self, leaving_bytes: float) -> float:
+        """Dollars for so many bytes to another cloud, if nothing else left in that month.
+
+        >>> round(of("aws").usd(1124 * 2**30), 2)
+        92.16
+        """
+        dollars, below = 0.0, 0.0
+        for tier in self.tiers:
+            end = math.inf if tier.up_to_gb is None else tier.up_to_gb
+            dollars += tier.usd_per_gb * max(0.0, min(leaving_bytes / GB, end) - below)
+            below = end
+        return dollars
+
+
+@functools.cache
+def _clouds() -> dict[str, Egress]:
+    text = (resources.files("chronograd.hardware") / "egress.toml").read_text(encoding="utf-8")
+    return {name: Egress.model_validate(row) for name, row in tomllib.loads(text).items()}
+
+
+def of(cloud: str) -> Egress:
+    """The prices of a cloud, one of `instances.clouds`."""
+    return _clouds()[cloud]

@@ -1,0 +1,75 @@
+"""The choice of an instance type for a job, of those that a platform rents (`hardware/instance_types/`)."""
+
+from __future__ import annotations
+
+from chronograd.errors import InputError, NotFoundError
+from chronograd.hardware import catalog
+from chronograd.hardware.instances import Catalogue, Instance
+from chronograd.job import Job
+
+
+def device_of(job: Job) -> str:
+    """The device that a job asks for, as catalogues of instances name it: `cpu` where it asks for none.
+
+    Raises NotFoundError for a device that no catalogue has.
+    """
+    name = job.cluster.device
+    if name in ("local", "cpu"):
+        return "cpu"
+    device = catalog.device(name)
+    return device.name if device.kind == "gpu" else "cpu"
+
+
+def choose(known: Catalogue, job: Job, name: str | None = None) -> tuple[Instance, int]:
+    """The instance type, and how many of it, that have exactly the devices of a job: the largest that it fills.
+
+    Args:
+        name: the type that the user asked for.
+
+    Raises: NotFoundError for an unknown type, InputError where devices would be missing or idle.
+    """
+    device, cluster = device_of(job), job.cluster
+    if name is not None:
+        instance = known.named(name)
+        if instance is None:
+            raise NotFoundError(f"instance type of {known.title}", name, [one.name for one in known.instance])
+        if problem := misfit(instance, job):
+            raise InputError(f"{instance.name}: {problem}", _counts_of(known, device))
+        return instance, nodes_of(instance, job)
+    fitting = [one for one in known.instance if not misfit(one, job)]
+    if not fitting:
+        if all(one.device != device for one in known.instance):
+            rented = sorted({one.device for one in known.instance})
+            raise InputError(f"{known.title} has no {device}", f"it has {', '.join(rented)}: cluster.device=NAME")
+        how = f"{cluster.count} of them" + (f", {cluster.per_node} on a node" if cluster.per_node else "")
+        raise InputError(f"no instance type of {known.title} has {device} for {how}", _counts_of(known, device))
+    best = max(fitting, key=lambda one: one.count)  # the first of equals, as files list the smaller host first
+    return best, nodes_of(best, job)
+
+
+def misfit(instance: Instance, job: Job) -> str:
+    """Why a job's devices are not those of whole instances; empty if they are."""
+    device, cluster = device_of(job), job.cluster
+    if instance.device != device:
+        return f"it has {instance.device}, and the job wants {device}"
+    if device == "cpu":
+        wanted = (cluster.threads or 1) * (cluster.per_node or 1)
+        is_short = instance.vcpus is not None and instance.vcpus < wanted
+        return f"it has {instance.vcpus} virtual CPUs, and a node of the job wants {wanted}" if is_short else ""
+    if cluster.per_node is not None and min(cluster.per_node, cluster.count) != instance.count:
+        return f"it has {instance.count} {device}, and the job wants {min(cluster.per_node, cluster.count)} on a node"
+    if left := -cluster.count % instance.count:
+        return f"it has {instance.count} {device}, and of {cluster.count} in the job {left} would be paid for and idle"
+    return ""
+
+
+def nodes_of(instance: Instance, job: Job) -> int:
+    """How many instances hold a job's devices, or its ranks on CPUs: `cluster.per_node` of them on each, else one."""
+    return -(-job.cluster.count // (instance.count or job.cluster.per_node or 1))
+
+
+def _counts_of(known: Catalogue, device: str) -> str:
+    counts = sorted({one.count for one in known.instance if one.device == device and one.count})
+    if not counts:
+        return ", ".join(one.name for one in known.instance if one.device == device) + " are there"
+    return f"{device} is rented there by {', '.join(map(str, counts))}: set cluster.count and cluster.per_node"

@@ -1,0 +1,344 @@
+"""Times of a network's layers on the device that is here, in this process: what `measure --layers` does and says."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import nn
+
+from chronograd.answer import Answer, Section, Table
+from chronograd.count.layers import layers as counted_layers
+from chronograd.data.datasets import card
+from chronograd.data.trace_job import trace_job
+from chronograd.errors import ChronogradError, InputError, RunError
+from chronograd.figure import Bar, Bars, Figure
+from chronograd.hardware import catalog
+from chronograd.hardware.catalog import Device
+from chronograd.job import Job, changed
+from chronograd.measure import environment
+from chronograd.measure.layer_clock import Key, PassTimes, product_seconds, time_passes
+from chronograd.measure.layer_times import OUTSIDE, LayerTime, LayerTimes, Product
+from chronograd.models import registry
+from chronograd.predict.calibration import Calibration
+from chronograd.predict.compute import Work, operator_seconds, phase_seconds
+from chronograd.predict.relatives import calibration_for
+from chronograd.trace import CONV_KINDS, Operator, Trace
+from chronograd.train.rank_context import RankContext, rank_context_from_environment
+from chronograd.train.step import AUTOCAST, autocast, set_matrix_arithmetic
+from chronograd.units import percent, seconds, si
+from chronograd.words import kind_name, time_unit
+
+Say = Callable[[str], None]
+
+
+def measure_layers(
+    job: Job, *, repeats: int = 20, warmup: int = 5, on: str | None = None, say: Say = lambda text: None
+) -> LayerTimes:
+    """Time the layers of a job's network in inference, at the job's batch: waited for and not, the whole pass, and products alone.
+
+    Args:
+        repeats, warmup: passes of each kind that are timed, after so many others.
+        on: a device of the catalogue to predict for; by default the one that is here, where it is known.
+        say: takes a word about what goes on.
+    Raises: as `trace_job`; InputError for a device that is not here; RunError where memory is full.
+    """
+    if job.cluster.count != 1:
+        raise InputError(f"cluster.count is {job.cluster.count}", "layers are timed on one device: cluster.count=1")
+    if job.training.compile:
+        raise InputError("a compiled network has no layers of its own any more", "leave training.compile out")
+    job = changed(job, ["mode=inference"])
+    say("counting the work of the network")
+    trace = trace_job(job)
+    place = rank_context_from_environment(job)
+    try:
+        return _timed(job, trace, place, repeats, warmup, on, say)
+    except torch.cuda.OutOfMemoryError as error:
+        raise RunError(f"{job.network.name} at batch {job.training.batch} does not fit memory: {error}") from None
+
+
+def _timed(
+    job: Job, trace: Trace, place: RankContext, repeats: int, warmup: int, on: str | None, say: Say
+) -> LayerTimes:
+    training, device = job.training, place.device
+    calibration, predicted_on, why_not = _calibration(job, place, on)
+    operators = _launched(trace)
+    say(f"timing {warmup} + {repeats} passes of each kind")
+    times = _passes(job, operators, device, repeats, warmup)
+    say("timing matrix products by themselves")
+    products = _products_s(trace, operators, training.batch, device, AUTOCAST.get(training.precision, torch.float32))
+    predicted = {} if calibration is None else _predicted_s(trace, operators, training.batch, calibration)
+    described = {(row.name, row.call): row for row in counted_layers(trace, training.batch)}
+    rows = []
+    for key, synchronised_s in times.synchronised_s.items():
+        layer = described.get(key)
+        product, product_s = products.get(key, (None, None))
+        rows.append(
+            LayerTime(
+                name=key[0],
+                call=key[1],
+                module=layer.module if layer else "",
+                kind=layer.kind if layer else "",
+                flops=layer.flops + layer.vector_flops if layer else 0,
+                synchronised_s=synchronised_s,
+                unsynchronised_s=times.unsynchronised_s[key],
+                product=product,
+                product_s=product_s,
+                predicted_s=predicted.get(key, 0.0) if predicted else None,
+            )
+        )
+    return LayerTimes(
+        network=job.network.name,
+        device=device.type,
+        device_name=_name_of(device),
+        threads=place.threads,
+        batch=training.batch,
+        precision=training.precision,
+        channels_last=training.channels_last,
+        input_shape=list(card(job.data).shape),
+        repeats=repeats,
+        whole=times.whole,
+        issued=times.issued,
+        queued=times.queued,
+        synchronised=times.synchronised,
+        unsynchronised=times.unsynchronised,
+        layers=rows,
+        predicted_s=None if calibration is None else _pass_s(trace, training.batch, calibration),
+        predicted_on=predicted_on,
+        why_not=why_not,
+        versions=environment.versions(),
+    )
+
+
+def _passes(
+    job: Job, operators: Mapping[Key, Sequence[int]], device: torch.device, repeats: int, warmup: int
+) -> PassTimes:
+    """Of the network on random samples; its memory is free afterwards."""
+    training, data = job.training, card(job.data)
+    set_matrix_arithmetic(training.precision, device)
+    torch.manual_seed(training.seed)
+    network = registry.build(
+        job.network.name, job.network.options, input_shape=data.shape, num_classes=data.num_classes
+    )
+    network.requires_grad_(False).eval().to(device)
+    shape = (training.batch, *data.shape)
+    inputs = torch.randint(data.num_classes, shape) if job.is_text else torch.randn(shape)
+    inputs = inputs.to(device)
+    if training.channels_last:
+        network.to(memory_format=torch.channels_last)
+        inputs = inputs.to(memory_format=torch.channels_last)
+
+    def forward() -> None:
+        with torch.inference_mode(), autocast(training.precision, device):
+            network(inputs)
+
+    return time_passes(forward, _modules(network, operators), device, repeats, warmup)
+
+
+def _launched(trace: Trace) -> dict[Key, list[int]]:
+    """Operators of the forward pass by their layer, in order of appearance; views, which run nothing, are left out."""
+    operators: dict[Key, list[int]] = defaultdict(list)
+    for index, op in enumerate(trace.operators):
+        if op.phase == "forward" and op.kind != "view":
+            operators[(op.module, op.call)].append(index)
+    return dict(operators)
+
+
+def _modules(network: nn.Module, operators: Mapping[Key, Sequence[int]]) -> dict[str, nn.Module]:
+    """Modules that run operators of their own. What the network itself runs is outside of layers."""
+    modules = dict(network.named_modules(remove_duplicate=False))
+    return {name: modules[name] for name, _ in operators if name and name in modules}
+
+
+def product_of(op: Operator, trace: Trace, batch: int) -> Product | None:
+    """The matrix product that a convolution or a linear layer is; None for what is none, and for a transposed convolution."""
+    attributes = op.attributes
+    out = trace.tensors[op.outputs[0]].shape_at(batch) if op.outputs else ()
+    if op.kind in CONV_KINDS and attributes and not attributes["transposed"]:
+        groups = attributes["groups"]
+        return Product(
+            m=attributes["out_channels"] // groups,
+            n=out[0] * math.prod(out[2:]),
+            k=attributes["in_channels"] // groups * math.prod(attributes["kernel"]),
+            groups=groups,
+        )
+    if op.kind == "gemm" and out:
+        depth = op.macs.at(batch) // math.prod(out)
+        return Product(m=out[-1], n=math.prod(out[:-1]), k=depth) if depth else None
+    return None
+
+
+def _products_s(
+    trace: Trace, operators: Mapping[Key, Sequence[int]], batch: int, device: torch.device, dtype: torch.dtype
+) -> dict[Key, tuple[Product, float]]:
+    """The product of each layer that has one, and its seconds; products of the same size are timed once."""
+    known: dict[Product, float] = {}
+    timed: dict[Key, tuple[Product, float]] = {}
+    for key, indices in operators.items():
+        products = [product_of(trace.operators[i], trace, batch) for i in indices]
+        for product in filter(None, products):
+            if product not in known:
+                known[product] = product_seconds(product, device, dtype)
+            timed[key] = product, timed.get(key, (product, 0.0))[1] + known[product]
+    return timed
+
+
+def _calibration(job: Job, place: RankContext, on: str | None) -> tuple[Calibration | None, str, str]:
+    """For the device that is meant, its title, and why there is none. Raises NotFoundError for a name that is none."""
+    named = None if on is None else catalog.device(on)
+    try:
+        device = named or _device_here(place.device)
+        training = job.training
+        calibration = calibration_for(
+            device, training.precision, place.threads, 1, mode="inference", channels_last=training.channels_last
+        )
+    except ChronogradError as error:
+        return None, "", f"{error.message}; {error.hint}" if error.hint else error.message
+    return calibration, f"{device.title}, {calibration.origin} calibration", ""
+
+
+def _device_here(device: torch.device) -> Device:
+    """Raises InputError where the catalogue does not have it, or the processor was never calibrated."""
+    name = _name_of(device)
+    if device.type == "cuda":
+        gpu = catalog.of_driver_name(name)
+        if gpu is None:
+            raise InputError(f"{name} is not in the catalogue", "name a device that is like it with --on")
+        return gpu
+    local = catalog.device("local")
+    if local.kind != "cpu" or local.title != name:
+        raise InputError(f"the device 'local' is another than {name}", "`chronograd calibrate` measures this one")
+    return local
+
+
+def _name_of(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else environment.processor_name()
+
+
+def _predicted_s(
+    trace: Trace, operators: Mapping[Key, Sequence[int]], batch: int, calibration: Calibration
+) -> dict[Key, float]:
+    """Seconds of the device by layer; what the network itself runs is outside of layers."""
+    times = operator_seconds(trace, batch, calibration)
+    by_layer: dict[Key, float] = defaultdict(float)
+    for key, indices in operators.items():
+        by_layer[key if key[0] else (OUTSIDE, 0)] += float(times[list(indices)].sum())
+    return dict(by_layer)
+
+
+def _pass_s(trace: Trace, batch: int, calibration: Calibration) -> float:
+    """Of the whole forward pass: the device's work, or the host's issuing of it."""
+    return phase_seconds(trace, Work.on(trace, batch, calibration).seconds(calibration), calibration)["forward"]
+
+
+# -- what is said ----------------------------------------------------------------------------------
+
+
+def layers_answer(times: LayerTimes) -> Answer:
+    """Layers as a table, their sums beside the whole pass, and what was predicted."""
+    title = (
+        f"Layers of {times.network} on {times.device_name}, batch {times.batch}, {times.precision}, "
+        f"{times.repeats} passes of each kind"
+    )
+    notes = [] if times.predicted_s is not None else [f"not predicted: {times.why_not}"]
+    return Answer(title, sections=[sums_section(times), layers_section(times)], data=times.to_json(), notes=notes)
+
+
+def sums_section(times: LayerTimes) -> Section:
+    """The whole pass and the sums over layers."""
+    whole_s = times.whole.median
+    rows = [
+        ("whole pass, device waited for at its ends", whole_s, times.whole),
+        ("until the host has asked for all of it", times.issued.median, times.issued),
+        ("one of several passes in the queue", times.queued.median, times.queued),
+        ("layers, device waited for after each", times.synchronised.median, times.synchronised),
+        ("layers, nothing waited for", times.unsynchronised.median, times.unsynchronised),
+        ("matrix products, each in a loop by itself", times.products_s, None),
+    ]
+    if times.predicted_s is not None and times.predicted_layers_s is not None:
+        rows += [
+            ("predicted: whole pass", times.predicted_s, None),
+            ("predicted: sum of the layers", times.predicted_layers_s, None),
+        ]
+    unit, length = time_unit([value for _, value, _ in rows])
+    bars = [
+        Bar(
+            label,
+            "predicted" if label.startswith("predicted") else "measured",
+            {"time": float(f"{value / length:.6g}")},
+            None if spread is None else spread.low / length,
+            None if spread is None else spread.high / length,
+            note=seconds(value),
+        )
+        for label, value, spread in rows
+    ]
+    return Section(
+        title="The whole pass and the sums over its layers",
+        takeaway=sums_sentence(times),
+        figure=Figure([Bars(unit, "what is timed", bars, {"time": "accent"})]),
+        table=Table(
+            ("what is timed", "median", "lowest tenth", "highest tenth", "of the whole pass"),
+            [
+                [
+                    label,
+                    seconds(value),
+                    "" if spread is None else seconds(spread.low),
+                    "" if spread is None else seconds(spread.high),
+                    percent(value / whole_s, 0),
+                ]
+                for label, value, spread in rows
+            ],
+            {1, 2, 3, 4},
+        ),
+    )
+
+
+def sums_sentence(times: LayerTimes) -> str:
+    """By how much the sums differ from the whole pass."""
+    whole_s = times.whole.median
+    parts = (
+        f"The whole pass takes {seconds(whole_s)}; its layers, waited for one by one, {seconds(times.synchronised.median)} "
+        f"({percent(times.synchronised.median / whole_s, 0)}), not waited for {seconds(times.unsynchronised.median)} "
+        f"({percent(times.unsynchronised.median / whole_s, 0)}), their matrix products alone {seconds(times.products_s)} "
+        f"({percent(times.products_s / whole_s, 0)})"
+    )
+    if times.predicted_s is None:
+        return f"{parts}."
+    return f"{parts}; predicted {seconds(times.predicted_s)} ({percent(times.predicted_s / whole_s, 0)})."
+
+
+def layers_section(times: LayerTimes) -> Section:
+    """One row per layer, in order of execution."""
+    longest = max(times.layers, key=lambda layer: layer.synchronised_s)
+    share = longest.synchronised_s / sum(layer.synchronised_s for layer in times.layers)
+
+    def product(layer: LayerTime) -> str:
+        one = layer.product
+        if one is None:
+            return ""
+        size = f"{one.m:,} × {one.n:,} × {one.k:,}"
+        return f"{one.groups} × ({size})" if one.groups > 1 else size
+
+    rows = [
+        [
+            layer.label,
+            kind_name(layer.kind),
+            si(layer.flops, "FLOP") if layer.flops else "",
+            seconds(layer.synchronised_s),
+            seconds(layer.unsynchronised_s),
+            product(layer),
+            "" if layer.product_s is None else seconds(layer.product_s),
+            "" if layer.predicted_s is None else seconds(layer.predicted_s),
+        ]
+        for layer in times.layers
+    ]
+    columns = ("layer", "kind", "FLOPs", "waited for", "not waited for", "product m × n × k", "product", "predicted")
+    on = f" Predicted for {times.predicted_on}." if times.predicted_on else ""
+    return Section(
+        title="Layers",
+        takeaway=f"{longest.label} takes longest, {seconds(longest.synchronised_s)}, {percent(share, 0)} of what was waited for.",
+        intro=f"Medians of {times.repeats} passes; FLOPs are 2 per MAC, and those of all other arithmetic.{on}",
+        table=Table(columns, rows, set(range(2, len(columns))), drop=(5, 1, 2)).without_empty_columns(),
+    )

@@ -1,0 +1,153 @@
+"""The words for a choice among clouds: what to rent where, how long and how much, what the next best costs, what moving costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from chronograd.answer import Section, Table
+from chronograd.hardware.instances import catalogue, clouds
+from chronograd.hardware.market import Kind
+from chronograd.plan import rows as shown
+from chronograd.plan.advice import advice_lines, change_section, grounds, limits_of, short_time
+from chronograd.plan.goal import PlanResult, Spot
+from chronograd.plan.places import Places
+from chronograd.plan.renting import KINDS
+from chronograd.plan.rows import Row
+from chronograd.units import dollars, percent, quantity, seconds
+
+
+def place_row(row: Row, choices: PlanResult, i: int) -> Row:
+    """A row with its cloud, the platform that `launch` renders it for, and what moving costs."""
+    cloud = row["vendor"].lower()
+    return {**row, "cloud": cloud, "platform": clouds()[cloud], "moving_usd": float(choices.columns["moving_usd"][i])}
+
+
+def place_rows(choices: PlanResult, places: Places, kinds: Sequence[Kind]) -> list[int]:
+    """Of each cloud and kind of price the setting to take: those that keep the goal, the best first, then the others."""
+    columns, found = choices.columns, []
+    vendors = np.array([offer.vendor.lower() for offer in choices.offers] + [""])[columns["offer"]]
+    for cloud in places.names:
+        for kind in kinds:
+            among = (vendors == cloud) & (columns["kind"] == KINDS.index(kind))
+            best = choices.best(among)
+            found.append(choices.most_probable(among) if best is None else best)
+    keeps, first = columns["probability"] >= choices.goal.confidence, columns[choices.goal.order[0]]
+    return sorted((i for i in found if i is not None), key=lambda i: (not keeps[i], i != choices.chosen, first[i]))
+
+
+def place_sections(
+    what: str, choices: PlanResult, data: Mapping[str, Any], places: Places, spot: Spot
+) -> list[Section]:
+    """The advice with the best of each cloud and kind of price, and what would change it."""
+    goal, chosen, rows = choices.goal, data["chosen"], data["places"]
+    limits = [f"at most {dollars(goal.budget_usd)}"] if goal.budget_usd is not None else []
+    limits += [f"in {seconds(goal.deadline_s)}"] if goal.deadline_s is not None else []
+    target = "" if choices.effort.target is None else f" to {100 * choices.effort.target:.4g} %"
+    lines = advice_lines(choices, data) if chosen is None else _advice(choices, data, places, spot)
+    takeaway, *rest = (f"{line[0].upper()}{line[1:]}." for line in lines)
+    table = Table(
+        ("at", "rent", "devices", "time", "cost", "moving", "sure"),
+        [
+            (
+                _at(r),
+                f"{_nodes(r)}{' spot' * (r['prices'] == 'spot')}",
+                shown.devices(r),
+                short_time(r["hours"]),
+                dollars(r["dollars"]),
+                dollars(r["moving_usd"]) if r["moving_usd"] else "–",
+                f"{percent(r['probability'], 0)}{' *' if r == chosen else ''}",
+            )
+            for r in rows
+        ],
+        {3, 4, 5},
+        [*(["*: the advice."] if chosen else []), "Moving is in the cost. Of each cloud, on demand and as spot, the best."],
+        drop=(2,),
+    )  # fmt: skip
+    title = f"{what}{target} at {', '.join(places.names)}: {', '.join(limits) or 'no limit'}"
+    return [Section(title, takeaway, lines=rest, table=table, data=rows), *change_section(choices, data)]
+
+
+def not_planned(places: Places, kinds: Sequence[Kind]) -> list[str]:
+    """A sentence on instance types without a price, where there are any."""
+    parts = []
+    for cloud, missing in places.without_price().items():
+        known = sum(one.count > 0 for one in catalogue(clouds()[cloud]).instance)
+        if all(len(missing[kind]) == known for kind in kinds):
+            parts.append(f"all of {cloud}")
+            continue
+        for kind in kinds:
+            count = "all" if len(missing[kind]) == known else str(len(missing[kind]))
+            if missing[kind]:
+                parts.append(f"{count} of {known} types of {cloud} {'as spot' if kind == 'spot' else kind}")
+    return [f"No price was found, so not planned with: {'; '.join(parts)} (`--json` names them)."] if parts else []
+
+
+def _advice(choices: PlanResult, data: Mapping[str, Any], places: Places, spot: Spot) -> list[str]:
+    chosen = data["chosen"]
+    others = [r for r in data["places"] if r != chosen and r["probability"] >= choices.goal.confidence]
+    lines = [
+        f"rent {_nodes(chosen)} ({shown.devices(chosen)}) of {_where(chosen)}, {dollars(chosen['usd_per_hour'])} an hour, for "
+        f"{seconds(3600 * chosen['hours'])}: {dollars(chosen['dollars'])} ({limits_of(chosen['dollars_interval'], dollars)}); "
+        f"{_moving(chosen, places)}; {_next_best(chosen, others)}",
+        f"train at batch {chosen['batch_per_device']} each in {shown.way(chosen)}; it takes "
+        f"{limits_of(chosen['hours_interval'], seconds, 3600)} and keeps the goal with {percent(chosen['probability'], 0)}",
+    ]
+    if chosen["prices"] == "spot":
+        longer = float(spot.slow_down(chosen["machines"])) - 1
+        lines.append(
+            f"interruptions are assumed at {spot.per_hour:g} an hour and node, a checkpoint every {spot.checkpoint_s / 60:g} min and "
+            f"{spot.restart_s / 60:g} min to start again: {percent(longer, 1)} longer"
+        )
+    return [*lines, *grounds(choices, data, chosen)]
+
+
+def _moving(row: Row, places: Places) -> str:
+    if places.data_in is None:
+        return "moving data is not in it (--data-in)"
+    if not row["moving_usd"]:
+        return (
+            f"moving costs nothing, as the data is in {places.data_in}"
+            if row["cloud"] == places.data_in
+            else "moving is free"
+        )
+    home = f"{places.data_in} {places.region}".rstrip()
+    return (
+        f"{dollars(row['moving_usd'])} of it moves {quantity(places.data_bytes, 'B')} from {home} and "
+        f"{quantity(places.back_bytes, 'B')} of checkpoints back"
+    )
+
+
+def _next_best(chosen: Row, others: Sequence[Row]) -> str:
+    if not others:
+        return "nothing else that was searched there keeps the goal"
+    other = others[0]
+    times = other["dollars"] / chosen["dollars"]
+    more = (
+        f"{percent(abs(times - 1), 0)} {'more' if times >= 1 else 'less'}"
+        if times < 2
+        else f"{times:.3g} times as much"
+    )
+    return f"the next best, {_where(other)}, takes {short_time(other['hours'])} and costs {dollars(other['dollars'])}, {more}"
+
+
+def _at(row: Row) -> str:
+    return f"{row['cloud']} {row['region'] or ''}".rstrip()
+
+
+def _where(row: Row) -> str:
+    region = f" in {row['region']}" if row["region"] else ""
+    return f"{row['cloud']}{region}, {row['prices']}"
+
+
+def _nodes(row: Row) -> str:
+    """Nodes and what they are, with the device where the name of the machine has none.
+
+    >>> _nodes({"machines": 2, "instance": "n1-standard-16:NVIDIA_TESLA_T4:2", "device": "t4", "count": 4})
+    '2 × n1-standard-16 + 2 t4'
+    """
+    machine, sign, _ = row["instance"].partition(":")
+    with_device = f" + {row['count'] // row['machines']} {row['device']}" if sign else ""
+    return f"{row['machines']} × {machine}{with_device}"

@@ -1,0 +1,57 @@
+"""What a prediction's reader must know beside its quantities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chronograd.predict.carrying import Shown
+from chronograd.predict.memory import Memory, reserve_bytes
+from chronograd.predict.scaling import is_this_processor
+from chronograd.predict.setting import Setting
+from chronograd.record import DOES_NOT_FIT
+from chronograd.units import memory
+
+
+def notes_of(setting: Setting, needed: Memory, shown: Shown | None = None, factor: float = 1.0) -> list[str]:
+    """Notes of a predicted record.
+
+    Args:
+        needed: memory of a rank. shown: what the network showed elsewhere, for which times were corrected by `factor`.
+    """
+    carried = [] if shown is None else [_carried(shown, factor)]
+    return [*_of_memory(setting, needed), *carried, *_of_threads(setting), *_of_noise_scale(setting)]
+
+
+def _of_memory(setting: Setting, needed: Memory) -> Iterator[str]:
+    reserve = reserve_bytes(setting.device)
+    if needed.total + reserve > setting.device.memory_bytes:
+        yield (
+            f"{DOES_NOT_FIT}: a rank needs {memory(needed.total)} beside {memory(reserve)} for the framework, "
+            f"{setting.device.name} has {memory(setting.device.memory_bytes)}"
+        )
+
+
+def _carried(shown: Shown, factor: float) -> str:
+    return (
+        f"times are corrected by {factor:.2f}: where it was measured the network took {shown.ratio:.2f} times what is predicted "
+        "there, of which the rest counts as that device's own, run as it was"
+    )
+
+
+def _of_threads(setting: Setting) -> Iterator[str]:
+    """Of a calibration that was made with other threads than a rank of the job has."""
+    calibrated = setting.calibration.threads
+    if calibrated is None or not is_this_processor(setting.device):
+        return
+    threads = setting.job.cluster.threads_per_rank(setting.device.num_units, int(setting.topology.on_node))
+    if threads != calibrated:
+        yield (
+            f"this machine was calibrated with {calibrated} {'thread' if calibrated == 1 else 'threads'} a rank, and a rank of "
+            f"the job has {threads}: `chronograd calibrate` measures both"
+        )
+
+
+def _of_noise_scale(setting: Setting) -> Iterator[str]:
+    every = setting.job.training.noise_scale_every
+    if setting.job.mode == "training" and every:
+        yield f"the gradient noise scale is measured every {every} steps; its time is left out"

@@ -1,0 +1,128 @@
+"""The setting of a prediction: a job, and what its names stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from chronograd.errors import InputError
+from chronograd.hardware import catalog
+from chronograd.hardware.catalog import Device, Link
+from chronograd.job import Job
+from chronograd.predict.calibration import GRAPH_LAUNCH_S, Calibration
+from chronograd.predict.collectives import Topology, algorithm_named
+from chronograd.predict.relatives import calibration_for
+from chronograd.predict.scaling import USUAL_STEP_SIGMA_LOG, topology_of
+
+# Of DataParallel all parameters and gradients cross the first GPU's link, one GPU after the other, nothing hidden.
+_DATA_PARALLEL = "reduce_to_one"
+# Whose ranks are processes of their own, as ZeRO's are.
+_ZERO_BACKENDS = ("single", "ddp")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Everything a prediction depends on beside the trace: a job, and what its names stand for.
+
+    Numbers of ranks and samples are those of `topology` and `batch_per_rank`, which may be others than the job's.
+    `step_sigma_log`, `exchange_tensor_s` and `exchange_meeting_s` are those of `straggler_wait_s` and `upkeep_s`; `after_wait` how many times as long
+    the same work takes on ranks that wait for each other, as measured between processes of one machine.
+    """
+
+    job: Job
+    device: Device
+    calibration: Calibration
+    topology: Topology
+    algorithm: str
+    batch_per_rank: int
+    step_sigma_log: float
+    exchange_tensor_s: float | None = None
+    after_wait: float = 1.0
+    exchange_meeting_s: float | None = None
+
+    @property
+    def count(self) -> int:
+        return int(self.topology.num_ranks)
+
+    @property
+    def nodes(self) -> int:
+        return int(self.topology.num_nodes)
+
+    @property
+    def spread(self) -> float:
+        """`step_sigma_log` of ranks that wait for each other; one alone waits for nobody."""
+        return self.step_sigma_log if self.count > 1 else 0.0
+
+    @property
+    def link(self) -> Link | None:
+        """The slowest link that an all-reduce crosses; None on one device."""
+        return self.topology.slowest_link if self.count > 1 else None
+
+
+def setting_of(job: Job, algorithm: str | None = None, device: Device | None = None) -> Setting:
+    """The setting that a job describes; samples are images that are computed on, so a copy counts as one.
+
+    The all-reduce is a ring where `algorithm` names no other; `data_parallel` reduces to one and overlaps nothing.
+
+    Raises NotFoundError and InputError for names and precisions, and for what is not predicted.
+    """
+    if job.training.trainable == "head":
+        raise InputError(
+            "training.trainable is head: a network of which only the last layer is trained is not predicted yet",
+            "measure it, or predict it with training.trainable=all, which is an upper bound",
+        )
+    if job.backend == "parameter_server":
+        raise InputError(
+            "backend is parameter_server, whose workers do not wait for one another: a synchronous step is predicted",
+            "fit its speed from runs with `chronograd fit speed`, see what more workers do with `chronograd simulate "
+            "speed`, or predict backend=ddp",
+        )
+    if job.training.zero_stage and job.backend not in _ZERO_BACKENDS:
+        raise InputError(
+            f"training.zero_stage is {job.training.zero_stage}; backend {job.backend} has the whole state on every device",
+            f"write training.zero_stage=0, or backend={' or '.join(_ZERO_BACKENDS)}",
+        )
+    cluster = job.cluster
+    device = device or catalog.device(cluster.device)
+    calibration = calibration_for(
+        device,
+        job.training.precision,
+        cluster.threads,
+        cluster.count,
+        mode=job.mode,
+        channels_last=job.training.channels_last,
+        is_compiled=bool(job.training.compile),
+    )
+    if job.training.compile == "cuda-graphs":
+        if device.kind != "gpu":
+            raise InputError(
+                f"training.compile is cuda-graphs, and {device.name} is no GPU", "write training.compile=true or false"
+            )
+        calibration = replace(calibration, graph_launch_s=GRAPH_LAUNCH_S)
+    if job.backend == "data_parallel":
+        calibration = replace(calibration, overlap=0.0)
+        algorithm = algorithm or _DATA_PARALLEL
+    measured = device.calibration or {}
+    tensor_s, meeting_s = (_seconds_of(measured, f"exchange_{of}_s") for of in ("tensor", "meeting"))
+    # Where nothing was measured steps of GPUs vary as published ones do.
+    usual_spread = USUAL_STEP_SIGMA_LOG if device.kind == "gpu" else 0.0
+    measured_spread = float(measured.get("step_sigma_log", usual_spread))
+    return Setting(
+        job,
+        device,
+        calibration,
+        topology_of(device, cluster.count, cluster.per_node, cluster.link, cluster.intra_link),
+        algorithm_named(algorithm or "ring"),
+        job.images_per_rank,
+        measured_spread if cluster.step_sigma_log is None else cluster.step_sigma_log,
+        tensor_s if job.backend in _ZERO_BACKENDS else None,
+        float(measured.get("after_wait", 1.0)),
+        meeting_s,
+    )
+
+
+def _seconds_of(measured: Mapping[str, Any], name: str) -> float | None:
+    """What a device's file has of it; None where it was never measured."""
+    value = measured.get(name)
+    return None if value is None else float(value)

@@ -1,0 +1,152 @@
+"""Whether actors, replay and learner fit each other: which of them limits the others, and how many actors are enough.
+
+Each part has a rate that it could keep up alone; the whole runs at the least of them:
+
+    actors    N · q / (B · a)                 a: seconds of an actor per transition; q: draws of a transition; B: minibatch
+    learner   L / l                           l: seconds of a learner per minibatch
+    replay    S / (r_out + B / q · r_in)      r: seconds of a shard per minibatch drawn, and per transition added
+    cores     C / (k_l + r_out + B / q · (k_a + r_in))    k: of these seconds, those that a core is busy with
+    link      b / (bytes per minibatch + B / q · bytes per transition)
+
+in minibatches per second. A part that is not the least waits for it: its idle share is 1 less the least over its own rate.
+Without pacing q follows from the rates instead: actors and learner each run at their own, on what cores they leave each other.
+
+Left out: queues between parts that vary, which cost most where two rates are near each other; caches that parts share.
+Needs no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from chronograd.errors import InputError
+
+# Beyond the best number, actors still bring this share more, or less; they are then not worth their memory.
+WORTH = 0.05
+
+
+@dataclass(frozen=True)
+class Components:
+    """What each part takes, in seconds, measured or given.
+
+    Attributes:
+        actor_s: of one actor per transition, its environments' and network's share and sending included; `actor_cpu_s` of
+            these on a core.
+        learner_s: of one learner per minibatch, with its wait for one that was asked for ahead; `learner_cpu_s` on a core.
+        add_s, draw_s: of a shard, per transition added, and per minibatch drawn and its new priorities.
+        overhead_cpu_s: on a core, of all else per minibatch: what drives them, and what carries their messages.
+        transition_bytes, batch_bytes: what is sent to replay, and to the learner.
+    """
+
+    actor_s: float
+    learner_s: float
+    add_s: float = 0.0
+    draw_s: float = 0.0
+    actor_cpu_s: float | None = None
+    learner_cpu_s: float | None = None
+    overhead_cpu_s: float = 0.0
+    transition_bytes: float = 0.0
+    batch_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (self.actor_s > 0 and self.learner_s > 0 and self.add_s >= 0 and self.draw_s >= 0):
+            raise InputError(
+                f"an actor takes {self.actor_s} s, a learner {self.learner_s} s", "give times above 0, in seconds"
+            )
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How many there are of what.
+
+    Attributes:
+        batch: transitions of a minibatch. `draws`: of a transition, on average, while it is in replay.
+        cores: of the machine that all share; None for parts that each have their own.
+        bytes_per_s: of the link to and from replay; None for one that limits nothing.
+    """
+
+    batch: int
+    draws: float
+    num_actors: int = 1
+    learners: int = 1
+    shards: int = 1
+    cores: int | None = None
+    bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Balance:
+    """`rates`: minibatches per second that each part could keep up alone."""
+
+    setting: Setting
+    rates: Mapping[str, float]
+
+    @property
+    def bottleneck(self) -> str:
+        return min(self.rates, key=lambda part: self.rates[part])
+
+    @property
+    def batches_per_s(self) -> float:
+        return min(self.rates.values())
+
+    @property
+    def transitions_per_s(self) -> float:
+        """Into replay."""
+        return self.batches_per_s * self.setting.batch / self.setting.draws
+
+    def idle(self, part: str) -> float:
+        """Share of its time."""
+        return 1 - self.batches_per_s / self.rates[part]
+
+
+def balance(parts: Components, setting: Setting) -> Balance:
+    """The rates of all parts of a paced run.
+
+    >>> parts = Components(actor_s=4 / 139, learner_s=1 / 19)  # the 360 actors of Ape-X, 4 frames a transition
+    >>> round(balance(parts, Setting(batch=512, draws=1.0, num_actors=360)).rates["actors"], 2)
+    24.43
+    """
+    if min(setting.batch, setting.num_actors, setting.learners, setting.shards) < 1 or not setting.draws > 0:
+        raise InputError(f"{setting} has nothing of something", "give 1 or more of each, and draws above 0")
+    new = setting.batch / setting.draws  # transitions that come with a minibatch
+    rates = {
+        "actors": setting.num_actors / (new * parts.actor_s),
+        "learner": setting.learners / parts.learner_s,
+        "replay": _per_s(setting.shards, parts.draw_s + new * parts.add_s),
+    }
+    if setting.cores is not None:
+        actor = parts.actor_s if parts.actor_cpu_s is None else parts.actor_cpu_s
+        learner = parts.learner_s if parts.learner_cpu_s is None else parts.learner_cpu_s
+        busy = learner + parts.draw_s + new * (actor + parts.add_s) + parts.overhead_cpu_s
+        rates["cores"] = _per_s(setting.cores, busy)
+    if setting.bytes_per_s is not None:
+        rates["link"] = _per_s(setting.bytes_per_s, parts.batch_bytes + new * parts.transition_bytes)
+    return Balance(setting, rates)
+
+
+def _per_s(amount: float, each: float) -> float:
+    return amount / each if each > 0 else math.inf
+
+
+def enough_actors(parts: Components, setting: Setting, most: int = 10_000) -> int:
+    """The fewest actors with which something else limits, or `most`: more would only wait."""
+    one = balance(parts, replace(setting, num_actors=1))
+    others = min(rate for part, rate in one.rates.items() if part != "actors")
+    return max(1, min(most, math.ceil(others / one.rates["actors"] - 1e-9)))
+
+
+def best_of(rates: Mapping[int, float]) -> int:
+    """Of rates by number of actors, the fewest that come within WORTH of the highest.
+
+    >>> best_of({1: 10.0, 2: 19.0, 3: 19.5, 4: 19.2})
+    2
+    """
+    return min(number for number, rate in rates.items() if rate >= (1 - WORTH) * max(rates.values()))
+
+
+def gain(parts: Components, setting: Setting) -> float:
+    """What one more learner brings: minibatches per second over those without, less 1."""
+    more = replace(setting, learners=setting.learners + 1)
+    return balance(parts, more).batches_per_s / balance(parts, setting).batches_per_s - 1

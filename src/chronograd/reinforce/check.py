@@ -1,0 +1,86 @@
+"""Whether a job of reinforcement can run: told before anything is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chronograd.errors import JobError, require
+from chronograd.job import Data, Job, Reinforcement, Training
+from chronograd.recipes import DISTRIBUTED
+from chronograd.reinforce import environments
+from chronograd.reinforce.networks import build
+from chronograd.reinforce.tabular import TABLE, QTable
+from chronograd.train.optimizer import make_optimizer
+
+# What a table has not, and what of training and data no agent has.
+_OF_NETWORKS = ("replay_size", "replay_start", "update_every", "target_every", "loss", "max_gradient_norm", "clip_rewards",
+                "double", "dueling", "n_step", "replay", "priority_exponent", "importance_exponent", "importance_updates")  # fmt: skip
+_OF_SEVERAL = ("actors", "learners", "bundled", "replay_shards", "environments_per_actor", "send_every", "refresh_every",
+               "paced")  # fmt: skip
+_TRAINING = ("recipe", "epochs", "batch", "seed", "optimizer", "learning_rate", "momentum", "nesterov", "weight_decay",
+             "parameter_groups", "checkpoint_every", "evaluate_every")  # fmt: skip
+
+
+def check_agent(job: Job) -> None:
+    """Make the environment and, without memory, the network. Raises InputError, MissingExtraError."""
+    agent = job.reinforcement
+    assert agent is not None
+    if job.backend != "single" or job.cluster.count != 1:
+        raise JobError(f"backend is {job.backend} with {job.cluster.count} devices; {agent.algorithm} has one process",
+                       "write backend=single and cluster.count=1")  # fmt: skip
+    _refuse_what_is_left_out(job, agent)
+    environment = environments.make(job)
+    space = environments.space(environment)
+    environment.close()
+    if agent.algorithm == "q-learning":
+        QTable(job, space)
+    else:
+        make_optimizer(build(job, space, device="meta"), job.training)
+
+
+def _refuse_what_is_left_out(job: Job, agent: Reinforcement) -> None:
+    """Fields that say something and would change nothing."""
+    usual = Training(recipe="sgd")  # constant, nothing augmented
+    for name in Training.model_fields.keys() - set(_TRAINING):
+        _refuse(f"training.{name}", getattr(job.training, name), getattr(usual, name), "is not of agents")
+    for name in Data.model_fields.keys() - {"name"}:
+        _refuse(
+            f"data.{name}", getattr(job.data, name), getattr(Data(name=job.data.name), name), "is not of environments"
+        )
+    if agent.algorithm == "q-learning":
+        own = Reinforcement(algorithm=agent.algorithm)
+        for name in _OF_NETWORKS:
+            _refuse(f"reinforcement.{name}", getattr(agent, name), getattr(own, name), "is not of a table")
+    elif agent.replay_size and agent.replay_start > agent.replay_size:
+        raise JobError(f"reinforcement.replay_start is {agent.replay_start:,}, more than replay_size = {agent.replay_size:,}",
+                       "learning would never begin: write a smaller replay_start")  # fmt: skip
+    _check_parts(job, agent)
+    is_table = job.network.name == TABLE
+    if is_table != (agent.algorithm == "q-learning"):
+        raise JobError(f"reinforcement.algorithm is {agent.algorithm}, and network.name is {job.network.name}",
+                       f"write network.name={'mlp or dqn-2015' if is_table else TABLE}")  # fmt: skip
+
+
+def _check_parts(job: Job, agent: Reinforcement) -> None:
+    """Of Gorila and Ape-X, and that others have none."""
+    usual = Reinforcement(algorithm=agent.algorithm)
+    if agent.algorithm not in DISTRIBUTED:
+        for name in _OF_SEVERAL:
+            _refuse(f"reinforcement.{name}", getattr(agent, name), getattr(usual, name), f"is not of {agent.algorithm}")
+        return
+    require("ray", "ray", f"reinforcement.algorithm={agent.algorithm}")
+    if agent.algorithm == "apex":
+        _refuse("reinforcement.learners", agent.learners, 1, "is not of Ape-X, which has one")
+        _refuse("reinforcement.bundled", agent.bundled, False, "is not of Ape-X")
+        _refuse("reinforcement.exploration", agent.exploration, "ladder", "is not of Ape-X, whose actors have a ladder")
+    elif agent.replay != "uniform":
+        raise JobError(f"reinforcement.replay is {agent.replay}, and Gorila draws alike", "write replay: uniform, or algorithm: apex")  # fmt: skip
+    if agent.replay == "rank":
+        raise JobError("reinforcement.replay is rank, and shards cannot rank together", "write replay: proportional")
+    if not agent.replay_size:
+        raise JobError("reinforcement.replay_size is 0, and learners draw from replay", "write a replay_size")
+
+
+def _refuse(name: str, value: Any, usual: Any, why: str) -> None:
+    if value != usual:
+        raise JobError(f"{name} is {value}, which {why}", "leave it out")

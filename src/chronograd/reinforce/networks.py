@@ -1,0 +1,62 @@
+"""Networks that value actions: of images those of the zoo (chronograd.models.deep_q), of a few numbers `mlp`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from chronograd.errors import InputError
+from chronograd.job import Job
+from chronograd.models import registry
+from chronograd.models.deep_q import q_head
+from chronograd.reinforce.environments import Space
+
+MLP = "mlp"
+
+
+def mlp(inputs: int, actions: int, hidden: Sequence[int] = (128, 128), dueling: bool = False) -> nn.Module:
+    """Linear layers with ReLU between them; the last hidden one belongs to the head."""
+    if not hidden or min(hidden) < 1:
+        raise InputError(
+            f"network.options.hidden is {list(hidden)}", "give widths of hidden layers, such as [128, 128]"
+        )
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, width in pairwise([inputs, *hidden[:-1]]):
+        layers += [nn.Linear(before, width), nn.ReLU()]
+    return nn.Sequential(*layers, q_head([inputs, *hidden][-2], hidden[-1], actions, dueling))
+
+
+def build(job: Job, space: Space, device: str = "cpu") -> nn.Module:
+    """The network of a job, with fresh weights of torch's generator. Raises InputError if it does not fit the environment."""
+    assert job.reinforcement is not None
+    options: dict[str, Any] = dict(job.network.options)
+    if job.reinforcement.dueling:
+        options["dueling"] = True
+    if job.network.name == MLP:
+        if space.dtype == np.uint8:
+            raise InputError(f"network mlp takes a few numbers, and {job.data.name} shows images", "write network.name=dqn-2015")  # fmt: skip
+        unknown = options.keys() - {"hidden", "dueling"}
+        if unknown:
+            raise InputError(f"network mlp has no option {min(unknown)}", "it has hidden and dueling")
+        with torch.device(device):
+            return mlp(int(np.prod(space.shape)), space.num_actions, **options)
+    if len(space.shape) != 3:
+        raise InputError(
+            f"network {job.network.name} takes images, and {job.data.name} shows {space.shape[0] if space.shape else 1} "
+            "numbers",
+            "write network.name=mlp",
+        )
+    return registry.build(
+        job.network.name, options, input_shape=space.shape, num_classes=space.num_actions, device=device
+    )
+
+
+def as_input(observations: np.ndarray, device: torch.device) -> Tensor:
+    """Observations as a network takes them: pixels as 0 … 1."""
+    tensor = torch.from_numpy(observations).to(device)
+    return tensor.float().div_(255) if tensor.dtype == torch.uint8 else tensor.float()

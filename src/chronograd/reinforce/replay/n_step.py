@@ -1,0 +1,60 @@
+"""Transitions of n steps from single ones.
+
+The return of n steps is r_t + γ r_{t+1} + … + γ^(n−1) r_{t+n−1}, and what follows counts γ^n. An episode that ends leaves
+shorter ones behind: with discount 0 where it is over, and γ^k after k steps where only its time was up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from chronograd.errors import InputError
+from chronograd.reinforce.replay.transitions import Array, Transitions, joined
+
+
+class NStep:
+    """Steps of `num_envs` environments that step together."""
+
+    def __init__(self, n: int, gamma: float, num_envs: int = 1) -> None:
+        if n < 1 or not 0 <= gamma <= 1 or num_envs < 1:
+            raise InputError(f"{n} steps with γ = {gamma}", "give 1 step or more, and γ from 0 to 1")
+        self._n, self._gamma = n, gamma
+        self._steps: deque[tuple[Array, Array, Array]] = deque(maxlen=n)
+        self._age = np.zeros(num_envs, np.int64)  # steps of the present episode that are waiting
+
+    def step(
+        self,
+        observation: Array,
+        action: Array,
+        reward: Array,
+        next_observation: Array,
+        terminated: Array,
+        truncated: Array,
+    ) -> Transitions | None:
+        """One step of every environment; what is complete with it, the oldest first.
+
+        Args:
+            next_observation: what followed, not the first of another episode.
+        """
+        rewards = np.asarray(reward, np.float32)
+        self._steps.append((np.array(observation), np.array(action, np.int64), rewards))
+        self._age = np.minimum(self._age + 1, self._n)
+        ended = np.asarray(terminated) | np.asarray(truncated)
+        has_ended = bool(ended.any())
+        parts = []
+        returned = np.zeros_like(rewards)
+        for back, (first, chosen, gained) in enumerate(reversed(self._steps)):
+            returned = gained + np.float32(self._gamma) * returned
+            is_last = back == self._n - 1
+            if not (is_last or has_ended):
+                continue
+            due = (self._age > back) & (ended | is_last)
+            if due.any():
+                discount = np.where(terminated, 0.0, self._gamma ** (back + 1)).astype(np.float32)
+                parts.append(
+                    Transitions(first[due], chosen[due], returned[due], np.array(next_observation)[due], discount[due])
+                )
+        self._age[ended] = 0
+        return joined(parts[::-1]) if parts else None

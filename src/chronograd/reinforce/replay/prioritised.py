@@ -1,0 +1,116 @@
+"""What replays with priorities share: Schaul et al., Prioritized experience replay, arXiv 1511.05952, section 3.
+
+A transition i is drawn with a probability P(i) that follows from its priority, made of its last error |δ_i| + ε. As the frequent
+ones would count too much, its error is multiplied by w_i = (N · P(i))^(−β), divided by the largest of the minibatch; β rises to 1.
+A minibatch takes one from each of as many equal parts of the sum, which varies less than independent draws.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from chronograd.errors import InputError
+from chronograd.reinforce.replay.sum_tree import Values
+from chronograd.reinforce.replay.transitions import Array, Indices, Sample, Transitions
+from chronograd.reinforce.replay.uniform import UniformReplay
+
+
+class PrioritisedReplay(UniformReplay):
+    """A ring of transitions with priorities. What these are kept as, by place, and how they draw, is up to each kind.
+
+    Attributes:
+        alpha: 0 draws uniformly. `beta`: now; from `beta_start` to 1 over `beta_draws` minibatches, or constant.
+        max_priority: that of new transitions whose own is not known, so that each is soon drawn: the largest so far.
+    """
+
+    _kept: Values
+
+    def __init__(
+        self, capacity: int, alpha: float, beta_start: float, beta_draws: int | None, slack: int, stores_frames_once: bool
+    ) -> None:  # fmt: skip
+        super().__init__(capacity, slack, stores_frames_once)
+        if alpha < 0 or not 0 <= beta_start <= 1:
+            raise InputError(f"α = {alpha}, β = {beta_start}", "give α from 0, and β from 0 to 1")
+        self.alpha, self.beta_start, self.beta_draws = alpha, beta_start, beta_draws
+        self.max_priority = 1.0
+        self.num_drawn = 0  # minibatches
+
+    @property
+    def beta(self) -> float:
+        if self.beta_draws is None:
+            return self.beta_start
+        return self.beta_start + (1 - self.beta_start) * min(1.0, self.num_drawn / self.beta_draws)
+
+    def sample(self, batch: int, rng: np.random.Generator) -> Sample:
+        self.check_not_empty()
+        places, probabilities = self.draw(stratified(batch, rng))
+        weights = importance_weights(probabilities, self.beta)
+        self.num_drawn += 1
+        return Sample(self._storage.read(places), places, weights)
+
+    def update(self, indices: Indices, priorities: Array) -> None:
+        """New priorities of drawn transitions, from 0 up."""
+        self._set(indices, self._checked(priorities))
+
+    def state(self) -> dict[str, Array]:
+        saved = super().state()
+        saved["num_drawn"], saved["max_priority"] = np.array(self.num_drawn), np.array(self.max_priority)
+        saved["priorities"] = self._kept[self._in_order()]
+        return saved
+
+    def restore(self, state: dict[str, Array]) -> None:
+        super().restore(state)
+        self._kept[self._in_order()] = state["priorities"]
+        self.num_drawn, self.max_priority = int(state["num_drawn"]), float(state["max_priority"])
+
+    def _checked(self, priorities: Array) -> Array:
+        """These, after the largest so far is noted."""
+        if len(priorities):
+            # Reductions take longer than all else that is done for one.
+            is_one = len(priorities) == 1
+            least, largest = (priorities[0],) * 2 if is_one else (priorities.min(), priorities.max())
+            if not (least >= 0 and largest < np.inf):  # nan neither
+                raise InputError(f"a priority of {least} to {largest}", "priorities are finite and not below 0")
+            if largest > self.max_priority:
+                self.max_priority = float(largest)
+        return priorities
+
+    def _write(self, places: slice, transitions: Transitions, priorities: Array | None) -> None:
+        super()._write(places, transitions, priorities)
+        self._set(places, self.max_priority if priorities is None else self._checked(priorities))
+
+    # -- what each kind does otherwise ---------------------------------------------------------------------
+
+    def draw(self, shares: Values) -> tuple[Indices, Values]:
+        """Places at these shares of the sum, from 0 to below 1, and the probability of each."""
+        raise NotImplementedError
+
+    def _set(self, places: Indices | slice, priorities: Array | float) -> None:
+        """Keep these."""
+        raise NotImplementedError
+
+
+@lru_cache(maxsize=8)
+def _numbers(count: int) -> Values:
+    return np.arange(count, dtype=np.float64)
+
+
+def stratified(batch: int, rng: np.random.Generator) -> Values:
+    """A number from each of `batch` equal parts of 0 to 1."""
+    shares = rng.random(batch)
+    shares += _numbers(batch)
+    shares /= batch
+    return shares
+
+
+def importance_weights(probabilities: Values, beta: float) -> npt.NDArray[np.float32]:
+    """(N · P)^(−β) over the largest of them, in which N cancels out.
+
+    >>> importance_weights(np.array([0.5, 0.25, 0.125, 0.125]), 1.0).tolist()
+    [0.25, 0.5, 1.0, 1.0]
+    """
+    weights: npt.NDArray[np.float32] = (probabilities.min() / probabilities).astype(np.float32) ** beta
+    return weights

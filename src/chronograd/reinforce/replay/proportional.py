@@ -1,0 +1,51 @@
+"""Prioritised replay, proportional: P(i) = p_i^α / Σ_k p_k^α. See chronograd.reinforce.replay.prioritised."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from chronograd.reinforce.replay.prioritised import PrioritisedReplay
+from chronograd.reinforce.replay.sum_tree import SumTree, Values
+from chronograd.reinforce.replay.transitions import Array, Indices, Transitions
+
+
+class ProportionalReplay(PrioritisedReplay):
+    """A ring with a sum tree of all p^α over it."""
+
+    def __init__(
+        self, capacity: int, alpha: float = 0.6, beta_start: float = 0.4, beta_draws: int | None = None, slack: int = 0,
+        stores_frames_once: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(capacity, alpha, beta_start, beta_draws, slack, stores_frames_once)
+        self._tree = SumTree(self._places)
+        self._kept = self._tree.leaves
+
+    @property
+    def total(self) -> float:
+        """Sum of all p^α."""
+        return self._tree.total
+
+    def share_of_highest(self, part: float) -> float:
+        """Of all draws, the share that this part of transitions, those of the highest priorities, is expected to get."""
+        count = round(part * self._size)
+        if not count:
+            return 0.0
+        powers = self._kept[self._in_order()]
+        return float(np.partition(powers, self._size - count)[-count:].sum() / powers.sum())
+
+    def draw(self, shares: Values) -> tuple[Indices, Values]:
+        places, total = self._tree.find(shares)
+        return places, self._kept.take(places) / total
+
+    def read(self, places: Indices) -> Transitions:
+        return self._storage.read(places)
+
+    def restore(self, state: dict[str, Array]) -> None:
+        super().restore(state)
+        self._tree.set(self._in_order(), state["priorities"])
+
+    def _set(self, places: Indices | slice, priorities: Array | float) -> None:
+        self._tree.set(places, priorities**self.alpha)
+
+    def _forget(self, places: Indices) -> None:
+        self._tree.set(places, 0.0)

@@ -1,0 +1,121 @@
+"""Uniform replay: every transition is as likely as any other. L.-J. Lin, 1992; Mnih et al., arXiv 1312.5602.
+
+Transitions lie in a ring: the newest takes the place of the oldest. With `slack` there may be more of them than `capacity`
+for a while: actors need not wait, and `trim` drops the oldest, as in Ape-X.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from chronograd.errors import InputError
+from chronograd.reinforce.replay.storage import Columns, Frames, Storage
+from chronograd.reinforce.replay.transitions import Array, Indices, Sample, Transitions
+
+
+class UniformReplay:
+    """A ring of transitions. The replays with priorities are made of it, too."""
+
+    def __init__(self, capacity: int, slack: int = 0, stores_frames_once: bool = False) -> None:
+        """
+        Args:
+            slack: how many transitions there may be beyond `capacity` before `trim` is called.
+            stores_frames_once: for observations that are stacks of frames.
+        """
+        if capacity < 1 or slack < 0:
+            raise InputError(f"a replay of {capacity} transitions and {slack} more", "give it a capacity of 1 or more")
+        self.capacity = capacity
+        self._places = capacity + slack
+        self._storage: Storage = (Frames if stores_frames_once else Columns)(self._places)
+        self._size = 0
+        self._next = 0  # where the next one goes
+        self.num_added = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def num_places(self) -> int:
+        """For transitions, slack included."""
+        return self._places
+
+    @property
+    def next_place(self) -> int:
+        """Of the next transition that is added; those after it follow, around the ring."""
+        return self._next
+
+    @property
+    def nbytes(self) -> int:
+        return self._storage.nbytes
+
+    def add(self, transitions: Transitions, priorities: Array | None = None) -> None:
+        """Keep transitions. Uniform replay has no use for priorities."""
+        count, start = len(transitions.reward), self._next
+        stop = start + count
+        if stop <= self._places:
+            self._write(slice(start, stop), transitions, priorities)
+        elif count > self._places:  # the last ones remain
+            self.add(transitions[-self._places :], None if priorities is None else priorities[-self._places :])
+            return
+        else:
+            until = self._places - start
+            self.add(transitions[:until], None if priorities is None else priorities[:until])
+            self.add(transitions[until:], None if priorities is None else priorities[until:])
+            return
+        self._next = stop % self._places
+        self._size = min(self._size + count, self._places)
+        self.num_added += count
+
+    def sample(self, batch: int, rng: np.random.Generator) -> Sample:
+        """Draw with replacement. Raises InputError if there is nothing to draw from."""
+        self.check_not_empty()
+        places = rng.integers(0, self._size, batch)
+        if self._size < self._places:
+            places += self._next - self._size
+            places %= self._places
+        return Sample(self._storage.read(places), places, np.ones(batch, np.float32))
+
+    def update(self, indices: Indices, priorities: Array) -> None:
+        """Nothing: transitions have no priorities."""
+
+    def trim(self) -> int:
+        """Drop the oldest beyond `capacity`. Returns how many."""
+        excess = max(0, self._size - self.capacity)
+        if excess:
+            oldest = (self._next - self._size) % self._places
+            self._forget((oldest + np.arange(excess)) % self._places)
+            self._size -= excess
+        return excess
+
+    def state(self) -> dict[str, Array]:
+        """All there is, the oldest first, as arrays to be saved."""
+        places = self._in_order()
+        saved = {"num_added": np.array(self.num_added)}
+        return saved | (self._storage.saved(places) if len(places) else {})
+
+    def restore(self, state: dict[str, Array]) -> None:
+        """As it was when `state` was taken; into a replay that is as new, of the same kind.
+
+        Each transition has the place that it had, so that the same random numbers draw the same ones.
+        """
+        if "reward" in state:
+            self._next = (int(state["num_added"]) - len(state["reward"])) % self._places
+            for transitions in self._storage.restored(state):
+                self.add(transitions)
+        self.num_added = int(state["num_added"])
+
+    def check_not_empty(self) -> None:
+        if not self._size:
+            raise InputError("the replay is empty", "add transitions before drawing from it")
+
+    def _in_order(self) -> Indices:
+        """Places from the oldest to the newest."""
+        return (self._next - self._size + np.arange(self._size)) % self._places
+
+    # -- what replays with priorities do otherwise ---------------------------------------------------------
+
+    def _write(self, places: slice, transitions: Transitions, priorities: Array | None) -> None:
+        self._storage.write(places, transitions)
+
+    def _forget(self, places: Indices) -> None:
+        """These are no longer to be drawn."""

@@ -1,0 +1,236 @@
+"""What a run of actors, replay and learners did, part by part, from their reports: rates, ages, queues, idle shares.
+
+And from these what limits it. Needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from chronograd.reinforce.balance import Components
+from chronograd.units import percent
+
+Bottleneck = Literal["environments", "acting", "learner", "replay", "link", "cores"]
+# A part that is idle less than this works all the time, as far as its reports tell: handing over work takes some.
+BUSY_BELOW = 0.25
+# Cores that are so busy leave nothing to win from another part.
+CORES_BUSY = 0.93
+
+
+class PartReport(Protocol):
+    """See chronograd.backends.apex.keepers.Report."""
+
+    role: str
+    number: int
+    amount: int
+    begin_s: float
+    end_s: float
+    cpu_s: float
+    parts: dict[str, float]
+    episodes: list[tuple[float, int]]
+    more: dict[str, float]
+    lines: list[dict[str, Any]]
+
+
+@dataclass
+class Part:
+    """One actor, shard or learner over the whole run; sums, and means weighted by its reports."""
+
+    role: str
+    number: int
+    amount: int = 0
+    cpu_s: float = 0.0
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    means: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    begin_s: float = float("inf")
+    end_s: float = 0.0
+
+    def add(self, report: PartReport) -> None:
+        self.amount += report.amount
+        self.cpu_s += report.cpu_s
+        for name, value in report.parts.items():
+            self.seconds[name] += value
+        for name, value in report.more.items():
+            self.means[name].append(value)
+        self.begin_s, self.end_s = min(self.begin_s, report.begin_s), max(self.end_s, report.end_s)
+
+    @property
+    def wall_s(self) -> float:
+        return sum(self.seconds.values())
+
+    @property
+    def idle(self) -> float:
+        """Share of its time in which it had nothing to do."""
+        return self.seconds["idle_s"] / self.wall_s if self.wall_s else 0.0
+
+    def share(self, *names: str) -> float:
+        return sum(self.seconds[name] for name in names) / self.wall_s if self.wall_s else 0.0
+
+    def mean(self, name: str) -> float:
+        values = self.means.get(name, [])
+        return sum(values) / len(values) if values else 0.0
+
+    def total(self, name: str) -> float:
+        return sum(self.means.get(name, []))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What limits a run, and the figures that say so."""
+
+    bottleneck: Bottleneck
+    evidence: tuple[str, ...]
+
+
+class SystemsView:
+    """Reports of a run, added up."""
+
+    def __init__(self, cores: int, batch: int) -> None:
+        self.cores, self.batch = cores, batch
+        self.parts: dict[tuple[str, int], Part] = {}
+        self.spans: list[dict[str, Any]] = []
+        self.lines: list[dict[str, Any]] = []  # of gradients, where these travel
+        # Times and updates of the learner; times and versions of the parameters that actors had.
+        self._updates: list[tuple[float, float]] = []
+        self._versions: list[tuple[float, float]] = []
+        self.others_cpu_s = 0.0  # of what is no part: what hands out the work, and what carries messages
+
+    def add(self, reports: Iterable[PartReport]) -> None:
+        for report in reports:
+            part = self.parts.setdefault((report.role, report.number), Part(report.role, report.number))
+            part.add(report)
+            if report.role == "learner":
+                self._updates.append((report.end_s, report.more["updates"]))
+            elif report.role == "actor":
+                self._versions.append((report.end_s, report.more["version"]))
+            self.lines += report.lines
+            if report.role != "replay":
+                self.spans.append(
+                    {"role": report.role, "number": report.number, "start": report.begin_s, "end": report.end_s}
+                )
+
+    def of(self, role: str) -> list[Part]:
+        return [part for (name, _), part in sorted(self.parts.items()) if name == role]
+
+    @property
+    def seconds(self) -> float:
+        """From the first begin to the last end of work."""
+        parts = [part for part in self.parts.values() if part.role != "replay"]
+        return max(p.end_s for p in parts) - min(p.begin_s for p in parts) if parts else 0.0
+
+    def rates(self) -> dict[str, float]:
+        """Of the whole run: what passes from part to part, each per second; ages; shares of time."""
+        actors, learners, shards = self.of("actor"), self.of("learner"), self.of("replay")
+        seconds = max(self.seconds, 1e-9)  # of an attempt that found all done
+        added, drawn = (sum(shard.total(name) for shard in shards) for name in ("added", "drawn"))
+        calls = max(1, sum(actor.amount for actor in actors))
+        waited = sum(shard.total("waited_s") for shard in shards)
+        return {
+            "steps_per_s": sum(actor.amount for actor in actors) / seconds,
+            "steps_per_s_of_actor": calls / seconds / max(1, len(actors)),
+            "added_per_s": added / seconds,
+            "drawn_per_s": drawn / seconds,
+            "batches_per_s": sum(learner.amount for learner in learners) / seconds,
+            "parameter_age_s": _mean([actor.mean("age_s") for actor in actors]),
+            "parameter_age_updates": self._parameter_age(),
+            "priority_age_s": _mean([learner.mean("priority_age_s") for learner in learners]),
+            "blocks_waiting": waited / seconds,  # Little: those that wait are arrivals times their wait
+            "bytes_per_update": sum(part.total("bytes") for part in self.parts.values())
+            / max(1, sum(learner.amount for learner in learners)),
+            "draws_of_top_tenth": _mean([shard.mean("top_tenth") for shard in shards]),
+            "actor_idle": _mean([actor.idle for actor in actors]),
+            "learner_idle": _mean([learner.idle + learner.share("sample_s") for learner in learners]),
+            "replay_idle": _mean([shard.idle for shard in shards]),
+            "cores_busy": (sum(part.cpu_s for part in self.parts.values()) + self.others_cpu_s)
+            / (self.cores * seconds),
+        }
+
+    def _parameter_age(self) -> float:
+        """Updates that the learner was ahead of actors: between its reports it is taken to go on evenly."""
+        if not self._updates or not self._versions:
+            return 0.0
+        learned, had = np.array(sorted(self._updates)), np.array(self._versions)
+        within = had[(had[:, 0] >= learned[0, 0]) & (had[:, 0] <= learned[-1, 0])]
+        if not len(within):
+            within = had[-1:]
+        ages = np.interp(within[:, 0], learned[:, 0], learned[:, 1]) - within[:, 1]
+        return float(np.maximum(ages, 0.0).mean())
+
+    def components(self) -> Components:
+        """What each part took of a core and of its own time, per unit, for `balance` to reckon with; there are actors and learners."""
+        actors, learners, shards = self.of("actor"), self.of("learner"), self.of("replay")
+        steps, updates = (max(1, sum(part.amount for part in parts)) for parts in (actors, learners))
+        added = max(1.0, sum(shard.total("added") for shard in shards))
+        return Components(
+            actor_s=sum(part.wall_s - part.seconds["idle_s"] for part in actors) / steps,
+            actor_cpu_s=sum(part.cpu_s for part in actors) / steps,
+            learner_s=sum(part.wall_s - part.seconds["idle_s"] for part in learners) / updates,
+            learner_cpu_s=sum(part.cpu_s for part in learners) / updates,
+            add_s=sum(shard.seconds["add_s"] for shard in shards) / added,
+            draw_s=sum(shard.seconds["draw_s"] + shard.seconds["update_s"] for shard in shards) / updates,
+            overhead_cpu_s=max(0.0, self.others_cpu_s) / updates,
+        )
+
+    def verdict(self) -> Verdict:
+        """What limits the run. A part that works while the others wait for it is the one; where actors are, what they do."""
+        rates = self.rates()
+        actors, learners, shards = self.of("actor"), self.of("learner"), self.of("replay")
+        replay_busy = max((1 - shard.idle for shard in shards), default=0.0)
+        sending = _mean([actor.share("send_s") for actor in actors])
+        sampling = _mean([learner.share("sample_s") for learner in learners])
+        evidence = (
+            f"idle: actors {percent(rates['actor_idle'], 0)}, learner {percent(rates['learner_idle'], 0)}, "
+            f"replay {percent(rates['replay_idle'], 0)}; cores {percent(rates['cores_busy'], 0)} busy",
+            f"actors spend {percent(sending, 0)} sending; the learner {percent(sampling, 0)} waiting for minibatches",
+        )
+        if replay_busy > 1 - BUSY_BELOW:
+            return Verdict(
+                "replay", (f"a shard of the replay is busy {percent(replay_busy, 0)} of the time", *evidence)
+            )
+        if max(sending, sampling) > 0.5:
+            told = "what is sent waits on its way, and the replay that it goes to is not busy"
+            return Verdict("link", (told, *evidence))
+        learner_busy = 1 - rates["learner_idle"]
+        actors_busy = 1 - rates["actor_idle"]
+        if rates["cores_busy"] > CORES_BUSY:
+            return Verdict("cores", (f"all {self.cores} cores work; parts wait for them", *evidence))
+        if learner_busy > actors_busy:
+            return Verdict("learner", (f"the learner works {percent(learner_busy, 0)} of the time", *evidence))
+        stepping = _mean([actor.share("environment_s") for actor in actors])
+        choosing = _mean([actor.share("act_s") for actor in actors])
+        told = f"actors work {percent(actors_busy, 0)} of the time: {percent(stepping, 0)} in environments, {percent(choosing, 0)} choosing actions"
+        return Verdict("environments" if stepping >= choosing else "acting", (told, *evidence))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One for each part, for a record: amount, seconds by part, idle share."""
+        return [
+            {
+                "role": part.role,
+                "number": part.number,
+                "amount": part.amount,
+                "per_s": part.amount / self.seconds if self.seconds else 0.0,
+                "idle": part.idle,
+                "cpu_s": part.cpu_s,
+                "seconds": dict(part.seconds),
+            }
+            for _, part in sorted(self.parts.items())
+        ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def timeline(spans: Sequence[Mapping[str, Any]], until_s: float) -> list[dict[str, Any]]:
+    """The first seconds: what begins before `until_s`, times from the first begin on."""
+    begin = min((span["start"] for span in spans), default=0.0)
+    return [
+        {**span, "start": span["start"] - begin, "end": min(span["end"] - begin, until_s)}
+        for span in spans
+        if span["start"] - begin < until_s
+    ]

@@ -1,0 +1,101 @@
+"""Q-learning with a table, to be read beside C. Watkins and P. Dayan 1992, "Q-learning", Machine Learning 8.
+
+Of every state and action the table holds what they are worth. After each step the value of the action that was taken moves by
+a share α, the job's learning rate, towards what the step taught: Q(s, a) += α (r + γ max Q(s', ·) - Q(s, a)). Where an
+environment shows numbers rather than states, each number is sorted into bins, and a combination of bins is a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from chronograd.errors import InputError
+from chronograd.job import Job
+from chronograd.reinforce.agent import Episode, Moment, epsilon_at
+from chronograd.reinforce.environments import Environment, Space
+from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER
+
+TABLE = "table"
+
+
+class QTable:
+    """An agent whose action values are a table's. `q_SA`: (states, actions), 0 at first."""
+
+    def __init__(self, job: Job, space: Space) -> None:
+        assert job.reinforcement is not None
+        self.settings, self.rate = job.reinforcement, job.training.learning_rate
+        self.edges = [] if space.num_states is not None else edges(job.network.options, space)
+        self.sides = tuple(len(own) + 1 for own in self.edges)
+        num_states = space.num_states if space.num_states is not None else int(np.prod(self.sides))
+        self.q_SA = np.zeros((num_states, space.num_actions))
+        self.steps = self.episodes = self.updates = 0
+
+    def live(self, environment: Environment, num_steps: int, seed: int) -> Iterator[Moment]:
+        """Act and learn for so many steps, from the begin of an episode. The same seed, the same steps."""
+        random = np.random.default_rng(seed)
+        settings, end = self.settings, self.steps + num_steps
+        seen, _ = environment.reset(seed=seed)
+        while self.steps < end:
+            state, total, length, is_over = self.state(seen), 0.0, 0, False
+            while not is_over and self.steps < end:
+                epsilon = epsilon_at(settings, self.steps, self.episodes)
+                is_random = random.random() < epsilon
+                action = int(random.integers(self.q_SA.shape[1]) if is_random else self.q_SA[state].argmax())
+                seen, reward, is_terminal, is_cut, _ = environment.step(action)
+                is_over = is_terminal or is_cut
+                self.steps, total, length = self.steps + 1, total + float(reward), length + 1
+                next_state = self.state(seen)
+                error = self.learn(state, action, float(reward), next_state, is_terminal)
+                state = next_state
+                yield error**2, Episode(total, length, epsilon) if is_over else None
+            self.episodes += 1
+            if self.steps < end:
+                seen, _ = environment.reset()
+
+    def learn(self, state: int, action: int, reward: float, next_state: int, is_terminal: bool) -> float:
+        """Watkins' update. Returns the error that it lessens."""
+        worth = 0.0 if is_terminal else self.settings.discount * self.q_SA[next_state].max()
+        error = float(reward + worth - self.q_SA[state, action])
+        self.q_SA[state, action] += self.rate * error
+        self.updates += 1
+        return error
+
+    def state(self, seen: Any) -> int:
+        """The row of the table that an observation belongs to."""
+        if not self.edges:
+            return int(seen)
+        bins = [int(np.searchsorted(own, x)) for own, x in zip(self.edges, np.ravel(seen), strict=True)]
+        return int(np.ravel_multi_index(bins, self.sides))
+
+    def values(self, observations: np.ndarray) -> np.ndarray:
+        return self.q_SA[[self.state(seen) for seen in observations]]
+
+    def num_params(self) -> int:
+        return self.q_SA.size
+
+    def save(self) -> dict[str, Callable[[Path], None]]:
+        return {MODEL: partial(save_file, {"q": self.q_SA}), OPTIMIZER: partial(save_file, {})}
+
+    def restore(self, folder: Path) -> None:
+        self.q_SA[:] = load_file(folder / MODEL)["q"]
+
+
+def edges(options: dict[str, Any], space: Space) -> list[np.ndarray]:
+    """Inner edges of the bins of each number. Raises InputError for options that do not fit the environment."""
+    count = int(np.prod(space.shape))
+    unknown = options.keys() - {"bins", "low", "high"}
+    given = {name: options.get(name) for name in ("bins", "low", "high")}
+    are_lists = all(isinstance(own, list) and len(own) == count for own in given.values())
+    if unknown or not are_lists or not all(n >= 1 for n in given["bins"]):  # type: ignore[union-attr]
+        raise InputError(
+            f"network table sorts the {count} numbers of an observation into bins, and network.options is {options!r}",
+            f"give bins, low and high, a list of {count} each, such as bins: [4, 4, 8, 4]",
+        )
+    rows = zip(given["bins"], given["low"], given["high"], strict=True)  # type: ignore[arg-type]
+    return [np.linspace(low, high, bins + 1)[1:-1] for bins, low, high in rows]

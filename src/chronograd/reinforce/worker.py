@@ -1,0 +1,252 @@
+"""What a job of reinforcement runs: `python -m chronograd.reinforce.worker RUN_DIR train`. One process, one agent.
+
+An epoch is `reinforcement.steps_per_epoch` steps, then evaluation, then a checkpoint, as in every other run. It begins with a
+new episode and random numbers of its own, so a run that goes on from a checkpoint lives through what it would have lived through.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from chronograd.errors import FileFormatError, InputError, JobError, MissingExtraError
+from chronograd.figure import save_gif
+from chronograd.job import Job
+from chronograd.measure import environment as machine
+from chronograd.measure import process
+from chronograd.measure.memory import PeakMemory
+from chronograd.record import INTERVAL
+from chronograd.reinforce import environments, result
+from chronograd.reinforce.agent import Agent, Episode, Moment, episode_pictures, evaluate
+from chronograd.reinforce.build import agent_of
+from chronograd.reinforce.clock import Clock
+from chronograd.rundir import EPISODE, RunDir, Step, StepWriter, steps
+from chronograd.train import checkpoint_folder, order
+from chronograd.train.checkpoint_folder import Progress
+from chronograd.train.rank_command import Measuring, run_rank
+from chronograd.train.rank_context import RankContext, rank_context_from_environment
+
+# Lines of steps: a hundred an epoch, and none of more steps than this.
+LINES_PER_EPOCH, MOST_STEPS_OF_LINE = 100, 1_000
+# Of the episode that is kept: every k-th picture, so that there are no more than these.
+MOST_PICTURES, PICTURE_WIDTH, SECONDS_EACH = 100, 240, 0.05
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the agent. Returns the exit status."""
+    return run_rank(argv, _train, _measure)
+
+
+def _measure(run: RunDir, job: Job, asked: Measuring) -> None:
+    raise JobError("a job of reinforcement is trained, not measured", "train it: its record has frames per second")
+
+
+def _train(run: RunDir, job: Job) -> None:
+    place = rank_context_from_environment(job)
+    with run.step_writer(place.rank) as lines:
+        lines.write(steps.Attempt())
+        memory = PeakMemory(place.device)
+        is_cuda = place.device.type == "cuda"
+        name = torch.cuda.get_device_name(place.device) if is_cuda else machine.processor_name()
+        lines.write(process.start(str(place.device), name, torch.get_num_threads()))
+        training = Learning(run, job, place, lines)
+        lines.write(steps.Work(params=training.agent.num_params(), steps_per_epoch=training.settings.steps_per_epoch,
+                               rank_batch=job.training.batch))  # fmt: skip
+        training.resume()
+        lines.write(process.ready(training.progress.step))
+        training.run_epochs()
+        training.save_episode()
+        lines.write(
+            steps.Memory(step=training.progress.step, memory_peak_bytes=memory.peak_bytes(), source=memory.source)
+        )
+        lines.write(process.end(training.progress.step))
+        lines.sync()
+        run.save_record(result.training_record(run, job, training.space, training.progress.stopped))
+
+
+@dataclass
+class Learning:
+    """An agent, its environments, and where the run is."""
+
+    run: RunDir
+    job: Job
+    place: RankContext
+    lines: StepWriter
+    progress: Progress = field(default_factory=Progress)
+
+    def __post_init__(self) -> None:
+        assert self.job.reinforcement is not None
+        self.settings = self.job.reinforcement
+        self.environment = environments.make(self.job)
+        self.space = environments.space(self.environment)
+        self.agent: Agent = agent_of(self.job, self.space, self.place.device)
+        self.scored = [
+            environments.make(self.job, is_evaluation=True) for _ in range(self.settings.evaluation_episodes)
+        ]
+        self.clock = Clock()
+        self.clock.time_parts(self.agent, self.environment)
+
+    def resume(self) -> None:
+        """Go on from the newest sound checkpoint, if there is one."""
+        newest, notes = checkpoint_folder.newest_sound(self.run.checkpoints)
+        if newest is None:
+            return
+        state = checkpoint_folder.read_state(newest)
+        now = {"threads": self.place.threads, "device": self.place.device.type}
+        try:
+            self.progress = Progress.read(state["progress"])
+            notes += checkpoint_folder.differences(state["place"], now)
+            self.agent.restore(newest)
+            self.agent.steps, self.agent.episodes, self.agent.updates = (
+                int(state["agent"][name]) for name in ("steps", "episodes", "updates")
+            )
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise FileFormatError(f"checkpoint {newest} is not of this job: {error}") from None
+        for note in notes:
+            self.lines.write(steps.Note(step=self.progress.step, text=note))
+
+    def run_epochs(self) -> None:
+        """To the job's epochs or target return, moving `progress` on."""
+        while not self.progress.stopped:
+            loss, seconds = self._epoch()
+            self.progress.epoch += 1
+            self.progress.step = self.agent.steps
+            self.progress.training_time_s += seconds
+            is_last = self.progress.epoch >= self.job.training.epochs or not math.isfinite(loss or 0.0)
+            returns: list[float] = []
+            if is_last or self.progress.epoch % self.job.training.evaluate_every == 0:
+                returns = evaluate(self.agent, self.scored, self.settings, self.job.training.seed)
+            self.progress.stopped = why_stop(self.job, self.progress.epoch, loss, returns)
+            self.lines.write(line_of_epoch(self.progress, loss, seconds, returns))
+            if self.progress.stopped or self.progress.epoch % self.job.training.checkpoint_every == 0:
+                self.lines.sync()
+                self._save()
+
+    def save_episode(self) -> None:
+        """The first evaluation episode as pictures, where what draws them is installed."""
+        try:
+            environment = environments.make(self.job, is_evaluation=True, with_pictures=True)
+            pictures = episode_pictures(self.agent, environment, self.settings, self.job.training.seed)
+            every = -(-len(pictures) // MOST_PICTURES)
+            save_gif(self.run.path / EPISODE, pictures[::every], SECONDS_EACH, PICTURE_WIDTH)
+        except (MissingExtraError, InputError) as error:
+            self.lines.write(steps.Note(step=self.progress.step, text=f"there is no {EPISODE}: {error.message}"))
+
+    def _save(self) -> None:
+        counts = {name: getattr(self.agent, name) for name in ("steps", "episodes", "updates")}
+        place = {"threads": self.place.threads, "device": self.place.device.type}
+        state = {"seed": self.job.training.seed, "place": place, "agent": counts}
+        checkpoint_folder.write(self.run.checkpoints, self.progress, self.agent.save(), state)
+
+    def _epoch(self) -> tuple[float | None, float]:
+        """The steps of one epoch. Returns the mean loss of its updates, None without any, and seconds."""
+        seed = order.random_seed(self.job.training.seed, self.progress.epoch, 0) % 2**31
+        log = _Log(self.lines, self.progress, self.job.training.batch, self.agent, self.clock)
+        num_steps = self.settings.steps_per_epoch
+        every = min(MOST_STEPS_OF_LINE, max(1, num_steps // LINES_PER_EPOCH))
+        begin = self.agent.steps
+        for moment in self.agent.live(self.environment, num_steps, seed):
+            log.add(moment)
+            done = self.agent.steps - begin
+            if done % every == 0 or done == num_steps:
+                log.write(self.agent.steps)
+        return log.mean_loss(), log.seconds
+
+
+def why_stop(job: Job, epoch: int, loss: float | None, returns: list[float]) -> str:
+    """Why training ends after an epoch with this mean loss and these returns; empty if it goes on."""
+    target = job.reinforcement.target_return if job.reinforcement is not None else None
+    if loss is not None and not math.isfinite(loss):
+        return f"the loss of epoch {epoch} is not finite; a lower training.learning_rate may help"
+    if target is not None and returns and float(np.mean(returns)) >= target:
+        return "the target return was reached"
+    return "all epochs were trained" if epoch >= job.training.epochs else ""
+
+
+def line_of_epoch(progress: Progress, loss: float | None, seconds: float, returns: list[float]) -> steps.Epoch:
+    line = steps.Epoch(
+        step=progress.step,
+        epoch=progress.epoch,
+        seconds=progress.training_time_s,
+        epoch_time_s=seconds,
+        train_loss=loss,
+        test_loss=None,
+        test_accuracy=None,
+    )
+    if returns:
+        line.mean_return, line.episodes = float(np.mean(returns)), len(returns)
+        line.return_low, line.return_high = (float(q) for q in np.quantile(returns, INTERVAL))
+        line.return_std = float(np.std(returns, ddof=1)) if len(returns) > 1 else None
+    return line
+
+
+class _Log:
+    """Writes a line per so many steps, and one per episode. The clock stops while it writes."""
+
+    def __init__(self, lines: StepWriter, progress: Progress, batch: int, agent: Agent, clock: Clock) -> None:
+        self.seconds = 0.0
+        self._lines, self._progress, self._batch, self._agent, self._clock = lines, progress, batch, agent, clock
+        self._sum, self._count = 0.0, 0
+        self._clear()
+        clock.read()
+
+    def _clear(self) -> None:
+        self._losses: list[torch.Tensor | float] = []
+        self._episodes: list[tuple[int, Episode]] = []
+        self._steps, self._updates = 0, self._agent.updates
+        self._began = time.perf_counter()
+
+    def add(self, moment: Moment) -> None:
+        loss, episode = moment
+        self._steps += 1
+        if loss is not None:
+            self._losses.append(loss)
+        if episode is not None:
+            self._episodes.append((self._agent.steps, episode))
+
+    def write(self, step: int) -> None:
+        loss = _mean(self._losses)
+        seconds = time.perf_counter() - self._began
+        self.seconds += seconds
+        self._sum, self._count = self._sum + (loss or 0.0) * len(self._losses), self._count + len(self._losses)
+        parts: dict[str, Any] = {part: spent_s / self._steps for part, spent_s in self._clock.read().items()}
+        self._lines.write(
+            Step(
+                step=step,
+                epoch=self._progress.epoch + 1,
+                seconds=self._progress.training_time_s + self.seconds,
+                step_time_s=seconds / self._steps,
+                loss=loss,
+                samples=len(self._losses) * self._batch,
+                num_steps=self._steps,
+                updates=self._agent.updates - self._updates,
+                **parts,
+            )
+        )
+        for at, episode in self._episodes:
+            self._lines.write(
+                steps.Episode(step=at, total=episode.total, length=episode.length, epsilon=episode.epsilon)
+            )
+        self._clear()
+
+    def mean_loss(self) -> float | None:
+        return self._sum / self._count if self._count else None
+
+
+def _mean(losses: list[torch.Tensor | float]) -> float | None:
+    """Read at once, as on CUDA that waits for the device."""
+    tensors = [one for one in losses if isinstance(one, torch.Tensor)]
+    if tensors:
+        return float(torch.stack(tensors).mean())
+    return sum(map(float, losses)) / len(losses) if losses else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

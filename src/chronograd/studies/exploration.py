@@ -1,0 +1,87 @@
+"""Exploration: a fixed share of random actions, a falling one, or the ladder of Ape-X, on which episodes take turns.
+
+Annealed: Mnih et al. 2015. Ladder: D. Horgan et al., Distributed prioritized experience replay, arXiv 1803.00933, section 4.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+from chronograd.answer import Answer, Section
+from chronograd.figure import Figure, Lines
+from chronograd.study import returns
+from chronograd.study.results import Results, Settings
+from chronograd.study.rows import seeds, spread
+from chronograd.study.runner import StudyRunner
+from chronograd.study.study import Study, listed
+
+ANNEALED, LADDER = "annealed, 1 to 0.05", "ladder of 8"
+LOW, HIGH = "fixed, 0.05", "fixed, 0.4"
+ARMS: dict[str, dict[str, Any]] = {
+    ANNEALED: {"exploration": "annealed", "epsilon_start": 1.0, "epsilon_end": 0.05},
+    LOW: {"exploration": "fixed", "epsilon_end": 0.05},
+    HIGH: {"exploration": "fixed", "epsilon_end": 0.4},
+    LADDER: {"exploration": "ladder", "ladder": 8},
+}
+COLORS = {ANNEALED: "teal", LOW: "orange", HIGH: "vermilion", LADDER: "purple"}
+
+
+def conduct(runner: StudyRunner, settings: Settings) -> Results:
+    return returns.conduct(runner, settings, ARMS)
+
+
+def page(results: Results) -> Answer:
+    highlights = returns.highlights(results.rows["runs"], ARMS)
+    return STUDY.answer(results, [_here(results), _pairs(results)], highlights)
+
+
+def _here(results: Results) -> Section:
+    rows = results.rows["runs"]
+    means = {name: spread(rows, "last_return", agent=name).mean for name in ARMS}
+    best = max(means, key=lambda name: means[name])
+    others = [f"{name} {returns.returns_apart(rows, name, best)}" for name in ARMS if name != best]
+    panel = Lines(
+        "frames",
+        "mean return",
+        [returns.band(results.curves, name, COLORS[name]) for name in ARMS],
+        returns.solved_mark(results.settings),
+        from_zero=True,
+    )
+    return Section(
+        "Here",
+        f"Most is returned at the end with ε {best}, {returns.plus_minus(spread(rows, 'last_return', agent=best))}; the others "
+        f"beside it: {'; '.join(others)}.",
+        intro="ε is the share of random actions in training; evaluation has none. On the ladder an episode has the ε of one of "
+        "8 actors, 0.4 to 0.00066, each in its turn.",
+        figure=Figure([panel]),
+        caption="Mean over seeds and ± one standard deviation.",
+        table=returns.returns_table(rows),
+    )
+
+
+def _pairs(results: Results) -> Section:
+    rows = results.rows["runs"]
+    pairs = list(combinations(ARMS, 2))
+    seen = [pair for pair in pairs if returns.is_more(rows, *pair) is not None]
+    told = "none can be told apart" if not seen else f"{len(seen)} of {len(pairs)} pairs can be told apart"
+    return Section(
+        "Every two of them",
+        f"With {seeds(min(spread(rows, 'last_return', agent=name).n for name in ARMS))} {told}.",
+        table=listed(
+            ["one", "other", "return at the end, one less other"],
+            [[one, other, returns.returns_apart(rows, one, other)] for one, other in pairs],
+            text=2,
+        ),
+    )
+
+
+STUDY = Study(
+    name="exploration",
+    question="What share of random actions does an agent learn most with: a fixed one, a falling one, or Ape-X's ladder?",
+    hypothesis="Many random actions find what is good, and spoil what is known: falling from many to few should beat any "
+    "fixed share, and the ladder, which has both at once, should need no schedule",
+    sizes={"smoke": returns.SMOKE, "laptop": returns.LAPTOP},
+    conduct=conduct,
+    page=page,
+)

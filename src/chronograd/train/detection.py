@@ -1,0 +1,184 @@
+"""Training and testing of a detector, within the loop that trains everything else.
+
+A step differs in its input, which is augmented with its boxes while it is read, and in its loss; the test is average precision.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chronograd.data import datasets
+from chronograd.data.datasets import Dataset
+from chronograd.data.detection import PIXEL_MEAN, SIDE, KeptPictures
+from chronograd.detect.augmentation import augmented
+from chronograd.detect.boxes import Detections, decode
+from chronograd.detect.loss import detection_loss
+from chronograd.detect.matching import targets
+from chronograd.detect.metrics import Metric, average_precisions, mean_average_precision
+from chronograd.detect.suppression import detections
+from chronograd.errors import InputError
+from chronograd.job import Job
+from chronograd.models import registry
+from chronograd.models.weights import load_pretrained
+from chronograd.record import Quantity, Record
+from chronograd.rundir import RunDir
+from chronograd.train.inputs import in_chunks
+from chronograd.train.order import rank_slice
+from chronograd.train.rank_context import RankContext
+from chronograd.train.step import TrainingStep
+
+
+class Detector(Protocol):
+    """A network that gives logits and offsets at each of its priors; in evaluation it gives scores and boxes."""
+
+    priors: Tensor
+    """As centre and size, (P, 4)."""
+
+    def predictions(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (N, P, K + 1) and encoded offsets (N, P, 4)."""
+
+
+# The one of VOC 2007, by which the published figures are.
+METRIC: Metric = "11-point"
+OTHER: Metric = "area"
+
+
+class DetectionStep(TrainingStep):
+    """A training step over pictures with boxes, augmented as the SSD paper has it.
+
+    What is drawn for a picture is a function of seed, step and picture. Targets are one row per prior: the class, and the
+    offsets of its box.
+    """
+
+    def __init__(self, job: Job, dataset: Dataset, place: RankContext, initial_weights: Path | None = None) -> None:
+        super().__init__(job, dataset, place, initial_weights)
+        assert dataset.annotated is not None
+        self.annotated = dataset.annotated
+        self.chunk = job.images_per_rank
+        self.precisions: dict[Metric, list[float | None]] = {}
+        self._picture = KeptPictures(self.annotated.train)
+        self._side = dataset.card.shape[1]
+        self._priors = cast(Detector, self.network).priors.cpu()
+        self._pool = ThreadPoolExecutor(torch.get_num_threads(), thread_name_prefix="pictures")
+        self._wanted = torch.empty(0)
+
+    def gather(self, index: int) -> None:
+        part = rank_slice(self.training.batch, self.place.rank, self.place.world_size)
+        self._mine = self.order.samples(index)[part]
+        self._share = len(self._mine) * self.place.world_size / self.training.batch
+        made = list(self._pool.map(partial(self._sample, index), self._mine.tolist()))
+        self._raw = torch.stack([seen for seen, _ in made])
+        self._wanted = torch.stack([wanted for _, wanted in made])
+
+    def prepare(self) -> None:
+        self._seen = self.train_input.prepare(self._raw)
+        self._targets = self._wanted.to(self.device)
+
+    def _sample(self, index: int, number: int) -> tuple[Tensor, Tensor]:
+        """A picture as it is seen in a step, and what is to be said of it: (3, S, S) and (P, 5)."""
+        image = self.annotated.train[number]
+        random = np.random.RandomState([self.training.seed, index, number])
+        most = self.training.augmentation.expand
+        seen, objects = augmented(self._picture(number), image.objects, self._side, PIXEL_MEAN, random, most)
+        return seen, _rows(self._priors, objects.boxes_G4, objects.labels_G)
+
+    def _loss_of(self, outputs: Any, targets: Tensor) -> Tensor:
+        classes, places = _losses(outputs, targets)
+        return classes + places
+
+
+def _rows(priors_P4: Tensor, boxes_G4: Tensor, labels_G: Tensor) -> Tensor:
+    labels_P, offsets_P4 = targets(priors_P4, boxes_G4, labels_G)
+    return torch.cat([labels_P[:, None].float(), offsets_P4], dim=1)
+
+
+def _losses(outputs: tuple[Tensor, Tensor], rows_NP5: Tensor) -> tuple[Tensor, Tensor]:
+    return detection_loss(*outputs, rows_NP5[..., 0].long(), rows_NP5[..., 1:])
+
+
+@torch.no_grad()
+def evaluate(step: TrainingStep, dataset: Dataset, place: RankContext) -> tuple[float, float]:
+    """Loss, and mean average precision by the 11-point metric; the step has both metrics class by class."""
+    assert isinstance(step, DetectionStep)
+    network = cast(Detector, step.evaluated.eval())
+    priors_P4 = step._priors.to(place.device)
+    images = step.annotated.test
+    found: list[Detections] = []
+    loss_sum, num_positives = 0.0, 0
+    try:
+        for chunk, seen in in_chunks(step.test_input, np.arange(len(images)), place.device, step.chunk):
+            with step.arithmetic():
+                logits, offsets = network.predictions(seen)
+            rows = torch.stack([_rows(step._priors, *images[i].objects[:2]) for i in chunk]).to(place.device)
+            positives = int((rows[..., 0] > 0).sum())
+            loss_sum += float(sum(_losses((logits, offsets), rows))) * positives
+            num_positives += positives
+            scores, boxes = logits.float().softmax(dim=2), decode(offsets.float(), priors_P4)
+            found += [detections(s, b) for s, b in zip(scores.cpu(), boxes.cpu(), strict=True)]
+    finally:
+        step.train_mode()
+    truths = [image.objects for image in images]
+    classes = dataset.card.num_classes
+    step.precisions = {m: average_precisions(found, truths, classes, m) for m in (METRIC, OTHER)}
+    return loss_sum / max(num_positives, 1), mean_average_precision(step.precisions[METRIC]) or 0.0
+
+
+# What `record.put` calls the precision of a class.
+OF_CLASS = "average_precision."
+
+
+def detector_of(run: RunDir) -> tuple[torch.nn.Module, tuple[str, ...], int]:
+    """The detector of a run with its newest weights, to be evaluated; its classes; and the side of what it sees.
+
+    Those of a finished run stand in its record, so its data need not be there. Raises InputError for a run of another task.
+    """
+    job = run.job()
+    if job.task != "detection":
+        raise InputError(f"{run.path} is a run of {job.task}, and finds no objects", "name a run of task=detection")
+    precisions = [name for name in run.record().quantities if name.startswith(OF_CLASS)] if run.is_finished else []
+    names = tuple(name.removeprefix(OF_CLASS) for name in precisions) or datasets.card(job.data).class_names
+    side = job.data.image_size or SIDE
+    network = registry.build(job.network.name, job.network.options, input_shape=(3, side, side), num_classes=len(names))
+    load_pretrained(network, str(run.path), job.network.name)
+    has_gpu = torch.cuda.is_available() and job.cluster.device != "cpu"
+    return network.to("cuda" if has_gpu else "cpu").eval(), names, side
+
+
+@torch.no_grad()
+def objects_in(network: torch.nn.Module, seen: Tensor) -> list[Detections]:
+    """What a network in evaluation finds in pictures as it sees them, one entry each, on the CPU."""
+    scores, boxes = network(seen.to(next(network.parameters()).device))
+    return [detections(s, b) for s, b in zip(scores.float().cpu(), boxes.float().cpu(), strict=True)]
+
+
+def put_precisions(record: Record, step: DetectionStep, dataset: Dataset, place: RankContext) -> None:
+    """Average precision by class, and its mean by either metric, of the weights as they are."""
+    if not step.precisions:
+        evaluate(step, dataset, place)
+    names, truths = dataset.card.class_names, [image.objects for image in step.annotated.test]
+    means = {m: mean_average_precision(values) for m, values in step.precisions.items()}
+    pictures = f"{len(truths):,} test images"
+    accuracy = record["test_accuracy"]
+    source = f"mean average precision of {len(names)} classes, {METRIC} metric, IoU above 0.5; {accuracy.source}"
+    record.put("test_accuracy", accuracy.model_copy(update={"source": source}))
+    record.put(
+        "mean_average_precision_area",
+        Quantity(value=means[OTHER], unit="1", n=len(truths), source=f"area below the curve, {pictures}")
+        if means[OTHER] is not None
+        else Quantity.missing("1", "no test image has an object"),
+    )
+    for k, (name, value) in enumerate(zip(names, step.precisions[METRIC], strict=True), 1):
+        objects = sum(int(((t.labels_G == k) & ~t.is_difficult_G).sum()) for t in truths)
+        record.put(
+            f"{OF_CLASS}{name}",
+            Quantity(value=value, unit="1", n=objects, source=f"{METRIC} metric, {objects:,} objects in {pictures}")
+            if value is not None
+            else Quantity.missing("1", f"no test image has a {name}"),
+        )

@@ -1,0 +1,187 @@
+"""What `evaluate` does and says: how right the network of a run is on test images, class by class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from chronograd.answer import Answer, Highlight, Section, Table
+from chronograd.data import datasets
+from chronograd.data.detection import is_detection
+from chronograd.detect.metrics import average_precisions, mean_average_precision
+from chronograd.errors import InputError
+from chronograd.job import Data
+from chronograd.rundir import RunDir
+from chronograd.train.detection import METRIC, OTHER, detector_of, objects_in
+from chronograd.train.inputs import in_chunks, input_of
+from chronograd.train.methods import teacher
+from chronograd.words import listed
+
+# Pictures of a detector that go through it together.
+PICTURES_AT_ONCE = 16
+INTERVAL = 0.95
+
+
+def evaluate(run: RunDir, data: Data) -> Answer:
+    """Accuracy of a classifier, or average precision of a detector, on the test images of a data set, with its newest weights.
+
+    Raises: InputError for a run of text, and for a data set of another task; else as `datasets.load` and `load_pretrained`.
+    """
+    job = run.job()
+    if job.is_text:
+        raise InputError(
+            f"{run.path} is a run of text, and `evaluate` is of images", "its record has the loss: `chronograd records`"
+        )
+    if is_detection(data.name) != (job.task == "detection"):
+        has = "no boxes" if job.task == "detection" else "boxes"
+        raise InputError(f"{run.path} is a run of {job.task}, and {data.name} has {has}", "name another data set")
+    return _of_boxes(run, data) if job.task == "detection" else _of_classes(run, data)
+
+
+# -- detectors --------------------------------------------------------------------------------------
+
+
+def _of_boxes(run: RunDir, data: Data) -> Answer:
+    network, names, side = detector_of(run)
+    # Of which training pictures it learned from nothing is asked here.
+    asked = {"class_names": names, "image_size": side, "samples": None, "skip": 0}
+    dataset = datasets.load(data.model_copy(update=asked))
+    assert dataset.annotated is not None
+    device = next(network.parameters()).device
+    seen = input_of(dataset.test, dataset, device)
+    found = [
+        objects
+        for _, pictures in in_chunks(seen, np.arange(len(seen)), device, PICTURES_AT_ONCE)
+        for objects in objects_in(network, pictures)
+    ]
+    truths = [image.objects for image in dataset.annotated.test]
+    precisions = {m: average_precisions(found, truths, len(names), m) for m in (METRIC, OTHER)}
+    means = {m: mean_average_precision(values) for m, values in precisions.items()}
+    labels = np.concatenate([t.labels_G.numpy() for t in truths])
+    is_difficult = np.concatenate([t.is_difficult_G.numpy() for t in truths])
+    classes: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "objects": int(((labels == k) & ~is_difficult).sum()),
+            "difficult": int(((labels == k) & is_difficult).sum()),
+            **{f"average_precision_{_key(m)}": precisions[m][k - 1] for m in (METRIC, OTHER)},
+        }
+        for k, name in enumerate(names, 1)
+    ]
+    values = {
+        "run": str(run.path),
+        "data": data.name,
+        "test_images": len(truths),
+        "mean_average_precision": {_key(m): means[m] for m in (METRIC, OTHER)},
+        "classes": classes,
+    }
+    rows = [
+        [
+            c["name"],
+            f"{c['objects']:,}",
+            f"{c['difficult']:,}",
+            *(_percent(c[f"average_precision_{_key(m)}"]) for m in (METRIC, OTHER)),
+        ]
+        for c in classes
+    ]
+    section = Section(
+        title="Average precision",
+        takeaway=_said(classes, means[METRIC], means[OTHER], len(truths)),
+        table=Table(("class", "objects", "difficult", f"{METRIC} metric", f"{OTHER} metric"), rows, {1, 2, 3, 4}),
+        caption="A detection is right that overlaps an object of its class by more than 0.5 (IoU) which no likelier one has; difficult "
+        "objects count neither way. Published figures of VOC 2007 are by the 11-point metric.",
+    )
+    return _answer(run, data, values, section, dataset.notes, [Highlight("mAP", _percent(means[METRIC]), METRIC)])
+
+
+def _said(classes: list[dict[str, Any]], mean: float | None, other: float | None, num_images: int) -> str:
+    key = f"average_precision_{_key(METRIC)}"
+    known = sorted((c for c in classes if c[key] is not None), key=lambda c: -c[key])
+    if mean is None or not known:
+        return f"No class has an object in {num_images:,} test images, so there is no average precision."
+    means = f"mAP {_percent(mean)} by the {METRIC} metric, {_percent(other)} by the {OTHER} metric, on {num_images:,} test images"
+    ends = dict.fromkeys((known[0]["name"], known[-1]["name"]))
+    each = [f"{c['name']} {_percent(c[key])}" for c in known if c["name"] in ends]
+    return f"{means}: {'from ' if len(each) > 1 else ''}{' to '.join(each)}."
+
+
+def _key(metric: str) -> str:
+    """
+    >>> _key("11-point")
+    '11_point'
+    """
+    return metric.replace("-", "_")
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+# -- classifiers ------------------------------------------------------------------------------------
+
+
+def _of_classes(run: RunDir, data: Data) -> Answer:
+    own, asked = datasets.card(run.job().data), datasets.card(data)
+    if own.num_classes != asked.num_classes:
+        raise InputError(
+            f"{run.path} tells {own.num_classes} classes apart, and {data.name} has {asked.num_classes}",
+            "name a data set of the same classes",
+        )
+    datasets.fetch(data)
+    positions, probability_NK = teacher.probabilities(run, data, split="test")
+    labels_N = datasets.load(data, run.job().training.seed).test_labels_N.numpy()[positions]
+    is_right_N = probability_NK.argmax(axis=1) == labels_N
+    accuracy, low, high = _share(is_right_N)
+    classes: list[dict[str, Any]] = []
+    for k, name in enumerate(asked.class_names):
+        of_class = is_right_N[labels_N == k]
+        value, least, most = _share(of_class)
+        classes.append({"name": name, "images": len(of_class), "accuracy": value, "low": least, "high": most})
+    values = {
+        "run": str(run.path),
+        "data": data.name,
+        "test_images": len(labels_N),
+        "accuracy": {"value": accuracy, "low": low, "high": high, "level": INTERVAL},
+        "classes": classes,
+    }
+    known = sorted((c for c in classes if c["accuracy"] is not None), key=lambda c: c["accuracy"])
+    worst = [f"{c['name']} {_percent(c['accuracy'])}" for c in known[:2]]
+    section = Section(
+        title="Accuracy",
+        takeaway=f"{_percent(accuracy)} of {len(labels_N):,} test images are right ({_percent(low)} to {_percent(high)} with "
+        f"{100 * INTERVAL:.0f} % confidence); least of {listed(worst)}.",
+        table=Table(
+            ("class", "test images", "accuracy", "from", "to"),
+            [
+                [c["name"], f"{c['images']:,}", *(_percent(c[key]) for key in ("accuracy", "low", "high"))]
+                for c in classes
+            ],
+            {1, 2, 3, 4},
+            most=40,
+        ),
+        caption="Intervals are Wilson's, of so many images of the same kind: those of other seeds are not in them.",
+    )
+    return _answer(run, data, values, section, (), [Highlight("accuracy", _percent(accuracy))])
+
+
+def _share(is_right_N: Any) -> tuple[float | None, float | None, float | None]:
+    """Share of what is right, and its interval by Wilson's method, 1927; None of nothing."""
+    if not len(is_right_N):
+        return None, None, None
+    interval = stats.binomtest(int(is_right_N.sum()), len(is_right_N)).proportion_ci(INTERVAL, method="wilson")
+    return float(is_right_N.mean()), float(interval.low), float(interval.high)
+
+
+def _answer(
+    run: RunDir,
+    data: Data,
+    values: dict[str, Any],
+    section: Section,
+    notes: tuple[str, ...],
+    highlights: list[Highlight],
+) -> Answer:
+    known = " " if data.name == run.job().data.name else f" on {data.name} "
+    title = f"Evaluation of {run.path.name}{known}".strip()
+    return Answer(title=title, highlights=highlights, sections=[section], data=values, notes=list(notes))

@@ -1,0 +1,231 @@
+"""Ape-X and Gorila on Ray: what passes between their parts, who takes the place of whom, runs as jobs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from chronograd import job as jobs
+from chronograd.errors import RunError
+from chronograd.job import Job
+
+pytestmark = [pytest.mark.ray, pytest.mark.gymnasium, pytest.mark.slow]
+
+SMALL: dict[str, Any] = {
+    "task": "reinforcement",
+    "network": {"name": "mlp", "options": {"hidden": [16]}},
+    "data": {"name": "gymnasium:CartPole-v1"},
+    "training": {"recipe": "adam", "batch": 16, "learning_rate": 0.001, "epochs": 2},
+    "cluster": {"device": "cpu", "threads": 1},
+}
+AGENT = {
+    "steps_per_epoch": 1000, "replay_size": 2000, "replay_start": 200, "update_every": 8, "target_every": 50, "send_every": 20,
+    "actors": 1, "environments_per_actor": 2, "evaluation_episodes": 2, "epsilon_steps": 1000, "epsilon_end": 0.1,
+}  # fmt: skip
+# Actors, learners and shards of one job here.
+MOST_PARTS = 4
+
+
+def job_of(algorithm: str, **changes: Any) -> Job:
+    return jobs.from_dict({**SMALL, "reinforcement": {"algorithm": algorithm, **AGENT, **changes}})
+
+
+@pytest.fixture(scope="module")
+def ray_is_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    from chronograd.backends.plan import RAY_ENVIRONMENT
+    from chronograd.backends.ray_session import ray_session
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in RAY_ENVIRONMENT.items():
+            patch.setenv(name, value)
+        with ray_session(tmp_path_factory.mktemp("ray"), "the parts of a test", num_cpus=MOST_PARTS):
+            yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def _layout(job: Job) -> Any:
+    from chronograd.backends.apex.run import layout_of
+
+    return layout_of(job)
+
+
+@pytest.fixture(scope="module")
+def apex(ray_is_up: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Two actors, two shards, a learner: at work in the first test, killed in the second."""
+    from chronograd.backends.apex.group import Group
+
+    job = job_of("apex", actors=2, replay_shards=2, replay_size=20_000)
+    with Group(job, _layout(job), checkpoints=tmp_path_factory.mktemp("apex")) as group:
+        yield group
+
+
+def test_apex_keeps_its_pace_and_learns(apex: Any) -> None:
+    """Steps as asked, an update every 8 of them; everything that is made comes into replay; parameters are published."""
+    from chronograd.reinforce.systems import SystemsView
+
+    view = SystemsView(2, SMALL["training"]["batch"])
+    first = apex.parameters()
+    for report in apex.run(1500):
+        view.add([report])
+    view.add(apex.shard_reports())
+    last = apex.parameters()
+    assert 1500 <= apex.ledger.steps < 1500 + 2 * AGENT["environments_per_actor"]
+    updates = apex.ledger.updates
+    assert updates == pytest.approx((1500 - 200) / 8, abs=2)
+    assert not apex.ledger.deaths
+    added, drawn = (sum(shard.total(name) for shard in view.of("replay")) for name in ("added", "drawn"))
+    # What actors have not sent yet is at most a block each, and steps of which the next are not known.
+    assert 1500 - 2 * (20 + 2 * 3) <= added <= 1500
+    assert drawn == pytest.approx(updates * 16, abs=3 * 16)  # some were asked for ahead
+    assert any(not torch.equal(first[name], last[name]) for name in first)
+    rates = view.rates()
+    assert 0 < rates["parameter_age_updates"] < updates
+    assert rates["priority_age_s"] > 0
+    assert 0.1 < rates["draws_of_top_tenth"] < 1
+    assert view.verdict().evidence
+
+
+def test_whatever_dies_is_replaced(apex: Any) -> None:
+    """An actor, one of two shards, the learner: the run goes on, says what was lost, and the learner has its checkpoint.
+
+    Each process of a shard has all that was added to it, and nothing else: that which died took along what it had.
+    """
+    from chronograd.train.checkpoint_folder import Progress
+
+    killed: list[tuple[str, int]] = []
+    sizes: dict[int, dict[int, float]] = {0: {}, 1: {}}  # by shard and process
+    added = Counter[int]()  # by process
+
+    def look() -> None:
+        for report in apex.shard_reports():
+            before = sizes[report.number].get(report.pid, report.more["size"] - report.more["added"])
+            sizes[report.number][report.pid] = report.more["size"]
+            added[report.pid] += int(report.more["added"])
+            assert report.more["size"] == before + report.more["added"]
+
+    look()
+    begin = apex.ledger.steps
+    is_saved = False
+    for _ in apex.run(begin + 2200):
+        look()
+        steps = apex.ledger.steps - begin
+        if steps > 200 and not is_saved:
+            apex.save(Progress(step=steps))
+            apex.wait_for_checkpoint()
+            is_saved = True
+        for part, after in ((("actor", 1), 400), (("replay", 0), 700), (("learner", 0), 1000)):
+            if steps > after and part not in killed and is_saved:
+                os.kill(apex.pids[part], signal.SIGKILL)
+                killed.append(part)
+    look()
+    deaths = {death.role: death.text for death in apex.ledger.deaths}
+    assert apex.ledger.steps >= begin + 2200
+    assert len(killed) == 3
+    assert deaths.keys() == {"actor", "replay", "learner"}
+    assert deaths["actor"] == "actor 1 died and was replaced: steps that it had not sent"
+    assert "updates since its checkpoint after " in deaths["learner"]
+    after = int(deaths["learner"].rpartition(" ")[2].replace(",", ""))
+    assert after >= 20  # not from the beginning
+    (old, lost), (new, size) = sizes[0].items()
+    assert deaths["replay"] == f"replay shard 0 died and was replaced: its {lost:,.0f} transitions; 1 other kept theirs"
+    assert 0 < size == added[new]
+    assert old != new
+    assert len(sizes[1]) == 1
+
+
+@pytest.mark.usefixtures("ray_is_up")
+@pytest.mark.parametrize("is_bundled", [False, True])
+def test_gorila_drops_what_is_stale(is_bundled: bool) -> None:
+    """Two learners over two servers. With a limit of 0 whatever another overtook is dropped, and the rest is 0 stale."""
+    from chronograd.backends.gorila.group import GorilaGroup
+    from chronograd.backends.gorila.roles import Limits
+
+    job = jobs.changed(job_of("gorila", learners=2, bundled=is_bundled), ["communication.servers=2"])
+    with GorilaGroup(job, _layout(job), is_bundled, Limits(staleness=0, deviations=1e9)) as group:
+        first = {name: value.clone() for name, value in group.parameters().items()}
+        lines = [line for report in group.run(1500) for line in report.lines]
+        last = group.parameters()
+    assert group.ledger.steps >= 1500
+    assert any(not torch.equal(first[name], last[name]) for name in first)
+    applied = [line for line in lines if not line["dropped"]]
+    assert sorted(line["step"] for line in applied) == list(
+        range(1, len(applied) + 1)
+    )  # each update of server 0 is somebody's
+    assert {line["learner"] for line in lines} == {0, 1}
+    assert {line["staleness"] for line in applied} == {0}
+    assert all(line["dropped"] == "stale" and line["staleness"] > 0 for line in lines if line["dropped"])
+    assert len(applied) < len(lines)
+
+
+@pytest.mark.parametrize("most", [0, 1, 1000])
+def test_a_server_counts_staleness_and_drops_what_is_beyond_its_limit(most: int) -> None:
+    """Gradients on versions 0, 0, 1, 0: each is as stale as updates were made since, and one that is dropped makes none."""
+    from chronograd.backends.gorila.roles import GorilaServer, Limits
+    from chronograd.backends.parameter_server.actors import Shard
+
+    server = GorilaServer(Shard((0,), (torch.Size([2]),)), job_of("gorila"), Limits(staleness=most))
+    server.start_from(np.ones(2, np.float32), None, 0)
+    told = [server.push_unless_stale(np.ones(2, np.float32), version)[:2] for version in (0, 0, 1, 0)]
+    assert (
+        told
+        == {
+            0: [(1, 0), (0, 1), (2, 0), (0, 2)],
+            1: [(1, 0), (2, 1), (3, 1), (0, 3)],
+            1000: [(1, 0), (2, 1), (3, 1), (4, 3)],
+        }[most]
+    )
+    version, values = server.get()
+    assert version == sum(update > 0 for update, _ in told)
+    assert (values < 1).all()
+
+
+def test_outliers() -> None:
+    """A loss a hundred times the others is one; a slow rise is not, nor is anything before losses are known."""
+    from chronograd.backends.gorila.roles import KNOWN_LOSSES, Outliers
+
+    losses = Outliers(5.0)
+    assert losses.is_one(float("nan"))
+    assert not any(losses.is_one(1.0 + 0.1 * (i % 5)) for i in range(2 * KNOWN_LOSSES))
+    assert losses.is_one(100.0)
+    rising = Outliers(5.0)
+    assert not any(rising.is_one(1.0 + 0.1 * (i % 5) + 0.002 * i) for i in range(1000))
+
+
+@pytest.mark.parametrize("algorithm", ["apex", "gorila"])
+def test_a_run_that_is_killed_goes_on(tmp_path: Path, algorithm: str) -> None:
+    """As a job: after kill -9 of the driver the same command finishes it, from its checkpoint; the record has both."""
+    from chronograd.launch import jobs as launch
+    from chronograd.rundir.steps import Epoch, Start
+
+    job = job_of(algorithm, **({"learners": 2} if algorithm == "gorila" else {}))
+    run = launch.create(job, out=tmp_path / "run")
+
+    def kill(line: Any) -> None:
+        if isinstance(line, Epoch) and line.epoch == 1:
+            time.sleep(0.5)
+            (start,) = run.read_steps().of(Start)
+            assert start.pid is not None
+            os.kill(start.pid, signal.SIGKILL)
+
+    with pytest.raises(RunError):
+        launch.resume(run, job, on_line=kill)
+    launch.resume(run, job)
+    record = run.record()
+    assert record.provenance.attempts == 2
+    assert record.provenance.stopped == "all epochs were trained"
+    assert record.value("frames") >= 2 * AGENT["steps_per_epoch"]
+    assert record.value("updates_per_s") > 0
+    assert record.value("agents_parameter_age_updates") > 0
+    if algorithm == "gorila":
+        assert record["staleness"].n
+        assert any(note.startswith("gradients dropped") for note in record.notes)

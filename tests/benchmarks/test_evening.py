@@ -1,0 +1,42 @@
+"""What a larger size would take: every job of it is listed without running any, and pages print those hours."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from benchmarks.evening import hours_on_a_gpu, hours_on_two_cores, jobs, steps
+from tests.studies.test_reports import FOLDER
+
+from chronograd.studies import find, studies
+from chronograd.study.results import Results
+from chronograd.study.study import MISSING, NotRun, Study
+
+NOT_RUN = [(study, one) for study in studies().values() for one in study.not_run]
+
+
+@pytest.mark.parametrize("name", sorted({study.name for study, _ in NOT_RUN}))
+def test_jobs_of_the_published_size_are_those_that_were_run(name: str) -> None:
+    """As many, for as many updates: so none of the larger size is forgotten."""
+    results = Results.load(FOLDER / name / "results.json")
+    rows = results.rows.get("runs") or results.rows["networks"]
+    listed = jobs(find(name), "laptop")
+    assert len(listed) == len(rows)
+    if "updates" in rows[0] and name != "teacher-student":  # whose sets are as large as the teacher makes them
+        assert Counter(map(steps, listed)) == Counter(row["updates"] for row in rows)
+
+
+@pytest.mark.parametrize(("study", "one"), NOT_RUN, ids=[f"{study.name}-{one.size}" for study, one in NOT_RUN])
+def test_hours_are_those_of_the_jobs(study: Study, one: NotRun) -> None:
+    assert one.hours == pytest.approx(hours_on_two_cores(study, one.size), rel=0.1)
+    if one.gpu_hours:
+        assert one.gpu_hours == pytest.approx(hours_on_a_gpu(study, one.size), rel=0.3)
+
+
+@pytest.mark.parametrize("name", sorted({study.name for study, _ in NOT_RUN}))
+def test_a_page_says_what_is_missing_and_how_to_get_it(name: str) -> None:
+    page = find(name).page(Results.load(FOLDER / name / "results.json"))
+    (section,) = [section for section in page.sections if section.title == MISSING]
+    for one in find(name).not_run:
+        command = f"“chronograd study run {name} --size {one.size}” takes some {one.hours:,.0f} hours on two cores"
+        assert command in section.takeaway

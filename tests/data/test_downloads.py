@@ -1,0 +1,224 @@
+"""Sets with boxes are fetched in their published layout: from a server on this machine that has small ones."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import json
+import tarfile
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torchvision.datasets.voc as torchvision_voc
+from PIL import Image
+from tests.detect.test_sets import annotation, voc_object
+
+from chronograd.cli.main import main
+from chronograd.data import downloads
+from chronograd.data.downloads import SPLITS, fetch_file, fetch_open_images, fetch_voc
+from chronograd.errors import InputError, NotFoundError, RunError
+
+HEADER = [
+    "ImageID",
+    "Source",
+    "LabelName",
+    "Confidence",
+    "XMin",
+    "XMax",
+    "YMin",
+    "YMax",
+    "IsOccluded",
+    "IsTruncated",
+    "IsGroupOf",
+    "IsDepiction",
+    "IsInside",
+]
+PICTURES = {"train": ["aa01", "aa02", "aa03"], "validation": ["bb01"], "test": ["cc01", "cc02"]}
+LABELS = {"/m/01": "Handgun", "/m/02": "Shotgun", "/m/03": "Tree"}
+
+
+class Server:
+    """Serves `files` by path. `torn`: paths of which the first answer stops half-way. `wrong`: those whose md5 is misstated."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.torn: set[str] = set()
+        self.wrong: set[str] = set()
+        self.asked: list[tuple[str, str | None]] = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                asked = self.headers.get("Range")
+                server.asked.append((self.path, asked))
+                content = server.files.get(self.path)
+                if content is None:
+                    self.send_error(404)
+                    return
+                first = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
+                if asked and first >= len(content):
+                    self.send_error(416)
+                    return
+                self.send_response(206 if asked else 200)
+                self.send_header("Content-Length", str(len(content) - first))
+                md5 = hashlib.md5(content + (b"!" if self.path in server.wrong else b""))
+                if self.path.endswith(".jpg"):
+                    self.send_header("ETag", f'"{md5.hexdigest()}"')
+                else:
+                    self.send_header("x-goog-hash", f"md5={base64.b64encode(md5.digest()).decode()}")
+                self.end_headers()
+                is_torn = self.path in server.torn
+                server.torn.discard(self.path)
+                self.wfile.write(content[first : len(content) // 2 if is_torn else None])
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.httpd.server_port}"
+        threading.Thread(target=self.httpd.serve_forever, args=(0.01,), daemon=True).start()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    own = Server()
+    monkeypatch.setattr(downloads, "ANNOTATIONS_URL", f"{own.url}/2018_04")
+    monkeypatch.setattr(downloads, "PICTURES_URL", own.url)
+    monkeypatch.setattr(downloads, "PAUSE_S", 0.0)
+    yield own
+    own.httpd.shutdown()
+    own.httpd.server_close()
+
+
+def jpeg(grey: int) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (40, 30), (grey,) * 3).save(stream, "JPEG")
+    return stream.getvalue()
+
+
+@pytest.fixture
+def open_images(server: Server) -> Server:
+    """Two pictures of three that train has, and one each of validation and test, have a gun."""
+    server.files["/2018_04/class-descriptions-boxable.csv"] = "".join(f"{k},{v}\n" for k, v in LABELS.items()).encode()
+    for split in SPLITS:
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(HEADER)
+        for number, name in enumerate(PICTURES[split]):
+            label = list(LABELS)[number % 3]
+            writer.writerow([name, "xclick", label, 1, 0.25, 0.75, 0.5, 1.0, 0, 0, 0, 0, 0])
+            server.files[f"/{split}/{name}.jpg"] = jpeg(50 * number)
+        server.files[f"/2018_04/{split}/{split}-annotations-bbox.csv"] = stream.getvalue().encode()
+    return server
+
+
+def test_pictures_of_chosen_classes_are_fetched_once(open_images: Server, tmp_path: Path) -> None:
+    fetched = fetch_open_images(tmp_path / "guns", ["Handgun", "Shotgun"])
+    root = fetched.folder
+    assert "2 train, 1 validation, 2 test pictures with Handgun, Shotgun" in fetched.summary
+    assert sorted(p.name for p in root.glob("*/*.jpg")) == ["aa01.jpg", "aa02.jpg", "bb01.jpg", "cc01.jpg", "cc02.jpg"]
+    for line in (root / "SHA256SUMS").read_text().splitlines():
+        digest, _, name = line.partition("  ")
+        assert hashlib.sha256((root / name).read_bytes()).hexdigest() == digest
+    assert "CC BY 4.0" in (root / "LICENCE.txt").read_text()
+    # Again: nothing is asked for; what was damaged meanwhile is fetched anew, and no digest stands there twice.
+    open_images.asked.clear()
+    (root / "train/aa01.jpg").write_bytes(b"damaged")
+    again = fetch_open_images(root, ["Handgun", "Shotgun"])
+    assert [path for path, _ in open_images.asked] == ["/train/aa01.jpg"]
+    assert "1 files fetched, 8 were there" in again.summary
+    names = [line.split("  ")[1] for line in (root / "SHA256SUMS").read_text().splitlines()]
+    assert len(names) == len(set(names)) == 9
+
+
+def test_the_verb_fetches_and_describes_and_a_job_reads_it(
+    open_images: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHRONOGRAD_DATA", str(tmp_path))
+    words = ["data", "open-images:guns", "class_names=[Handgun,Shotgun]", "--download", "--most", "1", "--json"]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert "1 train, 1 validation, 1 test pictures" in err
+    described = json.loads(out)
+    assert (described["train_size"], described["test_size"]) == (1, 1)
+    assert [(c["name"], c["train_objects"]) for c in described["classes"]] == [("Handgun", 1), ("Shotgun", 0)]
+    assert described["classes"][0]["sides"] == pytest.approx([0.5, 0.5])
+
+
+def test_a_picture_that_is_gone_is_left_out_and_noted(open_images: Server, tmp_path: Path) -> None:
+    del open_images.files["/train/aa02.jpg"]
+    fetched = fetch_open_images(tmp_path, ["Handgun", "Shotgun"])
+    assert fetched.notes[0] == "1 pictures are not on the server any more: train/aa02"
+    assert "aa02" not in (tmp_path / "sub-train-annotations-bbox.csv").read_text()
+
+
+def test_classes_are_checked(open_images: Server, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="did you mean Handgun"):
+        fetch_open_images(tmp_path, ["Handgum"])
+    with pytest.raises(InputError, match="chooses no class"):
+        fetch_open_images(tmp_path, [])
+
+
+def test_a_torn_download_goes_on_where_it_was(server: Server, tmp_path: Path) -> None:
+    server.files["/large.csv"] = content = bytes(range(256)) * 400
+    server.torn.add("/large.csv")
+    fetch_file(f"{server.url}/large.csv", tmp_path / "large.csv")
+    assert (tmp_path / "large.csv").read_bytes() == content
+    assert server.asked == [("/large.csv", None), ("/large.csv", f"bytes={len(content) // 2}-")]
+    # Of another process that was killed, and of a part that is longer than the file has become.
+    for part in (content[:1000], content + b"more"):
+        (tmp_path / "large.csv.part").write_bytes(part)
+        fetch_file(f"{server.url}/large.csv", tmp_path / "large.csv")
+        assert (tmp_path / "large.csv").read_bytes() == content
+
+
+def test_what_is_not_what_the_server_states_is_refused(server: Server, tmp_path: Path) -> None:
+    for name in ("a.csv", "a.jpg"):
+        server.files[f"/{name}"] = b"content"
+        server.wrong.add(f"/{name}")
+        with pytest.raises(RunError, match=r"failed 4 times: what came has not the md5"):
+            fetch_file(f"{server.url}/{name}", tmp_path / name)
+        assert not list(tmp_path.iterdir())
+    with pytest.raises(RunError, match="is not there"):
+        fetch_file(f"{server.url}/none.csv", tmp_path / "none.csv")
+
+
+def archive(split: str, name: str) -> bytes:
+    """A tar file of VOC 2007 with one picture."""
+    stream = io.BytesIO()
+    files = {
+        f"Annotations/{name}.xml": annotation(voc_object("dog", 5, 5, 20, 20), size=(40, 30)).encode(),
+        f"JPEGImages/{name}.jpg": jpeg(90),
+        f"ImageSets/Main/{split}.txt": f"{name}\n".encode(),
+    }
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for path, content in files.items():
+            entry = tarfile.TarInfo(f"VOCdevkit/VOC2007/{path}")
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def test_voc_comes_by_torchvision(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key, split, name in (("2007", "trainval", "000005"), ("2007-test", "test", "000001")):
+        entry = torchvision_voc.DATASET_YEAR_DICT[key]
+        content = server.files[f"/{entry['filename']}"] = archive(split, name)
+        changed = {**entry, "url": f"{server.url}/{entry['filename']}", "md5": hashlib.md5(content).hexdigest()}
+        monkeypatch.setitem(torchvision_voc.DATASET_YEAR_DICT, key, changed)
+    monkeypatch.setenv("CHRONOGRAD_DATA", str(tmp_path))
+    assert main(["data", "voc:VOCdevkit/VOC2007", "--download", "--json"]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert (described["train_size"], described["test_size"], described["classes"][0]["name"]) == (1, 1, "dog")
+    asked = len(server.asked)
+    assert fetch_voc(tmp_path / "VOCdevkit/VOC2007").summary.endswith("it was there")
+    assert len(server.asked) == asked
+    with pytest.raises(InputError, match="does not say which year"):
+        fetch_voc(tmp_path / "pictures")

@@ -1,0 +1,137 @@
+"""Small models in ONNX, made by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def save(path: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], constants: dict[str, Any] | None = None) -> Path:  # fmt: skip
+    """A model of nodes; inputs and outputs are (name, type, shape)."""
+    import onnx
+    from onnx import helper, numpy_helper
+
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info(*one) for one in inputs],
+        [helper.make_tensor_value_info(*one) for one in outputs],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in (constants or {}).items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(path.name + ".new")
+    aside.write_bytes(model.SerializeToString())
+    aside.rename(path)
+    return path
+
+
+def scale(path: Path, factor: float = 2.0, rows: Any = "n") -> Path:
+    """`y` is `x` times a factor, `total` the sum of each row of it."""
+    from onnx import TensorProto, helper
+
+    return save(
+        path,
+        [
+            helper.make_node("Mul", ["x", "factor"], ["y"]),
+            helper.make_node("ReduceSum", ["y", "axes"], ["total"], keepdims=0),
+        ],
+        [("x", TensorProto.FLOAT, [rows, 4])],
+        [("y", TensorProto.FLOAT, [rows, 4]), ("total", TensorProto.FLOAT, [rows])],
+        {"factor": np.float32(factor), "axes": np.array([1], np.int64)},
+    )
+
+
+def heavy(path: Path, layers: int = 6, width: int = 512) -> Path:
+    """Products with matrices that are larger than caches, so that rows are worth being run together."""
+    from onnx import TensorProto, helper
+
+    random = np.random.default_rng(0)
+    weights = {f"w{i}": random.standard_normal((width, width)).astype(np.float32) / width**0.5 for i in range(layers)}
+    names = ["x", *(f"h{i}" for i in range(1, layers)), "y"]
+    nodes = [helper.make_node("MatMul", [names[i], f"w{i}"], [names[i + 1]]) for i in range(layers)]
+    return save(
+        path,
+        nodes,
+        [("x", TensorProto.FLOAT, ["n", width])],
+        [("y", TensorProto.FLOAT, ["n", width])],
+        weights,
+    )
+
+
+def centred(path: Path) -> Path:
+    """`y` is `x` less the mean over all rows: a row's answer depends on the others."""
+    from onnx import TensorProto, helper
+
+    return save(
+        path,
+        [
+            helper.make_node("ReduceMean", ["x"], ["m"], axes=[0], keepdims=1),
+            helper.make_node("Sub", ["x", "m"], ["y"]),
+        ],
+        [("x", TensorProto.FLOAT, ["n", 4])],
+        [("y", TensorProto.FLOAT, ["n", 4])],
+    )
+
+
+def lookup(path: Path) -> Path:
+    """Rows of a table of three: another index cannot be run."""
+    from onnx import TensorProto, helper
+
+    return save(
+        path,
+        [helper.make_node("Gather", ["table", "index"], ["y"])],
+        [("index", TensorProto.INT64, ["n"])],
+        [("y", TensorProto.FLOAT, ["n", 2])],
+        {"table": np.arange(6, dtype=np.float32).reshape(3, 2)},
+    )
+
+
+def detector(path: Path, about: dict[str, Any]) -> Path:
+    """Four boxes in two classes, of which the first two overlap; the scores are these times the mean of what the model sees."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    scores = np.array([[[0.1, 0.9, 0.0], [0.1, 0.8, 0.7], [0.1, 0.6, 0.0], [0.9, 0.1, 0.0]]], np.float32)
+    boxes = np.array([[[0, 0, 0.5, 0.5], [0, 0, 0.5, 0.4], [0.5, 0.5, 1.2, 1], [0, 0, 1, 1]]], np.float32)
+    save(
+        path,
+        [
+            helper.make_node("Cast", ["pixels"], ["x"], to=TensorProto.FLOAT),
+            helper.make_node("ReduceMean", ["x"], ["m"], axes=[2, 3], keepdims=0),
+            helper.make_node("ReduceMean", ["m"], ["mean"], axes=[1], keepdims=1),
+            helper.make_node("Unsqueeze", ["mean", "last"], ["each"]),
+            helper.make_node("Mul", ["each", "at_white"], ["scores"]),
+            helper.make_node("Mul", ["each", "zero"], ["none"]),
+            helper.make_node("Add", ["none", "places"], ["boxes"]),
+        ],
+        [
+            (
+                "pixels",
+                TensorProto.UINT8 if about["preprocessing"]["place"] == "inside" else TensorProto.FLOAT,
+                ["n", 3, 6, 8],
+            )
+        ],
+        [("scores", TensorProto.FLOAT, ["n", 4, 3]), ("boxes", TensorProto.FLOAT, ["n", 4, 4])],
+        {"at_white": scores, "places": boxes, "zero": np.float32(0), "last": np.array([2], np.int64)},
+    )
+    model = onnx.load(path)
+    helper.set_model_props(model, {"chronograd": json.dumps(about)})
+    onnx.save(model, path)
+    return path
+
+
+def text(path: Path) -> Path:
+    """Strings as they are."""
+    from onnx import TensorProto, helper
+
+    return save(
+        path,
+        [helper.make_node("Identity", ["words"], ["same"])],
+        [("words", TensorProto.STRING, ["n", "m"])],
+        [("same", TensorProto.STRING, ["n", "m"])],
+    )

@@ -1,0 +1,605 @@
+"""The server as its clients see it: what it answers, what it refuses, and that nothing is lost when it changes or ends."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import importlib.util
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.deploy import onnx_models
+from tests.deploy.running import Running, floats, serving
+from tests.deploy.test_protocol import JSON, body_of
+
+from chronograd.cli.main import main
+from chronograd.deploy.protocol import HEADER_LENGTH, write_request
+
+pytestmark = pytest.mark.serve
+OF_ANY_FORM = int(os.environ.get("CHRONOGRAD_MALFORMED", "400"))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """`double`, which merges requests that come within 5 ms; `lookup`, whose inputs may be wrong; `words`."""
+    folder = tmp_path_factory.mktemp("models")
+    onnx_models.heavy(folder / "heavy.onnx")
+    onnx_models.scale(folder / "double.onnx", 2.0)
+    onnx_models.lookup(folder / "lookup.onnx")
+    onnx_models.text(folder / "words.onnx")
+    with serving(folder, "--batch-wait", "5", "--most-mb", "1", "--timeout", "20") as running:
+        yield running
+
+
+def post(server: Running, model: str, data: Any, **headers: str) -> tuple[int, Any]:
+    body = data if isinstance(data, bytes) else json.dumps(data).encode()
+    status, _, content = server.ask("POST", f"/v2/models/{model}/infer", body, **headers)
+    return status, json.loads(content)
+
+
+def test_what_the_protocol_tells_of_a_server_and_its_models(server: Running) -> None:
+    assert server.ask("GET", "/v2/health/live")[0] == 200
+    assert server.ask("GET", "/v2/health/ready")[0] == 200
+    assert server.ask("GET", "/v2/models/double/ready")[0] == 200
+    assert json.loads(server.ask("GET", "/v2")[2])["name"] == "chronograd"
+    told = json.loads(server.ask("GET", "/v2/models/double/versions/1")[2])
+    assert told["versions"] == ["1"]
+    assert told["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]
+    assert told["outputs"][1] == {"name": "total", "datatype": "FP32", "shape": [-1]}
+    index = json.loads(server.ask("POST", "/v2/repository/index")[2])
+    assert [one["name"] for one in index] == ["double", "heavy", "lookup", "words"]
+
+
+def test_an_answer_in_json(server: Running) -> None:
+    inputs = [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [[1, 2, 3, 4.5]]}]
+    status, answer = post(server, "double", {"id": "7", "inputs": inputs})
+    assert status == 200
+    assert answer == {
+        "model_name": "double",
+        "model_version": "1",
+        "id": "7",
+        "outputs": [
+            {"name": "y", "datatype": "FP32", "shape": [1, 4], "data": [2.0, 4.0, 6.0, 9.0]},
+            {"name": "total", "datatype": "FP32", "shape": [1], "data": [21.0]},
+        ],
+    }
+
+
+def test_strings_go_through(server: Running) -> None:
+    words = np.array([["a", "ü"], ["", "日本"]], object)
+    encoded = np.vectorize(lambda word: word.encode(), otypes=[object])(words)
+    assert [w.decode() for w in server.infer("words", words=encoded)["same"].ravel()] == words.ravel().tolist()
+    inputs = [{"name": "words", "datatype": "BYTES", "shape": [1, 1], "data": ["ü"]}]
+    assert post(server, "words", {"inputs": inputs})[1]["outputs"][0]["data"] == ["ü"]
+
+
+def test_answers_of_merged_requests_never_change_places(server: Running) -> None:
+    before = [server.metric(f"chronograd_batch_rows_{part}", model="double") for part in ("sum", "count")]
+
+    def client(number: int) -> None:
+        connection = server.client()
+        for i in range(25):
+            x = floats(*[[number, i, row, 1] for row in range(1 + number % 3)])
+            answer = server.infer("double", connection, x=x)
+            np.testing.assert_array_equal(answer["y"], 2 * x)
+            np.testing.assert_array_equal(answer["total"], (2 * x).sum(axis=1))
+        connection.close()
+
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(client, range(12)))
+    rows, batches = (
+        server.metric(f"chronograd_batch_rows_{part}", model="double") - old
+        for part, old in zip(("sum", "count"), before, strict=True)
+    )
+    assert rows == 25 * sum(1 + number % 3 for number in range(12))
+    assert batches < 12 * 25 / 2  # or nothing was shown
+
+
+def test_requested_outputs_are_respected(server: Running) -> None:
+    """By themselves, and where requests are merged that ask for others."""
+    asked = [("y",), ("total",), ("total", "y"), ()] * 6
+
+    def client(number: int) -> list[str]:
+        return list(server.infer("double", outputs=asked[number], x=floats([number] * 4)))
+
+    assert [client(number) for number in range(4)] == [["y"], ["total"], ["total", "y"], ["y", "total"]]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        answers = list(pool.map(client, range(len(asked))))
+    assert answers == [list(names) or ["y", "total"] for names in asked]
+
+
+def test_a_second_response_on_one_connection_is_not_empty(server: Running) -> None:
+    """Nor a third; whether the next request is sent before the answer to the last has come, or after it."""
+    connection = server.client()
+    for i in range(3):
+        assert server.infer("double", connection, x=floats([i] * 4))["y"].tolist() == [[2 * i] * 4]
+    connection.close()
+    _, body = write_request({"x": floats([1, 2, 3, 4])}, is_binary=False)
+    head = f"POST /v2/models/double/infer HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=20) as plain:  # type: ignore[arg-type]
+        plain.sendall((head + body) * 3)
+        received = b""
+        while received.count(b'"data":[2.0,4.0,6.0,8.0]') < 3:
+            part = plain.recv(65536)
+            assert part, received
+            received += part
+    assert received.count(b"HTTP/1.1 200") == 3
+
+
+def test_a_batch_is_made_where_it_pays(server: Running) -> None:
+    by_name = {one["model"]: one for one in server.data["models"]}
+    assert by_name["heavy"]["most_rows"] >= 4
+    assert "together" in by_name["heavy"]["batching"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("GET /v2/models/nobody", 404, "there is no model 'nobody'; served: double"),
+        ("GET /v2/models/double/versions/9", 404, "has no version '9'"),
+        ("POST /v2/models/nobody/infer", 404, "there is no model"),
+        ("GET /v2/models/double/infer", 405, "GET is not for"),
+        ("GET /favicon.ico", 404, "there is nothing at /favicon.ico"),
+        ("GET /v2/", 404, "there is nothing"),
+        ("POST /v2/models/double/infer", 400, "no JSON"),
+        ("POST /v2/repository/models/nobody/load", 404, "there is no model"),
+    ],
+)
+def test_what_is_not_there_is_said(server: Running, path: str, status: int, words: str) -> None:
+    got, headers, content = server.ask(*path.split())
+    assert (got, headers["content-type"]) == (status, "application/json")
+    assert words in json.loads(content)["error"]
+
+
+def test_what_is_wrong_with_a_request_is_said(server: Running) -> None:
+    def tensor(**changes: Any) -> dict[str, Any]:
+        return {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]} | changes]}
+
+    for data, words in (
+        (tensor(name="z"), "no input 'z'"),
+        (tensor(datatype="FP64"), "is FP64, and the model takes FP32"),
+        (tensor(shape=[2, 2]), "the model takes [-1, 4]"),
+        (tensor() | {"outputs": [{"name": "q"}]}, "no output 'q'; the model has y, total"),
+    ):
+        status, answer = post(server, "double", data)
+        assert (status, words in answer["error"]) == (400, True), answer
+    index = {"inputs": [{"name": "index", "datatype": "INT64", "shape": [1], "data": [3]}]}
+    status, answer = post(server, "lookup", index)
+    assert (status, "cannot run with these inputs" in answer["error"]) == (400, True)
+
+
+def test_limits_of_a_body(server: Running) -> None:
+    """1 MiB, as it comes or unpacked; the server answers the next request."""
+    for body, headers in ((bytes(2**20 + 1), {}), (gzip.compress(bytes(2**20 + 1)), {"Content_Encoding": "gzip"})):
+        status, answer = post(server, "double", body, **headers)
+        assert (status, "1048576 bytes" in answer["error"]) == (413, True)
+    assert server.ask("GET", "/v2/health/ready")[0] == 200
+
+
+def test_packed_requests_are_read(server: Running) -> None:
+    _, body = write_request({"x": floats([1, 2, 3, 4])}, is_binary=False)
+    status, answer = post(server, "double", gzip.compress(body), Content_Encoding="gzip")
+    assert (status, answer["outputs"][1]["data"]) == (200, [20.0])
+
+
+def test_a_client_that_does_not_want_to_wait_does_not(server: Running) -> None:
+    """Its time is over before that for which the server waits for company."""
+    inputs = [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]
+    status, answer = post(server, "double", {"inputs": inputs, "parameters": {"timeout": 1}})
+    assert (status, "no answer within" in answer["error"]) == (504, True)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.one_of(st.binary(max_size=100), body_of(), JSON), st.one_of(st.none(), st.integers(0, 300), st.sampled_from(["x", "-1", ""])))  # fmt: skip
+def test_malformed_requests_are_refused_properly(server: Running, data: Any, length: Any) -> None:
+    headers = {} if length is None else {HEADER_LENGTH.replace("-", "_"): str(length)}
+    status, answer = post(server, "double", data, **headers)
+    assert 400 <= status < 500
+    assert list(answer) == ["error"]
+
+
+def answers(server: Running, data: bytes) -> list[int]:
+    """The statuses of what comes back until the connection is closed, for bytes that are sent and then no more."""
+    with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=20) as plain:  # type: ignore[arg-type]
+        received = b""
+        with suppress(ConnectionError):  # cut off, as it may be
+            plain.sendall(data)
+            plain.shutdown(socket.SHUT_WR)
+            while part := plain.recv(65536):
+                received += part
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", received)]
+
+
+TOKEN = st.text(st.characters(codec="latin-1"), max_size=12).map(lambda text: text.encode("latin-1"))
+
+
+def mostly(usual: st.SearchStrategy[bytes], other: st.SearchStrategy[bytes] = TOKEN) -> st.SearchStrategy[bytes]:
+    """One wrong part is enough for a refusal: with too many of them nothing behind the parser is reached."""
+    return st.sampled_from([usual] * 9 + [other]).flatmap(lambda chosen: chosen)
+
+
+METHOD = mostly(st.sampled_from([b"POST", b"POST", b"GET", b"GET", b"PUT", b"HEAD", b"OPTIONS", b"CONNECT", b"post"]))
+TARGET = mostly(
+    st.sampled_from(
+        [
+            *(
+                b"/v2/models/double/infer",
+                b"/v2/models/double",
+                b"/v2",
+                b"/v2/models/%00/infer",
+                b"/v2/models/double/versions/-1",
+            ),
+            *(
+                b"/metrics",
+                b"//",
+                b"/v2/models/../../etc/passwd",
+                b"/v2/repository/index",
+                b"*",
+                b"http://h/v2",
+                b"/" + b"a" * 9000,
+            ),
+        ]
+    ),
+    TOKEN.map(lambda text: b"/" + text),
+)
+HEADER = st.tuples(
+    mostly(st.sampled_from(
+        [b"Content-Length", b"Transfer-Encoding", b"Content-Encoding", b"Inference-Header-Content-Length", b"Expect", b"Host",
+         b"Connection", b"Upgrade", b"Accept"]
+    )),
+    mostly(st.sampled_from([b"0", b"5", b"-1", b"99999999999999999999", b"chunked", b"gzip", b"deflate", b"100-continue", b"close",
+                     b"websocket", b"1, 2"])),
+)  # fmt: skip
+BODY = st.binary(max_size=60) | body_of().map(lambda data: json.dumps(data).encode()) | st.sampled_from(
+    [b"5\r\nhello\r\n0\r\n\r\n", b"ffffffffffffffff\r\nx", gzip.compress(b"{}"), b"{" * 5000, b"[" * 50]
+)  # fmt: skip
+
+
+@st.composite
+def malformed(draw: st.DrawFn) -> bytes:
+    """A request of which any part may be anything, or bytes that are none."""
+    if draw(st.integers(0, 9)) == 0:
+        return draw(st.binary(max_size=200))
+    head = (
+        draw(METHOD)
+        + b" "
+        + draw(TARGET)
+        + b" "
+        + draw(st.sampled_from([b"HTTP/1.1"] * 16 + [b"HTTP/1.0", b"HTTP/9", b""]))
+    )
+    lines = [name + b": " + value for name, value in draw(st.lists(HEADER, max_size=3))]
+    body = draw(BODY)
+    if draw(st.booleans()):
+        lines.append(b"Content-Length: %d" % len(body))
+    return b"\r\n".join([head, *lines, b"", body])
+
+
+@settings(max_examples=150, deadline=None)
+@given(malformed())
+def test_whatever_comes_is_answered_or_cut_off(server: Running, data: bytes) -> None:
+    """And the server answers the next one."""
+    assert all(200 <= status < 500 for status in answers(server, data)), data
+    assert server.ask("GET", "/v2/health/live")[0] == 200
+
+
+def test_a_head_without_an_end_is_cut_off(server: Running) -> None:
+    """On a new connection, and behind a request that was answered."""
+    for before in (b"", b"GET /v2 HTTP/1.1\r\nHost: h\r\n\r\n"):
+        with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=20) as plain:  # type: ignore[arg-type]
+            received = b""
+            if before:
+                plain.sendall(before)
+                received = plain.recv(65536)
+                assert received.startswith(b"HTTP/1.1 200")
+            with pytest.raises(OSError), closing(plain):  # noqa: PT012
+                plain.sendall(b"GET /v2 HTTP/1.1\r\nX-Long: ")
+                for _ in range(10_000):
+                    plain.sendall(bytes(b"a" * 10_000))
+    assert server.ask("GET", "/v2/health/live")[0] == 200
+
+
+def test_what_was_counted_is_what_was_asked(server: Running) -> None:
+    labels = {"model": "double", "version": "1", "code": "200"}
+    before, seconds = server.metric("chronograd_requests_total", **labels), "chronograd_request_seconds_count"
+    timed = server.metric(seconds, model="double")
+    for _ in range(3):
+        server.infer("double", x=floats([1, 2, 3, 4]))
+    post(server, "nobody", b"")
+    assert server.metric("chronograd_requests_total", **labels) == before + 3
+    assert server.metric(seconds, model="double") == timed + 3
+    assert server.metric("chronograd_requests_total", model="nobody") == 0  # names that clients invent take no memory
+
+
+@pytest.mark.slow
+def test_ten_thousand_malformed_requests_leave_it_as_it_was(server: Running) -> None:
+    """Requests that are right but for a few bytes: each is answered, by 200 or a 4xx, and memory does not grow."""
+    random = np.random.default_rng(0)
+    plain = write_request({"x": floats([1, 2, 3, 4])}, is_binary=False)
+    binary = write_request({"x": floats([1, 2, 3, 4])}, is_binary=True, outputs=("y",))
+    statuses: Counter[int] = Counter()
+
+    def ask(count: int) -> None:
+        with closing(server.client()) as connection:
+            for i in range(count):
+                headers, body = (plain, binary)[i % 2]
+                connection.request("POST", "/v2/models/double/infer", changed(body, random), headers)
+                answer = connection.getresponse()
+                content = answer.read()
+                statuses[answer.status] += 1
+                assert answer.status == 200 or (400 <= answer.status < 500 and json.loads(content)["error"]), content
+
+    ask(1_000)
+    before = psutil.Process(server.process.pid).memory_info().rss
+    ask(10_000)
+    assert statuses[400] > 5_000
+    assert psutil.Process(server.process.pid).memory_info().rss - before < 20e6
+    assert server.infer("double", x=floats([1, 2, 3, 4]))["y"].tolist() == [[2, 4, 6, 8]]
+
+
+@pytest.mark.slow
+def test_requests_of_any_form_leave_it_as_it_was(server: Running) -> None:
+    """Over the whole surface of HTTP: methods, paths, headers that lie, bodies; and bytes that are no HTTP.
+
+    So many as OF_ANY_FORM says: `CHRONOGRAD_MALFORMED=10000` in the environment for ten thousand.
+    """
+    statuses: Counter[int] = Counter()
+
+    @settings(
+        max_examples=OF_ANY_FORM,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        derandomize=True,
+    )
+    @given(malformed())
+    def ask(data: bytes) -> None:
+        seen = answers(server, data)
+        assert all(200 <= status < 500 for status in seen), data
+        statuses.update(seen or [0])
+
+    for data in (b"", b"GET /v2 HTTP/1.1\r\n\r\n") * 200:
+        answers(server, data)
+    before, written = psutil.Process(server.process.pid).memory_info().rss, len(server.errors())
+    ask()
+    growth = psutil.Process(server.process.pid).memory_info().rss - before
+    print(f"{sum(statuses.values()):,} requests: {dict(sorted(statuses.items()))}; memory {growth / 1e6:+.1f} MB")
+    assert sum(statuses.values()) >= 0.9 * OF_ANY_FORM
+    assert min(statuses[status] for status in (200, 400, 404, 405)) > 5, statuses
+    assert growth < 20e6
+    assert len(server.errors()) == written  # whoever sends such requests cannot fill the log
+    assert server.infer("double", x=floats([1, 2, 3, 4]))["y"].tolist() == [[2, 4, 6, 8]]
+
+
+def changed(body: bytes, random: np.random.Generator) -> bytes:
+    """A body with some bytes overwritten, taken away or put in."""
+    content = bytearray(body)
+    for _ in range(random.integers(1, 4)):
+        place = int(random.integers(len(content)))
+        kind = random.integers(3)
+        if kind == 0:
+            content[place] = random.integers(256)
+        elif kind == 1:
+            del content[place : place + int(random.integers(1, 8))]
+        else:
+            content[place:place] = random.choice([b"9", b"-", b"[", b"null", b'"', b"1e999", b"\xff"])
+        content = content or bytearray(b"{")
+    return bytes(content)
+
+
+CLIENT = """
+import sys
+import numpy as np
+import tritonclient.http as http
+client = http.InferenceServerClient(sys.argv[1])
+assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("double")
+assert client.get_server_metadata()["name"] == "chronograd"
+assert client.get_model_metadata("double")["inputs"][0]["shape"] == [-1, 4]
+assert [one["name"] for one in client.get_model_repository_index()] == ["double", "heavy", "lookup", "words"]
+for rows in (1, 5):
+    x = np.arange(4 * rows, dtype=np.float32).reshape(rows, 4)
+    for is_binary in (True, False):
+        asked = http.InferInput("x", list(x.shape), "FP32")
+        asked.set_data_from_numpy(x, binary_data=is_binary)
+        wanted = [http.InferRequestedOutput(name, binary_data=is_binary) for name in ("total", "y")]
+        for outputs in (None, wanted, wanted[:1]):
+            for packed in (None, "gzip", "deflate"):
+                answer = client.infer("double", [asked], outputs=outputs, request_id="7", request_compression_algorithm=packed)
+                names = [one["name"] for one in answer.get_response()["outputs"]]
+                assert names == ([one.name() for one in outputs] if outputs else ["y", "total"]), names
+                assert answer.get_response()["id"] == "7"
+                assert (answer.as_numpy("total") == (2 * x).sum(axis=1)).all()
+                assert answer.as_numpy("y") is None if outputs == wanted[:1] else (answer.as_numpy("y") == 2 * x).all()
+words = http.InferInput("words", [1, 2], "BYTES")
+words.set_data_from_numpy(np.array([["a", "b"]], object))
+assert client.infer("words", [words]).as_numpy("same").tolist() == [[b"a", b"b"]]
+waiting = [client.async_infer("double", [asked]) for _ in range(8)]
+assert all((one.get_result().as_numpy("y") == 2 * x).all() for one in waiting)
+try:
+    client.infer("nobody", [asked])
+except http.InferenceServerException as error:
+    assert "there is no model 'nobody'" in str(error), error
+else:
+    raise AssertionError("no error")
+client.load_model("double")
+client.close()
+print("done")
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tritonclient") is None, reason="tritonclient[http] is not installed")
+def test_an_unmodified_client_of_triton_is_answered(server: Running) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, server.url.removeprefix("http://")], capture_output=True, text=True, timeout=110, check=False
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+# -- servers of their own ---------------------------------------------------------------------------------
+
+
+def test_a_full_queue_is_said_with_when_to_come_again(tmp_path: Path) -> None:
+    onnx_models.heavy(tmp_path / "m.onnx")
+    x = np.ones((1000, 512), np.float32)
+    headers, body = write_request({"x": x}, is_binary=True)
+    with serving(tmp_path, "--queue", "1") as server:
+
+        def ask(_: int) -> tuple[int, dict[str, str]]:
+            length = headers[HEADER_LENGTH]
+            status, got, _ = server.ask("POST", "/v2/models/m/infer", body, Inference_Header_Content_Length=length)
+            return status, got
+
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(ask, range(16)))
+    assert {status for status, _ in answers} == {200, 503}
+    assert all(int(got["retry-after"]) >= 1 for status, got in answers if status == 503)
+
+
+def test_a_token_is_needed_where_others_can_reach_it(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.delenv("CHRONOGRAD_TOKEN", raising=False)
+    model = onnx_models.scale(tmp_path / "m.onnx")
+    assert main(["serve", str(model), "--host", "0.0.0.0", "--port", "0"]) == 2
+    assert "there is no token" in capsys.readouterr().err
+    (tmp_path / "token").write_text("secret\n")
+    with serving(model, "--token-file", tmp_path / "token") as server:
+        assert server.ask("GET", "/v2/health/ready")[0] == 200
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic secret"}):
+            for path in ("/v2", "/metrics", "/v2/models/m"):
+                assert server.ask("GET", path, **headers)[0] == 401
+        assert server.ask("GET", "/v2", Authorization="Bearer secret")[0] == 200
+
+
+class Asking:
+    """Clients that ask one after another until they are stopped; each answer must be one of a model that was served."""
+
+    def __init__(self, server: Running, factors: tuple[float, ...], clients: int = 4) -> None:
+        self.server, self.factors = server, factors
+        self.seen: dict[float, int] = dict.fromkeys(factors, 0)
+        self.lost: list[str] = []
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._client) for _ in range(clients)]
+
+    def __enter__(self) -> Asking:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _client(self) -> None:
+        with closing(self.server.client()) as connection:
+            self._ask(connection)
+
+    def _ask(self, connection: http.client.HTTPConnection) -> None:
+        while not self._stop.is_set():
+            try:
+                connection.connect() if connection.sock is None else None
+            except ConnectionRefusedError:  # it has ended: nothing was asked
+                return
+            try:
+                answer = self.server.infer("m", connection, x=floats([1, 0, 0, 0]))
+                self.seen[float(answer["y"][0, 0])] += 1
+            except (OSError, EOFError, AssertionError, KeyError, ValueError) as error:
+                self.lost.append(repr(error))
+                connection.close()
+
+
+def until(condition: Any, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("way", ["hangup", "protocol"])
+def test_no_request_is_lost_when_a_model_is_loaded_anew(tmp_path: Path, way: str) -> None:
+    onnx_models.scale(tmp_path / "m.onnx", 1.0)
+    factors = (1.0, 2.0, 3.0, 4.0)
+    with serving(tmp_path) as server, Asking(server, factors) as asking:
+        for factor in factors:
+            onnx_models.scale(tmp_path / "m.onnx", factor)
+            if way == "hangup":
+                os.kill(server.process.pid, signal.SIGHUP)
+            else:
+                assert server.ask("POST", "/v2/repository/models/m/load")[0] == 200
+            until(lambda factor=factor: asking.seen[factor] > 20)
+    assert asking.lost == []
+
+
+def test_no_request_is_lost_when_it_is_ended_under_load(tmp_path: Path) -> None:
+    onnx_models.scale(tmp_path / "m.onnx", 2.0)
+    with serving(tmp_path, "--drain", "3") as server, Asking(server, (2.0,), clients=6) as asking:
+        until(lambda: asking.seen[2.0] > 50)
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: server.ask("GET", "/v2/health/ready")[0] == 503, 2.5)
+        assert server.process.wait(20) == 0
+    assert asking.lost == []
+
+
+def test_what_waits_is_answered_before_the_end(tmp_path: Path) -> None:
+    """A request that waits for company when SIGTERM comes; and the end comes soon, as nobody asks any more."""
+    onnx_models.scale(tmp_path / "m.onnx", 2.0)
+    with serving(tmp_path, "--batch-wait", "1500", "--drain", "30") as server, ThreadPoolExecutor(1) as pool:
+        task = pool.submit(server.infer, "m", x=floats([1, 0, 0, 0]))
+        time.sleep(0.3)
+        before = time.monotonic()
+        assert server.stop() == (0, "")
+        assert time.monotonic() - before < 10
+        assert task.result()["y"][0, 0] == 2
+
+
+def test_versions(tmp_path: Path) -> None:
+    """The highest answers where none is named; one that is added or taken away is seen when models are looked at again."""
+    onnx_models.scale(tmp_path / "m" / "1" / "model.onnx", 1.0)
+    onnx_models.scale(tmp_path / "m" / "10" / "model.onnx", 10.0)
+    onnx_models.scale(tmp_path / "m" / "9" / "model.onnx", 9.0)
+    with serving(tmp_path / "m") as server:
+
+        def factor(path: str) -> float:
+            return float(server.infer(path, x=floats([1, 0, 0, 0]))["y"][0, 0])
+
+        assert [factor("m"), factor("m/versions/1"), factor("m/versions/9")] == [10, 1, 9]
+        assert json.loads(server.ask("GET", "/v2/models/m")[2])["versions"] == ["1", "9", "10"]
+        (tmp_path / "m" / "10" / "model.onnx").unlink()
+        onnx_models.scale(tmp_path / "m" / "2" / "model.onnx", 2.0)
+        assert server.ask("POST", "/v2/repository/models/m/load")[0] == 200
+        assert [factor("m"), factor("m/versions/2")] == [9, 2]
+        assert server.ask("GET", "/v2/models/m/versions/10")[0] == 404
+        # One that is broken leaves what was served.
+        (tmp_path / "m" / "9" / "model.onnx").write_bytes(b"no model")
+        status, _, content = server.ask("POST", "/v2/repository/models/m/load")
+        assert (status, "is no ONNX model" in json.loads(content)["error"]) == (400, True)
+        assert factor("m") == 9
+        assert server.ask("POST", "/v2/repository/models/m/unload")[0] == 200
+        assert server.ask("GET", "/v2/models/m")[0] == 404
+        os.kill(server.process.pid, signal.SIGHUP)  # what was taken away by name stays away
+        time.sleep(0.3)
+        assert server.ask("GET", "/v2/models/m/ready")[0] == 404
+
+
+def test_a_port_that_is_taken_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = onnx_models.scale(tmp_path / "m.onnx")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert main(["serve", str(model), "--port", str(port)]) == 2
+    assert f"cannot listen on 127.0.0.1 port {port}" in capsys.readouterr().err

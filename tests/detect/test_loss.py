@@ -1,0 +1,65 @@
+"""The loss, and which background it is of."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chronograd.detect.loss import detection_loss, hard_negatives
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**31 - 1), st.lists(st.integers(0, 60), min_size=1, max_size=4))
+def test_three_negatives_for_each_positive_and_none_is_easier_than_one_left_out(seed: int, counts: list[int]) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    num_priors = 100
+    logits = torch.randn(len(counts), num_priors, 5, generator=generator)
+    labels = torch.zeros(len(counts), num_priors, dtype=torch.int64)
+    for row, count in zip(labels, counts, strict=True):
+        row[torch.randperm(num_priors, generator=generator)[:count]] = 1 + seed % 4
+    chosen = hard_negatives(logits, labels)
+    background = logits.softmax(2)[..., 0]
+    for image, count in enumerate(counts):
+        assert chosen[image].sum() == min(3 * count, num_priors - count)
+        assert not (chosen[image] & (labels[image] > 0)).any()
+        left_out = ~chosen[image] & (labels[image] == 0)
+        if chosen[image].any() and left_out.any():
+            assert background[image][chosen[image]].max() <= background[image][left_out].min() + 1e-6
+
+
+def test_loss_by_hand() -> None:
+    logits = torch.zeros(1, 6, 3)  # every class a third
+    logits[0, 5, 0] = 9.0  # surely background: the one that is not trained on
+    labels = torch.tensor([[2, 0, 0, 0, 0, 0]])
+    logits[0, 4, 0] = 8.0
+    offsets, targets = torch.zeros(1, 6, 4), torch.zeros(1, 6, 4)
+    offsets[0, 0] = torch.tensor([0.5, 3.0, 0.0, 0.0])  # 0.5 · 0.5² and 3 - 0.5
+    offsets[0, 1] = 100.0  # of the background: not looked at
+    classes, places = detection_loss(logits, offsets, labels, targets)
+    # one positive, and the three hardest of five negatives
+    assert classes.item() == pytest.approx(4 * math.log(3), rel=1e-6)
+    assert places.item() == pytest.approx(0.125 + 2.5, rel=1e-6)
+
+
+def test_both_are_divided_by_the_positives_of_all_images() -> None:
+    torch.manual_seed(0)
+    logits, offsets, wanted = torch.randn(2, 50, 4), torch.randn(2, 50, 4), torch.randn(2, 50, 4)
+    labels = torch.zeros(2, 50, dtype=torch.int64)
+    labels[0, :3], labels[1, :1] = 2, 1
+    both = detection_loss(logits, offsets, labels, wanted)
+    each = [detection_loss(*(t[i : i + 1] for t in (logits, offsets, labels, wanted))) for i in (0, 1)]
+    for k in (0, 1):
+        assert both[k].item() == pytest.approx((3 * each[0][k].item() + each[1][k].item()) / 4, rel=1e-5)
+
+
+def test_no_object_no_loss() -> None:
+    logits, offsets = torch.randn(2, 10, 3, requires_grad=True), torch.randn(2, 10, 4, requires_grad=True)
+    classes, places = detection_loss(logits, offsets, torch.zeros(2, 10, dtype=torch.int64), torch.zeros(2, 10, 4))
+    assert (classes.item(), places.item()) == (0.0, 0.0)
+    (classes + places).backward()
+    assert logits.grad is not None
+    assert logits.grad.abs().sum() == 0

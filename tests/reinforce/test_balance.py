@@ -1,0 +1,146 @@
+"""What limits a run of actors, replay and learners: rates that must add up, the published 360 actors, and reports of planted runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from chronograd.errors import InputError
+from chronograd.reinforce.balance import Components, Setting, balance, best_of, enough_actors, gain
+from chronograd.reinforce.systems import SystemsView
+
+# Horgan et al. 2018, section 4: 139 frames/s of an actor, 4 frames a transition; 19 minibatches of 512 a second.
+PUBLISHED = Components(actor_s=4 / 139, learner_s=1 / 19)
+
+
+def test_the_published_balance() -> None:
+    """360 actors make 50K frames/s, that is 12.5K transitions/s; the learner draws 9.7K/s, 0.78 of each."""
+    setting = Setting(batch=512, draws=9.7 / 12.5, num_actors=360)
+    found = balance(PUBLISHED, setting)
+    actors_per_s = found.rates["actors"] * 512 / setting.draws
+    assert actors_per_s * 4 == pytest.approx(50_000, rel=0.01)
+    assert actors_per_s == pytest.approx(12_500, rel=0.01)
+    assert found.rates["learner"] * 512 == pytest.approx(9_700, rel=0.01)
+    assert found.rates["actors"] == pytest.approx(found.rates["learner"], rel=0.01)  # as many as the learner can take
+    assert enough_actors(PUBLISHED, setting) == pytest.approx(360, abs=2)
+    assert enough_actors(PUBLISHED, replace(setting, draws=1.0)) == 280
+
+
+def test_the_least_rate_is_that_of_all() -> None:
+    parts = Components(actor_s=0.01, learner_s=0.1, add_s=1e-4, draw_s=0.01)
+    setting = Setting(batch=100, draws=10.0, num_actors=1)
+    one = balance(parts, setting)  # 10 transitions a minibatch, 0.1 s of one actor
+    assert one.rates == pytest.approx({"actors": 10.0, "learner": 10.0, "replay": 1 / 0.011})
+    assert balance(parts, replace(setting, num_actors=4)).bottleneck == "learner"
+    assert one.transitions_per_s == pytest.approx(100.0)
+    with_cores = balance(parts, replace(setting, num_actors=4, cores=2))
+    assert with_cores.rates["cores"] == pytest.approx(2 / (0.1 + 0.01 + 10 * (0.01 + 1e-4)))
+    assert with_cores.bottleneck == "cores"
+    waiting = replace(parts, actor_cpu_s=0.0, learner_cpu_s=0.0)
+    assert balance(waiting, replace(setting, cores=2)).rates["cores"] > 100
+    narrow = balance(replace(parts, transition_bytes=100, batch_bytes=1000), replace(setting, bytes_per_s=4000))
+    assert narrow.rates["link"] == pytest.approx(2.0)
+    assert narrow.bottleneck == "link"
+
+
+def test_a_second_learner() -> None:
+    """Where the learner limits, it doubles the rate until actors do; where actors limit, it brings nothing."""
+    parts = Components(actor_s=0.01, learner_s=0.1)
+    setting = Setting(batch=100, draws=10.0, num_actors=8)
+    assert gain(parts, setting) == pytest.approx(1.0)
+    assert gain(parts, replace(setting, num_actors=1)) == 0.0
+    assert gain(parts, replace(setting, num_actors=2)) == pytest.approx(1.0)
+
+
+def test_the_best_number_is_the_fewest_near_the_top() -> None:
+    assert best_of({1: 5.0, 2: 9.6, 3: 10.0, 4: 9.9}) == 2
+    assert best_of({1: 5.0, 2: 9.4, 3: 10.0}) == 3
+
+
+def test_times_that_are_none() -> None:
+    with pytest.raises(InputError, match="an actor takes 0"):
+        Components(actor_s=0.0, learner_s=1.0)
+    with pytest.raises(InputError, match="nothing of something"):
+        balance(PUBLISHED, Setting(batch=512, draws=0.0))
+
+
+# -- reports -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Told:
+    """A report, written by hand."""
+
+    role: str
+    number: int
+    amount: int
+    begin_s: float
+    end_s: float
+    cpu_s: float
+    parts: dict[str, float]
+    episodes: list[tuple[float, int]] = field(default_factory=list)
+    more: dict[str, float] = field(default_factory=dict)
+    lines: list[dict[str, Any]] = field(default_factory=list)
+
+
+def view_of(
+    actor: dict[str, float], learner: dict[str, float], replay: dict[str, float], cpu_s: float = 1.0
+) -> SystemsView:
+    """Of ten seconds of two actors, a learner and a shard; seconds of each part."""
+    view = SystemsView(cores=2, batch=64)
+    shard = {"added": 1000.0, "drawn": 8000.0, "waited_s": 5.0, "size": 1000.0}
+    view.add([
+        Told("learner", 0, 125, 0.0, 10.0, cpu_s, learner, more={"updates": 125.0, "priority_age_s": 0.5}),
+        *(Told("actor", n, 500, 0.0, 10.0, cpu_s, actor, more={"version": 100.0, "age_s": 0.2, "bytes": 1000.0}) for n in (0, 1)),
+        Told("replay", 0, 300, 0.0, 10.0, cpu_s, replay, more=shard),
+    ])  # fmt: skip
+    return view
+
+
+IDLE_REPLAY = {"idle_s": 9.5, "add_s": 0.2, "draw_s": 0.3}
+WORKING_ACTOR = {"idle_s": 0.5, "environment_s": 7.0, "act_s": 2.0, "send_s": 0.5}
+IDLE_ACTOR = {"idle_s": 7.0, "environment_s": 2.0, "act_s": 0.5, "send_s": 0.5}
+IDLE_LEARNER = {"idle_s": 8.0, "sample_s": 0.5, "learn_s": 1.5}
+WORKING_LEARNER = {"idle_s": 0.5, "sample_s": 0.5, "learn_s": 9.0}
+
+
+def test_rates_and_ages() -> None:
+    rates = view_of(WORKING_ACTOR, IDLE_LEARNER, IDLE_REPLAY).rates()
+    assert rates["steps_per_s"] == pytest.approx(100)
+    assert rates["steps_per_s_of_actor"] == pytest.approx(50)
+    assert (rates["added_per_s"], rates["drawn_per_s"], rates["batches_per_s"]) == pytest.approx((100, 800, 12.5))
+    assert rates["parameter_age_updates"] == 25  # the learner was at 125 when actors had 100
+    assert (rates["parameter_age_s"], rates["priority_age_s"]) == pytest.approx((0.2, 0.5))
+    assert rates["blocks_waiting"] == pytest.approx(0.5)  # Little: 5 s of waiting in 10 s
+    assert (rates["actor_idle"], rates["learner_idle"], rates["replay_idle"]) == pytest.approx((0.05, 0.85, 0.95))
+    assert rates["cores_busy"] == pytest.approx(4 / 20)
+    assert rates["bytes_per_update"] == pytest.approx(16)
+
+
+def test_components_are_what_each_part_took() -> None:
+    parts = view_of(WORKING_ACTOR, IDLE_LEARNER, IDLE_REPLAY).components()
+    assert parts.actor_s == pytest.approx(9.5 / 500)
+    assert parts.actor_cpu_s == pytest.approx(1.0 / 500)
+    assert parts.learner_s == pytest.approx(2.0 / 125)
+    assert (parts.add_s, parts.draw_s) == pytest.approx((0.2 / 1000, 0.3 / 125))
+
+
+@pytest.mark.parametrize(
+    ("actor", "learner", "replay", "cpu_s", "expected"),
+    [
+        (WORKING_ACTOR, IDLE_LEARNER, IDLE_REPLAY, 1.0, "environments"),
+        ({"idle_s": 0.5, "environment_s": 1.5, "act_s": 8.0}, IDLE_LEARNER, IDLE_REPLAY, 1.0, "acting"),
+        (IDLE_ACTOR, WORKING_LEARNER, IDLE_REPLAY, 1.0, "learner"),
+        (IDLE_ACTOR, {"idle_s": 1.0, "sample_s": 7.0, "learn_s": 2.0}, {"idle_s": 0.5, "draw_s": 9.5}, 1.0, "replay"),
+        ({"idle_s": 0.5, "environment_s": 2.0, "act_s": 0.5, "send_s": 7.0}, IDLE_LEARNER, IDLE_REPLAY, 1.0, "link"),
+        (WORKING_ACTOR, WORKING_LEARNER, IDLE_REPLAY, 4.9, "cores"),
+    ],
+)  # fmt: skip
+def test_what_limits_is_named(
+    actor: dict[str, float], learner: dict[str, float], replay: dict[str, float], cpu_s: float, expected: str
+) -> None:
+    verdict = view_of(actor, learner, replay, cpu_s).verdict()
+    assert verdict.bottleneck == expected
+    assert len(verdict.evidence) == 3

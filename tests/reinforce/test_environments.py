@@ -1,0 +1,133 @@
+"""Environments by name, and Atari as its papers see it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chronograd import job as jobs
+from chronograd.errors import InputError, NotFoundError
+from chronograd.reinforce import environments
+
+
+def job_on(name: str, network: str = "mlp", **settings: object) -> jobs.Job:
+    return jobs.from_dict(
+        {"task": "reinforcement", "network": {"name": network}, "data": {"name": name}, "reinforcement": settings}
+    )
+
+
+@pytest.mark.gymnasium
+class TestGymnasium:
+    def test_cartpole_is_four_numbers_and_two_actions(self) -> None:
+        space = environments.space(environments.make(job_on("gymnasium:CartPole-v1")))
+        assert (space.shape, space.num_actions, space.dtype) == ((4,), 2, np.dtype(np.float32))
+        assert (space.solved_at, space.frames_per_step, space.num_states) == (475, 1, None)
+
+    def test_a_state_s_number_is_a_vector_but_for_a_table(self) -> None:
+        for network, shape, states in (("mlp", (16,), None), ("table", (), 16)):
+            environment = environments.make(job_on("gymnasium:FrozenLake-v1", network))
+            space = environments.space(environment)
+            assert (space.shape, space.num_states) == (shape, states)
+            seen, _ = environment.reset(seed=0)
+            assert int(np.sum(seen)) == (1 if network == "mlp" else 0)
+
+    @pytest.mark.parametrize(
+        ("name", "error", "message"),
+        [
+            ("CartPole-v1", InputError, "data.name is 'CartPole-v1', which is no environment"),
+            ("gymnasium:CartPol-v1", NotFoundError, "unknown environment 'CartPol-v1'"),
+            ("gymnasium:Pendulum-v1", InputError, "has no numbered actions but Box"),
+        ],
+    )
+    def test_what_is_none_is_refused(self, name: str, error: type[InputError], message: str) -> None:
+        with pytest.raises(error, match=message) as refused:
+            environments.make(job_on(name))
+        assert refused.value.hint
+
+
+@pytest.mark.atari
+class TestAtari:
+    @staticmethod
+    def game(name: str = "pong", **options: object):  # type: ignore[no-untyped-def]
+        from chronograd.reinforce.atari import AtariGame
+
+        return AtariGame(name, **options)  # type: ignore[arg-type]
+
+    def test_it_shows_the_last_four_images_the_newest_last(self) -> None:
+        game = self.game(noop_starts=0)
+        first, _ = game.reset(seed=0)
+        assert (first.shape, first.dtype) == ((4, 84, 84), np.uint8)
+        assert not first[:3].any()
+        assert first[3].any()
+        before = first
+        for action in (2, 3, 2, 2, 3):
+            seen, *_ = game.step(action)
+            assert (seen[:3] == before[1:]).all()
+            before = seen
+
+    def test_an_image_is_the_mean_of_the_area_of_the_brighter_of_two_screens(self) -> None:
+        """A pixel of the small image covers 2.5 rows and 160/84 columns."""
+        game = self.game()
+        game._screens[:] = 0
+        game._screens[0, :5, :40] = 100
+        game._screens[1, :5, :40] = 40
+        game._screens[1, 5:10, :] = 7
+        image = game._image()
+        assert image.shape == (84, 84)
+        assert (image[:2, :20] == 100).all()
+        assert image[0, 21] == 0
+        # Column 21 - 1 = 20 ends at 40 exactly: 21 · 160/84 = 40.
+        assert image[0, 20] == 100
+        assert (image[2:4] == 7).all()
+        assert not image[4:].any()
+
+    def test_a_held_action_is_four_frames(self) -> None:
+        game = self.game(noop_starts=0)
+        game.reset(seed=0)
+        before = game._ale.getEpisodeFrameNumber()
+        game.step(0)
+        assert game._ale.getEpisodeFrameNumber() - before == 4
+        assert environments.space(game).frames_per_step == 4
+
+    def test_the_same_seed_is_the_same_game(self) -> None:
+        lives = []
+        for seed in (3, 3, 4):
+            game = self.game()
+            seen, _ = game.reset(seed=seed)
+            random = np.random.default_rng(0)
+            rewards = [game.step(int(random.integers(6)))[1] for _ in range(120)]
+            lives.append((rewards, seen.tobytes(), game._seen.tobytes()))
+        assert lives[0] == lives[1]
+        assert lives[0] != lives[2]
+
+    def test_nothing_is_pressed_for_a_drawn_number_of_frames(self) -> None:
+        starts = set()
+        game = self.game(noop_starts=30)
+        for seed in range(12):
+            game.reset(seed=seed)
+            starts.add(game._ale.getEpisodeFrameNumber())
+        assert len(starts) > 5
+        assert max(starts) <= 30
+
+    def test_a_lost_life_ends_an_episode_where_that_is_asked_for(self) -> None:
+        ends = {}
+        for is_asked in (True, False):
+            game = self.game("breakout", life_ends_episode=is_asked)
+            game.reset(seed=1)
+            random = np.random.default_rng(0)
+            for _ in range(2000):
+                _, _, is_terminal, _, _ = game.step(int(random.integers(4)))
+                if is_terminal:
+                    break
+            ends[is_asked] = (game.lives, game._ale.game_over())
+            if is_asked:
+                frames = game._ale.getEpisodeFrameNumber()
+                game.reset()
+                assert game._ale.getEpisodeFrameNumber() > frames
+                assert game.lives == 4
+        assert ends == {True: (4, False), False: (0, True)}
+
+    def test_an_unknown_game_is_refused_by_near_names(self) -> None:
+        with pytest.raises(NotFoundError, match="unknown Atari game 'breakot'") as refused:
+            self.game("breakot")
+        assert "breakout" in refused.value.hint

@@ -1,0 +1,250 @@
+"""Jobs of reinforcement: their fields, what is refused, a run with its record, killed and resumed to the same weights."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fork_server import Server
+
+from chronograd import job as jobs
+from chronograd.backends.plan import torch_worker
+from chronograd.errors import JobError
+from chronograd.job import Job, Reinforcement
+from chronograd.launch.jobs import check_anywhere, measure, train
+from chronograd.report.runs import report
+from chronograd.rundir import RunDir, listing
+from chronograd.rundir.steps import Episode, Epoch
+from chronograd.train.checkpoint_folder import list_checkpoints
+from chronograd.watch.progress import LiveRun
+from chronograd.watch.terminal import epoch_text
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "cartpole.yaml"
+SMALL = (
+    *(
+        "training.epochs=3",
+        "training.batch=16",
+        "network.options={hidden: [16]}",
+        "cluster.threads=1",
+        "cluster.device=cpu",
+    ),
+    *("reinforcement.steps_per_epoch=150", "reinforcement.replay_start=20", "reinforcement.target_every=10"),
+    *("reinforcement.evaluation_episodes=3", "reinforcement.replay_size=200", "reinforcement.target_return=null"),
+    "reinforcement.update_every=1",
+)
+
+
+def job_of(*overrides: str) -> Job:
+    return jobs.load(EXAMPLE, [*SMALL, *overrides])
+
+
+# -- fields ----------------------------------------------------------------------------------------------
+
+
+def test_only_a_job_of_reinforcement_has_an_agent() -> None:
+    plain = {"network": {"name": "mlp"}, "data": {"name": "gymnasium:CartPole-v1"}}
+    agent = jobs.from_dict({"task": "reinforcement", **plain})
+    assert agent.reinforcement == Reinforcement()
+    assert "reinforcement" not in jobs.resolved(
+        jobs.from_dict({"network": {"name": "lenet5"}, "data": {"name": "digits"}})
+    )
+    with pytest.raises(JobError, match="reinforcement is of agents"):
+        jobs.from_dict({**plain, "reinforcement": {"discount": 0.9}})
+
+
+def test_the_forms_of_two_papers() -> None:
+    """Mnih et al. 2015, extended data table 1; of 2013 what Algorithm 1 says."""
+    form = Reinforcement(algorithm="dqn-2015")
+    assert (form.discount, form.replay_size, form.replay_start) == (0.99, 1_000_000, 50_000)
+    assert (form.update_every, form.target_every, form.loss, form.clip_rewards) == (4, 10_000, "huber", True)
+    assert (form.epsilon_start, form.epsilon_end, form.epsilon_steps) == (1.0, 0.1, 1_000_000)
+    assert (form.evaluation_epsilon, form.noop_starts) == (0.05, 30)
+    older = Reinforcement(algorithm="dqn-2013")
+    assert (older.target_every, older.loss, older.update_every, older.replay_size) == (0, "squared", 1, 1_000_000)
+    changed = Reinforcement(algorithm="dqn-2013", loss="huber")
+    assert (changed.loss, changed.target_every) == ("huber", 0)
+
+
+@pytest.mark.atari
+def test_pong_at_two_sizes() -> None:
+    """As published: all of the algorithm's own, 200 million frames. On a laptop: with what is learned sooner."""
+    paper, laptop = (jobs.load(EXAMPLE.with_name(f"{name}.yaml")) for name in ("pong-paper", "pong"))
+    assert paper.reinforcement == Reinforcement()
+    steps = paper.training.epochs * paper.reinforcement.steps_per_epoch
+    assert (steps, 4 * steps) == (50_000_000, 200_000_000)
+    assert (paper.training.optimizer, paper.training.learning_rate, paper.training.batch) == ("rmsprop", 0.00025, 32)
+    assert laptop.reinforcement is not None
+    assert laptop.training.epochs * laptop.reinforcement.steps_per_epoch == 300_000
+    for job in (paper, laptop):
+        check_anywhere(job)
+
+
+def test_a_job_file_says_what_differs_from_its_algorithm() -> None:
+    job = job_of("reinforcement.algorithm=dqn-2013", "reinforcement.loss=squared")
+    stated = jobs.stated(job)["reinforcement"]
+    assert stated["algorithm"] == "dqn-2013"
+    assert "loss" not in stated
+    assert stated["target_every"] == 10
+    assert jobs.from_dict(jobs.stated(job)) == job
+    assert jobs.from_dict(jobs.resolved(job)) == job
+
+
+@pytest.mark.gymnasium
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["backend=ddp", "cluster.count=2"], "dqn-2015 has one process"),
+        (["training.precision=bf16"], "training.precision is bf16, which is not of agents"),
+        (["training.schedule=cosine"], "training.schedule is cosine"),
+        (["data.image_size=84"], "data.image_size is 84, which is not of environments"),
+        (["reinforcement.replay_start=300"], "replay_start is 300, more than replay_size = 200"),
+        (["network.name=table", "network.options={}"], "algorithm is dqn-2015, and network.name is table"),
+        (["reinforcement.algorithm=q-learning"], "reinforcement.*is not of a table"),
+        (["network.name=dqn-2015", "network.options={}"], "takes images"),
+        (["data.name=cartpole"], "no environment"),
+    ],
+)  # fmt: skip
+def test_what_an_agent_has_not_is_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(Exception, match=message) as refused:
+        check_anywhere(job_of(*overrides))
+    assert refused.value.hint  # type: ignore[attr-defined]
+
+
+# -- runs ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    return train(job_of(), out=tmp_path_factory.mktemp("agents") / "run")
+
+
+@pytest.mark.gymnasium
+class TestRun:
+    def test_its_record_has_returns_frames_and_parts(self, run: RunDir) -> None:
+        record = run.record()
+        assert record.value("frames") == 450
+        assert record["mean_return"].n == 3
+        assert 8 <= record.value("mean_return") <= 500
+        assert record["best_return"].value >= record["mean_return"].value  # type: ignore[operator]
+        assert record["frames_to_return"].value is None
+        assert "no reinforcement.target_return" in record["frames_to_return"].reason
+        updates = 450 - 20 + 1
+        assert record.value("updates_per_s") * record.value("training_time_s") == pytest.approx(updates)
+        parts = sum(record.value(name) for name in ("act_s", "environment_s", "replay_s", "learn_s"))
+        assert 0.5 < parts / record.value("step_time_s") <= 1.001
+        assert record.value("trained_params") == 5 * 16 + 17 * 2
+
+    def test_its_curves_are_what_the_lines_say(self, run: RunDir) -> None:
+        record, log = run.record(), run.read_steps()
+        curve = record.curves["training"].columns
+        assert curve["frames"] == [150, 300, 450]
+        assert curve["mean_return"] == [epoch.mean_return for epoch in log.of(Epoch)]
+        episodes = log.of(Episode)
+        assert record.curves["episodes"].columns["total"] == [one.total for one in episodes]
+        assert all(one.total == one.length for one in episodes)  # of a pole: a reward of 1 per step
+        assert sum(line.num_steps or 0 for line in log.steps) == 450
+        assert [line.step for line in log.steps][-1] == 450
+
+    def test_it_is_watched_listed_and_reported(self, run: RunDir) -> None:
+        live = LiveRun(run)
+        ends = live.poll()
+        figures = live.figures()
+        assert (figures.step, figures.num_steps, figures.epoch, figures.num_epochs) == (450, 450, 3, 3)
+        assert figures.mean_return == run.record().value("mean_return")
+        assert figures.steps_per_s == pytest.approx(
+            450 / sum((x.step_time_s or 0) * (x.num_steps or 0) for x in run.read_steps().steps), rel=1e-6
+        )
+        assert "mean return" in epoch_text(ends[-1], 3)
+        listed = listing.listing(run.path.parent).sections[0].table
+        assert listed is not None
+        assert any("frames/s" in cell for cell in listed.rows[0])
+        page = report([("run", run.path)])
+        (section,) = (s for s in page.sections if s.title == "Returns")
+        assert section.takeaway.startswith("The agent ended at a mean return")
+        assert section.figure is not None
+        assert {row["series"] for row in section.rows()} == {"evaluation", "loss"}
+
+    def test_it_is_not_measured(self) -> None:
+        with pytest.raises(JobError, match="is trained, not measured"):
+            measure(job_of())
+
+
+@pytest.mark.gymnasium
+def test_it_stops_at_its_target(tmp_path: Path) -> None:
+    run = train(job_of("reinforcement.target_return=5"), out=tmp_path / "run")
+    record = run.record()
+    assert record.provenance.stopped == "the target return was reached"
+    assert record.value("frames_to_return") == record.value("frames") == 150
+    assert record.value("time_to_return_s") == record.value("training_time_s")
+
+
+@pytest.mark.gymnasium
+def test_a_table_runs_as_a_job_too(tmp_path: Path) -> None:
+    job = jobs.from_dict(
+        {
+            "task": "reinforcement",
+            "network": {"name": "table"},
+            "data": {"name": "gymnasium:FrozenLake-v1"},
+            "training": {"recipe": "sgd", "learning_rate": 0.1, "epochs": 2},
+            "reinforcement": {"algorithm": "q-learning", "steps_per_epoch": 100, "evaluation_episodes": 2},
+            "cluster": {"threads": 1, "device": "cpu"},
+        }
+    )
+    record = train(job, out=tmp_path / "run").record()
+    assert record.value("trained_params") == 16 * 4
+    assert record.value("updates_per_s") * record.value("training_time_s") == pytest.approx(200)
+
+
+def started(run: RunDir, server: Server) -> subprocess.Popen[bytes]:
+    place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    with run.output_path(0).open("ab") as stream:
+        return server.popen(  # type: ignore[return-value]
+            torch_worker(run.path, ["train"], "chronograd.reinforce.worker"),
+            env={**os.environ, **place}, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+
+def end_of(run: RunDir) -> dict[str, Any]:
+    newest = list_checkpoints(run.checkpoints)[-1]
+    curves = run.record().curves
+    return {
+        **{path.name: path.read_bytes() for path in newest.glob("*.safetensors")},
+        **{name: curves[name].columns for name in ("loss", "episodes")},
+        "returns": curves["training"].columns["mean_return"],
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.gymnasium
+@pytest.mark.parametrize("variant", ["uniform", "proportional"])
+def test_killed_at_any_moment_it_ends_with_the_same_weights(tmp_path: Path, variant: str, fork_server: Server) -> None:
+    """Network, target, optimizer, replay, losses, episodes and returns; the replay is full and begins anew meanwhile."""
+    more = () if variant == "uniform" else ("reinforcement.n_step=3", "reinforcement.update_every=7")
+    job = job_of("training.epochs=4", "reinforcement.steps_per_epoch=120", "reinforcement.replay_size=150",
+                 f"reinforcement.replay={variant}", *more)  # fmt: skip
+    whole = RunDir.create(job, out=tmp_path / "whole")
+    assert started(whole, fork_server).wait() == 0, whole.first_error()
+    expected = end_of(whole)
+    assert {"model.safetensors", "target.safetensors", "optimizer.safetensors", "replay.safetensors"} < expected.keys()
+    chance = random.Random(variant)
+    for number in range(3):
+        run = RunDir.create(job, out=tmp_path / f"killed-{number}")
+        process = started(run, fork_server)
+        last = chance.randrange(100 + 100 * number, 400)
+        deadline = time.monotonic() + 60
+        while not any(line.step >= last for line in run.read_steps().steps):
+            assert time.monotonic() < deadline, run.first_error()
+        process.kill()
+        process.wait()
+        assert not run.is_finished
+        assert started(run, fork_server).wait() == 0, run.first_error()
+        assert end_of(run) == expected
+        record = run.record()
+        assert record.provenance.attempts == 2
+        assert record["lost_s"].value is not None
+        assert record.value("redone_steps") == sum(line.num_steps or 0 for line in run.read_steps().discarded)

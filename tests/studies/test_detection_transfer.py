@@ -1,0 +1,118 @@
+"""Detection, transferred: the smoke size for real, and what its page says of made-up numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chronograd.errors import InputError
+from chronograd.report.html import render_html
+from chronograd.studies.detection_transfer import (
+    ALL,
+    ALONE,
+    FURTHER,
+    PUBLISHED,
+    STAGES,
+    STUDY,
+    TUNED,
+    job,
+    of_related,
+    verdict,
+)
+from chronograd.study.results import Results, Row
+from chronograd.study.rows import Spread
+from chronograd.study.runner import StudyRunner
+
+LAPTOP = STUDY.sizes["laptop"]
+
+
+def quiet(text: str) -> None:
+    pass
+
+
+@pytest.mark.slow
+def test_smoke_size_end_to_end(tmp_path: Path) -> None:
+    results = STUDY.conduct(StudyRunner(tmp_path, STUDY.name, "smoke", quiet), STUDY.sizes["smoke"])
+    assert sorted((row["stage"], row["seed"]) for row in results.rows["runs"]) == sorted(
+        (stage, seed) for stage in STAGES for seed in (0, 1)
+    )
+    assert [row["updates"] for row in results.rows["runs"]] == [4, 4, 2, 2, 2, 2, 2, 2]
+    assert [row["name"] for row in results.rows["classes"] if (row["stage"], row["seed"]) == (ALL, 0)] == [
+        "dark", "light", "middle",
+    ]  # fmt: skip
+    for row in results.rows["runs"]:
+        if row["stage"] in (TUNED, ALONE):  # which know no other classes
+            assert row["related_11_point"] == pytest.approx(row["mean_11_point"])
+    assert len(results.pictures) == 2 * 3
+    results.save(tmp_path / "results.json")
+    html = render_html(STUDY.page(Results.load(tmp_path / "results.json")))
+    assert "67.55" in html
+
+
+def made(before: dict[str, list[float]], after: dict[str, list[float]], alone: dict[str, list[float]]) -> Results:
+    classes: list[Row] = []
+    runs: list[Row] = []
+    for stage, own in zip((ALL, TUNED, ALONE, FURTHER), (before, after, alone, before), strict=True):
+        for seed in range(3):
+            known = {"stage": stage, "seed": seed}
+            values = {name: of_seed[seed] for name, of_seed in own.items()}
+            classes += [
+                {**known, "name": name, "objects": 9, "average_precision_11_point": v, "average_precision_area": v}
+                for name, v in values.items()
+            ]
+            mean = sum(values.values()) / len(values)
+            related = (values["RBC"] + values["WBC"]) / 2
+            runs.append(
+                {**known, "mean_11_point": mean, "mean_area": mean, "related_11_point": related, "test_images": 72,
+                 "updates": 5, "images": 40}
+            )  # fmt: skip
+    curve = {"epoch": [1.0, 2.0], "test_accuracy": [0.1, 0.2]}
+    curves: dict[str, dict[str, list[float | None]]] = {
+        f"{stage}/seed-{seed}": {k: list(v) for k, v in curve.items()} for stage in STAGES for seed in range(3)
+    }
+    return Results(STUDY.name, "laptop", dict(LAPTOP), rows={"runs": runs, "classes": classes}, curves=curves)
+
+
+def test_the_page_says_what_the_seeds_bear() -> None:
+    before = {"RBC": [0.60, 0.61, 0.62], "WBC": [0.90, 0.92, 0.94], "Platelets": [0.3, 0.3, 0.3]}
+    after = {"RBC": [0.70, 0.71, 0.72], "WBC": [0.90, 0.93, 0.94]}
+    alone = {"RBC": [0.50, 0.51, 0.52], "WBC": [0.80, 0.81, 0.82]}
+    results = made(before, after, alone)
+    assert of_related(results, ALL).mean == pytest.approx((0.61 + 0.92) / 2)
+    page = STUDY.page(results)
+    sections = {section.title: section for section in page.sections}
+    related = sections["Two related classes, before and after"].takeaway
+    assert related.startswith(
+        "Fine-tuning on the two is seen to help RBC; it changes WBC by nothing that these seeds could tell"
+    )
+    assert "RBC 61.00 ± 1.00 % before, 71.00 ± 1.00 % after, +10.0 points" in related
+    assert "mAP of 61.00 ± 1.00 % on 72 test images" in sections["All classes"].takeaway
+    assert "+15.7 points" in sections["What the first network is worth"].takeaway
+
+
+def test_the_verdict() -> None:
+    low, high = Spread(0.5, 0.01, 3), Spread(0.6, 0.01, 3)
+    assert verdict({"a": (high, low), "b": (low, high)}) == (
+        "Fine-tuning on the two is seen to help b; it is seen to harm a"
+    )
+
+
+def test_published_precisions_have_the_published_mean() -> None:
+    assert len(PUBLISHED) == 20
+    assert sum(PUBLISHED.values()) / 20 == pytest.approx(0.6755, abs=5e-5)
+
+
+def test_halves_of_the_training_pictures_are_apart() -> None:
+    first, second = (job(LAPTOP, stage, "voc:bccd", None).data for stage in (ALL, TUNED))
+    assert (first.skip, first.samples, second.skip) == (0, 146, 146)
+    assert first.class_names is None
+    assert second.class_names == ("RBC", "WBC")
+
+
+def test_a_missing_set_is_named_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHRONOGRAD_DATA", str(tmp_path))
+    with pytest.raises(InputError, match="there is no folder bccd") as missing:
+        STUDY.conduct(StudyRunner(tmp_path / "lab", STUDY.name, "laptop", quiet), LAPTOP)
+    assert "Shenggan/BCCD_Dataset" in missing.value.hint
+    assert not (tmp_path / "lab").exists()

@@ -1,0 +1,104 @@
+"""The study of serving: what its page says of results that are known, and a run of its smallest size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chronograd.cli.main import main
+from chronograd.studies.serving import STUDY
+from chronograd.study.results import Results
+
+SETTINGS = {**STUDY.sizes["laptop"], "networks": ["net"], "of_knee": [0.3, 0.9, 1.2], "asked": [0.3, 0.9]}
+
+
+def results(factor: float, gain: float = 1.5) -> Results:
+    """A server that is predicted to answer in 10, 16 and 30 ms, and takes `factor` times as long; three repeats."""
+    predicted = {30.0: 0.010, 90.0: 0.016, 120.0: 0.030}
+
+    def point(rate: float, repeat: int) -> dict[str, Any]:
+        names = ("latency_mean_s", "latency_p50_s", "latency_p95_s", "latency_p99_s")
+        times = dict.fromkeys(names, predicted[rate])
+        measured = dict.fromkeys(names, predicted[rate] * factor * (1 + 0.01 * repeat - 0.01))
+        return {"network": "net", "of_knee": rate / 100, "rate": rate, "repeat": repeat, **measured, "requests": 500,
+                "failed_requests": 0, "run_s": 0.008 * factor, "rows_of_batch": 1.0, "late_p99_s": 0.0, "taken_by_host": 0.01, "predicted": times,
+                "awake": {name: 0.5 * s for name, s in times.items()}, "as_run": measured}  # fmt: skip
+
+    server = {"network": "net", "knee": 100.0, "most": 150.0, "lone_s": 0.009, "batch_s": {"1": 0.008, "4": 0.016}, "most_rows": 4,
+              "loop_s": 0.0005, "travel_s": 0.0005, "factors": [1.0], "wake_s": {"0.03": 0.001}}  # fmt: skip
+    closed = [
+        {"network": "net", "repeat": repeat, "way": way, "requests_per_s": rate * (1 + 0.01 * repeat), "p99_s": 0.02}
+        for repeat in range(3)
+        for way, rate in (("one by one", 100.0), ("batched", 100.0 * gain))
+    ]
+    asleep = [
+        {**point(rate, 1), "latency_p50_s": 3 * factor * predicted[rate], "taken_by_host": 0.3} for rate in (30.0, 90.0)
+    ]
+    rows = {
+        "servers": [server],
+        "points": [point(rate, n) for n in range(3) for rate in predicted],
+        "closed": closed,
+        "asleep": asleep,
+    }
+    curve = {
+        "rate": [30.0, 120.0],
+        "latency_p50_s": [0.01, 0.03],
+        "latency_p95_s": [0.01, 0.03],
+        "latency_p99_s": [0.01, 0.03],
+    }
+    return Results("serving", "laptop", SETTINGS, rows=rows, curves={"net": curve})
+
+
+def takeaways(found: Results) -> dict[str, str]:
+    return {section.title: section.takeaway for section in STUDY.page(found).sections}
+
+
+def test_predictions_that_are_right_and_those_that_are_not() -> None:
+    assert "2 of 2 medians are within 15 %" in takeaways(results(1.1))["Latency, predicted beside measured"]
+    assert "0 of 2 medians are within 15 %" in takeaways(results(1.5))["Latency, predicted beside measured"]
+
+
+def test_the_knee_is_where_the_mean_has_doubled() -> None:
+    """A lone request takes 0.9 of what it does at the lowest rate, 9 ms; 18 ms lie a seventh of the way from 16 to 30."""
+    said = takeaways(results(1.0))["The knee"]
+    assert "net 94.3 requests/s (predicted +6.1 %)" in said
+    assert (
+        "net 94.3" in takeaways(results(2.0))["The knee"]
+    )  # a server that is slower all along has the same knee by this
+
+
+def test_what_misses_is_told_from_what_the_queue_is_fed_with() -> None:
+    """Twice as slow in the server: the queue is right with the times that batches took there."""
+    said = takeaways(results(2.0))["The queue, or the times it is fed with?"]
+    assert (
+        "Medians within 15 %, of 2: 0 from batches and requests one after another (in the median of the errors 75 %)"
+        in said
+    )
+    assert (
+        "0 from those after pauses too (50 %), 2 from how long batches ran in the server under this load (0 %)" in said
+    )
+
+
+def test_what_sleep_costs_stands_beside_what_the_host_takes() -> None:
+    said = takeaways(results(1.0))["Where cores may sleep"]
+    assert (
+        "medians are 3.0 times as long, in the median of 2; the host takes 30 % of the cores' time, and 1 % where"
+        in said
+    )
+
+
+def test_a_gain_that_repeats_do_not_bear_is_none() -> None:
+    assert "net +50.0 %" in takeaways(results(1.0))["What batching brings"]
+    assert "net not told apart" in takeaways(results(1.0, gain=1.005))["What batching brings"]
+
+
+@pytest.mark.serve
+@pytest.mark.slow
+def test_the_smallest_size_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", "run", "serving", "--size", "smoke", "--out", str(tmp_path)]) == 0
+    assert "are within 15 %" in capsys.readouterr().out
+    found = Results.load(tmp_path / "results.json")
+    assert {row["network"] for row in found.rows["points"]} == {"lenet5"}
+    assert all(row["failed_requests"] == 0 for row in found.rows["points"])
