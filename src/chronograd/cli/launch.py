@@ -121,8 +121,16 @@ def command(words: tuple[str, ...], where: str | None, dry_run: bool, sweep: tup
     if not words:
         raise click.UsageError("Name a JOB, or RUNs to --status, --collect or --resume.")
     if action is not None:
-        if where or dry_run or sweep or out:
-            raise click.UsageError(f"--{action} is of runs that are there: leave --on, --dry-run, --sweep, --out out.")
+        of_jobs = {
+            "--on": where,
+            "--dry-run": dry_run,
+            "--sweep": sweep,
+            "--out": out,
+            "--plan": plan_file,
+            "--submit": submit,
+        }
+        if given := [flag for flag, value in of_jobs.items() if value]:
+            raise click.UsageError(f"--{action} is of runs that are there: leave {given[0]} out.")
         _act(action, words, wait, as_json)
         return
     plan = _plan(plan_file, where)

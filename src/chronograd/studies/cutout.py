@@ -18,12 +18,14 @@ from chronograd.study.results import Results, Settings
 from chronograd.study.rows import Spread, distinct, is_apart, matching, points_apart, seeds, spread, upper
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import NotRun, Study, listed
+from chronograd.units import signed
 
 # Test error in percent without and with cutout, over crop and flip, CIFAR-10, mean of 5 runs: the paper's table.
 PUBLISHED = {"ResNet-18": (4.72, 3.99), "WRN-28-10": (3.87, 3.08), "Shake-Shake 26 2x96d": (2.86, 2.56)}
 NOTHING, ALONE = "nothing", "cutout alone"
 PLAIN, CUTOUT, PIXELS = "crop and flip", "crop, flip, cutout", "crop, flip, pixel dropout"
 NUM_PICTURES = 4
+LEAST_SETTINGS = 5  # of fewer than five no order of ranks has p below 0.05, from both sides
 
 
 def hidden_share(size: int, side: int) -> float:
@@ -175,15 +177,17 @@ def overfitting_takeaway(pairs: Sequence[tuple[float, float]]) -> str:
     """Of pairs of overfitting and gain: whether the second follows the first.
 
     >>> overfitting_takeaway([(0.1, -1.0), (2.0, 3.0)])
-    'Where overfitting is largest (2.00) cutout gains +3.0 points, where it is least (0.10) -1.0: the gain grows with it.'
+    'Where overfitting is largest (2.00) cutout gains +3.0 points, where it is least (0.10) −1.0: the gain grows with it, \
+in 2 settings, too few to tell.'
     """
     least, most = min(pairs), max(pairs)
     gaps, gains = (np.argsort(np.argsort(column)) for column in zip(*pairs, strict=True))
     rank = float(np.corrcoef(gaps, gains)[0, 1])
     verdict = "grows with it" if rank > 0.5 else "falls with it" if rank < -0.5 else "does not follow it"
+    bearing = ", too few to tell" if len(pairs) < LEAST_SETTINGS else ""
     return (
-        f"Where overfitting is largest ({most[0]:.2f}) cutout gains {most[1]:+.1f} points, where it is least "
-        f"({least[0]:.2f}) {least[1]:+.1f}: the gain {verdict}."
+        f"Where overfitting is largest ({most[0]:.2f}) cutout gains {signed(f'{most[1]:+.1f}')} points, where it is least "
+        f"({least[0]:.2f}) {signed(f'{least[1]:+.1f}')}: the gain {verdict}, in {len(pairs)} settings{bearing}."
     )
 
 
@@ -199,7 +203,7 @@ def _published_section(results: Results, networks: Sequence[str]) -> Section:
     return Section(
         "Beside the paper",
         f"This setting {agree} the published gains of {min(theirs):.2f} to {max(theirs):.2f} points: here "
-        f"{', '.join(f'{gain:+.2f}' for gain in ours)}.",
+        f"{', '.join(signed(f'{gain:+.2f}') for gain in ours)}.",
         intro="Published: DeVries and Taylor 2017, CIFAR-10 with crop and flip, 200 epochs, mean of five runs.",
         table=listed(
             ["network", "test error without, %", "with cutout, %", "gain, points"],
