@@ -48,7 +48,7 @@ serve: install
 	$(BIN)/python -m pip install -qq --constraint constraints.txt --editable ".[serve]" "tritonclient[http]"
 
 horovod: install
-	$(BIN)/python -m chronograd.backends.horovod.build
+	$(BIN)/python -m chronograd.backends.horovod
 
 vendors: install
 	$(BIN)/python tools/vendors.py

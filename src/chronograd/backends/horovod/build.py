@@ -1,4 +1,4 @@
-"""Horovod in an environment of its own: `python -m chronograd.backends.horovod.build` makes it, once per PyTorch.
+"""Horovod in an environment of its own: `python -m chronograd.backends.horovod` makes it, once per PyTorch.
 
 Horovod's last release, 0.28.1 of 2023, is source code for the C++ and the build tools of its time. It is compiled
 against the PyTorch of the environment that runs the command, without a second copy: the new environment sees the
@@ -28,7 +28,7 @@ from pathlib import Path
 from chronograd.errors import ChronogradError, RunError
 
 VERSION = "0.28.1"
-COMMAND = "python -m chronograd.backends.horovod.build"
+COMMAND = "python -m chronograd.backends.horovod"
 # Horovod's setup.py and CMake files need a setuptools with pkg_resources and a CMake that still knows their policies;
 # the rest is what Horovod imports.
 TOOLS = ("setuptools>=77,<80", "wheel", "cmake==3.31.6", "packaging", "cloudpickle", "psutil", "pyyaml", "cffi")
@@ -207,7 +207,3 @@ def main() -> int:
         print(f"Error: {error}", file=sys.stderr)
         return error.exit_status
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
