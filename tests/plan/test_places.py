@@ -16,7 +16,7 @@ from chronograd.hardware.catalog import Price
 from chronograd.hardware.instances import catalogue, clouds
 from chronograd.job import Job, from_dict
 from chronograd.plan.goal import Goal, PlanResult, SamplesToTarget, Spot, choose
-from chronograd.plan.place_advice import place_rows
+from chronograd.plan.place_advice import beside, place_rows
 from chronograd.plan.places import Places
 from chronograd.plan.renting import KINDS
 
@@ -224,3 +224,13 @@ class TestWhatNoPriceTurnsRound:
         listed = {(cloud_of(together, row), round(float(together.columns["dollars"][row]), 6)) for row in rows}
         for name, one in alone.items():
             assert one.chosen is None or (name, round(least(one), 6)) in listed
+
+
+def test_beside_the_fastest_the_cheapest_is_named() -> None:
+    place = {"cloud": "aws", "region": "us-east-2", "prices": "spot", "hours": 1.2}
+    fast, cheap, dear = ({**place, "dollars": dollars} for dollars in (56.0, 14.0, 70.0))
+    assert beside(fast, [dear, cheap]).startswith("the cheapest of those below, aws in us-east-2, spot")
+    assert beside(fast, [dear, cheap]).endswith("costs $14.00, 75 % less")
+    assert beside(cheap, [fast, dear]).startswith("the next best, aws")
+    assert beside(cheap, [fast, dear]).endswith("costs $56.00, 4 times as much")
+    assert beside(cheap, []) == "nothing else that was searched there keeps the goal"

@@ -91,7 +91,7 @@ def _advice(choices: PlanResult, data: Mapping[str, Any], places: Places, spot: 
     lines = [
         f"rent {_nodes(chosen)} ({shown.devices(chosen)}) of {_where(chosen)}, {dollars(chosen['usd_per_hour'])} an hour, for "
         f"{seconds(3600 * chosen['hours'])}: {dollars(chosen['dollars'])} ({limits_of(chosen['dollars_interval'], dollars)}); "
-        f"{_moving(chosen, places)}; {_next_best(chosen, others)}",
+        f"{_moving(chosen, places)}; {beside(chosen, others)}",
         f"train at batch {chosen['batch_per_device']} each in {shown.way(chosen)}; it takes "
         f"{limits_of(chosen['hours_interval'], seconds, 3600)} and keeps the goal with {percent(chosen['probability'], 0)}",
     ]
@@ -120,17 +120,23 @@ def _moving(row: Row, places: Places) -> str:
     )
 
 
-def _next_best(chosen: Row, others: Sequence[Row]) -> str:
+def beside(chosen: Row, others: Sequence[Row]) -> str:
+    """What else keeps the goal: the cheapest of them where it is cheaper, else the next best."""
     if not others:
         return "nothing else that was searched there keeps the goal"
-    other = others[0]
+    cheapest = min(others, key=lambda row: float(row["dollars"]))
+    is_cheaper = cheapest["dollars"] < chosen["dollars"]
+    other = cheapest if is_cheaper else others[0]
     times = other["dollars"] / chosen["dollars"]
     more = (
-        f"{percent(abs(times - 1), 0)} {'more' if times >= 1 else 'less'}"
+        f"{percent(abs(times - 1), 0)} {'less' if is_cheaper else 'more'}"
         if times < 2
         else f"{times:.3g} times as much"
     )
-    return f"the next best, {_where(other)}, takes {short_time(other['hours'])} and costs {dollars(other['dollars'])}, {more}"
+    return (
+        f"the {'cheapest of those below' if is_cheaper else 'next best'}, {_where(other)}, takes {short_time(other['hours'])} and "
+        f"costs {dollars(other['dollars'])}, {more}"
+    )
 
 
 def _at(row: Row) -> str:
