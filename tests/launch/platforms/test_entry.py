@@ -202,7 +202,12 @@ def test_two_nodes_train_as_two_ranks_here_do(is_shared: bool, tmp_path: Path) -
 node = entry.Node({index}, 2, '127.0.0.1', {entry.PORT + 100 + is_shared}, {is_shared}); \
 entry.train(entry.fields_of(sys.argv[1:]), node, Path({str(root)!r}))"
         started.append(subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.DEVNULL))
-    assert [one.wait(timeout=100) for one in started] == [0, 0]
+    try:
+        assert [one.wait(timeout=400) for one in started] == [0, 0]
+    finally:
+        for one in started:
+            one.kill()
+            one.wait()
     here = local.train(job, out=tmp_path / "here", launcher="local")
     run = RunDir.open(tmp_path / "run")
     assert losses(run) == pytest.approx(losses(here), abs=1e-6)
