@@ -37,7 +37,7 @@ check: install
 	$(BIN)/ruff format --check src tests benchmarks tools
 	$(BIN)/ruff check src tests benchmarks tools
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/test_layers.py tests/test_docs.py
+	$(BIN)/python -m pytest -m "not ($(LONG))" tests/test_layers.py tests/test_docs.py
 
 backends: tensorflow ray horovod
 

@@ -73,7 +73,11 @@ def calibrated_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not home.exists():
             patch.setenv("XDG_DATA_HOME", str(home))
-            save_local(calibrate([Setup(1, 1), Setup(2, 1), Setup(1, 1, True)], seconds_per_block=0.005))
+            device = calibrate([Setup(1, 1), Setup(2, 1), Setup(1, 1, True)], seconds_per_block=0.005)
+            assert device.calibration is not None
+            # As of a quiet machine: one that other tests kept busy would be measured again, with the longest clock.
+            quiet = {"others_cores": 0.0, "pace_s": 0.5 * device.calibration["pace_s"]}
+            save_local(device.model_copy(update={"calibration": device.calibration | quiet}))
     return home
 
 
