@@ -20,6 +20,8 @@ SERVER = pytest.StashKey[Server]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before tests are collected: devices and links that this user has measured are not there, only the catalogue."""
+    # Threads of a rank that wait for each other sleep; they would spin on cores that other test processes have.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     config.stash[SERVER] = Server()
     slowest.register(config)
     if hasattr(
