@@ -11,6 +11,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Test processes; 0 tests in one.
 WORKERS ?= 2
+# Of all tests: runs on Ray and SLURM wait for most of their time.
+ALL_WORKERS ?= 3
 # Compiled modules are kept, whatever the shell says: tests start many interpreters, and pytest rewrites each assertion.
 export PYTHONDONTWRITEBYTECODE =
 LONG := slow or install or ray or tensorflow or horovod or slurm or netns or onnx or serve or gymnasium or atari or vendors
@@ -28,7 +30,7 @@ test: install
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m "not ($(LONG))"
 
 test-all: install
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal --durations=40 --durations-min=5
+	$(BIN)/python -m pytest --numprocesses $(ALL_WORKERS) --dist worksteal --durations=40 --durations-min=5
 
 slowest: install
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal -m "not ($(LONG))" --slowest=docs/slowest-tests.md
@@ -37,7 +39,7 @@ check: install
 	$(BIN)/ruff format --check src tests benchmarks tools
 	$(BIN)/ruff check src tests benchmarks tools
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/test_layers.py tests/test_docs.py
+	$(BIN)/python -m pytest -m "not ($(LONG))" tests/test_layers.py tests/test_docs.py
 
 backends: tensorflow ray horovod
 

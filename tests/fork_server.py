@@ -33,6 +33,7 @@ MODULES = (
     "chronograd.train.worker",
     "chronograd.reinforce.worker",
     "chronograd.backends.apex.run",
+    "chronograd.backends.parameter_server.run",
     "chronograd.calibrate.worker",
     "chronograd.calibrate.links_worker",
     "torch.distributed.run",

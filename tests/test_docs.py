@@ -49,7 +49,6 @@ def test_commands_in_the_documents_parse(line: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.real_exec
 def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     for block in blocks(ROOT / "docs" / "tutorial.md", "sh"):

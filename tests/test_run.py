@@ -23,7 +23,6 @@ __all__ = ["everything", "measured", "predicted"]  # fixtures
 
 
 @pytest.mark.slow
-@pytest.mark.real_exec
 @pytest.mark.usefixtures("local_device")
 def test_the_whole_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page, runs = tmp_path / "report.html", tmp_path / "runs"

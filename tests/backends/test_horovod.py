@@ -254,7 +254,7 @@ def test_resume_after_kill_9_is_bit_identical(tmp_path: Path, trained: Trained) 
 def test_a_rank_that_hangs_is_named_and_all_are_started_again(tmp_path: Path) -> None:
     (tmp_path / "marks").mkdir()
     options = f"network.options={{how: stop, times: 2, marks: {tmp_path / 'marks'}}}"
-    hung = ("network.name=tiny_networks:failing", options, "cluster.timeout_s=15", "cluster.max_restarts=1")
+    hung = ("network.name=tiny_networks:failing", options, "cluster.timeout_s=6", "cluster.max_restarts=1")
     told = (
         "after 1 restart from the newest checkpoint: rank 1 failed with a time-out: it did not come to the all-reduce"
     )

@@ -187,7 +187,8 @@ def test_cnns_of_the_newest_cudnn_on_known_devices(tmp_path: Path) -> None:
 
 @pytest.mark.published
 @needs_measured
-def test_published_deepbench() -> None:
+def test_published_deepbench(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deepbench, "SEEDS", range(1))  # the first of three, of which the figures below are
     rows = deepbench.rows(Path(str(MEASURED)))
     for row, reached in zip(rows, (0.127, 0.167, 0.112, 0.201, 0.134, 0.175, 0.137, 0.131, 0.094), strict=True):
         assert row.mape < 1.25 * reached, row.rule

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -33,6 +34,12 @@ ROUNDS = 2
 _WARM_UP, _MIN_REPEATS, _MAX_REPEATS = 1, 3, 200
 # Below it a block is only run, once after one that warms up: the fit then works, on times that say little.
 LEAST_SECONDS = 0.01
+
+
+@cache
+def _scratch(device: torch.device) -> torch.Tensor:
+    """What is written between repeats. One for all blocks: the pages of a new one come one by one."""
+    return torch.zeros(SCRATCH_BYTES // 4, device=device)
 
 
 def _arithmetic(device: torch.device, precision: str) -> AbstractContextManager[Any]:
@@ -58,7 +65,7 @@ def time_block(
     if layout == "nhwc" and x.dim() == 4:
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
     x.requires_grad_()
-    scratch = torch.zeros(SCRATCH_BYTES // 4, device=device)
+    scratch = _scratch(device)
     forward: list[float] = []
     backward: list[float] = []
     warm_up, least = _repeats(seconds)
@@ -108,7 +115,7 @@ def time_blocks(device: torch.device, precision: str, seconds: float, layout: st
 def _time_inference(model: torch.nn.Module, x: torch.Tensor, precision: str, seconds: float) -> float:
     """Median seconds of a forward pass in evaluation mode, without gradients, in half the time that a block has."""
     warm_up, least = _repeats(seconds)
-    scratch = torch.zeros(SCRATCH_BYTES // 4, device=x.device)
+    scratch = _scratch(x.device)
     model.eval()
     found: list[float] = []
     now, end = clock(x.device), time.perf_counter() + seconds / 2
@@ -144,7 +151,7 @@ def peaks(device: torch.device, precision: str, seconds: float = 1.0) -> dict[st
     return {"flops_per_s": 2 * n**3 / product_s, "bytes_per_s": 2 * 4 * size / copy_s}
 
 
-def time_updates(device: torch.device) -> list[dict[str, Any]]:
+def time_updates(device: torch.device, repeats: int = 15) -> list[dict[str, Any]]:
     """Seconds of a step of SGD with momentum on many small parameters and on a hundred megabytes of large ones.
 
     As in training, gradients are new in each step and dropped at its end: their memory is given back, which costs a CPU a fifth.
@@ -162,7 +169,7 @@ def time_updates(device: torch.device) -> list[dict[str, Any]]:
             optimizer.step()
             optimizer.zero_grad()
 
-        rows.append({"count": count, "size": size, "seconds": _cold_median(update, device, 15, make_gradients)})
+        rows.append({"count": count, "size": size, "seconds": _cold_median(update, device, repeats, make_gradients)})
     return rows
 
 
@@ -183,7 +190,7 @@ def _cold_median(
     run: Callable[[], Any], device: torch.device, repeats: int = 25, before: Callable[[], Any] = lambda: None
 ) -> float:
     """Median seconds of a call that finds its data outside of the caches; `before` is outside the clock."""
-    scratch = torch.zeros(SCRATCH_BYTES // 4, device=device)
+    scratch = _scratch(device)
     now, seconds = clock(device), []
     for _ in range(repeats):
         before()
@@ -203,7 +210,7 @@ def main(argv: list[str]) -> None:
     torch.set_num_threads(int(threads))
     result: dict[str, Any] = {
         "peaks": peaks(device, precision),
-        "updates": time_updates(device),
+        "updates": time_updates(device, 15 if float(seconds) >= LEAST_SECONDS else 4),
         "gather_s": time_gather(device),
         "blocks": time_blocks(device, precision, float(seconds), layout),
     }

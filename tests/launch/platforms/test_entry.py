@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from chronograd.launch import entry, fields, registry
 from chronograd.launch import jobs as local
 from chronograd.launch.collect import collect
 from chronograd.launch.entry import Node, node_of
+from chronograd.launch.local import free_port
 from chronograd.launch.submission import job_fields, words_of
 from chronograd.rundir import RunDir
 
@@ -194,20 +194,15 @@ def test_a_long_record_is_printed_in_parts(
 @pytest.mark.parametrize("is_shared", [True, False])
 def test_two_nodes_train_as_two_ranks_here_do(is_shared: bool, tmp_path: Path) -> None:
     job = tiny("backend=ddp", "cluster.count=2", "cluster.per_node=1", "cluster.threads=1")
-    started = []
-    for index in range(2):
-        root = tmp_path / f"ml-{index}"
-        words = [*words_of(job_fields(job)), f"run={tmp_path / 'run'}"]
-        code = f"import sys; from pathlib import Path; from chronograd.launch import entry; \
-node = entry.Node({index}, 2, '127.0.0.1', {entry.PORT + 100 + is_shared}, {is_shared}); \
-entry.train(entry.fields_of(sys.argv[1:]), node, Path({str(root)!r}))"
-        started.append(subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.DEVNULL))
-    try:
-        assert [one.wait(timeout=400) for one in started] == [0, 0]
-    finally:
-        for one in started:
-            one.kill()
-            one.wait()
+    words, port = [*words_of(job_fields(job)), f"run={tmp_path / 'run'}"], free_port()
+
+    def train(index: int) -> RunDir:
+        node = entry.Node(index, 2, "127.0.0.1", port, is_shared)
+        return entry.train(entry.fields_of(words), node, tmp_path / f"ml-{index}")
+
+    with ThreadPoolExecutor(2) as nodes:  # a thread for each, whose rank is a process of its own
+        first, _ = nodes.map(train, range(2))
+    assert first.path == tmp_path / "run"
     here = local.train(job, out=tmp_path / "here", launcher="local")
     run = RunDir.open(tmp_path / "run")
     assert losses(run) == pytest.approx(losses(here), abs=1e-6)
