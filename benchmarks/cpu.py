@@ -174,7 +174,9 @@ def device_of(kept: dict[str, Any]) -> Device:
         num_units=told["cores"],
         peak_flops_per_s={"fp32": max(s["peak_flops_per_s"] for s in settings)},
         node=Node(devices_per_node=told["cores"], intra_link="loopback", inter_link="ethernet-10g"),
-        source=(Source(of=("peak_flops_per_s",), source="chronograd calibrate", date=kept["created"][:10], tag="measured"),),
+        source=(
+            Source(of=("peak_flops_per_s",), source="chronograd calibrate", date=kept["created"][:10], tag="measured"),
+        ),
         calibration=kept["calibration"],
     )
 
