@@ -1,12 +1,13 @@
 """This machine's CPU: calibrated, then steps of networks that no calibration ever saw, predicted and timed beside each other.
 
     python -m benchmarks.cpu --out FOLDER [--group unseen|host] [--rounds 3]
-    python -m benchmarks.cpu --out FOLDER --score
+    python -m benchmarks.cpu --out FOLDER --score [--predict]
 
 `unseen`: 24 networks at one and two processes, training and inference. `host`: six small networks at batch 1 to 64, eager and
 compiled, where Python and the framework set the pace. One and two processes take turns, round by round; a case's time is the
 median over rounds, its spread from the fastest to the slowest of them. Each round begins and ends with a probe of the machine's
-pace: rounds at paces more than 15 % apart mean that something else used the machine. Resumable by rounds.
+pace: rounds at paces more than 15 % apart mean that something else used the machine. Resumable by rounds. `--predict` predicts anew from
+the calibration that is kept, by today's formula.
 """
 
 from __future__ import annotations
@@ -32,10 +33,13 @@ from rich.table import Table
 from benchmarks import gpu
 from chronograd.calibrate import pace
 from chronograd.calibrate.machine import Setup, calibrate_all, is_busy
+from chronograd.data.trace_job import trace_job
 from chronograd.errors import ChronogradError
+from chronograd.hardware.catalog import Device, Node, Source
 from chronograd.job import from_dict
 from chronograd.measure import environment
 from chronograd.measure.result import Timing
+from chronograd.predict.prediction import predict
 
 NETWORKS = (
     *("torchvision:" + n for n in (
@@ -138,13 +142,43 @@ def calibrated(group: str) -> dict[str, Any]:
         device = calibrate_all(setups=[Setup(w, max(1, environment.cores() // w)) for w in WORLDS[group]])
         if not is_busy(device):
             break
-    chosen = [case for world in WORLDS[group] for case in cases(group, world)]
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": environment.environment(),
         "calibration": device.calibration,
-        "predicted": {name_of(case): _predicted(case) for case in chosen},
+        "predicted": predicted(group, device),
     }
+
+
+def predicted(group: str, device: Device) -> dict[str, dict[str, Any]]:
+    """What a calibrated machine is predicted to take for every case."""
+    found = {}
+    for world in WORLDS[group]:
+        for case in cases(group, world):
+            job = from_dict(case)
+            step = predict(trace_job(job), job, device=device)["step_time_s"]
+            found[name_of(case)] = {"seconds": step.value, "low": step.low, "high": step.high}
+    return found
+
+
+def device_of(kept: dict[str, Any]) -> Device:
+    """The machine that was calibrated, as `chronograd calibrate` described it: peaks are the highest that were reached."""
+    settings, told = kept["calibration"]["settings"], kept["environment"]
+    return Device(
+        name="local",
+        title=told["processor"],
+        kind="cpu",
+        memory_bytes=told["ram_bytes"],
+        bandwidth_bytes_per_s=max(s["bandwidth_bytes_per_s"] for s in settings),
+        l2_bytes=int(settings[0]["cache_bytes"]),
+        num_units=told["cores"],
+        peak_flops_per_s={"fp32": max(s["peak_flops_per_s"] for s in settings)},
+        node=Node(devices_per_node=told["cores"], intra_link="loopback", inter_link="ethernet-10g"),
+        source=(
+            Source(of=("peak_flops_per_s",), source="chronograd calibrate", date=kept["created"][:10], tag="measured"),
+        ),
+        calibration=kept["calibration"],
+    )
 
 
 def measure(group: str, folder: Path, rounds: int, is_again: bool) -> None:
@@ -162,11 +196,6 @@ def measure(group: str, folder: Path, rounds: int, is_again: bool) -> None:
         kept["rounds"].append({"pace_s": [before, pace.probe_s()], "rows": rows})
         path.write_text(json.dumps(kept, indent=1))
         print(f"round {len(kept['rounds'])} of {rounds}: {(time.monotonic() - start) / 60:.1f} min", flush=True)
-
-
-def _predicted(case: dict[str, Any]) -> dict[str, Any]:
-    row = gpu.predicted(case, "local")
-    return {name: row[name] for name in ("seconds", "low", "high")}
 
 
 def judged(kept: dict[str, Any]) -> list[dict[str, Any]]:
@@ -241,15 +270,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--score", action="store_true", help="only print what --out holds")
     parser.add_argument("--again", action="store_true", help="calibrate and predict again; what was timed is kept")
+    parser.add_argument("--predict", action="store_true", help="predict again from the calibration that --out holds")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
         worker(given.group, given.worker)
         return
     given.out.mkdir(parents=True, exist_ok=True)
+    path = given.out / f"{given.group}.json"
     if not given.score:
         measure(given.group, given.out, given.rounds, given.again)
-    score(given.out / f"{given.group}.json")
+    if given.predict:
+        kept = json.loads(path.read_text())
+        path.write_text(json.dumps(kept | {"predicted": predicted(given.group, device_of(kept))}, indent=1))
+    score(path)
 
 
 if __name__ == "__main__":

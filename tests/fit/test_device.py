@@ -12,7 +12,7 @@ import pytest
 from chronograd.errors import InputError
 from chronograd.fit.device import MIN_SIGMA, Sample, _middle_80, _Problem, fit_calibration
 from chronograd.hardware import catalog
-from chronograd.predict.calibration import CLASSES, ClassRate, from_datasheet
+from chronograd.predict.calibration import CLASSES, Calibration, ClassRate, from_datasheet
 from chronograd.predict.compute import Work
 
 KINDS = ("gemm", "conv_3x3", "elementwise", "batch_norm")
@@ -37,30 +37,48 @@ def block(kind: str, flops: float, bytes_moved: float, cast: float = 0.0) -> Wor
     )
 
 
-def samples(truth: object, noise: float = 0.0) -> list[Sample]:
+def samples(truth: Calibration, noise: float = 0.0) -> list[Sample]:
     random = np.random.default_rng(0)
     found = []
     for kind in KINDS:
         for scale in (1e6, 1e7, 1e8, 1e9, 1e10):
             for intensity in (0.1, 10.0, 1000.0):
                 work = block(kind, scale, scale / intensity)
-                seconds = float(work.seconds(truth).sum()) * float(np.exp(noise * random.standard_normal()))  # type: ignore[arg-type]
+                seconds = work.total_seconds(truth) * float(np.exp(noise * random.standard_normal()))
                 found.append(Sample(work, seconds, f"{kind}-{scale}-{intensity}"))
     return found
 
 
 def test_rates_are_found_again() -> None:
-    prior = from_datasheet(catalog.device("cpu"))
+    prior = replace(
+        from_datasheet(catalog.device("cpu")), pass_s=0.0
+    )  # one operator does not tell its launch from a pass's
     classes = {name: replace(rate, launch_s=12e-6) for name, rate in prior.classes.items()}
     classes["gemm.forward"] = ClassRate(compute=0.45, bandwidth=0.3, launch_s=12e-6)
     classes["conv_3x3.forward"] = ClassRate(compute=0.6, bandwidth=0.5, launch_s=12e-6)
     truth = replace(prior, classes=classes)
     known = samples(truth)
     fitted = fit_calibration(known, prior)
-    errors = [np.log(float(s.work.seconds(fitted).sum()) / s.seconds) for s in known]
+    errors = [np.log(s.work.total_seconds(fitted) / s.seconds) for s in known]
     assert np.sqrt(np.mean(np.square(errors))) < 0.03
     assert fitted.classes["gemm.forward"].launch_s == pytest.approx(12e-6, rel=0.1)
     assert fitted.sigma < 0.1
+
+
+def test_what_begins_a_pass_is_no_part_of_an_operator() -> None:
+    """Blocks of 1 to 64 products, each begun once: both costs are found; of whole networks the prior is kept."""
+    sheet = replace(from_datasheet(catalog.device("cpu")), pass_s=1e-4)
+    classes = {**sheet.classes, "gemm.forward": replace(sheet.classes["gemm.forward"], launch_s=2e-5)}
+    truth = replace(sheet, pass_s=4e-4, classes=classes)
+    works = [Work.joined([block("gemm", flops, flops)] * n) for n in (1, 4, 16, 64) for flops in (1e3, 1e6, 1e8)]
+    timed = [Sample(w, w.total_seconds(truth), str(i)) for i, w in enumerate(works)]
+    # A pass that begins, and its operators: nothing of it grows with their number.
+    assert works[0].total_seconds(truth) - works[0].seconds(truth).sum() == pytest.approx(4e-4)
+    assert works[9].total_seconds(truth) - works[9].seconds(truth).sum() == pytest.approx(4e-4)
+    found = fit_calibration(timed, sheet)
+    assert found.pass_s == pytest.approx(4e-4, rel=0.1)
+    assert found.classes["gemm.forward"].launch_s == pytest.approx(2e-5, rel=0.15)
+    assert fit_calibration(timed, sheet, are_networks=True).pass_s == sheet.pass_s
 
 
 def test_noise_is_reported_as_spread() -> None:
@@ -129,7 +147,7 @@ def test_too_few_samples_and_failed_ones_are_refused() -> None:
 def test_the_jacobian_is_the_derivative(by_class: bool) -> None:
     """Against central differences, at a point where each term is at work: casts, layout, cache, host and device."""
     sheet = from_datasheet(catalog.device("v100"), "fp16")
-    prior = replace(sheet, cache_bytes=1e6, cache_speedup=2.5, host_launch_s=5e-5)
+    prior = replace(sheet, cache_bytes=1e6, cache_speedup=2.5, host_launch_s=5e-5, pass_s=2e-5)
     works = [
         block(kind, flops, flops / intensity, cast=0.3)
         for kind in KINDS
@@ -141,6 +159,7 @@ def test_the_jacobian_is_the_derivative(by_class: bool) -> None:
     )
     names = [p.name for p in problem.parameters]
     assert {"relayout", "rows", "depth", "cache_speedup", "host_launch_s"} <= set(names)
+    assert ("pass_s" in names) == by_class
     assert names.count("launch_s") == (len(KINDS) if by_class else 1)
     x = problem.start + 0.1 * np.random.default_rng(1).standard_normal(len(problem.start))
     exact, step = problem.jacobian(x), 1e-6

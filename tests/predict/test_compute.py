@@ -11,6 +11,7 @@ import pytest
 from chronograd import job as jobs
 from chronograd.compare.scaling import predict_scaling
 from chronograd.count.cached import cached_trace
+from chronograd.count.network import trace_network
 from chronograd.errors import FileFormatError, InputError
 from chronograd.hardware import catalog, market
 from chronograd.predict.calibration import CLASSES, Calibration, ClassRate, from_datasheet
@@ -361,3 +362,18 @@ def test_intervals_are_symmetric_in_the_log() -> None:
     assert q.low is not None
     assert q.high is not None
     assert math.sqrt(q.low * q.high) == pytest.approx(q.value)
+
+
+def test_a_pass_begins_once_however_many_operators_it_has() -> None:
+    trace = trace_network("lenet5", {}, input_shape=(1, 28, 28), num_classes=10)
+    plain = replace(from_datasheet(catalog.device("cpu")), pass_s=0.0)
+    begun = replace(plain, pass_s=5e-4)
+    times = operator_seconds(trace, 4, plain)
+    before, after = (phase_seconds(trace, times, c) for c in (plain, begun))
+    assert {name: after[name] - before[name] for name in before} == pytest.approx({"forward": 5e-4, "backward": 5e-4})
+    work = Work.on(trace, 4, plain)
+    assert work.total_seconds(begun) - work.total_seconds(plain) == pytest.approx(1e-3)
+    forward = work.chosen(work.class_index % 2 == 0)
+    assert forward.total_seconds(begun) - forward.total_seconds(plain) == pytest.approx(5e-4)
+    nothing = np.zeros_like(times)
+    assert phase_seconds(trace, nothing, begun) == {"forward": 0.0, "backward": 0.0}

@@ -16,6 +16,7 @@ from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.predict.calibration import (
     CLASSES,
+    COMPILED_TRAINING_ISSUES,
     DATASHEET_SIGMA,
     Calibration,
     ClassRate,
@@ -276,3 +277,41 @@ def test_what_ships_says_how_good_it_is(name: str) -> None:
             assert min(rate.depth, rate.width, rate.rows, rate.relayout, rate.launch_s) >= 0, seen
     settings = [(c.precision, c.mode, c.channels_last, c.is_compiled, c.provenance.get("torch")) for c in found]
     assert len(set(settings)) == len(settings)
+
+
+@pytest.mark.parametrize("mode", ["training", "inference"])
+def test_what_neither_precision_nor_compiler_changes_is_the_device_s_own(mode: str) -> None:
+    """A CPU calibrated eager: compiled, its input and optimizer take what was measured, and a pass begins later by what a compiler adds."""
+    cpu = catalog.device("cpu")
+    sheet = from_datasheet(cpu)
+    update = replace(sheet.classes["update.backward"], bandwidth=0.123)
+    measured = replace(
+        sheet,
+        origin="measured",
+        mode=mode,
+        update_launch_s=2e-5,
+        input_launch_s=3e-4,
+        pass_s=4e-4,
+        threads=2,
+        processes=1,
+        classes={"update.backward": update, "gemm.forward": TAUGHT},
+        provenance={"classes_seen": ["gemm.forward"]},
+    )
+    of_two = replace(measured, update_launch_s=9e-5, threads=1, processes=2)
+    own = cpu.model_copy(
+        update={"name": "mine", "calibration": {"settings": [c.to_table() for c in (measured, of_two)]}}
+    )
+    for processes, kept in ((1, measured), (2, of_two)):
+        compiled = calibration_for(own, mode=mode, processes=processes, is_compiled=True)
+        assert compiled.is_compiled
+        assert (compiled.update_launch_s, compiled.input_launch_s) == (kept.update_launch_s, 3e-4)
+        assert (compiled.threads, compiled.processes) == (kept.threads, processes)
+        assert compiled.classes["update.backward"] == update
+        added_s = COMPILED_TRAINING_ISSUES * kept.update_launch_s if mode == "training" else 0.0
+        assert compiled.pass_s == pytest.approx(4e-4 + added_s)
+    older = replace(measured, pass_s=0.0)  # kept from before what begins a pass was told apart
+    own = own.model_copy(update={"calibration": {"settings": [older.to_table()]}})
+    assert calibration_for(own, mode=mode).pass_s == 0.0
+    assert calibration_for(own, mode=mode, is_compiled=True).pass_s >= sheet.pass_s
+    # Of a GPU, whose queue hides it, nothing is added.
+    assert calibration_for(catalog.device("v100"), mode=mode, is_compiled=True).pass_s == 0.0

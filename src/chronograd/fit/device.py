@@ -33,6 +33,7 @@ _PRIOR_SD = {
     "relayout": 0.5,
     "launch_s": 0.7,
     "host_launch_s": 0.7,
+    "pass_s": 1.0,
     "cache_speedup": 0.3,
 }
 _RATES = ("compute", "bandwidth", "weights", "depth", "width", "rows", "relayout", "launch_s")
@@ -83,6 +84,7 @@ class _Problem:
         # A pass is a sample's forward or backward: the host is hidden in each on its own.
         self.pass_of = 2 * self.sample_of + self.work.class_index % 2
         self.issues = self._by_pass(self.work.issues)
+        self.num_passes = (self.issues > 0).sum(axis=1)
         self.rates = prior.columns()
         present = [int(i) for i in np.unique(self.work.class_index[self.work.is_launched])]
         self.parameters: list[_Parameter] = []
@@ -93,6 +95,8 @@ class _Problem:
         self.parameters.append(_Parameter("cache_speedup"))
         if prior.host_launch_s > 0:
             self.parameters.append(_Parameter("host_launch_s"))
+        if prior.pass_s > 0 and by_class:  # too little of a whole network to be told
+            self.parameters.append(_Parameter("pass_s"))
         # A shared rate is scaled: classes keep their ratios.
         start = [1.0 if len(p.members) > 1 else self._value(p) for p in self.parameters]
         self.start = np.log(start)
@@ -122,7 +126,8 @@ class _Problem:
         calibration, rates = self.unpack(x)
         device = self._by_pass(self.work.seconds(calibration, rates))
         host = self.issues * calibration.host_launch_s
-        return np.asarray(np.log(smooth_max(device, host).sum(axis=1)) - self.log_seconds)
+        whole = smooth_max(device, host).sum(axis=1) + self.num_passes * calibration.pass_s
+        return np.asarray(np.log(whole) - self.log_seconds)
 
     def log_error_jacobian(self, x: np.ndarray) -> np.ndarray:
         """Derivative of `log_error` by each log parameter, shape (num_samples, num_parameters)."""
@@ -133,7 +138,8 @@ class _Problem:
         device, host = self._by_pass(terms.seconds), self.issues * calibration.host_launch_s
         whole = smooth_max(device, host)
         # How the log of a sample's time follows the device's in each pass, and the host's.
-        total = whole.sum(axis=1, keepdims=True)
+        beginning = self.num_passes * calibration.pass_s
+        total = (whole.sum(axis=1) + beginning)[:, None]
         slope = np.divide(device, whole, out=np.zeros_like(device), where=whole > 0) ** 3 / total
         host_slope = (np.divide(host, whole, out=np.zeros_like(host), where=whole > 0) ** 4 * whole / total).sum(axis=1)
         weight = slope.ravel()[self.pass_of]
@@ -152,6 +158,8 @@ class _Problem:
                 jacobian[:, k] = tables[p.name][:, list(p.members)].sum(axis=1)
             elif p.name == "host_launch_s":
                 jacobian[:, k] = host_slope
+            elif p.name == "pass_s":
+                jacobian[:, k] = beginning / total[:, 0]
             elif calibration.cache_speedup > 1:
                 cached = -by_memory * calibration.cache_speedup * terms.cached
                 jacobian[:, k] = np.add.reduceat(weight * cached, self.starts)

@@ -71,6 +71,7 @@ class Calibration:
         peak_flops_per_s, vector_flops_per_s, bandwidth_bytes_per_s: what the shares are shares of.
         host_launch_s: time of issuing one operator from the host, which hides behind the device's work; `host_sigma`: standard
             deviation of its log, as hosts differ.
+        pass_s: of beginning a pass, forward or backward, whose code and threads rest; a GPU's host is ahead by then.
         graph_launch_s: of launching a whole pass that was recorded as one CUDA graph; None where operators are issued one by one.
         cache_bytes, cache_speedup: operators whose bytes fit are faster by so much.
         update_launch_s: of one elementary operator of the optimizer; `input_launch_s`: of picking a batch in memory.
@@ -91,6 +92,7 @@ class Calibration:
     classes: dict[ClassName, ClassRate] = field(default_factory=dict)
     host_launch_s: Amount = 0.0
     host_sigma: Amount = 0.0
+    pass_s: Amount = 0.0
     graph_launch_s: Amount | None = None
     cache_bytes: Amount = 0.0
     cache_speedup: Positive = 1.0
@@ -196,6 +198,14 @@ _KERNEL_S = 2e-6
 # (NVIDIA DeepLearningExamples, PyTorch 1.6 to 1.9, 2020 to 2022): of devices of the year 2018. Hosts differ by half. The host of
 # an H200 took 19 in inference and 40 in training (2026-11-23, PyTorch 2.11).
 HOST_S, HOST_SIGMA, HOST_YEAR = 50e-6, 0.4, 2018
+# Beginning a pass on a CPU, in a loop that does nothing else: with 0, 0.1, 0.3 and 1 ms 17 rows of timm's table of compiled networks
+# (i7-12700H, batch 1), fitted to 25 others by four seeds, are 8.9, 9.0, 9.1 and 10.0 % off, the 14 shortest 11, 11, 13 and 22 %.
+# `chronograd calibrate` finds 0.3 to 0.4 ms between other work (two cores of a Xeon, 2026-11-23, PyTorch 2.14).
+PASS_S = 100e-6
+# What a pass of a compiled network in training costs a CPU beside, in elementary operators of an optimizer, which the same host issues:
+# guards, AOTAutograd's wrappers, what they save, and a region of threads for each kernel. Fitted to six small networks at batch 1 and 64
+# (benchmarks/results/cpu/host.json); in inference nothing more was found.
+COMPILED_TRAINING_ISSUES = 80
 # A pass that was recorded as one CUDA graph: Python, its guards and the launch. The launch alone takes the processor 3.5 µs (80
 # kernels) to 8 µs (CUDA.jl's manual, "Graphs", seen 2026-11-23; verified); 10 µs for all of it is assumed.
 GRAPH_LAUNCH_S = 10e-6
@@ -234,6 +244,7 @@ def from_datasheet(device: Device, precision: str = "fp32") -> Calibration:
         classes=classes,
         host_launch_s=HOST_S if is_gpu else 0.0,
         host_sigma=HOST_SIGMA if is_gpu else 0.0,
+        pass_s=0.0 if is_gpu else PASS_S,
         cache_bytes=device.l2_bytes,
         cache_speedup=3.0 if is_gpu else 2.0,
         update_launch_s=_LAUNCH_S,

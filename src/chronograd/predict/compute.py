@@ -9,7 +9,8 @@
 u, v, q, launch, d, w, r and relayout are those of the operator's class. The fourth power is a smooth maximum. `cache`
 is 1 for operators much larger than the device's cache and rises to the calibration's speed-up for those that fit.
 Views cost nothing on the device. A pass, forward or backward, takes the smooth maximum of its operators and of the host's
-issuing them, (device^4 + host^4)^(1/4): the device's queue hides the host while the device is behind. Bytes are those of `traffic`: they depend on precision and compiler. Attention that
+issuing them, (device^4 + host^4)^(1/4): the device's queue hides the host while the device is behind. A CPU runs kernels in the thread
+that issues them: there a pass is its operators and what beginning it takes, `pass_s`, longer where it is compiled. Bytes are those of `traffic`: they depend on precision and compiler. Attention that
 no fused kernel takes also writes and reads its scores. Gradients of convolutions of few groups, in half precision and with
 channels last, are no work of tensor cores: they run as depthwise ones do.
 
@@ -191,9 +192,10 @@ class Work:
         return np.bincount(self.class_index % 2, values, 2)
 
     def total_seconds(self, calibration: Calibration, rates: dict[str, np.ndarray] | None = None) -> float:
-        """Seconds of both passes: the device's work, or the host's issuing of it where that takes longer."""
-        host = host_seconds(self.passes(self.issues), calibration)
-        return float(smooth_max(self.passes(self.seconds(calibration, rates)), host).sum())
+        """Seconds of both passes: what begins each, and the device's work, or the host's issuing of it where that takes longer."""
+        issues = self.passes(self.issues)
+        working = smooth_max(self.passes(self.seconds(calibration, rates)), host_seconds(issues, calibration))
+        return float(working.sum() + calibration.pass_s * (issues > 0).sum())
 
     def terms(self, calibration: Calibration, rates: dict[str, np.ndarray] | None = None) -> Terms:
         """What the seconds of each operator are made of."""
@@ -250,7 +252,8 @@ def phase_seconds(trace: Trace, times: np.ndarray, calibration: Calibration) -> 
     for code, name in enumerate(PHASES[:2]):
         chosen = runs & (trace.columns["phase"] == code)
         host = float(host_seconds(issues[chosen].sum(), calibration, 0 if code else len(trace.inputs)))
-        result[name] = float(smooth_max(float(times[chosen].sum()), host))
+        begins = calibration.pass_s if issues[chosen].any() else 0.0
+        result[name] = begins + float(smooth_max(float(times[chosen].sum()), host))
     return result
 
 

@@ -21,6 +21,7 @@ from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.predict.calibration import (
     CLASSES,
+    COMPILED_TRAINING_ISSUES,
     DATASHEET_SIGMA,
     HOST_SIGMA,
     HOST_YEAR,
@@ -65,16 +66,12 @@ def calibration_for(
     """The calibration of a device that fits best, and for what it never saw its relatives', else the data sheet's.
 
     Of its own, precision, mode and whether it was compiled must match; then the layout, the threads of a rank where they are
-    given, and the nearest number of ranks at once. Its others are its nearest relatives.
+    given, and the nearest number of ranks at once. Its others are its nearest relatives; what they measured that neither
+    precision nor compiler changes is kept.
     """
-    fitting = [
-        c
-        for c in calibrations(device)
-        if c.precision == precision and c.is_compiled == is_compiled and (mode is None or c.mode in (None, mode))
-    ]
+    of_mode = [c for c in calibrations(device) if mode is None or c.mode in (None, mode)]
+    fitting = [c for c in of_mode if c.precision == precision and c.is_compiled == is_compiled]
     setting = {"mode": mode, "channels_last": channels_last, "is_compiled": is_compiled}
-    if not fitting:
-        return assumed_for(device, precision, **setting)[0]  # type: ignore[arg-type]
 
     def distance(c: Calibration) -> tuple[int, ...]:
         return (
@@ -83,6 +80,10 @@ def calibration_for(
             abs((c.processes or 1) - (processes or 1)),
         )
 
+    if not fitting:
+        assumed = assumed_for(device, precision, **setting)[0]  # type: ignore[arg-type]
+        measured = [c for c in of_mode if c.origin == "measured"]
+        return _as_measured(assumed, min(measured, key=distance)) if measured else assumed
     own = min(fitting, key=distance)
     unseen = set(CLASSES) - own.classes_seen
     if not own.classes_seen or not unseen:
@@ -93,6 +94,26 @@ def calibration_for(
         classes={**own.classes, **{name: assumed.classes[name] for name in unseen}},
         class_sigma={**{name: assumed.class_sigma.get(name, DATASHEET_SIGMA) for name in unseen}, **own.class_sigma},
     )
+
+
+def _as_measured(assumed: Calibration, own: Calibration) -> Calibration:
+    """With what the device's own calibration for other software measured: its input, its optimizer, and how a pass begins."""
+    name = CLASSES[CLASSES.index("update.backward")]
+    begins_s = own.pass_s - _compiled_pass_s(own) or assumed.pass_s - _compiled_pass_s(assumed)
+    found = replace(
+        assumed,
+        classes={**assumed.classes, name: own.classes[name]},
+        update_launch_s=own.update_launch_s,
+        input_launch_s=own.input_launch_s,
+        threads=own.threads,
+        processes=own.processes,
+    )
+    return replace(found, pass_s=begins_s + _compiled_pass_s(found))
+
+
+def _compiled_pass_s(c: Calibration) -> float:
+    """What a compiler adds to the beginning of a pass on a CPU, where nothing hides it."""
+    return COMPILED_TRAINING_ISSUES * c.update_launch_s if c.pass_s and c.is_compiled and c.mode != "inference" else 0.0
 
 
 def assumed_for(
@@ -208,13 +229,14 @@ def sheet_for(
     has_fused_attention: bool,
 ) -> Calibration:
     """Round numbers for a way of running: what `from_datasheet` assumes, with the software written down."""
-    return replace(
+    sheet = replace(
         from_datasheet(device, precision),
         is_compiled=is_compiled,
         has_fused_attention=has_fused_attention,
         mode=mode,
         channels_last=channels_last if mode else None,
     )
+    return replace(sheet, pass_s=sheet.pass_s + _compiled_pass_s(sheet))
 
 
 def fed(device: Device) -> float:

@@ -31,7 +31,7 @@ _CAST_BYTES = 6
 # What the host takes to issue an operator, in those of an eager forward one: autograd issues from C++, a compiler's wrapper
 # without modules and dispatch. Autocast's change of an operand's type is an operator of its own. Fitted by hand to
 # NVIDIA's inference tables (batch 1 to 8, amp less fp32, V100 and T4) and to epochs of CIFAR ResNets on a V100 by depth;
-# compiled is assumed.
+# compiled is assumed: no timing of a compiled network on a GPU tells its host. A CPU has no host apart; see `pass_s`.
 _BACKWARD_ISSUE, _CAST_ISSUE, _COMPILED_ISSUE = 0.7, 0.8, 0.3
 # Which operator stands for a fused pass: the first of the kind that is hardest to stream through.
 _STANDS_FOR_PASS = {"norm": 0, "softmax": 1, "reduction": 2, "pooling": 3, "gather": 4, "elementwise": 5, "copy": 6}
