@@ -17,7 +17,8 @@ Drains and reloads: connections ask without pause while a server is told to end,
 A request is lost when it was sent and not answered by a 200. What a server that has ended refuses was not sent.
 
 Overload: requests come at twice the rate of the knee, by which the queue is full all along; the 99th percentile of those that are
-answered, beside how long a full queue takes, and whether all others were refused with a 503.
+answered, beside how long a full queue takes as fast as the server answers, and whether all others were refused with a 503. Server and
+client have a core each.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ from chronograd.deploy.export import write_onnx
 from chronograd.deploy.load import Connection
 from chronograd.deploy.protocol import write_request
 from chronograd.measure import environment
+from chronograd.measure.result import LEAST_COUNTS
 
 SAVED = Path(__file__).parent / "results" / "serving.json"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "chronograd" / "benchmarks"
@@ -380,21 +382,28 @@ def changes(drains: int, reloads: int, connections: int = 6) -> dict[str, Any]:
 def overload(network: str, duration_s: float, queue: int = 32) -> dict[str, Any]:
     """What becomes of requests at twice the knee."""
     from chronograd.deploy.load import load
-    from chronograd.deploy.timing import served_here, serving
+    from chronograd.deploy.timing import bound, own_cores, served_here, serving
     from chronograd.predict.queueing import Server, knee
 
     with tempfile.TemporaryDirectory() as folder:
         model = export(network, Path(folder))
-        server = served_here(model, Server({1: 0.0}, most_waiting=queue), 32, None).server
+        cores = own_cores()
+        server = served_here(model, Server({1: 0.0}, most_waiting=queue), 32, 1 if cores else None, cores=cores).server
         rate = 2 * knee(server)
-        with serving(model, "--queue", str(queue)) as url:
-            found = load(url, rates=[rate], seconds_each=duration_s)
+        enough_s = 2 * LEAST_COUNTS["latency_p99_s"][1] / min(rate, server.most_per_s)
+        threads = ("--threads", "1") if cores else ()
+        with (
+            serving(model, "--queue", str(queue), *threads, core=cores and cores.server) as url,
+            bound(cores and cores.client),
+        ):
+            found = load(url, rates=[rate], seconds_each=max(duration_s, enough_s))
     (row,) = found.data["load"]
-    most_s = server.lone_s + (queue / server.most_rows + 1) * server.seconds[-1]
+    # Those that wait, the batch under way, and the request's own.
+    most_s = (queue + 2 * server.most_rows) / row["throughput_requests_per_s"]
     print(f"{network} at {rate:.0f}/s, twice its knee: p99 {1e3 * row['latency_p99_s']:.1f} ms of {row['requests']} requests, a full queue "
           f"takes {1e3 * most_s:.1f} ms; {row['problems']}")  # fmt: skip
     return {"network": network, "rate": rate, "queue": queue, "p99_s": row["latency_p99_s"], "full_queue_s": most_s,
-            "requests": row["requests"], "problems": row["problems"]}  # fmt: skip
+            "answered_per_s": row["throughput_requests_per_s"], "requests": row["requests"], "problems": row["problems"]}  # fmt: skip
 
 
 def _versions() -> dict[str, str | None]:

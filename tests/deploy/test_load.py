@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import selectors
 import threading
 import time
 from collections.abc import Iterator
@@ -11,12 +13,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.deploy import onnx_models
 from tests.deploy.running import serving
 
 from chronograd.cli.main import main
-from chronograd.deploy.load import load
+from chronograd.deploy.load import _fine_loop, arrivals, load
 from chronograd.deploy.protocol import read_request, write_answer
 from chronograd.errors import InputError, RunError
 from chronograd.record import Record
@@ -161,3 +164,26 @@ def test_our_server_is_loaded_and_the_records_are_kept(tmp_path: Path, capsys: p
     assert records[0].cluster.batch_per_rank == 3
     assert main(["compare", str(out / "100-per-s.json"), str(out / "200-per-s.json")]) == 0
     assert "latency" in capsys.readouterr().out
+
+
+def test_requests_of_an_open_loop_come_as_a_poisson_process() -> None:
+    due = np.array(list(arrivals(50.0, 400.0, seed=3)))
+    assert len(due) == pytest.approx(50 * 400, rel=0.03)
+    gaps = np.diff(due)
+    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.03)
+    assert list(arrivals(50.0, 2.0, seed=3)) == [at for at in due if at < 2.0]
+
+
+@pytest.mark.skipif(not hasattr(selectors, "EpollSelector"), reason="other systems' loops do not round")
+def test_the_loop_of_the_client_does_not_round_up_to_milliseconds() -> None:
+    async def waits() -> list[float]:
+        times = []
+        for _ in range(50):
+            before = time.perf_counter()
+            await asyncio.sleep(0.0002)
+            times.append(time.perf_counter() - before)
+        return times
+
+    with asyncio.Runner(loop_factory=_fine_loop) as runner:
+        times = runner.run(waits())
+    assert 0.0002 <= min(times) < 0.0009

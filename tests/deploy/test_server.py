@@ -31,6 +31,7 @@ from tests.deploy.running import Running, floats, serving
 from tests.deploy.test_protocol import JSON, body_of
 
 from chronograd.cli.main import main
+from chronograd.deploy import timing
 from chronograd.deploy.protocol import HEADER_LENGTH, write_request
 
 pytestmark = pytest.mark.serve
@@ -326,6 +327,19 @@ def test_what_was_counted_is_what_was_asked(server: Running) -> None:
     assert server.metric("chronograd_requests_total", **labels) == before + 3
     assert server.metric(seconds, model="double") == timed + 3
     assert server.metric("chronograd_requests_total", model="nobody") == 0  # names that clients invent take no memory
+
+
+def test_what_a_model_ran_and_what_the_thread_beside_it_worked(server: Running) -> None:
+    """As the metrics say, of one model among others; and the largest batch, as its metadata says."""
+    before = timing.runs(server.url, "double")
+    for _ in range(3):
+        server.infer("double", x=floats([1, 2, 3, 4]))
+    ran = timing.runs(server.url, "double").since(before)
+    assert (ran.batches, ran.rows) == (3, 3)
+    assert 0 < ran.seconds < 3
+    assert 0 < ran.loop_s < 3
+    by_name = {row["model"]: row["most_rows"] for row in server.data["models"]}
+    assert timing.largest_batch(server.url, "heavy") == by_name["heavy"] > 1
 
 
 @pytest.mark.slow

@@ -134,6 +134,57 @@ def test_each_request_is_answered_when_a_plain_simulation_says(wait_s: float, ra
     assert np.isnan(latencies).any() == (rate == 6.0)
 
 
+def _tick_by_tick(arrivals: list[int], loop: int, run_of: list[int]) -> list[int]:
+    """Ends of requests at a core that reads what has come, and else goes on with the batch, in whole ticks: plain and slow."""
+    come, queue, batch, ends = list(enumerate(arrivals)), list[int](), list[int](), [0] * len(arrivals)
+    reading, left_to_read, left_to_run, now = -1, 0, 0, 0
+    while come or reading >= 0 or queue or batch:
+        if reading < 0 and come and come[0][1] <= now:
+            (reading, _), left_to_read = come.pop(0), loop
+        now += 1
+        if reading >= 0:
+            left_to_read -= 1
+            if not left_to_read:
+                queue.append(reading)
+                reading = -1
+        elif batch:
+            left_to_run -= 1
+            if not left_to_run:
+                for number in batch:
+                    ends[number] = now
+                batch = []
+        if not batch and queue:
+            batch = [queue.pop(0) for _ in range(min(len(queue), len(run_of)))]
+            left_to_run = run_of[len(batch) - 1]
+    return ends
+
+
+@pytest.mark.parametrize("most_rows", [1, 3])
+@pytest.mark.parametrize("pause", [2.5, 14.5, 40.5])
+def test_on_one_core_a_batch_stands_still_while_requests_are_read(most_rows: int, pause: float) -> None:
+    """At a rate beyond what it can do too. No two events meet in a tick, whose order nobody promises."""
+    loop, run_of = 30, [110, 130, 170][:most_rows]
+    arrivals = np.cumsum(np.random.default_rng(5).exponential(10 * pause, 400)).astype(int) * 2 + np.arange(400)
+    server = Server(
+        {rows: float(s) for rows, s in enumerate(run_of, 1)},
+        most_rows=most_rows,
+        most_waiting=10**6,
+        loop_s=loop,
+        has_one_core=True,
+    )
+    latencies, _ = follow(server, arrivals.astype(float), np.ones(400))
+    expected = np.array(_tick_by_tick(arrivals.tolist(), loop, run_of)) - arrivals
+    np.testing.assert_allclose(latencies, expected, atol=1e-6)
+
+
+def test_on_one_core_what_is_read_is_taken_from_the_model() -> None:
+    server = Server({1: 1.0, 4: 2.0}, most_rows=4, loop_s=0.5, has_one_core=True)
+    assert server.most_per_s == pytest.approx(1.0)
+    assert server.lone_s == pytest.approx(1.5)
+    assert Server({1: 1.0, 4: 2.0}, most_rows=4, loop_s=0.5).most_per_s == pytest.approx(2.0)
+    assert knee(server) < knee(Server({1: 1.0, 4: 2.0}, most_rows=4, loop_s=0.5))
+
+
 def test_the_knee() -> None:
     """Of M/M/1 at half of what it can do; of M/D/1 at two thirds. With batches later than without."""
     long = 10**6

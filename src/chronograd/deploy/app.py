@@ -167,7 +167,11 @@ class App:
                 "platform": "onnxruntime_onnx",
                 "inputs": [spec.as_json() for spec in model.inputs],
                 "outputs": [spec.as_json() for spec in model.outputs],
-                "parameters": {"version": served.place.version, "batching": model.batching_words()},
+                "parameters": {
+                    "version": served.place.version,
+                    "batching": model.batching_words(),
+                    "most_rows": model.most_rows,
+                },
             }
         )
 
@@ -194,6 +198,7 @@ class App:
     async def _metrics(self, request: Request) -> Response:
         for served in self.repository.all():
             self.metrics.waiting.labels(served.place.name, served.place.version).set(len(served.batcher))
+        self.metrics.loop_s.set(time.thread_time())  # of the thread that runs this, as all that is no model
         import prometheus_client
 
         content = prometheus_client.generate_latest(self.metrics.registry)
@@ -343,6 +348,9 @@ class Metrics:
         )
         self.waiting = prometheus_client.Gauge(
             "chronograd_waiting_requests", "Requests in the queue", names, registry=self.registry
+        )
+        self.loop_s = prometheus_client.Gauge(
+            "chronograd_loop_cpu_seconds", "Processor time of the thread that reads and writes", registry=self.registry
         )
         self.request_s = histogram("request_seconds", "From a request's head to its answer", _SECONDS)
         self.queue_s = histogram("queue_seconds", "From a request in the queue to the start of its batch", _SECONDS)

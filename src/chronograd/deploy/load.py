@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
+import selectors
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Literal
@@ -41,7 +43,7 @@ Loop = Literal["open", "closed"]
 DISTINCT = 8  # requests that differ, sent in turn: a server that keeps answers for the same question is not measured
 MOST_CONNECTIONS = 1_000  # of the open loop; a request that would need more fails, and is counted
 MOST_ANSWER_BYTES = 2**30
-LATE_SHARE, LATE_S = 0.1, 0.005  # of the median latency, and at least: the clock of the event loop has milliseconds
+LATE_SHARE, LATE_S = 0.1, 0.005  # of the median latency, and at least
 
 
 @dataclass(frozen=True)
@@ -208,13 +210,28 @@ def load(url: str, *, model: str | None = None, rates: Sequence[float] = (), con
     """
     levels: list[tuple[Loop, float]] = [("open", rate) for rate in rates]
     levels += [("closed", count) for count in connections or ((1,) if not rates else ())]
-    with asyncio.Runner() as runner:
+    with asyncio.Runner(loop_factory=_fine_loop) as runner:
         measured = runner.run(
             _load(
                 url, model, levels, seconds_each, warmup_s, rows, shapes or {}, is_binary, token, timeout_s, seed, say
             )
         )
     return load_answer(*measured)
+
+
+def _fine_loop() -> asyncio.AbstractEventLoop:
+    """An event loop that waits to the microsecond: epoll rounds up to milliseconds, by which requests would come in bunches."""
+    if not hasattr(selectors, "EpollSelector"):  # of Linux; others have finer clocks
+        return asyncio.new_event_loop()
+
+    class Selector(selectors.EpollSelector):
+        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            if timeout is not None and timeout > 0:
+                select.select([self], [], [], timeout)
+                timeout = 0
+            return super().select(timeout)
+
+    return asyncio.SelectorEventLoop(Selector())
 
 
 async def _load(url: str, model: str | None, levels: Sequence[tuple[Loop, float]], seconds_each: float, warmup_s: float,
@@ -244,6 +261,15 @@ async def _load(url: str, model: str | None, levels: Sequence[tuple[Loop, float]
     return target, measured
 
 
+def arrivals(rate: float, until: float, seed: int) -> Iterator[float]:
+    """Seconds at which requests of an open loop are due: a Poisson process."""
+    random = np.random.default_rng(seed)
+    due = random.exponential(1 / rate)
+    while due < until:
+        yield due
+        due += random.exponential(1 / rate)
+
+
 async def _closed_loop(target: Target, address: tuple[str, int], level: float, until: float, timeout_s: float, seed: int) -> list[Outcome]:  # fmt: skip
     outcomes: list[Outcome] = []
     start = time.perf_counter()
@@ -266,7 +292,6 @@ async def _open_loop(target: Target, address: tuple[str, int], level: float, unt
     outcomes: list[Outcome] = []
     free: list[Connection] = []
     tasks: set[asyncio.Task[None]] = set()
-    random = np.random.default_rng(seed)
     start = time.perf_counter()
 
     async def client(due: float, message: bytes) -> None:
@@ -274,8 +299,7 @@ async def _open_loop(target: Target, address: tuple[str, int], level: float, unt
         outcomes.append(await _one(connection, message, start, due, timeout_s, target))
         free.append(connection)
 
-    due, number = random.exponential(1 / level), 0
-    while due < until:
+    for number, due in enumerate(arrivals(level, until, seed)):
         wait_s = start + due - time.perf_counter()
         await asyncio.sleep(max(wait_s, 0))  # even where it is late: answers must be read
         if len(tasks) >= MOST_CONNECTIONS:
@@ -284,8 +308,6 @@ async def _open_loop(target: Target, address: tuple[str, int], level: float, unt
             task = asyncio.create_task(client(due, target.messages[number % len(target.messages)]))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
-        number += 1
-        due += random.exponential(1 / level)
     await asyncio.gather(*tasks)
     for connection in free:
         connection.close()

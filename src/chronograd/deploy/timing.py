@@ -1,28 +1,32 @@
-"""What a server of an ONNX file takes on this machine: batches in ONNX Runtime, and a request beside its model.
+"""What a server of an ONNX file takes on this machine: batches in ONNX Runtime, and requests that meet no other in the server.
 
-A request's own cost is that of a server, of one model with the same inputs and outputs that computes nothing: a connection
-that sends one request after another tells how long it is under way, and several of them how many the server's one thread answers. What
-finds everything asleep takes longer: batches are timed after pauses too, and requests that come one by one, far apart.
+How batches grow with their rows, and how single ones differ, is timed in ONNX Runtime alone. Requests one after another tell what a batch
+of one takes in the server, and what the thread that reads and writes works for each, by its own processor time. What finds all idle takes
+longer, and so requests come after pauses too.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+import urllib.request
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from chronograd.deploy import model as models
 from chronograd.deploy.load import load
-from chronograd.deploy.protocol import DATATYPES, TensorSpec
+from chronograd.deploy.repository import find
 from chronograd.errors import InputError, RunError, require
 from chronograd.measure import environment
 from chronograd.predict.queueing import Server, batch_sizes
@@ -32,45 +36,64 @@ from chronograd.units import seconds
 
 EACH_S = 0.6  # for the batches of one size, and at least so many:
 LEAST_BATCHES = 12
-CONNECTIONS = 6  # that keep a server busy which computes nothing
-PAUSES_S = (0.001, 0.003, 0.01, 0.03)  # before batches that find the model idle
-LEAST_PAUSED = 15  # batches after each
-RARE_PER_S = 25.0  # requests, of which none meets another at a server that computes nothing
+PAUSES_S = (0.003, 0.01, 0.03, 0.1)  # before requests that find all idle
+RARE_REQUESTS = 25  # after pauses of about each length
+RARE_SHARE = 0.3  # of the time that they may keep the server busy, so that half of them meet none
+LONE_S, LONE_REQUESTS = 1.5, 20  # for requests that follow each other, at least
 _FACTORS = 200  # quantiles of how times of the same batch differ
 
 
-def served_here(path: Path, options: Server, most_rows: int, threads: int | None, say: Callable[[str], None] = lambda _: None) -> Served:  # fmt: skip
+class Cores(NamedTuple):
+    """The core that a server is bound to, and that of its client."""
+
+    server: int
+    client: int
+
+
+def own_cores() -> Cores | None:
+    """A core for a server and one for its client; None where there are no two, or processes cannot be bound."""
+    if not hasattr(os, "sched_setaffinity") or environment.cores() < 2:
+        return None
+    return Cores(*sorted(os.sched_getaffinity(0))[:2])
+
+
+def served_here(path: Path, options: Server, most_rows: int, threads: int | None, say: Callable[[str], None] = lambda _: None,
+                cores: Cores | None = None) -> Served:  # fmt: skip
     """A model as `chronograd serve` would serve it here.
 
     Args:
         options: what does not depend on the model. most_rows, threads: as of the server.
+        cores: that server and client have to themselves; None where they share all there are.
     Raises: FileFormatError as `model.load`; MissingExtraError.
     """
     for package in ("onnxruntime", "onnx", "starlette", "uvicorn", "prometheus_client"):
         require(package, "serve", "timing a server")
     if not path.is_file():
         raise InputError(f"there is no file {path}", "`chronograd export RUN` writes one")
-    model = models.load(path, most_rows=most_rows, threads=threads)
-    times, factors = batch_times(model)
-    woken = wake_times(model)
-    say("timing a server that computes nothing")
-    server = replace(options, batch_s=times, most_rows=model.most_rows, factors=factors)
-    loop_s, travel_s, asleep_s = request_times(model.inputs, model.outputs)
-    wake_s = {pause_s: more_s + asleep_s * min(pause_s * RARE_PER_S, 1.0) for pause_s, more_s in woken.items()}
+    with bound(cores and cores.server):
+        model = models.load(path, most_rows=most_rows, threads=threads)
+        times, factors = batch_times(model)
+    say("timing requests that meet no other")
+    requests = request_times(model, threads, times[1], cores)
+    slower = requests.run_s / times[1] / float(np.mean(factors))
+    batch_s = {rows: slower * batch_s for rows, batch_s in times.items()}
+    travel_s = max(requests.lone_s - batch_s[1] - requests.loop_s, 0.0)
+    server = replace(options, batch_s=batch_s, most_rows=model.most_rows, factors=factors, has_one_core=cores is not None,
+                     loop_s=requests.loop_s, travel_s=travel_s, wake_s=requests.wake_s)  # fmt: skip
     around = environment.environment()
     header = measured_header(
         path.stem,
         f"{path.stem} in ONNX Runtime on this machine",
         versions=around["versions"],
         provenance=Provenance(
-            predicted_from=f"batches of up to {model.most_rows} rows, {seconds(times[1])} of one, and requests to a model that "
-            f"computes nothing, {seconds(loop_s + travel_s)} each; measured here",
+            predicted_from=f"batches of up to {model.most_rows} rows, {seconds(times[1])} of one and {seconds(batch_s[1])} in a server, "
+            f"and requests beside them, {seconds(requests.loop_s + travel_s)} each; measured here",
             date=around["created"],
             environment=around,
         ),
         notes=[] if model.most_rows > 1 else [f"requests are run one by one: {model.why_alone}"],
     )
-    return Served(header.title, replace(server, loop_s=loop_s, travel_s=travel_s, wake_s=wake_s), header)
+    return Served(header.title, server, header)
 
 
 def batch_times(model: models.Model) -> tuple[dict[int, float], list[float]]:
@@ -94,84 +117,100 @@ def batch_times(model: models.Model) -> tuple[dict[int, float], list[float]]:
     return times, [float(q) for q in np.quantile(ratios, (np.arange(_FACTORS) + 0.5) / _FACTORS)]
 
 
-def wake_times(model: models.Model) -> dict[float, float]:
-    """More seconds of a batch of one row after a pause than after another batch, by the pause; of medians, and no less after longer."""
-    one = models.example(model.inputs, np.random.default_rng(0))
+class Requests(NamedTuple):
+    """Seconds of requests that meet no other.
 
-    def run_s() -> float:
-        before = time.perf_counter()
-        model.run(one, model.output_names)
-        return time.perf_counter() - before
+    Attributes:
+        run_s: the mean of their batches, in the server. lone_s: the median from a request to its answer, of one after another.
+        loop_s: that the thread which reads and writes works for one.
+        wake_s: more of `lone_s`, by the pause before.
+    """
 
-    def paused_s(pause_s: float) -> float:
-        time.sleep(pause_s)
-        return run_s()
-
-    more: dict[float, float] = {}
-    least = 0.0
-    for pause_s in PAUSES_S:
-        pairs = [(run_s(), paused_s(pause_s)) for _ in range(LEAST_PAUSED)]
-        least = max(
-            least, float(np.median([after for _, after in pairs]) - np.median([at_once for at_once, _ in pairs]))
-        )
-        more[pause_s] = least
-    return more
+    run_s: float
+    lone_s: float
+    loop_s: float
+    wake_s: dict[float, float]
 
 
-def request_times(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[float, float, float]:
-    """Seconds that the server's one thread is busy with a request, those that it is under way besides, and more where all is idle."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "idle.onnx"
-        idle_model(path, inputs, outputs)
-        idle = models.load(path, most_rows=1)
-        (own_s,) = batch_times(idle)[0].values()
-        with serving(path, "--batch", "1", "--threads", "1") as url:
-            shapes = {spec.name: [1, *(n if n > 0 else models.ASSUMED for n in spec.shape[1:])] for spec in inputs}
-            answer = load(
-                url, rates=[RARE_PER_S], connections=[1, CONNECTIONS], seconds_each=1.5, warmup_s=0.5, shapes=shapes
-            )
-    rare, lone, busy = answer.records.values()
-    loop_s = 1 / busy.value("throughput_requests_per_s")
-    lone_s = lone.value("latency_p50_s") - own_s
-    asleep_s = rare.value("latency_p50_s") - lone.value("latency_p50_s")
-    return min(loop_s, lone_s), max(lone_s - loop_s, 0.0), max(asleep_s, 0.0)
+def request_times(model: models.Model, threads: int | None, alone_s: float, cores: Cores | None = None) -> Requests:
+    """Send requests to a server of a model, one after another and far apart. `alone_s`: a batch of one row without it, about."""
+    (place,) = find([model.path])
+    options = ["--batch", "1", *(() if threads is None else ("--threads", str(threads)))]
+    shapes = {spec.name: [1, *(n if n > 0 else models.ASSUMED for n in spec.shape[1:])] for spec in model.inputs}
+    with serving(model.path, *options, core=cores and cores.server) as url, bound(cores and cores.client):
+
+        def median_s(seconds_each: float, **levels: Any) -> float:
+            answer = load(url, seconds_each=seconds_each, warmup_s=0.3, shapes=shapes, **levels)
+            return float(answer.data["load"][0]["latency_p50_s"])
+
+        median_s(max(0.3, 2 * LEAST_BATCHES * alone_s), connections=[1])  # of warm-up
+        before = runs(url, place.name)
+        lone_s = median_s(max(LONE_S, 2 * LONE_REQUESTS * alone_s), connections=[1])
+        ran = runs(url, place.name).since(before)
+        wake_s: dict[float, float] = {}
+        for pause_s in PAUSES_S:
+            rate = math.log(2) / pause_s  # half the pauses of a Poisson process are shorter
+            if rate * lone_s < RARE_SHARE:
+                rare_s = median_s(RARE_REQUESTS / rate, rates=[rate])
+                wake_s[pause_s] = max(rare_s - lone_s, *wake_s.values(), 0.0)
+    run_s = ran.seconds / ran.batches
+    return Requests(run_s, lone_s, min(ran.loop_s / ran.batches, max(lone_s - run_s, 0.0)), wake_s)
 
 
-def idle_model(path: Path, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
-    """Write a model with such inputs and outputs, whose outputs are zeros: a row for each row that comes in."""
-    from onnx import helper, save
+class Runs(NamedTuple):
+    """Of a model in a server: how many batches it ran, in how many seconds, of how many rows; and seconds that the server's thread which
+    reads and writes has worked, for all models."""
 
-    def info(spec: TensorSpec) -> Any:
-        kind = helper.np_dtype_to_tensor_dtype(DATATYPES[spec.datatype])
-        return helper.make_tensor_value_info(spec.name, kind, ["rows", *(n if n > 0 else None for n in spec.shape[1:])])
+    batches: float
+    seconds: float
+    rows: float
+    loop_s: float
 
-    if not inputs:
-        raise InputError("a model without inputs cannot be timed")
-    nodes = [helper.make_node("Shape", [inputs[0].name], ["rows"], start=0, end=1)]
-    for number, spec in enumerate(outputs):
-        rest, zeros = np.array([n if n > 0 else models.ASSUMED for n in spec.shape[1:]]), DATATYPES[spec.datatype]
-        if zeros.kind == "O":
-            raise InputError(f"output {spec.name} is of strings, and a model of them cannot be timed")
-        zero = helper.make_tensor("zero", helper.np_dtype_to_tensor_dtype(zeros), [1], [0])
-        sizes = helper.make_tensor("sizes", helper.np_dtype_to_tensor_dtype(np.dtype(np.int64)), [len(rest)], rest)
-        nodes += [
-            helper.make_node("Constant", [], [f"rest_{number}"], value=sizes),
-            helper.make_node("Concat", ["rows", f"rest_{number}"], [f"shape_{number}"], axis=0),
-            helper.make_node("ConstantOfShape", [f"shape_{number}"], [spec.name], value=zero),
-        ]
-    graph = helper.make_graph(nodes, "idle", [info(spec) for spec in inputs], [info(spec) for spec in outputs])
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    def since(self, before: Runs) -> Runs:
+        return Runs(*(now - then for now, then in zip(self, before, strict=True)))
+
+
+def largest_batch(url: str, model: str) -> int:
+    """Rows of the largest batch that a server makes of a model, as it found when it loaded it."""
+    with urllib.request.urlopen(f"{url}/v2/models/{model}") as answer:
+        return int(json.load(answer)["parameters"]["most_rows"])
+
+
+def runs(url: str, model: str) -> Runs:
+    """What a server's metrics say of a model since it began."""
+    with urllib.request.urlopen(f"{url}/metrics") as answer:
+        text = answer.read().decode()
+    own = rf'^chronograd_(\w+?)(?:{{model="{re.escape(model)}",[^\n}}]*}})? (\S+)$'
+    sums = {name: float(value) for name, value in re.findall(own, text, re.MULTILINE)}
+    names = ("run_seconds_count", "run_seconds_sum", "batch_rows_sum", "loop_cpu_seconds")
+    return Runs(*(sums.get(name, 0.0) for name in names))
 
 
 @contextmanager
-def serving(*arguments: str | Path) -> Iterator[str]:
-    """`chronograd serve` with these arguments in a process of its own, at a port that is free; its address."""
+def bound(core: int | None) -> Iterator[None]:
+    """Let this thread, and those that it starts, run on one core only."""
+    if core is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextmanager
+def serving(*arguments: str | Path, core: int | None = None) -> Iterator[str]:
+    """`chronograd serve` with these arguments in a process of its own, at a port that is free, on one core if given; its address."""
     command = [sys.executable, "-m", "chronograd", "serve", *map(str, arguments), "--port", "0", "--json"]
     with (
         tempfile.TemporaryFile("w+") as errors,  # a pipe that nobody reads would fill, and stop the server
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
     ):
         try:
+            if core is not None:
+                os.sched_setaffinity(process.pid, {core})  # before it has other threads
             assert process.stdout is not None
             text = ""
             for line in process.stdout:

@@ -7,6 +7,7 @@ Requests come at random, as a Poisson process, and pass
     the model, which takes longer for a batch that finds it idle
     what nobody else waits for: the way there and back                           travel_s each
 
+Where that thread and the model have one core between them, a batch stands still while the thread is busy.
 Every request is followed, some ten thousand of them: no formula holds with batches, a delay bound and a bounded queue. Where there
 is one (a batch of 1), this gives what M/M/1, M/D/1 and M/M/c say. The same random numbers serve every rate, so that what is
 asked of a rate changes with the rate alone.
@@ -17,7 +18,7 @@ full batches follow each other.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -71,6 +72,7 @@ class Server:
         wait_s, most_waiting, instances: the longest that the first of a batch waits for others while the model is free;
             requests in the queue, beyond which one is refused; batches that are run at a time.
         loop_s, travel_s: of each request; see above.
+        has_one_core: for that thread and the model, of which the thread comes first.
         factors: of the time of a batch, one of which is drawn for each: how times of the same batch differ.
         wake_s: more seconds of a batch that finds all idle, by the seconds since the last one ended: caches hold other things, cores
             and threads are asleep. Between these times on straight lines, from 0 at once; behind the last as there.
@@ -83,6 +85,7 @@ class Server:
     instances: int = 1
     loop_s: float = 0.0
     travel_s: float = 0.0
+    has_one_core: bool = False
     factors: Sequence[float] = (1.0,)
     wake_s: Mapping[float, float] = field(default_factory=dict)
 
@@ -102,10 +105,10 @@ class Server:
     @property
     def most_per_s(self) -> float:
         """Requests per second, full batch after full batch."""
-        of_model = (
-            max(rows / s for rows, s in enumerate(self.seconds, 1)) * self.instances / float(np.mean(self.factors))
-        )
-        return min(of_model, 1 / self.loop_s) if self.loop_s else of_model
+        least_s = min(s / rows for rows, s in enumerate(self.seconds, 1)) * float(np.mean(self.factors))
+        if self.has_one_core:
+            return 1 / (least_s + self.loop_s)
+        return 1 / max(least_s / self.instances, self.loop_s)
 
     def slower(self, factor: float) -> Server:
         """The same with a model that takes so many times longer."""
@@ -179,7 +182,10 @@ def follow(server: Server, arrivals: Array, factors: Array) -> tuple[Array, int]
     """
     # What one thread does one after another: the end of each is that of the last, or its own arrival, and its own time.
     own = server.loop_s * np.arange(len(arrivals))
-    ready = (np.maximum.accumulate(arrivals - own) + own + server.loop_s).tolist()
+    ready_N = np.maximum.accumulate(arrivals - own) + own + server.loop_s
+    ready = ready_N.tolist()
+    # Seconds in which that thread had nothing to do, before it took up each request.
+    spare = (ready_N - own - server.loop_s).tolist() if server.has_one_core else []
     free = [0.0] * server.instances
     batch_s, most_rows, wait_s = server.seconds, server.most_rows, server.wait_s
     drawn = iter(factors.tolist())
@@ -207,13 +213,31 @@ def follow(server: Server, arrivals: Array, factors: Array) -> tuple[Array, int]
             now = max(now, ready[come - 1] if rows == most_rows else until)
             accepted.extend(range(following, come))
             following = come
-        ends.append(now + batch_s[rows - 1] * next(drawn) + woken_s)
+        run_s = batch_s[rows - 1] * next(drawn) + woken_s
+        if spare:
+            ends.append(_end_on_one_core(now, run_s, ready, spare, server.loop_s))
+        else:
+            ends.append(now + run_s)
         sizes.append(rows)
         taken += rows
         heappush(free, ends[-1])
     latencies = np.full(len(ready), np.nan)
     latencies[accepted] = np.repeat(ends, sizes) - arrivals[accepted] + server.travel_s
     return latencies, len(ends)
+
+
+def _end_on_one_core(now: float, run_s: float, ready: Sequence[float], spare: Sequence[float], loop_s: float) -> float:
+    """When work ends that begins now and goes on only while the thread that reads and writes has nothing to do.
+
+    >>> _end_on_one_core(0.0, 3.0, [2.0, 5.5], [1.0, 3.5], loop_s=1.0)  # one request comes after 1 s, the next after the end
+    4.0
+    """
+    num_read = bisect_right(ready, now)
+    had_s = now - num_read * loop_s
+    if num_read < len(spare):
+        had_s = min(had_s, spare[num_read])  # no more while a request is read
+    until_s = had_s + run_s
+    return max(now, until_s + bisect_left(spare, until_s) * loop_s)
 
 
 def knee(server: Server) -> float:

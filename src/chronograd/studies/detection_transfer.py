@@ -281,8 +281,8 @@ def _picture_section(results: Results) -> Section:
         grid.setdefault(label, []).append(Picture(title, png))
     return Section(
         "What it finds in a picture of each class",
-        f"A test picture with each of {in_words(list(grid))}: as annotated, and what is found before and after, with scores from "
-        "0.5 on.",
+        f"A test picture with each of {in_words(list(grid))}, with boxes and labels: as annotated, and what is found before and after, "
+        "with scores from 0.5 on.",
         intro="The networks are those of the first seed.",
         figure=Figure([Pictures([PictureRow(label, pictures) for label, pictures in grid.items()])]),
     )
