@@ -253,9 +253,10 @@ def page(results: Results) -> Answer:
     ]
     near = [error for error in _errors(results, "latency_p50_s") if abs(error) <= AIM]
     highlights = [
-        Highlight("medians within 15 %", f"{len(near)} of {len(_errors(results, 'latency_p50_s'))}", "networks × rates"),
-        Highlight("knees within 15 %", f"{sum(abs(row['error']) <= AIM for row in knees if row['error'] is not None)} of {len(knees)}"),
-    ]  # fmt: skip
+        Highlight("medians within 15 %", f"{len(near)} of {len(_errors(results, 'latency_p50_s'))}", "networks × rates")
+    ]
+    if seen := [abs(row["error"]) for row in knees if row["error"] is not None]:
+        highlights.append(Highlight("knees within 15 %", f"{sum(error <= AIM for error in seen)} of {len(seen)}"))
     return STUDY.answer(results, sections, highlights)
 
 
@@ -443,7 +444,7 @@ def _knee_section(results: Results, knees: Sequence[Row]) -> Section:
     ]  # fmt: skip
     return Section(
         "The knee",
-        f"Measured knees: {listed(words)}." if words else "No measured rate was beyond a knee.",
+        f"Measured knees: {listed(words)}." if words else "No knee was measured: every rate that was sent is below it.",
         intro="The knee is the rate at which the mean latency is twice that of a lone request: between the rates that were measured, on "
         "straight lines, for both, of means over rounds. Rounds that reach it: in which some rate was measured beyond twice a lone request.",
         table=Table(
