@@ -224,7 +224,14 @@ def test_a_run_that_is_killed_goes_on(tmp_path: Path, algorithm: str) -> None:
     assert record.provenance.attempts == 2
     assert record.provenance.stopped == "all epochs were trained"
     assert record.value("frames") >= 2 * AGENT["steps_per_epoch"]
-    assert record.value("updates_per_s") > 0
+    # An update every 8 steps, but the first 200 of each attempt, which fill the replay; those after an epoch's last step count.
+    updates = record.value("updates_per_s") * record.value("training_time_s")
+    assert updates == pytest.approx(
+        2 * (AGENT["steps_per_epoch"] - AGENT["replay_start"]) / AGENT["update_every"], abs=10
+    )
+    lines = run.read_steps().steps
+    timed_s = sum((line.step_time_s or 0) * (line.num_steps or 0) for line in lines)
+    assert 0 < timed_s < 1.01 * record.value("training_time_s")
     assert record.value("agents_parameter_age_updates") > 0
     if algorithm == "gorila":
         assert record["staleness"].n
