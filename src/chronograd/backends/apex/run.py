@@ -31,7 +31,7 @@ from chronograd.reinforce.balance import Setting
 from chronograd.reinforce.dqn import DQN
 from chronograd.reinforce.exploration import epsilon_ladder
 from chronograd.reinforce.systems import SystemsView, timeline
-from chronograd.reinforce.worker import line_of_epoch, why_stop
+from chronograd.reinforce.worker import line_of_epoch, save_episode, why_stop
 from chronograd.rundir import RunDir, Step, steps
 from chronograd.train import checkpoint_folder
 from chronograd.train.checkpoint_folder import Progress
@@ -125,6 +125,9 @@ class _Run:
         self._lines.write(process.ready(self.progress.step))
         while not self.progress.stopped:
             self._epoch()
+        self._agent.network.load_state_dict(self._group.parameters())
+        self._agent.steps = self.progress.step
+        save_episode(self._run, self._job, self._agent, self._lines)
         self._lines.write(process.end(self.progress.step))
         self._lines.sync()
         self._run.save_record(self._record())
