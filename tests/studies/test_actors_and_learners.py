@@ -20,7 +20,7 @@ def results_of(study: Any, **more: Any) -> Results:
         for seed in range(3):
             end = 100.0 * place + seed
             rows.append({"agent": name, "seed": seed, "last_return": end, "worst_of_last": end, "best_return": end,
-                         "frames": 200, "seconds": float(place), "updates": 80, **more.get(name, {})})  # fmt: skip
+                         "frames": 200, "seconds": 5.0, "processor_s": float(place), "updates": 80, **more.get(name, {})})  # fmt: skip
             curves[f"{name}/seed-{seed}"] = {"frames": [100, 200], "seconds": [1, 2], "mean_return": [10, end]}
     return Results(study.STUDY.name, "smoke", returns.SMOKE, {"runs": rows}, curves, environment={"cores": 2})
 
@@ -32,6 +32,8 @@ def test_priorities_beside_uniform() -> None:
     assert "rank-based +200" in first.takeaway
     assert "6 of 6 pairs can be told apart" in pairs.takeaway
     assert "4.00 times uniform" in pairs.takeaway
+    assert first.table is not None
+    assert first.table.columns[-1] == "seconds of a core"
 
 
 def test_arms_draw_as_they_are_named() -> None:
