@@ -1,9 +1,9 @@
-"""Draws the figures of docs/concepts: each a function, from formulas, counted networks and published figures.
+"""Draws the figures of docs/concepts: each a function, from formulas, counted networks, published figures and a study.
 
     python -m benchmarks.concepts
     python -m benchmarks.concepts inception staleness
 
-Nothing is timed here. What is a model is drawn as predicted, what a paper printed as reference.
+Nothing is timed or trained here. What is a model is drawn as predicted, what a paper printed as reference.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from chronograd.reinforce.exploration import epsilon_ladder
 from chronograd.reinforce.replay import ProportionalReplay, Transitions
 from chronograd.reinforce.replay.prioritised import importance_weights
 from chronograd.report import plots
+from chronograd.studies import gorila_and_apex
+from chronograd.study.results import Results
 
 FOLDER = Path(__file__).parent.parent / "docs" / "concepts"
 LINK = "ethernet-25g"
@@ -604,6 +606,27 @@ def learned_errors(is_shuffled: bool, sweeps: int, points: int) -> list[float]:
             inner, bias = inner - 0.03 * back * x[i], bias - 0.03 * back
         errors.append(float(np.sqrt(np.mean((np.tanh(np.outer(x, inner) + bias) @ outer - y) ** 2))))
     return errors
+
+
+@figure
+def gorila_and_ape_x() -> Figure:
+    """A point for each run of the study."""
+    rows = Results.load(FOLDER.parent / "studies" / gorila_and_apex.STUDY.name / "results.json").rows["runs"]
+    agents = (gorila_and_apex.GORILA, gorila_and_apex.APEX)
+    panels = []
+    for label, name, times in (
+        ("age of a gradient, updates", "staleness", 1.0),
+        ("kB an update", "agents_bytes_per_update", 1e-3),
+        ("draws of the highest tenth, %", "agents_draws_of_top_tenth", 1e2),
+    ):
+        series = []
+        for place, agent in enumerate(agents):
+            # One learner's gradients have no staleness: none is applied but on the parameters that it is of.
+            values = [times * (row[name] or 0.0) for row in rows if row["agent"] == agent]
+            color = gorila_and_apex.COLORS[agent]
+            series.append(Series(agent, "measured", [place] * len(values), values, color=color))
+        panels.append(Lines("", label, series, from_zero=True, x_ticks=[0, 1], x_names=agents))
+    return Figure(panels)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -205,6 +205,7 @@ def test_outliers() -> None:
 def test_a_run_that_is_killed_goes_on(tmp_path: Path, algorithm: str) -> None:
     """As a job: after kill -9 of the driver the same command finishes it, from its checkpoint; the record has both."""
     from chronograd.launch import jobs as launch
+    from chronograd.report.runs import report
     from chronograd.rundir.steps import Epoch, Start
 
     job = job_of(algorithm, **({"learners": 2} if algorithm == "gorila" else {}))
@@ -224,8 +225,16 @@ def test_a_run_that_is_killed_goes_on(tmp_path: Path, algorithm: str) -> None:
     assert record.provenance.attempts == 2
     assert record.provenance.stopped == "all epochs were trained"
     assert record.value("frames") >= 2 * AGENT["steps_per_epoch"]
-    assert record.value("updates_per_s") > 0
+    # An update every 8 steps, but the first 200 of each attempt, which fill the replay; those after an epoch's last step count.
+    updates = record.value("updates_per_s") * record.value("training_time_s")
+    assert updates == pytest.approx(
+        2 * (AGENT["steps_per_epoch"] - AGENT["replay_start"]) / AGENT["update_every"], abs=10
+    )
+    lines = run.read_steps().steps
+    timed_s = sum((line.step_time_s or 0) * (line.num_steps or 0) for line in lines)
+    assert 0 < timed_s < 1.01 * record.value("training_time_s")
     assert record.value("agents_parameter_age_updates") > 0
+    assert any("What the agent does" in section.takeaway for section in report([("run", run.path)]).sections)
     if algorithm == "gorila":
         assert record["staleness"].n
         assert any(note.startswith("gradients dropped") for note in record.notes)

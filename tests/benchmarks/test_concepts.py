@@ -38,6 +38,14 @@ from chronograd.reinforce import dqn
 from chronograd.reinforce.exploration import epsilon_ladder
 from chronograd.report import plots
 from chronograd.studies import cutout, teacher_student, weak_labels
+from chronograd.studies.gorila_and_apex import (
+    BATCH,
+    BATCHES_PER_S,
+    FRAMES_PER_S,
+    FRAMES_PER_TRANSITION,
+    PUBLISHED_ACTORS,
+)
+from chronograd.study.results import Results
 
 PAGES = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")
 
@@ -265,6 +273,37 @@ def of_why_replay() -> Iterator[str]:
     frames_gb = 10**6 * 84 * 84 / 1e9
     yield f"a million frames of 84 × 84 are {frames_gb:.1f} GB"
     yield f"as transitions of two stacks of four they would be {8 * frames_gb:.0f} GB"
+
+
+def of_gorila_and_ape_x() -> Iterator[str]:
+    results = Results.load(FOLDER.parent / "studies" / "gorila-and-apex" / "results.json")
+
+    def mean(name: str, agent: str) -> float:
+        values = [row[name] for row in results.rows["runs"] if row["agent"] == agent]
+        return sum(values) / len(values)
+
+    age, steps, minibatches, kb, top, draws = (
+        [mean(f"agents_{name}", agent) for agent in ("Gorila", "Ape-X")]
+        for name in (
+            "parameter_age_updates", "steps_per_s", "batches_per_s", "bytes_per_update", "draws_of_top_tenth", "drawn_per_s"
+        )
+    )  # fmt: skip
+    added = [mean("agents_added_per_s", agent) for agent in ("Gorila", "Ape-X")]
+    (each,) = {f"{drawn / made:.1f}" for drawn, made in zip(draws, added, strict=True)}
+    settings = results.settings
+    yield f"an update every {settings['agent']['update_every']} steps"
+    yield f"of {settings['seeds']} seeds"
+    assert (settings["actors"], settings["learners"]) == (2, 2)
+    yield f"{age[0]:.1f} updates behind in Gorila, {age[1]:.1f} in Ape-X"
+    yield f"{steps[0]:.0f} steps and {minibatches[0]:.0f} minibatches a second in Gorila, {steps[1]:.0f} and {minibatches[1]:.0f} in Ape-X"
+    yield f"gives out each transition {each} times"
+    yield f"A gradient of Gorila is {mean('staleness', 'Gorila'):.2f} updates old"
+    yield f"An update moves {kb[0] / 1e3:.1f} kB in Gorila and {kb[1] / 1e3:.1f} kB in Ape-X."
+    yield f"gets {100 * top[0]:.0f} % of Gorila's draws and {100 * top[1]:.0f} % of Ape-X's"
+    params = mean("trained_params", "Gorila")
+    yield f"twice 4 · {params:,.0f} bytes, {2 * 4 * params / 1e3:.1f} kB of the {kb[0] / 1e3:.1f}"
+    yield f"its minibatch of {settings['batch']} transitions"
+    yield f"{BATCHES_PER_S * BATCH / (PUBLISHED_ACTORS * FRAMES_PER_S / FRAMES_PER_TRANSITION):.2f} times each transition in the paper"
 
 
 @cache

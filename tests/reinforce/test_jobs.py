@@ -168,6 +168,8 @@ class TestRun:
         assert section.takeaway.startswith("The agent ended at a mean return")
         assert section.figure is not None
         assert {row["series"] for row in section.rows()} == {"evaluation", "loss"}
+        (episode,) = (s for s in page.sections if s.title == "An episode")
+        assert "in 6 moments from begin to end" in episode.takeaway
 
     def test_it_is_not_measured(self) -> None:
         with pytest.raises(JobError, match="is trained, not measured"):

@@ -20,7 +20,7 @@ def results_of(study: Any, **more: Any) -> Results:
         for seed in range(3):
             end = 100.0 * place + seed
             rows.append({"agent": name, "seed": seed, "last_return": end, "worst_of_last": end, "best_return": end,
-                         "frames": 200, "seconds": float(place), "updates": 80, **more.get(name, {})})  # fmt: skip
+                         "frames": 200, "seconds": 5.0, "processor_s": place + 0.1 * (seed - 1), "updates": 80, **more.get(name, {})})  # fmt: skip
             curves[f"{name}/seed-{seed}"] = {"frames": [100, 200], "seconds": [1, 2], "mean_return": [10, end]}
     return Results(study.STUDY.name, "smoke", returns.SMOKE, {"runs": rows}, curves, environment={"cores": 2})
 
@@ -31,7 +31,12 @@ def test_priorities_beside_uniform() -> None:
     assert "With transitions drawn alike CartPole-v1 returns 101 ± 1 at the end" in first.takeaway
     assert "rank-based +200" in first.takeaway
     assert "6 of 6 pairs can be told apart" in pairs.takeaway
-    assert "4.00 times uniform" in pairs.takeaway
+    assert "Most processor time took proportional, no weights, 4.00 times uniform" in pairs.takeaway
+    alike = {name: {"processor_s": 5.0} for name in prioritised_replay.ARMS}
+    page = prioritised_replay.STUDY.page(results_of(prioritised_replay, **alike))
+    assert "None is seen to take more processor time than uniform." in page.sections[1].takeaway
+    assert first.table is not None
+    assert first.table.columns[-1] == "seconds of a core"
 
 
 def test_arms_draw_as_they_are_named() -> None:

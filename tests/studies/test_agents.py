@@ -74,3 +74,16 @@ def test_a_page_says_how_far_apart_agents_are() -> None:
     table = page.sections[1].table
     assert table is not None
     assert table.rows[-1] == ["here", "495", "305", "105", "11"]
+
+
+def test_an_epsilon_is_said_to_be_best_where_seeds_bear_it() -> None:
+    annealed, low, high, ladder = exploration.ARMS
+    clear = {annealed: [500.0, 490, 495], low: [300, 310, 305], high: [100, 110, 105], ladder: [10, 12, 11]}
+    page = exploration.STUDY.page(results_of(clear))
+    assert page.sections[0].takeaway.startswith("Most is returned at the end with ε annealed, 1 to 0.05, 495 ± 5")
+    vague = {annealed: [500.0, 100, 300], low: [480, 110, 290], high: [400, 150, 305], ladder: [310, 112, 411]}
+    page = exploration.STUDY.page(results_of(vague))
+    assert page.sections[0].takeaway.startswith(
+        "No ε is seen to return more than others; the highest mean is that with ε annealed"
+    )
+    assert "none can be told apart" in page.sections[1].takeaway

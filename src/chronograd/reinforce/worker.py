@@ -62,7 +62,7 @@ def _train(run: RunDir, job: Job) -> None:
         training.resume()
         lines.write(process.ready(training.progress.step))
         training.run_epochs()
-        training.save_episode()
+        save_episode(run, job, training.agent, lines)
         lines.write(
             steps.Memory(step=training.progress.step, memory_peak_bytes=memory.peak_bytes(), source=memory.source)
         )
@@ -129,16 +129,6 @@ class Learning:
                 self.lines.sync()
                 self._save()
 
-    def save_episode(self) -> None:
-        """The first evaluation episode as pictures, where what draws them is installed."""
-        try:
-            environment = environments.make(self.job, is_evaluation=True, with_pictures=True)
-            pictures = episode_pictures(self.agent, environment, self.settings, self.job.training.seed)
-            every = -(-len(pictures) // MOST_PICTURES)
-            save_gif(self.run.path / EPISODE, pictures[::every], SECONDS_EACH, PICTURE_WIDTH)
-        except (MissingExtraError, InputError) as error:
-            self.lines.write(steps.Note(step=self.progress.step, text=f"there is no {EPISODE}: {error.message}"))
-
     def _save(self) -> None:
         counts = {name: getattr(self.agent, name) for name in ("steps", "episodes", "updates")}
         place = {"threads": self.place.threads, "device": self.place.device.type}
@@ -158,6 +148,18 @@ class Learning:
             if done % every == 0 or done == num_steps:
                 log.write(self.agent.steps)
         return log.mean_loss(), log.seconds
+
+
+def save_episode(run: RunDir, job: Job, agent: Agent, lines: StepWriter) -> None:
+    """The first evaluation episode as pictures, where what draws them is installed; else a line that says what is not."""
+    assert job.reinforcement is not None
+    try:
+        environment = environments.make(job, is_evaluation=True, with_pictures=True)
+        pictures = episode_pictures(agent, environment, job.reinforcement, job.training.seed)
+        every = -(-len(pictures) // MOST_PICTURES)
+        save_gif(run.path / EPISODE, pictures[::every], SECONDS_EACH, PICTURE_WIDTH)
+    except (MissingExtraError, InputError) as error:
+        lines.write(steps.Note(step=agent.steps, text=f"there is no {EPISODE}: {error.message}"))
 
 
 def why_stop(job: Job, epoch: int, loss: float | None, returns: list[float]) -> str:

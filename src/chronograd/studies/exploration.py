@@ -41,6 +41,12 @@ def _here(results: Results) -> Section:
     means = {name: spread(rows, "last_return", agent=name).mean for name in ARMS}
     best = max(means, key=lambda name: means[name])
     others = [f"{name} {returns.returns_apart(rows, name, best)}" for name in ARMS if name != best]
+    is_seen = any(returns.is_more(rows, best, name) for name in ARMS if name != best)
+    most = (
+        "Most is returned at the end"
+        if is_seen
+        else "No ε is seen to return more than others; the highest mean is that"
+    )
     panel = Lines(
         "frames",
         "mean return",
@@ -50,7 +56,7 @@ def _here(results: Results) -> Section:
     )
     return Section(
         "Here",
-        f"Most is returned at the end with ε {best}, {returns.plus_minus(spread(rows, 'last_return', agent=best))}; the others "
+        f"{most} with ε {best}, {returns.plus_minus(spread(rows, 'last_return', agent=best))}; the others "
         f"beside it: {'; '.join(others)}.",
         intro="ε is the share of random actions in training; evaluation has none. On the ladder an episode has the ε of one of "
         "8 actors, 0.4 to 0.00066, each in its turn.",

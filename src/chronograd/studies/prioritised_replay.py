@@ -12,7 +12,7 @@ from chronograd.answer import Answer, Section
 from chronograd.figure import Figure, Lines
 from chronograd.study import returns
 from chronograd.study.results import Results, Settings
-from chronograd.study.rows import seeds, spread
+from chronograd.study.rows import difference, seeds, spread
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study, listed
 
@@ -73,11 +73,15 @@ def _pairs(results: Results) -> Section:
     seen = [pair for pair in pairs if returns.is_more(rows, *pair) is not None]
     told = "none can be told apart" if not seen else f"{len(seen)} of {len(pairs)} pairs can be told apart"
     number = seeds(min(spread(rows, "last_return", agent=name).n for name in ARMS))
-    time_s = {name: spread(rows, "seconds", agent=name).mean for name in ARMS}
+    time_s = {name: spread(rows, "processor_s", agent=name).mean for name in ARMS}
     dearest = max(time_s, key=lambda name: time_s[name])
+    apart = difference(spread(rows, "processor_s", agent=dearest), spread(rows, "processor_s", agent=UNIFORM))
+    cost = f"Most processor time took {dearest}, {time_s[dearest] / time_s[UNIFORM]:.2f} times uniform"
+    if not apart.is_seen:
+        cost = "None is seen to take more processor time than uniform"
     return Section(
         "Every two of them",
-        f"With {number} {told}. The longest run was {dearest}, {time_s[dearest] / time_s[UNIFORM]:.2f} times uniform.",
+        f"With {number} {told}. {cost}.",
         table=listed(
             ["one", "other", "return at the end, one less other"],
             [[one, other, returns.returns_apart(rows, one, other)] for one, other in pairs],

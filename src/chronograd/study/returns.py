@@ -11,6 +11,7 @@ from chronograd.answer import Highlight, Table
 from chronograd.figure import Mark, Series
 from chronograd.job import Job, from_dict
 from chronograd.record import Record
+from chronograd.rundir.steps import End
 from chronograd.study.arms import Arm, Curves, Trained, of_arm, train_arms
 from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import Spread, difference, grouped, seeds, spread
@@ -60,8 +61,9 @@ def conduct(runner: StudyRunner, settings: Settings, arms: Mapping[str, Mapping[
         for name, changes in arms.items()
     ]
     trained = train_arms(runner, compared)
+    rows = [{**row_of(one), "processor_s": processor_s(one)} for one in trained]
     curves = {one.name: returns_of(one.run.record()) for one in trained}
-    return runner.results(settings, rows={"runs": [row_of(one) for one in trained]}, curves=curves)
+    return runner.results(settings, rows={"runs": rows}, curves=curves)
 
 
 def returns_of(record: Record) -> dict[str, list[float | None]]:
@@ -69,6 +71,12 @@ def returns_of(record: Record) -> dict[str, list[float | None]]:
     columns = record.curves["training"].columns
     kept = [i for i, value in enumerate(columns["mean_return"]) if value is not None]
     return {name: [columns[name][i] for i in kept] for name in ("frames", "seconds", "mean_return")}
+
+
+def processor_s(one: Trained) -> float:
+    """Seconds of a core that a run of one process took, start and evaluations too: other processes do not lengthen it as they do
+    its time."""
+    return sum((end.user_s or 0.0) + (end.system_s or 0.0) for end in one.run.read_steps().of(End))
 
 
 def row_of(one: Trained) -> Row:
@@ -89,11 +97,12 @@ def row_of(one: Trained) -> Row:
 
 
 def returns_table(rows: Sequence[Row]) -> Table:
-    """A row per agent: the return over the last evaluations, the worst of them, the best of all."""
+    """A row per agent: the return over the last evaluations, the worst of them, the best of all; time of a core where it is known."""
+    time = "processor_s" if all("processor_s" in row for row in rows) else "seconds"
     body = [
         [name, plus_minus(spread(own, "last_return")), f"{spread(own, 'worst_of_last').mean:.4g}",
          f"{spread(own, 'best_return').mean:.4g}", str(len(own)), f"{spread(own, 'frames').mean:,.0f}",
-         f"{spread(own, 'updates').mean:,.0f}", f"{spread(own, 'seconds').mean:.3g}"]
+         f"{spread(own, 'updates').mean:,.0f}", f"{spread(own, time).mean:.3g}"]
         for name, own in grouped(rows, "agent").items()
     ]  # fmt: skip
     columns = [
@@ -104,7 +113,7 @@ def returns_table(rows: Sequence[Row]) -> Table:
         "seeds",
         "frames",
         "updates",
-        "seconds",
+        {"processor_s": "seconds of a core", "seconds": "seconds"}[time],
     ]
     return listed(columns, body)
 

@@ -31,7 +31,7 @@ from chronograd.reinforce.balance import Setting
 from chronograd.reinforce.dqn import DQN
 from chronograd.reinforce.exploration import epsilon_ladder
 from chronograd.reinforce.systems import SystemsView, timeline
-from chronograd.reinforce.worker import line_of_epoch, why_stop
+from chronograd.reinforce.worker import line_of_epoch, save_episode, why_stop
 from chronograd.rundir import RunDir, Step, steps
 from chronograd.train import checkpoint_folder
 from chronograd.train.checkpoint_folder import Progress
@@ -105,6 +105,7 @@ class _Run:
         self._scored = [environments.make(job, is_evaluation=True) for _ in range(self._settings.evaluation_episodes)]
         self._view = SystemsView(machine.cores(), job.training.batch)
         self._updates: list[steps.Step] = []
+        self._untold: list[Report] = []  # of the last epoch, done after its last step
         self._dropped: dict[str, int] = {}
         self._cpu_s = cpu_s()
         self.progress = Progress()
@@ -124,14 +125,17 @@ class _Run:
         self._lines.write(process.ready(self.progress.step))
         while not self.progress.stopped:
             self._epoch()
+        self._agent.network.load_state_dict(self._group.parameters())
+        self._agent.steps = self.progress.step
+        save_episode(self._run, self._job, self._agent, self._lines)
         self._lines.write(process.end(self.progress.step))
         self._lines.sync()
         self._run.save_record(self._record())
 
     def _epoch(self) -> None:
         until = (self.progress.epoch + 1) * self._settings.steps_per_epoch - self._before
-        began = line_s = saved_s = time.monotonic()
-        reports: list[Report] = []
+        began = line_s = told_s = saved_s = time.monotonic()
+        reports, self._untold = self._untold, []
         losses: list[float] = []
         deaths = len(self._group.ledger.deaths)
         for report in self._group.run(until):
@@ -139,14 +143,16 @@ class _Run:
             reports.append(report)
             now = time.monotonic()
             if now - line_s > LINE_S:
-                self._write_line(reports, now - line_s, now - began)
-                line_s, reports = now, []
+                if self._write_line(reports, now - told_s, now - began):
+                    told_s, reports = now, []
+                line_s = now
                 self._view.add(self._group.shard_reports())
             if now - saved_s > CHECKPOINT_S:
                 self._group.save(replace(self.progress, step=self._before + self._group.ledger.steps))
                 saved_s = now
         seconds = time.monotonic() - began
-        self._write_line(reports, time.monotonic() - line_s, seconds)
+        if not self._write_line(reports, time.monotonic() - told_s, seconds):
+            self._untold = reports
         self._view.add(self._group.shard_reports())
         for death in self._group.ledger.deaths[deaths:]:
             self._lines.write(steps.Note(step=self.progress.step, text=death.text))
@@ -181,12 +187,12 @@ class _Run:
             return epsilon_ladder(self._settings.actors)[number]
         return epsilon_at(self._settings, step, 0)
 
-    def _write_line(self, reports: Sequence[Report], seconds: float, since: float) -> None:
-        """One for all that was done meanwhile."""
+    def _write_line(self, reports: Sequence[Report], seconds: float, since: float) -> bool:
+        """One for all that was done meanwhile; none, and False, where nobody acted, as lines are of steps."""
         acted = sum(int(r.more.get("steps", r.amount if r.role == "actor" else 0)) for r in reports)
         learned = [r for r in reports if r.role == "learner" and "loss" in r.more]
         if not acted:
-            return
+            return False
         updates = sum(r.amount for r in learned)
         loss = (
             float(np.average([r.more["loss"] for r in learned], weights=[r.amount for r in learned]))
@@ -198,13 +204,14 @@ class _Run:
                 step=self._before + self._group.ledger.steps,
                 epoch=self.progress.epoch + 1,
                 seconds=self.progress.training_time_s + since,
-                step_time_s=seconds,
+                step_time_s=seconds / acted,
                 loss=loss,
                 samples=updates * self._job.training.batch,
                 num_steps=acted,
                 updates=updates,
             )
         )
+        return True
 
     def _evaluated(self) -> list[float]:
         is_last = self.progress.epoch >= self._job.training.epochs
@@ -217,6 +224,13 @@ class _Run:
         parts_s = sum(part.cpu_s for part in self._view.parts.values())
         self._view.others_cpu_s = max(0.0, cpu_s() - self._cpu_s - parts_s)
         record = result.training_record(self._run, self._job, self._space, self.progress.stopped)
+        done = self._group.ledger.updates  # of all attempts; lines of steps lack those after the last step
+        per_s = Quantity(
+            value=done / self.progress.training_time_s,
+            unit="update/s",
+            source=f"{done:,} updates over the training time",
+        )
+        record.put("updates_per_s", per_s)
         for name, value in self._view.rates().items():
             unit = (
                 "1/s" if "per_s" in name else "s" if name.endswith("_s") else "B" if name.startswith("bytes") else "1"
