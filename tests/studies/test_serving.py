@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,19 @@ def test_the_knee_is_where_the_mean_has_doubled() -> None:
     assert (
         "net 94.3" in takeaways(results(2.0))["The knee"]
     )  # a server that is slower all along has the same knee by this
+
+
+def test_a_knee_that_was_not_measured_is_no_error() -> None:
+    below = results(1.0)
+    points = [point for point in below.rows["points"] if point["rate"] < 100]
+    page = STUDY.page(replace(below, rows={**below.rows, "points": points}))
+    assert {s.title: s.takeaway for s in page.sections}["The knee"].startswith("No knee was measured")
+    assert [highlight.label for highlight in page.highlights] == ["medians within 15 %"]
+
+
+def test_the_share_of_http_is_the_mean_over_rounds() -> None:
+    """1 ms of 9 for reading, answering and the way."""
+    assert takeaways(results(1.0))["What the predictions are made of"].endswith("its way through HTTP is 11 % of net.")
 
 
 def test_what_knowing_more_is_worth() -> None:
