@@ -28,13 +28,16 @@ def results_of(study: Any, **more: Any) -> Results:
 def test_priorities_beside_uniform() -> None:
     page = prioritised_replay.STUDY.page(results_of(prioritised_replay))
     first, pairs = page.sections[:2]
-    assert "With transitions drawn alike CartPole-v1 returns 101 ± 1 at the end" in first.takeaway
+    assert first.takeaway.startswith("Yes, with proportional and rank-based and proportional, no weights: alike CartPole-v1")
+    assert "returns 101 ± 1 at the end" in first.takeaway
     assert "rank-based +200" in first.takeaway
     assert "6 of 6 pairs can be told apart" in pairs.takeaway
     assert "Most processor time took proportional, no weights, 4.00 times uniform" in pairs.takeaway
-    alike = {name: {"processor_s": 5.0} for name in prioritised_replay.ARMS}
+    alike = {name: {"processor_s": 5.0, "last_return": 100.0} for name in prioritised_replay.ARMS}
     page = prioritised_replay.STUDY.page(results_of(prioritised_replay, **alike))
     assert "None is seen to take more processor time than uniform." in page.sections[1].takeaway
+    assert page.opening()[0].startswith("No order of drawing is seen to return more than drawing all alike: alike")
+    assert len(page.opening()) == 2
     assert first.table is not None
     assert first.table.columns[-1] == "seconds of a core"
 

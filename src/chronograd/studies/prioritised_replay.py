@@ -48,6 +48,8 @@ def _here(results: Results) -> Section:
     rows = results.rows["runs"]
     whole = returns.plus_minus(spread(rows, "last_return", agent=UNIFORM))
     others = [f"{name} {returns.returns_apart(rows, name, UNIFORM)}" for name in ARMS if name != UNIFORM]
+    more = [name for name in ARMS if name != UNIFORM and returns.is_more(rows, name, UNIFORM)]
+    answer = f"Yes, with {' and '.join(more)}" if more else "No order of drawing is seen to return more than drawing all alike"
     panel = Lines(
         "frames",
         "mean return",
@@ -57,8 +59,8 @@ def _here(results: Results) -> Section:
     )
     return Section(
         "Here",
-        f"With transitions drawn alike {results.settings['environment'].partition(':')[2]} returns {whole} at the end; the "
-        f"others beside it: {'; '.join(others)}.",
+        f"{answer}: alike {results.settings['environment'].partition(':')[2]} returns {whole} at the end; the others beside it: "
+        f"{'; '.join(others)}.",
         intro="All arms learn from as many minibatches, of transitions that are made in the same way; only which of them are "
         "drawn differs. The learning rate is the same for all, where the paper has a quarter of it for priorities.",
         figure=Figure([panel]),

@@ -91,12 +91,13 @@ class Study:
             f"{results.created[:10]};{changes} {gpu}{environment.get('processor', 'unknown processor')}{cores}; "
             f"{plural(runs, 'run')} at a time with {plural(threads, 'thread')} each; {versions}"
         )
+        opening = summary or Answer(_title(self.name), sections=list(sections)).opening()
         if self.not_run and results.size == "laptop":
             sections = [*sections, _missing_section(self)]
         if results.notes:
             count = "One note." if len(results.notes) == 1 else f"{plural(len(results.notes), 'note')}."
             sections = [*sections, Section("What fell short", count, table=table(results.notes, {"note": str}))]
-        return Answer(_title(self.name), self.question, asked, highlights, sections, footer=footer, summary=summary)
+        return Answer(_title(self.name), self.question, asked, highlights, sections, footer=footer, summary=opening)
 
 
 def _missing_section(study: Study) -> Section:
