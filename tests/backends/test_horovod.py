@@ -71,7 +71,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 def test_where_it_is_not_built_the_command_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(RunError, match=r"python -m chronograd\.backends\.horovod\.build"):
+    with pytest.raises(RunError, match=r"python -m chronograd\.backends\.horovod"):
         registry.find("horovod")
 
 

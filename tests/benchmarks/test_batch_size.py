@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmarks.batch_size import PERCEPTRON, Trained, compared, make_job, save, table, train, verdict
@@ -50,8 +51,9 @@ def test_a_run_ends_at_the_target() -> None:
 
 
 @pytest.mark.parametrize("workload", RESULTS["workloads"], ids=lambda w: f"{w['network']}-{w['target_test_loss']}")
-def test_the_page_has_what_was_saved(workload: dict[str, object]) -> None:
+def test_the_page_has_what_was_saved(workload: dict[str, Any]) -> None:
+    """To all digits but the last: another processor sums in another order."""
     page = (ROOT / "docs" / "convergence.md").read_text()
     assert table(workload) in page
     runs = [Trained(**{**run, "noise_scale": Quantity(**run["noise_scale"])}) for run in workload["runs"]]
-    assert compared(runs)["rows"] == workload["rows"]
+    assert compared(runs)["rows"] == [pytest.approx(row) for row in workload["rows"]]

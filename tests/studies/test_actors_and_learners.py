@@ -28,7 +28,9 @@ def results_of(study: Any, **more: Any) -> Results:
 def test_priorities_beside_uniform() -> None:
     page = prioritised_replay.STUDY.page(results_of(prioritised_replay))
     first, pairs = page.sections[:2]
-    assert first.takeaway.startswith("Yes, with proportional and rank-based and proportional, no weights: alike CartPole-v1")
+    assert first.takeaway.startswith(
+        "Yes, with proportional and rank-based and proportional, no weights: alike CartPole-v1"
+    )
     assert "returns 101 ± 1 at the end" in first.takeaway
     assert "rank-based +200" in first.takeaway
     assert "6 of 6 pairs can be told apart" in pairs.takeaway
