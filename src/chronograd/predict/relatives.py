@@ -98,11 +98,10 @@ def calibration_for(
 
 def _as_measured(assumed: Calibration, own: Calibration) -> Calibration:
     """With what the device's own calibration for other software measured: its input, its optimizer, and how a pass begins."""
-    name = CLASSES[CLASSES.index("update.backward")]
     begins_s = own.pass_s - _compiled_pass_s(own) or assumed.pass_s - _compiled_pass_s(assumed)
     found = replace(
         assumed,
-        classes={**assumed.classes, name: own.classes[name]},
+        classes={**assumed.classes, "update.backward": own.classes["update.backward"]},
         update_launch_s=own.update_launch_s,
         input_launch_s=own.input_launch_s,
         threads=own.threads,

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from chronograd.answer import Answer, Section
-from chronograd.figure import Figure, Lines
 from chronograd.study import returns
 from chronograd.study.results import Results, Settings
 from chronograd.study.rows import spread
@@ -44,21 +43,14 @@ def page(results: Results) -> Answer:
 
 def _here(results: Results) -> Section:
     rows = results.rows["runs"]
-    lost = [f"{name} {returns.returns_apart(rows, name, BOTH)}" for name in ARMS if name != BOTH]
-    panel = Lines(
-        "frames",
-        "mean return",
-        [returns.band(results.curves, name, COLORS[name]) for name in ARMS],
-        returns.solved_mark(results.settings),
-        from_zero=True,
-    )
+    lost = returns.beside(rows, ARMS, BOTH)
     whole = returns.plus_minus(spread(rows, "last_return", agent=BOTH))
     return Section(
         "Here",
         f"With replay and target network {results.settings['environment'].partition(':')[2]} returns {whole} at the end; "
         f"the others beside it: {'; '.join(lost)}.",
         intro="Without replay an update learns from the transitions made since the last one. All else is the same.",
-        figure=Figure([panel]),
+        figure=returns.curves_figure(results, COLORS),
         caption="Mean over seeds and ± one standard deviation.",
         table=returns.returns_table(rows),
     )

@@ -5,16 +5,14 @@ Annealed: Mnih et al. 2015. Ladder: D. Horgan et al., Distributed prioritized ex
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import Any
 
 from chronograd.answer import Answer, Section
-from chronograd.figure import Figure, Lines
 from chronograd.study import returns
 from chronograd.study.results import Results, Settings
-from chronograd.study.rows import seeds, spread
+from chronograd.study.rows import spread
 from chronograd.study.runner import StudyRunner
-from chronograd.study.study import Study, listed
+from chronograd.study.study import Study
 
 ANNEALED, LADDER = "annealed, 1 to 0.05", "ladder of 8"
 LOW, HIGH = "fixed, 0.05", "fixed, 0.4"
@@ -33,26 +31,19 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
 
 def page(results: Results) -> Answer:
     highlights = returns.highlights(results.rows["runs"], ARMS)
-    return STUDY.answer(results, [_here(results), _pairs(results)], highlights)
+    return STUDY.answer(results, [_here(results), returns.pairs_section(results.rows["runs"], ARMS)], highlights)
 
 
 def _here(results: Results) -> Section:
     rows = results.rows["runs"]
     means = {name: spread(rows, "last_return", agent=name).mean for name in ARMS}
     best = max(means, key=lambda name: means[name])
-    others = [f"{name} {returns.returns_apart(rows, name, best)}" for name in ARMS if name != best]
+    others = returns.beside(rows, ARMS, best)
     is_seen = any(returns.is_more(rows, best, name) for name in ARMS if name != best)
     most = (
         "Most is returned at the end"
         if is_seen
         else "No ε is seen to return more than others; the highest mean is that"
-    )
-    panel = Lines(
-        "frames",
-        "mean return",
-        [returns.band(results.curves, name, COLORS[name]) for name in ARMS],
-        returns.solved_mark(results.settings),
-        from_zero=True,
     )
     return Section(
         "Here",
@@ -60,25 +51,9 @@ def _here(results: Results) -> Section:
         f"beside it: {'; '.join(others)}.",
         intro="ε is the share of random actions in training; evaluation has none. On the ladder an episode has the ε of one of "
         "8 actors, 0.4 to 0.00066, each in its turn.",
-        figure=Figure([panel]),
+        figure=returns.curves_figure(results, COLORS),
         caption="Mean over seeds and ± one standard deviation.",
         table=returns.returns_table(rows),
-    )
-
-
-def _pairs(results: Results) -> Section:
-    rows = results.rows["runs"]
-    pairs = list(combinations(ARMS, 2))
-    seen = [pair for pair in pairs if returns.is_more(rows, *pair) is not None]
-    told = "none can be told apart" if not seen else f"{len(seen)} of {len(pairs)} pairs can be told apart"
-    return Section(
-        "Every two of them",
-        f"With {seeds(min(spread(rows, 'last_return', agent=name).n for name in ARMS))} {told}.",
-        table=listed(
-            ["one", "other", "return at the end, one less other"],
-            [[one, other, returns.returns_apart(rows, one, other)] for one, other in pairs],
-            text=2,
-        ),
     )
 
 

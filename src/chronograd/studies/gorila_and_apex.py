@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from chronograd.answer import Answer, Highlight, Section
-from chronograd.figure import Figure, Lines
 from chronograd.job import Job, changed
 from chronograd.record import Record
 from chronograd.reinforce.balance import Components, Setting, balance, enough_actors
@@ -86,14 +85,7 @@ def page(results: Results) -> Answer:
 
 def _learned(results: Results) -> Section:
     rows = results.rows["runs"]
-    others = [f"{name} {returns.returns_apart(rows, name, ONE)}" for name in ARMS if name != ONE]
-    panel = Lines(
-        "frames",
-        "mean return",
-        [returns.band(results.curves, name, COLORS[name]) for name in ARMS],
-        returns.solved_mark(results.settings),
-        from_zero=True,
-    )
+    others = returns.beside(rows, ARMS, ONE)
     speeds = {name: spread(rows, "throughput_frames_per_s", agent=name).mean for name in ARMS}
     return Section(
         "What is learned of the same frames",
@@ -102,7 +94,7 @@ def _learned(results: Results) -> Section:
         f"{speeds[APEX]:,.0f}: here all parts share {results.environment.get('cores', '?')} cores.",
         intro="The same environment, network, minibatch, steps, and updates for each step. Gorila's servers have AdaGrad and its "
         "actors a falling ε; Ape-X has priorities, n-step returns, double and dueling Q, and the ladder of ε.",
-        figure=Figure([panel]),
+        figure=returns.curves_figure(results, COLORS),
         caption="Mean over seeds and ± one standard deviation.",
         table=returns.returns_table(rows),
     )

@@ -5,16 +5,14 @@ Schaul et al., Prioritized experience replay, arXiv 1511.05952: better than unif
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import Any
 
 from chronograd.answer import Answer, Section
-from chronograd.figure import Figure, Lines
 from chronograd.study import returns
 from chronograd.study.results import Results, Settings
-from chronograd.study.rows import difference, seeds, spread
+from chronograd.study.rows import difference, spread
 from chronograd.study.runner import StudyRunner
-from chronograd.study.study import Study, listed
+from chronograd.study.study import Study
 
 UNIFORM, PROPORTIONAL, RANK, UNWEIGHTED = "uniform", "proportional", "rank-based", "proportional, no weights"
 # Exponents of the paper; β rises to 1 over the run in the two that have weights.
@@ -47,15 +45,12 @@ def page(results: Results) -> Answer:
 def _here(results: Results) -> Section:
     rows = results.rows["runs"]
     whole = returns.plus_minus(spread(rows, "last_return", agent=UNIFORM))
-    others = [f"{name} {returns.returns_apart(rows, name, UNIFORM)}" for name in ARMS if name != UNIFORM]
+    others = returns.beside(rows, ARMS, UNIFORM)
     more = [name for name in ARMS if name != UNIFORM and returns.is_more(rows, name, UNIFORM)]
-    answer = f"Yes, with {' and '.join(more)}" if more else "No order of drawing is seen to return more than drawing all alike"
-    panel = Lines(
-        "frames",
-        "mean return",
-        [returns.band(results.curves, name, COLORS[name]) for name in ARMS],
-        returns.solved_mark(results.settings),
-        from_zero=True,
+    answer = (
+        f"Yes, with {' and '.join(more)}"
+        if more
+        else "No order of drawing is seen to return more than drawing all alike"
     )
     return Section(
         "Here",
@@ -63,7 +58,7 @@ def _here(results: Results) -> Section:
         f"{'; '.join(others)}.",
         intro="All arms learn from as many minibatches, of transitions that are made in the same way; only which of them are "
         "drawn differs. The learning rate is the same for all, where the paper has a quarter of it for priorities.",
-        figure=Figure([panel]),
+        figure=returns.curves_figure(results, COLORS),
         caption="Mean over seeds and ± one standard deviation.",
         table=returns.returns_table(rows),
     )
@@ -71,25 +66,13 @@ def _here(results: Results) -> Section:
 
 def _pairs(results: Results) -> Section:
     rows = results.rows["runs"]
-    pairs = list(combinations(ARMS, 2))
-    seen = [pair for pair in pairs if returns.is_more(rows, *pair) is not None]
-    told = "none can be told apart" if not seen else f"{len(seen)} of {len(pairs)} pairs can be told apart"
-    number = seeds(min(spread(rows, "last_return", agent=name).n for name in ARMS))
     time_s = {name: spread(rows, "processor_s", agent=name).mean for name in ARMS}
     dearest = max(time_s, key=lambda name: time_s[name])
     apart = difference(spread(rows, "processor_s", agent=dearest), spread(rows, "processor_s", agent=UNIFORM))
     cost = f"Most processor time took {dearest}, {time_s[dearest] / time_s[UNIFORM]:.2f} times uniform"
     if not apart.is_seen:
         cost = "None is seen to take more processor time than uniform"
-    return Section(
-        "Every two of them",
-        f"With {number} {told}. {cost}.",
-        table=listed(
-            ["one", "other", "return at the end, one less other"],
-            [[one, other, returns.returns_apart(rows, one, other)] for one, other in pairs],
-            text=2,
-        ),
-    )
+    return returns.pairs_section(rows, ARMS, f" {cost}.")
 
 
 STUDY = Study(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from chronograd.answer import Highlight, Table
-from chronograd.figure import Mark, Series
+from chronograd.answer import Highlight, Section, Table
+from chronograd.figure import Figure, Lines, Mark, Series
 from chronograd.job import Job, from_dict
 from chronograd.record import Record
 from chronograd.rundir.steps import End
@@ -142,6 +143,34 @@ def is_more(rows: Sequence[Row], one: str, other: str) -> bool | None:
     """Whether one agent returned more than another, as far as the seeds bear it; None where they do not."""
     apart = difference(spread(rows, "last_return", agent=one), spread(rows, "last_return", agent=other))
     return apart.mean > 0 if apart.is_seen else None
+
+
+def beside(rows: Sequence[Row], names: Iterable[str], one: str) -> list[str]:
+    """Of each other agent how much more or less it returned than one, as far as the seeds bear it."""
+    return [f"{name} {returns_apart(rows, name, one)}" for name in names if name != one]
+
+
+def pairs_section(rows: Sequence[Row], names: Collection[str], more: str = "") -> Section:
+    """Every two agents beside each other. `more`: what else the takeaway says."""
+    pairs = list(combinations(names, 2))
+    seen = [pair for pair in pairs if is_more(rows, *pair) is not None]
+    told = "none can be told apart" if not seen else f"{len(seen)} of {len(pairs)} pairs can be told apart"
+    number = seeds(min(spread(rows, "last_return", agent=name).n for name in names))
+    return Section(
+        "Every two of them",
+        f"With {number} {told}.{more}",
+        table=listed(
+            ["one", "other", "return at the end, one less other"],
+            [[one, other, returns_apart(rows, one, other)] for one, other in pairs],
+            text=2,
+        ),
+    )
+
+
+def curves_figure(results: Results, colors: Mapping[str, str]) -> Figure:
+    """Returns against frames, a band for each agent."""
+    bands = [band(results.curves, name, color) for name, color in colors.items()]
+    return Figure([Lines("frames", "mean return", bands, solved_mark(results.settings), from_zero=True)])
 
 
 def band(curves: Curves, name: str, color: str = "") -> Series:
