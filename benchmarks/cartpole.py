@@ -51,6 +51,7 @@ def row(agent: str, seed: int, folder: Path) -> dict[str, Any]:
     return {
         "agent": agent,
         "seed": seed,
+        "processor": environment.processor_name(),
         "is_solved": record["frames_to_return"].value is not None,
         "frames": record.value("frames"),
         "training_time_s": record.value("training_time_s"),
@@ -96,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if (agent, seed) not in rows:
                     rows[agent, seed] = made = row(agent, seed, asked.runs or Path(scratch))
                     where = environment.environment()
-                    kept = {key: where[key] for key in ("processor", "versions") if key in where}
+                    kept = {"versions": where["versions"]}
                     runs = [rows[key] for key in sorted(rows)]
                     write_json(
                         asked.out, {"environment": {**kept, "threads": 1}, "summary": summary(runs), "runs": runs}
