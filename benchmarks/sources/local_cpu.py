@@ -1,14 +1,16 @@
-"""This machine's CPU: steps predicted after `chronograd calibrate` and timed, by `benchmarks.cpu`. Its results are read here."""
+"""CPUs of machines at hand: steps predicted after `chronograd calibrate` and timed, by `benchmarks.cpu`. Its results are read here."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from benchmarks.cpu import AIM, is_of, judged
 from benchmarks.sources import Row, row_of
 
-FOLDER = Path(__file__).parents[1] / "results" / "cpu"
+FOLDER = Path(__file__).parents[1] / "results"
+MACHINES = {"this machine's CPU": "cpu", "an EPYC's two cores": "cpu-epyc"}
 RULES = {
     "unseen": "calibrate, then 24 unseen networks at batch 8",
     "host": "calibrate, then six small networks at batch 1 to 64",
@@ -16,30 +18,33 @@ RULES = {
 
 
 def rows(folder: Path) -> list[Row]:
-    """`folder` is not read: results of this machine lie beside the benchmark."""
+    """`folder` is not read: results of these machines lie beside the benchmark."""
+    kept = [(title, group, FOLDER / name / f"{group}.json") for title, name in MACHINES.items() for group in RULES]
+    return [
+        row for title, group, path in kept if path.exists() for row in _rows(title, group, json.loads(path.read_text()))
+    ]
+
+
+def _rows(title: str, group: str, kept: dict[str, Any]) -> list[Row]:
+    """Of one machine and group of cases."""
     found = []
-    for group, rule in RULES.items():
-        path = FOLDER / f"{group}.json"
-        if not path.exists():
-            continue
-        kept = json.loads(path.read_text())
-        cases, environment = judged(kept), kept["environment"]
-        for mode in ("inference", "training"):
-            for kind in ("1 process", "2 processes") if group == "unseen" else ("eager", "compiled"):
-                own = [case for case in cases if mode in case["case"] and is_of(kind, case["case"])]
-                if not own:
-                    continue
-                right = sum(case["is_right"] for case in own)
-                found.append(
-                    row_of(
-                        f"this machine's CPU, {mode}, {kind}",
-                        rule,
-                        AIM,
-                        [case["case"] for case in own],
-                        [case["predicted"] / case["measured"] for case in own],
-                        [case["is_inside"] for case in own],
-                        note=f"{environment['processor']}, {environment['cores']} cores; {right} of {len(own)} within 10 % or "
-                        f"the spread of {len(kept['rounds'])} rounds",
-                    )
+    cases, environment = judged(kept), kept["environment"]
+    for mode in ("inference", "training"):
+        for kind in ("1 process", "2 processes") if group == "unseen" else ("eager", "compiled"):
+            own = [case for case in cases if mode in case["case"] and is_of(kind, case["case"])]
+            if not own:
+                continue
+            right = sum(case["is_right"] for case in own)
+            found.append(
+                row_of(
+                    f"{title}, {mode}, {kind}",
+                    RULES[group],
+                    AIM,
+                    [case["case"] for case in own],
+                    [case["predicted"] / case["measured"] for case in own],
+                    [case["is_inside"] for case in own],
+                    note=f"{environment['processor']}, {environment['cores']} cores; {right} of {len(own)} within 10 % or "
+                    f"the spread of {len(kept['rounds'])} rounds",
                 )
+            )
     return found

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from chronograd.calibrate import machine, pace
@@ -39,6 +40,16 @@ def test_a_pace_that_changed_while_it_was_measured_is_busy() -> None:
     assert machine.is_busy(kept(pace_spread=1.4))
     assert machine.is_busy(kept(pace_spread=1.1, others_cores=0.5))
     assert not machine.is_busy(kept(pace_spread=1.1, others_cores=0.05))
+
+
+def test_a_prediction_is_as_uncertain_as_the_pace_of_the_machine_that_was_measured() -> None:
+    """Three probes a standard deviation of 0.2 apart, in the mean, of which two rounds have the root; so has what a class lends."""
+    steady = replace(from_datasheet(catalog.device("cpu")), sigma=0.15, class_sigma={"gemm.forward": 0.3})
+    draws = np.exp(0.2 * np.random.default_rng(0).standard_normal((2000, 3)))
+    found = [machine.at_other_paces(steady, pace.spread(three.tolist())) for three in draws]
+    assert np.mean([c.sigma**2 - 0.15**2 for c in found]) ** 0.5 == pytest.approx(0.2 / 2**0.5, rel=0.15)
+    assert found[0].class_sigma["gemm.forward"] ** 2 - 0.3**2 == pytest.approx(found[0].sigma ** 2 - 0.15**2)
+    assert machine.at_other_paces(steady, 1.0) == steady
 
 
 def test_cores_that_others_use_are_seen_and_own_ones_are_not() -> None:

@@ -34,6 +34,7 @@ def block(kind: str, flops: float, bytes_moved: float, cast: float = 0.0) -> Wor
         depth=one * (100.0 if cast else 1e9),
         width=one * (100.0 if cast else 1e9),
         rows=one * (100.0 if cast else 1e9),
+        out_width=one * (5.0 if cast else 1e9),
     )
 
 
@@ -147,7 +148,8 @@ def test_too_few_samples_and_failed_ones_are_refused() -> None:
 def test_the_jacobian_is_the_derivative(by_class: bool) -> None:
     """Against central differences, at a point where each term is at work: casts, layout, cache, host and device."""
     sheet = from_datasheet(catalog.device("v100"), "fp16")
-    prior = replace(sheet, cache_bytes=1e6, cache_speedup=2.5, host_launch_s=5e-5, pass_s=2e-5)
+    classes = {**sheet.classes, "conv_3x3.forward": replace(sheet.classes["conv_3x3.forward"], out_width=2.0)}
+    prior = replace(sheet, classes=classes, cache_bytes=1e6, cache_speedup=2.5, host_launch_s=5e-5, pass_s=2e-5)
     works = [
         block(kind, flops, flops / intensity, cast=0.3)
         for kind in KINDS
@@ -158,7 +160,7 @@ def test_the_jacobian_is_the_derivative(by_class: bool) -> None:
         [Sample(Work.joined([a, b]), 1e-4) for a, b in itertools.pairwise(works)], prior, by_class=by_class
     )
     names = [p.name for p in problem.parameters]
-    assert {"relayout", "rows", "depth", "cache_speedup", "host_launch_s"} <= set(names)
+    assert {"relayout", "rows", "depth", "out_width", "cache_speedup", "host_launch_s"} <= set(names)
     assert ("pass_s" in names) == by_class
     assert names.count("launch_s") == (len(KINDS) if by_class else 1)
     x = problem.start + 0.1 * np.random.default_rng(1).standard_normal(len(problem.start))

@@ -21,7 +21,7 @@ from chronograd.predict.prediction import predict, predict_step
 from chronograd.predict.relatives import calibration_for
 from chronograd.predict.setting import setting_of
 from chronograd.record import STEP_PARTS
-from chronograd.trace import ZERO, Affine, Operator, Storage, Tensor, Trace
+from chronograd.trace import PHASES, ZERO, Affine, Operator, Storage, Tensor, Trace
 
 JOB = {
     "network": {"name": "net"},
@@ -73,9 +73,19 @@ def test_an_operator_takes_the_smooth_maximum_of_compute_and_memory() -> None:
 
 def test_half_filled_products_run_at_half_the_rate() -> None:
     full = 2 * 64 * 1000 * 500 / 1e12
-    for half in ({"depth": 1000.0}, {"width": 500.0}, {"rows": 64.0}):
+    for half in ({"depth": 1000.0}, {"width": 500.0}, {"rows": 64.0}, {"out_width": 1.0}):
         rates = {name: ClassRate(compute=1.0, bandwidth=1e9, weights=1e9, **half) for name in CLASSES}
         assert operator_seconds(linear_trace(), 64, calibration(classes=rates))[0] == pytest.approx(2 * full, rel=1e-6)
+
+
+def test_short_rows_of_images_leave_a_cpu_s_registers_idle() -> None:
+    """ResNet-20 on 8 × 8 images: rows of 8, 4 and 2 pixels, twice as many where two gradients are one operator."""
+    work = Work.of(trace_network("resnet20", input_shape=(1, 8, 8), num_classes=10), 64)
+    of = {phase: work.out_width[work.class_index == CLASSES.index(f"conv_3x3.{phase}")] for phase in PHASES[:2]}
+    assert set(of["forward"]) == {8.0, 4.0, 2.0}
+    assert set(np.round(of["backward"] ** 2)) == {64.0, 128.0, 32.0, 8.0}
+    assert from_datasheet(catalog.device("cpu")).classes["conv_3x3.forward"].out_width > 0
+    assert from_datasheet(catalog.device("v100")).classes["conv_3x3.forward"].out_width == 0
 
 
 def test_launch_cost_is_added_and_cache_speeds_small_operators_up() -> None:
@@ -344,7 +354,7 @@ def test_a_damaged_calibration_is_named() -> None:
     with pytest.raises(FileFormatError, match="peak_flops_per_s"):
         Calibration.from_table({**table, "peak_flops_per_s": -1.0})
     with pytest.raises(FileFormatError, match=r"classes\.conv_9x9\.forward.*: .* is not one of its values"):
-        Calibration.from_table({**table, "classes": {"conv_9x9.forward": [0.5] * 8}})
+        Calibration.from_table({**table, "classes": {"conv_9x9.forward": [0.5] * len(table["rates"])}})
     with pytest.raises(FileFormatError, match="damaged"):
         Calibration.from_table({**table, "speed": 1})
 

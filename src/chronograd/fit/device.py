@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from chronograd.errors import InputError
-from chronograd.predict.calibration import CLASSES, Calibration, ClassRate
+from chronograd.predict.calibration import CLASSES, SIZES, Calibration, ClassRate
 from chronograd.predict.compute import Terms, Work, smooth_max
 from chronograd.record import Z80
 
@@ -30,15 +30,16 @@ _PRIOR_SD = {
     "depth": 0.5,
     "width": 0.5,
     "rows": 0.7,
+    "out_width": 0.7,
     "relayout": 0.5,
     "launch_s": 0.7,
     "host_launch_s": 0.7,
     "pass_s": 1.0,
     "cache_speedup": 0.3,
 }
-_RATES = ("compute", "bandwidth", "weights", "depth", "width", "rows", "relayout", "launch_s")
+_RATES = ("compute", "bandwidth", "weights", *SIZES, "relayout", "launch_s")
 # From whole networks these cannot be told apart by class.
-_SHARED = ("rows", "relayout", "launch_s")
+_SHARED = ("rows", "out_width", "relayout", "launch_s")
 # A layer that cannot be timed better than this is not predicted better either.
 MIN_SIGMA = 0.03
 # Nor does one machine's host keep a steadier pace.
@@ -189,7 +190,7 @@ class _Problem:
             "weights": -terms.weights,
             "relayout": terms.relayout,
             "launch_s": terms.launch,
-            **{name: filling(name) for name in ("depth", "width", "rows")},
+            **{name: filling(name) for name in SIZES},
         }
         return found, by_memory
 

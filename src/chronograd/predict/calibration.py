@@ -31,6 +31,9 @@ FAMILIES = (
 # convolution itself.
 CLASSES = tuple(f"{family}.{phase}" for family in FAMILIES for phase in PHASES[:2])
 
+# Sizes of a class's work, of which each has a half at which half of `compute` is reached.
+SIZES = ("depth", "width", "rows", "out_width")
+
 # Below what any device will reach, so that products stay finite.
 Amount = Annotated[StrictFloat | StrictInt, Field(ge=0, lt=1e30)]
 Positive = Annotated[StrictFloat | StrictInt, Field(gt=0, lt=1e30)]
@@ -45,7 +48,7 @@ class ClassRate:
         compute: share of peak FLOP/s reached by large matrix work, or of vector peak by other arithmetic.
         bandwidth: share of memory bandwidth reached by what grows with the batch.
         weights: share of it reached by what does not: weights and their gradients, often laid out anew.
-        depth, width, rows: of a matrix product, that at which half of `compute` is reached.
+        depth, width, rows: of a matrix product, that at which half of `compute` is reached; out_width: of a row of a convolution's output.
         relayout: times that a convolution's data goes through memory to be laid out with channels last.
         launch_s: fixed time of one operator.
     """
@@ -58,6 +61,7 @@ class ClassRate:
     depth: Amount = 0.0
     width: Amount = 0.0
     rows: Amount = 0.0
+    out_width: Amount = 0.0
     relayout: Amount = 0.0
     launch_s: Amount = 0.0
 
@@ -211,6 +215,10 @@ COMPILED_TRAINING_ISSUES = 80
 GRAPH_LAUNCH_S = 10e-6
 # Rows of a product that fill half of the device: one wave of tiles.
 _ROWS = {"gpu": 64.0, "cpu": 8.0}
+# A CPU's kernels hold part of a row of a convolution's output in registers (Georganas et al. 2018, "Anatomy of high-performance deep
+# learning convolutions on SIMD architectures"): short rows leave them idle. `chronograd calibrate` finds 4 to 8 pixels for 3 x 3
+# forward and 2 to 4 backward (two cores of an EPYC, 2026-11-23). One of 1 x 1 is a product over all pixels.
+_BLOCKED_BY_ROW, _OUT_WIDTH_CPU = ("conv_3x3", "conv_kxk", "conv_grouped"), 2.0
 # 3 x 3 convolutions in single precision on a GPU take Winograd's form, of up to 2.25 times fewer multiplications, above the
 # peak of direct ones once they are large: share of peak forward and backward, and half-filling rows. Lavin & Gray 2016;
 # DeepBench, cuDNN 5 and later on M40, Titan X, P100, Titan Xp: 1.2 to 2.2 from 3,000 rows on, 0.4 to 0.8 below 800.
@@ -232,9 +240,9 @@ def from_datasheet(device: Device, precision: str = "fp32") -> Calibration:
         rows = 0.0 if uses_vector_peak(family) else _ROWS[device.kind]
         if is_gpu and precision == "fp32" and name in _WINOGRAD:
             compute, rows = _WINOGRAD[name]
-        classes[name] = ClassRate(
-            compute, bandwidth, weights, depth, width, rows, relayout, _KERNEL_S if is_gpu else _LAUNCH_S
-        )
+        out_width = _OUT_WIDTH_CPU if not is_gpu and family in _BLOCKED_BY_ROW else 0.0
+        launch_s = _KERNEL_S if is_gpu else _LAUNCH_S
+        classes[name] = ClassRate(compute, bandwidth, weights, depth, width, rows, out_width, relayout, launch_s)
     return Calibration(
         origin="datasheet",
         precision=precision,

@@ -1,12 +1,12 @@
 """Time of every operator of a trace on one device.
 
     t = launch + (t_compute^4 + t_memory^4)^(1/4) + t_weights + t_layout
-    t_compute = FLOPs / (peak · u),   u = u_class · depth / (depth + d) · width / (width + w) · rows / (rows + r)
+    t_compute = FLOPs / (peak · u),   u = u_class · Π size / (size + half), size: depth, width, rows, out_width
     t_memory  = bytes that grow with the batch / (bandwidth · v_class · cache)
     t_weights = bytes that do not / (bandwidth · q_class)
     t_layout  = (bytes of operands changed in type or layout / v_elementwise + relayout_class · bytes laid out anew) / bandwidth
 
-u, v, q, launch, d, w, r and relayout are those of the operator's class. The fourth power is a smooth maximum. `cache`
+u, v, q, launch, relayout and the half of each size are those of the operator's class. The fourth power is a smooth maximum. `cache`
 is 1 for operators much larger than the device's cache and rises to the calibration's speed-up for those that fit.
 Views cost nothing on the device. A pass, forward or backward, takes the smooth maximum of its operators and of the host's
 issuing them, (device^4 + host^4)^(1/4): the device's queue hides the host while the device is behind. A CPU runs kernels in the thread
@@ -29,6 +29,7 @@ import numpy as np
 from chronograd.predict.calibration import (
     CLASSES,
     FAMILIES,
+    SIZES,
     UNFUSED_ATTENTION,
     Calibration,
     family_of,
@@ -41,6 +42,7 @@ from chronograd.units import FLOPS_PER_MAC
 
 _IS_VECTOR = np.array([uses_vector_peak(k) for k in KINDS])
 _VIEW, _ATTENTION, _GROUPED = (KINDS.index(kind) for kind in ("view", "attention", "conv_grouped"))
+_CONV = [KINDS.index(k) for k in CONV_KINDS]
 _LAID_OUT = [KINDS.index(k) for k in CONV_KINDS if k != "conv_depthwise"]
 # Of fewer groups the gradients are cuDNN's direct kernels, on vector units: `wgrad2d_grouped_direct_kernel` in profiles of
 # PyTorch's issues 34977 and 70954. The number is the least of ResNeXt's groups: timm's training table of 2022 has those as fast as
@@ -99,6 +101,8 @@ class Work:
         cast_bytes: what changing the type or layout of operands moves; `relayout_bytes` what a convolution moves that does not
             find its channels last.
         depth, width, rows: of a product (rows × depth) · (depth × width); ones elsewhere.
+        out_width: pixels in a row of a convolution's output, its images taken as square: the root of a sample's rows, of which two
+            gradients have twice as many. One elsewhere.
     """
 
     class_index: np.ndarray
@@ -113,6 +117,7 @@ class Work:
     depth: np.ndarray
     width: np.ndarray
     rows: np.ndarray
+    out_width: np.ndarray
 
     @classmethod
     def of(
@@ -137,6 +142,8 @@ class Work:
             is_unfused = is_unfused & ~c["is_plain_attention"]
         families = np.where(is_unfused, FAMILIES.index(UNFUSED_ATTENTION), families)
         element_bytes = 2 if precision in ("fp16", "bf16") else 4
+        rows = np.maximum(macs / (depth * width), 1.0)
+        pixels = np.where(np.isin(c["kind"], _CONV), rows / max(batch, 1), 1.0)
         scores = np.where(is_unfused, macs / (2 * depth), 0.0)
         needs_layout = np.isin(c["kind"], _LAID_OUT) & ~c["channels_last"]
         return cls(
@@ -151,7 +158,8 @@ class Work:
             relayout_bytes=np.where(needs_layout, grows, 0.0),
             depth=depth,
             width=width,
-            rows=np.maximum(macs / (depth * width), 1.0),
+            rows=rows,
+            out_width=np.sqrt(np.maximum(pixels, 1.0)),
         )
 
     @classmethod
@@ -202,7 +210,7 @@ class Work:
         rates = rates or calibration.columns()
         i = self.class_index
         share = rates["compute"][i]
-        for name in ("depth", "width", "rows"):
+        for name in SIZES:
             size = getattr(self, name)
             share = share * size / (size + rates[name][i])
         peak = np.where(self.is_vector, calibration.vector_flops_per_s, calibration.peak_flops_per_s)
