@@ -101,6 +101,7 @@ def test_a_job_file_says_what_differs_from_its_algorithm() -> None:
         (["backend=ddp", "cluster.count=2"], "dqn-2015 has one process"),
         (["training.precision=bf16"], "training.precision is bf16, which is not of agents"),
         (["training.schedule=cosine"], "training.schedule is cosine"),
+        (["training.channels_last=true"], "training.channels_last is True, which is not of agents"),
         (["data.image_size=84"], "data.image_size is 84, which is not of environments"),
         (["reinforcement.replay_start=300"], "replay_start is 300, more than replay_size = 200"),
         (["network.name=table", "network.options={}"], "algorithm is dqn-2015, and network.name is table"),

@@ -67,6 +67,19 @@ def test_a_job_builds_what_fits_its_environment() -> None:
     assert build(job_of("dqn-2013"), GAME, device="meta")(torch.zeros(3, 4, 84, 84, device="meta")).shape == (3, 6)
 
 
+def test_channels_last_is_a_layout_and_nothing_else() -> None:
+    asked = job_of("dqn-2013")
+    laid_out = asked.model_copy(update={"training": asked.training.model_copy(update={"channels_last": True})})
+    torch.manual_seed(0)
+    plain = build(asked, GAME)
+    torch.manual_seed(0)
+    other = build(laid_out, GAME)
+    seen = as_input(np.random.default_rng(0).integers(0, 256, (2, 4, 84, 84), np.uint8), torch.device("cpu"))
+    assert not next(other.parameters()).is_contiguous()
+    assert other[:1](seen).is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(other(seen), plain(seen))
+
+
 @pytest.mark.parametrize(
     ("network", "options", "space", "message"),
     [

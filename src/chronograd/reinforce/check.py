@@ -8,7 +8,7 @@ from chronograd.errors import JobError, require
 from chronograd.job import Data, Job, Reinforcement, Training
 from chronograd.recipes import DISTRIBUTED
 from chronograd.reinforce import environments
-from chronograd.reinforce.networks import build
+from chronograd.reinforce.networks import MLP, build
 from chronograd.reinforce.tabular import TABLE, QTable
 from chronograd.train.optimizer import make_optimizer
 
@@ -41,7 +41,8 @@ def check_agent(job: Job) -> None:
 def _refuse_what_is_left_out(job: Job, agent: Reinforcement) -> None:
     """Fields that say something and would change nothing."""
     usual = Training(recipe="sgd")  # constant, nothing augmented
-    for name in Training.model_fields.keys() - set(_TRAINING):
+    of_images = () if job.network.name in (MLP, TABLE) else ("channels_last",)
+    for name in Training.model_fields.keys() - {*_TRAINING, *of_images}:
         _refuse(f"training.{name}", getattr(job.training, name), getattr(usual, name), "is not of agents")
     for name in Data.model_fields.keys() - {"name"}:
         _refuse(

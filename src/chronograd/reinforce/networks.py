@@ -51,9 +51,14 @@ def build(job: Job, space: Space, device: str = "cpu") -> nn.Module:
             "numbers",
             "write network.name=mlp",
         )
-    return registry.build(
+    network = registry.build(
         job.network.name, options, input_shape=space.shape, num_classes=space.num_actions, device=device
     )
+    if job.training.channels_last:
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d):  # images follow its weights
+                module.to(memory_format=torch.channels_last)
+    return network
 
 
 def as_input(observations: np.ndarray, device: torch.device) -> Tensor:
