@@ -7,9 +7,10 @@ import socket
 import subprocess
 import sys
 
+import pytest
 import torch
 
-from chronograd.measure.environment import environment
+from chronograd.measure.environment import environment, slice_s
 from chronograd.measure.memory import PeakMemory
 
 
@@ -29,6 +30,16 @@ def test_the_environment_needs_no_torch() -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_slice_of_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Since Linux 6.6 a thread that wakes waits for the end of a slice, which grows with the cores up to 8."""
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    for cores, slice_ms in ((1, 0.7), (2, 1.4), (8, 2.8), (64, 2.8)):
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        assert slice_s("6.18.44-fc") == pytest.approx(slice_ms / 1000)
+    assert slice_s("6.6.1") == pytest.approx(3e-3)
+    assert slice_s("6.1.0-21-amd64") == slice_s("5.15.0") == 0
 
 
 def test_peak_memory_sees_what_was_freed() -> None:

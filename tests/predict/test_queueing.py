@@ -134,34 +134,44 @@ def test_each_request_is_answered_when_a_plain_simulation_says(wait_s: float, ra
     assert np.isnan(latencies).any() == (rate == 6.0)
 
 
-def _tick_by_tick(arrivals: list[int], loop: int, run_of: list[int]) -> list[int]:
-    """Ends of requests at a core that reads what has come, and else goes on with the batch, in whole ticks: plain and slow."""
+def _tick_by_tick(arrivals: list[int], read: int, answer: int, slice_: int, run_of: list[int]) -> list[int]:
+    """Ends of requests at a core that answers what has been run, else reads what has come, unless a batch has begun and had less than
+    a slice since, and else goes on with the batch; in whole ticks: plain and slow."""
     come, queue, batch, ends = list(enumerate(arrivals)), list[int](), list[int](), [0] * len(arrivals)
-    reading, left_to_read, left_to_run, now = -1, 0, 0, 0
-    while come or reading >= 0 or queue or batch:
-        if reading < 0 and come and come[0][1] <= now:
-            (reading, _), left_to_read = come.pop(0), loop
+    answering = list[int]()
+    reading, left_to_read, left_to_run, left_to_answer, had, now = -1, 0, 0, 0, 0, 0
+    while come or reading >= 0 or queue or batch or answering:
+        if not batch and not answering and queue:
+            batch = [queue.pop(0) for _ in range(min(len(queue), len(run_of)))]
+            left_to_run, had = run_of[len(batch) - 1], 0
+        may_read = not answering and (not batch or had == 0 or had >= slice_)
+        if reading < 0 and may_read and come and come[0][1] <= now:
+            (reading, _), left_to_read, had = come.pop(0), read, 0
         now += 1
-        if reading >= 0:
+        if answering:
+            left_to_answer -= 1
+            if not left_to_answer:
+                ends[answering.pop(0)], left_to_answer = now, answer
+        elif reading >= 0:
             left_to_read -= 1
             if not left_to_read:
                 queue.append(reading)
                 reading = -1
         elif batch:
-            left_to_run -= 1
+            left_to_run, had = left_to_run - 1, had + 1
             if not left_to_run:
-                for number in batch:
-                    ends[number] = now
-                batch = []
-        if not batch and queue:
-            batch = [queue.pop(0) for _ in range(min(len(queue), len(run_of)))]
-            left_to_run = run_of[len(batch) - 1]
+                answering, left_to_answer, batch = batch, answer, []
+                if not answer:
+                    for number in answering:
+                        ends[number] = now
+                    answering = []
     return ends
 
 
 @pytest.mark.parametrize("most_rows", [1, 3])
 @pytest.mark.parametrize("pause", [2.5, 14.5, 40.5])
-def test_on_one_core_a_batch_stands_still_while_requests_are_read(most_rows: int, pause: float) -> None:
+@pytest.mark.parametrize(("answer", "slice_"), [(0, 0), (10, 0), (0, 70), (10, 70), (10, 1000)])
+def test_on_one_core_reading_batches_and_answers_take_turns(most_rows: int, pause: float, answer: int, slice_: int) -> None:  # fmt: skip
     """At a rate beyond what it can do too. No two events meet in a tick, whose order nobody promises."""
     loop, run_of = 30, [110, 130, 170][:most_rows]
     arrivals = np.cumsum(np.random.default_rng(5).exponential(10 * pause, 400)).astype(int) * 2 + np.arange(400)
@@ -170,10 +180,12 @@ def test_on_one_core_a_batch_stands_still_while_requests_are_read(most_rows: int
         most_rows=most_rows,
         most_waiting=10**6,
         loop_s=loop,
+        answer_s=answer,
+        slice_s=slice_,
         has_one_core=True,
     )
     latencies, _ = follow(server, arrivals.astype(float), np.ones(400))
-    expected = np.array(_tick_by_tick(arrivals.tolist(), loop, run_of)) - arrivals
+    expected = np.array(_tick_by_tick(arrivals.tolist(), loop - answer, answer, slice_, run_of)) - arrivals
     np.testing.assert_allclose(latencies, expected, atol=1e-6)
 
 

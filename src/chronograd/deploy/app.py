@@ -38,6 +38,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 LOG = logging.getLogger("chronograd.serve")
 OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")  # what orchestrators ask, which have no token
+RAN_AT = "chronograd.ran_at"  # of a request: processor time of this thread when its batch had run
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -105,6 +106,8 @@ class App:
                 await refusal(scope, receive, send)
                 return
             await inner(scope, receive, send)
+            if RAN_AT in scope:
+                self.metrics.answer_s.inc(time.thread_time() - scope[RAN_AT])
 
         return guarded
 
@@ -245,6 +248,7 @@ class App:
         check_inputs(asked.inputs, served.model.inputs)
         names = asked.names(served.model.output_names)
         done = await self._done(served, asked.inputs, names, started, asked.timeout_s)
+        request.scope[RAN_AT] = time.thread_time()
         headers, content = write_answer(served.place.name, served.place.version, asked, done.outputs)
         return self._reply(content, headers=headers)
 
@@ -351,6 +355,11 @@ class Metrics:
         )
         self.loop_s = prometheus_client.Gauge(
             "chronograd_loop_cpu_seconds", "Processor time of the thread that reads and writes", registry=self.registry
+        )
+        self.answer_s = prometheus_client.Counter(
+            "chronograd_answer_cpu_seconds",
+            "Processor time of that thread from the end of a batch until its answers are written",
+            registry=self.registry,
         )
         self.request_s = histogram("request_seconds", "From a request's head to its answer", _SECONDS)
         self.queue_s = histogram("queue_seconds", "From a request in the queue to the start of its batch", _SECONDS)

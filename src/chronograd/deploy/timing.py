@@ -79,7 +79,7 @@ def served_here(path: Path, options: Server, most_rows: int, threads: int | None
     batch_s = {rows: slower * batch_s for rows, batch_s in times.items()}
     travel_s = max(requests.lone_s - batch_s[1] - requests.loop_s, 0.0)
     server = replace(options, batch_s=batch_s, most_rows=model.most_rows, factors=factors, has_one_core=cores is not None,
-                     loop_s=requests.loop_s, travel_s=travel_s, wake_s=requests.wake_s)  # fmt: skip
+                     loop_s=requests.loop_s, answer_s=requests.answer_s, slice_s=environment.slice_s(), travel_s=travel_s, wake_s=requests.wake_s)  # fmt: skip
     around = environment.environment()
     header = measured_header(
         path.stem,
@@ -122,13 +122,14 @@ class Requests(NamedTuple):
 
     Attributes:
         run_s: the mean of their batches, in the server. lone_s: the median from a request to its answer, of one after another.
-        loop_s: that the thread which reads and writes works for one.
+        loop_s: that the thread which reads and writes works for one. answer_s: of it, after the batch.
         wake_s: more of `lone_s`, by the pause before.
     """
 
     run_s: float
     lone_s: float
     loop_s: float
+    answer_s: float
     wake_s: dict[float, float]
 
 
@@ -154,17 +155,19 @@ def request_times(model: models.Model, threads: int | None, alone_s: float, core
                 rare_s = median_s(RARE_REQUESTS / rate, rates=[rate])
                 wake_s[pause_s] = max(rare_s - lone_s, *wake_s.values(), 0.0)
     run_s = ran.seconds / ran.batches
-    return Requests(run_s, lone_s, min(ran.loop_s / ran.batches, max(lone_s - run_s, 0.0)), wake_s)
+    loop_s = min(ran.loop_s / ran.batches, max(lone_s - run_s, 0.0))
+    return Requests(run_s, lone_s, loop_s, min(ran.answer_s / ran.batches, loop_s), wake_s)
 
 
 class Runs(NamedTuple):
     """Of a model in a server: how many batches it ran, in how many seconds, of how many rows; and seconds that the server's thread which
-    reads and writes has worked, for all models."""
+    reads and writes has worked, for all models, and those of them from the end of a batch until its answers are written."""
 
     batches: float
     seconds: float
     rows: float
     loop_s: float
+    answer_s: float
 
     def since(self, before: Runs) -> Runs:
         return Runs(*(now - then for now, then in zip(self, before, strict=True)))
@@ -182,7 +185,7 @@ def runs(url: str, model: str) -> Runs:
         text = answer.read().decode()
     own = rf'^chronograd_(\w+?)(?:{{model="{re.escape(model)}",[^\n}}]*}})? (\S+)$'
     sums = {name: float(value) for name, value in re.findall(own, text, re.MULTILINE)}
-    names = ("run_seconds_count", "run_seconds_sum", "batch_rows_sum", "loop_cpu_seconds")
+    names = ("run_seconds_count", "run_seconds_sum", "batch_rows_sum", "loop_cpu_seconds", "answer_cpu_seconds_total")
     return Runs(*(sums.get(name, 0.0) for name in names))
 
 

@@ -7,7 +7,8 @@ Requests come at random, as a Poisson process, and pass
     the model, which takes longer for a batch that finds it idle
     what nobody else waits for: the way there and back                           travel_s each
 
-Where that thread and the model have one core between them, a batch stands still while the thread is busy.
+Where that thread and the model have one core between them, they take turns: a batch that has had the core for a slice of the
+scheduler stands still while requests are read, and the next one waits until the answers of the last are written.
 Every request is followed, some ten thousand of them: no formula holds with batches, a delay bound and a bounded queue. Where there
 is one (a batch of 1), this gives what M/M/1, M/D/1 and M/M/c say. The same random numbers serve every rate, so that what is
 asked of a rate changes with the rate alone.
@@ -18,7 +19,9 @@ full batches follow each other.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+import math
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -72,7 +75,9 @@ class Server:
         wait_s, most_waiting, instances: the longest that the first of a batch waits for others while the model is free;
             requests in the queue, beyond which one is refused; batches that are run at a time.
         loop_s, travel_s: of each request; see above.
-        has_one_core: for that thread and the model, of which the thread comes first.
+        has_one_core: for that thread and one model.
+        answer_s, slice_s: with one core. Of `loop_s`, that which comes after the batch; and the time that a batch keeps the core for
+            though requests come.
         factors: of the time of a batch, one of which is drawn for each: how times of the same batch differ.
         wake_s: more seconds of a batch that finds all idle, by the seconds since the last one ended: caches hold other things, cores
             and threads are asleep. Between these times on straight lines, from 0 at once; behind the last as there.
@@ -86,6 +91,8 @@ class Server:
     loop_s: float = 0.0
     travel_s: float = 0.0
     has_one_core: bool = False
+    answer_s: float = 0.0
+    slice_s: float = 0.0
     factors: Sequence[float] = (1.0,)
     wake_s: Mapping[float, float] = field(default_factory=dict)
 
@@ -180,12 +187,11 @@ def follow(server: Server, arrivals: Array, factors: Array) -> tuple[Array, int]
         factors: of the time of the first, second … batch; as many as arrivals are enough.
     With several instances, a batch that is held open is not shared with an instance that becomes free meanwhile.
     """
+    if server.has_one_core:
+        return _follow_on_one_core(server, arrivals, factors)
     # What one thread does one after another: the end of each is that of the last, or its own arrival, and its own time.
     own = server.loop_s * np.arange(len(arrivals))
-    ready_N = np.maximum.accumulate(arrivals - own) + own + server.loop_s
-    ready = ready_N.tolist()
-    # Seconds in which that thread had nothing to do, before it took up each request.
-    spare = (ready_N - own - server.loop_s).tolist() if server.has_one_core else []
+    ready = (np.maximum.accumulate(arrivals - own) + own + server.loop_s).tolist()
     free = [0.0] * server.instances
     batch_s, most_rows, wait_s = server.seconds, server.most_rows, server.wait_s
     drawn = iter(factors.tolist())
@@ -213,11 +219,7 @@ def follow(server: Server, arrivals: Array, factors: Array) -> tuple[Array, int]
             now = max(now, ready[come - 1] if rows == most_rows else until)
             accepted.extend(range(following, come))
             following = come
-        run_s = batch_s[rows - 1] * next(drawn) + woken_s
-        if spare:
-            ends.append(_end_on_one_core(now, run_s, ready, spare, server.loop_s))
-        else:
-            ends.append(now + run_s)
+        ends.append(now + batch_s[rows - 1] * next(drawn) + woken_s)
         sizes.append(rows)
         taken += rows
         heappush(free, ends[-1])
@@ -226,18 +228,55 @@ def follow(server: Server, arrivals: Array, factors: Array) -> tuple[Array, int]
     return latencies, len(ends)
 
 
-def _end_on_one_core(now: float, run_s: float, ready: Sequence[float], spare: Sequence[float], loop_s: float) -> float:
-    """When work ends that begins now and goes on only while the thread that reads and writes has nothing to do.
+def _follow_on_one_core(server: Server, arrivals: Array, factors: Array) -> tuple[Array, int]:
+    """`follow` where reading, one batch at a time and answering take turns on one core.
 
-    >>> _end_on_one_core(0.0, 3.0, [2.0, 5.5], [1.0, 3.5], loop_s=1.0)  # one request comes after 1 s, the next after the end
-    4.0
+    >>> server = Server({1: 3.0}, loop_s=1.0, answer_s=0.25, has_one_core=True)
+    >>> follow(server, np.array([0.0, 2.0]), np.ones(2))[0]  # the second is read while the first's batch stands still
+    array([4.75, 6.  ])
+    >>> follow(replace(server, slice_s=9.0), np.array([0.0, 2.0]), np.ones(2))[0]  # and here after it
+    array([4., 6.])
     """
-    num_read = bisect_right(ready, now)
-    had_s = now - num_read * loop_s
-    if num_read < len(spare):
-        had_s = min(had_s, spare[num_read])  # no more while a request is read
-    until_s = had_s + run_s
-    return max(now, until_s + bisect_left(spare, until_s) * loop_s)
+    due = [*arrivals.tolist(), math.inf]
+    batch_s, drawn = server.seconds, iter(factors.tolist())
+    read_s = server.loop_s - server.answer_s
+    latencies = np.full(len(arrivals), np.nan)
+    waiting: deque[tuple[float, int]] = deque()  # when each was read, and its number
+    now = ended = 0.0
+    following = num_batches = 0
+
+    def read() -> None:
+        nonlocal now, following
+        now += read_s
+        if len(waiting) < server.most_waiting:
+            waiting.append((now, following))
+        following += 1
+
+    while waiting or following < len(arrivals):
+        is_idle = not waiting
+        if is_idle:
+            now = max(now, due[following])
+            read()
+        while len(waiting) < server.most_rows and now < (until := waiting[0][0] + server.wait_s):
+            now = min(until, max(due[following], now))
+            if due[following] <= now:
+                read()
+        batch = [waiting.popleft()[1] for _ in range(min(len(waiting), server.most_rows))]
+        left_s = batch_s[len(batch) - 1] * next(drawn)
+        if is_idle and server.wake_s:
+            left_s += server.woken_s(now - ended)
+        while left_s > 0:
+            while due[following] <= now:
+                read()
+            run_s = min(left_s, max(server.slice_s, due[following] - now))
+            left_s -= run_s
+            now += run_s
+        for number in batch:
+            now += server.answer_s
+            latencies[number] = now - due[number] + server.travel_s
+        ended = now
+        num_batches += 1
+    return latencies, num_batches
 
 
 def knee(server: Server) -> float:
