@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from random import Random
 
@@ -70,6 +71,13 @@ def test_without_its_extra_it_says_what_to_install(
     assert "chronograd[fuzz]" in capsys.readouterr().err
 
 
+def compute(seconds: float) -> None:
+    """Take that much time of a processor, however fast it is."""
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+
+
 class TestWatch:
     """The watch sees what it is there for."""
 
@@ -82,7 +90,7 @@ class TestWatch:
             (lambda folder: (folder.parent / "outside" / "file").unlink(), "changed"),
             (lambda folder: Path("/tmp/chronograd-elsewhere").open("ab").close(), "changed"),
             (lambda folder: (folder / "pipe").read_bytes(), "hang"),
-            (lambda folder: sum(range(10**7)), "slow"),
+            (lambda folder: compute(0.3), "slow"),
         ],
         ids=["traceback", "executed", "changed", "removed", "elsewhere", "hang", "slow"],
     )

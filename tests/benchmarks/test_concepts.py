@@ -295,14 +295,14 @@ def of_gorila_and_ape_x() -> Iterator[str]:
         )
     )  # fmt: skip
     added = [mean("agents_added_per_s", agent) for agent in ("Gorila", "Ape-X")]
-    (each,) = {f"{drawn / made:.1f}" for drawn, made in zip(draws, added, strict=True)}
+    gorila, ape_x = (f"{drawn / made:.1f}" for drawn, made in zip(draws, added, strict=True))
     settings = results.settings
     yield f"an update every {settings['agent']['update_every']} steps"
     yield f"of {settings['seeds']} seeds"
     assert (settings["actors"], settings["learners"]) == (2, 2)
     yield f"{age[0]:.1f} updates behind in Gorila, {age[1]:.1f} in Ape-X"
     yield f"{steps[0]:.0f} steps and {minibatches[0]:.0f} minibatches a second in Gorila, {steps[1]:.0f} and {minibatches[1]:.0f} in Ape-X"
-    yield f"gives out each transition {each} times"
+    yield f"gives out each transition {gorila} times in Gorila, {ape_x} in Ape-X"
     yield f"A gradient of Gorila is {mean('staleness', 'Gorila'):.2f} updates old"
     yield f"An update moves {kb[0] / 1e3:.1f} kB in Gorila and {kb[1] / 1e3:.1f} kB in Ape-X."
     yield f"gets {100 * top[0]:.0f} % of Gorila's draws and {100 * top[1]:.0f} % of Ape-X's"

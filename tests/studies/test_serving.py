@@ -26,10 +26,10 @@ def results(factor: float, gain: float = 1.5) -> Results:
         return {"network": "net", "of_knee": rate / 100, "rate": rate, "repeat": repeat, **measured, "requests": 500,
                 "failed_requests": 0, "run_s": 0.008 * factor, "rows_of_batch": 1.0, "late_p99_s": 0.0, "taken_by_host": 0.01,
                 "taken_by_others": 0.02, "lone_s": 0.009, "predicted": times, "model": {name: 0.5 * s for name, s in times.items()},
-                "beside": {name: 0.8 * s for name, s in times.items()}}  # fmt: skip
+                "beside": {name: 0.8 * s for name, s in times.items()}, "first": {name: 1.1 * s for name, s in times.items()}}  # fmt: skip
 
     server = {"network": "net", "repeat": 0, "knee": 100.0, "most": 150.0, "lone_s": 0.009, "batch_s": {"1": 0.008, "4": 0.016}, "most_rows": 4,
-              "loop_s": 0.0005, "travel_s": 0.0005, "factors": [1.0], "wake_s": {"0.03": 0.001}}  # fmt: skip
+              "loop_s": 0.0005, "answer_s": 0.0001, "slice_s": 0.0014, "travel_s": 0.0005, "factors": [1.0], "wake_s": {"0.03": 0.001}}  # fmt: skip
     closed = [
         {"network": "net", "repeat": repeat, "way": way, "requests_per_s": rate * (1 + 0.01 * repeat), "p99_s": 0.02}
         for repeat in range(3)
@@ -89,7 +89,10 @@ def test_what_knowing_more_is_worth() -> None:
     assert said.startswith(
         "Medians within 15 %, of 2: 0 knowing batches alone (in the median of the errors 38 %), 2 knowing HTTP too"
     )
-    assert "0 knowing HTTP and model in turn on one core: the prediction (in the median of the errors 25 %)" in said
+    assert (
+        "0 knowing HTTP and model in turn, as they are scheduled: the prediction (in the median of the errors 25 %)"
+        in said
+    )
 
 
 def test_what_sleep_costs_stands_beside_what_the_host_takes() -> None:
@@ -112,4 +115,6 @@ def test_the_smallest_size_runs(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "are within 15 %" in capsys.readouterr().out
     found = Results.load(tmp_path / "results.json")
     assert {row["network"] for row in found.rows["points"]} == {"lenet5"}
-    assert all(row["failed_requests"] == 0 for row in found.rows["points"])
+    below, beyond = sorted(found.rows["points"], key=lambda row: row["rate"])
+    assert below["failed_requests"] == 0
+    assert beyond["failed_requests"] < beyond["requests"]  # a machine that does other work, too, refuses some

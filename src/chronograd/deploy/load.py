@@ -33,6 +33,7 @@ from chronograd.deploy.protocol import (
 )
 from chronograd.errors import InputError, RunError
 from chronograd.figure import Figure, Lines, Series
+from chronograd.files import without_collection
 from chronograd.measure import environment
 from chronograd.measure.result import LEAST_COUNTS, percentile
 from chronograd.record import Z80, Cluster, JobHeader, Named, Provenance, Quantity, Record
@@ -255,7 +256,8 @@ async def _load(url: str, model: str | None, levels: Sequence[tuple[Loop, float]
         one = Measured(loop, level, seconds_each, [])
         say(f"{target.model}: {one.label}, {seconds(warmup_s + seconds_each)}")
         drive = _open_loop if loop == "open" else _closed_loop
-        outcomes = await drive(target, address, level, warmup_s + seconds_each, timeout_s, seed)
+        with without_collection():  # tens of milliseconds, in which no answer would be read
+            outcomes = await drive(target, address, level, warmup_s + seconds_each, timeout_s, seed)
         measured.append(Measured(loop, level, seconds_each, [o for o in outcomes if o.due >= warmup_s]))
     await asyncio.sleep(0)
     return target, measured

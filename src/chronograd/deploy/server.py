@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import ipaddress
 import logging
 import signal
@@ -163,6 +164,8 @@ async def _serve(paths: Sequence[Path], sock: socket.socket, token: str | None, 
     metrics = Metrics()
     repository = Repository(paths, settings, metrics.observe)
     await repository.load()
+    gc.collect()
+    gc.freeze()  # what is there now stays: looking through it again would stop all answers for tens of milliseconds
     app = App(repository, limits, metrics, token)
     server = _uvicorn_server(app, lambda: started(_answer(repository, sock)))
     tasks: set[asyncio.Task[None]] = set()

@@ -108,14 +108,20 @@ def _round(path: Path, settings: Settings, rates: Sequence[float] | None, repeat
 MADE_WITH = {
     "model": "batches alone",
     "beside": "HTTP too, as if on a core of its own",
-    "predicted": "HTTP and model in turn on one core: the prediction",
+    "first": "HTTP on the same core, before any batch",
+    "predicted": "HTTP and model in turn, as they are scheduled: the prediction",
 }
 
 
 def _known(server: Server) -> dict[str, Server]:
     """The server as it is predicted, and by knowing less of it."""
     beside = replace(server, has_one_core=False)
-    return {"model": replace(beside, loop_s=0.0, travel_s=0.0, wake_s={}), "beside": beside, "predicted": server}
+    return {
+        "model": replace(beside, loop_s=0.0, travel_s=0.0, wake_s={}),
+        "beside": beside,
+        "first": replace(server, answer_s=0.0, slice_s=0.0),
+        "predicted": server,
+    }
 
 
 def _exported(folder: Path, network: str) -> Path:
@@ -357,7 +363,7 @@ def _cause_section(results: Results) -> Section:
         table=Table(
             ("network", "of the knee", *MADE_WITH.values(), "other processes", "host", "sent late by"),
             body,
-            set(range(1, 8)),
+            set(range(1, 9)),
         ),
     )
 
@@ -507,7 +513,7 @@ def _parts_section(results: Results) -> Section:
     rows = results.rows["servers"]
     body = [
         [row["network"], str(row["repeat"] + 1), seconds(row["batch_s"]["1"]), seconds(row["batch_s"][str(row["most_rows"])] / row["most_rows"]), str(row["most_rows"]),
-         seconds(max(row["wake_s"].values(), default=0.0)), seconds(row["loop_s"]), seconds(row["travel_s"]), f"{row['most']:,.4g}"]
+         seconds(max(row["wake_s"].values(), default=0.0)), seconds(row["loop_s"]), seconds(row["answer_s"]), seconds(row["travel_s"]), f"{row['most']:,.4g}"]
         for row in rows
     ]  # fmt: skip
     shares = [
@@ -526,11 +532,12 @@ def _parts_section(results: Results) -> Section:
                 "largest",
                 "more after a pause",
                 "HTTP, in turn",
+                "of it to answer",
                 "HTTP, besides",
                 "most requests/s",
             ),
             body,
-            set(range(1, 9)),
+            set(range(1, 10)),
         ),
     )
 
