@@ -6,8 +6,9 @@
 `unseen`: 24 networks at one and two processes, training and inference. `host`: six small networks at batch 1 to 64, eager and
 compiled, where Python and the framework set the pace. One and two processes take turns, round by round; a case's time is the
 median over rounds, its spread from the fastest to the slowest of them. Each round begins and ends with a probe of the machine's
-pace: rounds at paces more than 15 % apart mean that something else used the machine. Resumable by rounds. `--predict` predicts anew from
-the calibration that is kept, by today's formula.
+pace: rounds at paces more than 15 % apart mean that something else used the machine. The pace around each case is kept, too, and what
+was timed is also told at the pace of the calibration. Resumable by rounds. `--predict` predicts anew from the calibration that is kept,
+by today's formula.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from chronograd.hardware.catalog import Device, Node, Source
 from chronograd.job import from_dict
 from chronograd.measure import environment
 from chronograd.measure.result import Timing
+from chronograd.predict.calibration import calibrations
 from chronograd.predict.prediction import predict
 
 NETWORKS = (
@@ -99,9 +101,12 @@ def worker(group: str, world: int) -> None:
     chosen = list(cases(group, world))
     place = rank_context_from_environment(from_dict(chosen[0]), communicator_of)
     with place.exchange.process_group(place) if world > 1 else nullcontext():
+        laps = pace.Laps()
         for case in chosen:
+            laps.lap()
             try:
                 row = gpu.measured(case, SECONDS, TIMING)
+                row["pace_s"] = laps.lap()
             except (ChronogradError, RuntimeError) as error:
                 if world > 1:
                     raise
@@ -152,12 +157,18 @@ def calibrated(group: str) -> dict[str, Any]:
 
 def predicted(group: str, device: Device) -> dict[str, dict[str, Any]]:
     """What a calibrated machine is predicted to take for every case."""
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
+    paces = {(c.processes, c.mode): c.provenance.get("pace_s") for c in calibrations(device)}
     for world in WORLDS[group]:
         for case in cases(group, world):
             job = from_dict(case)
             step = predict(trace_job(job), job, device=device)["step_time_s"]
-            found[name_of(case)] = {"seconds": step.value, "low": step.low, "high": step.high}
+            found[name_of(case)] = {
+                "seconds": step.value,
+                "low": step.low,
+                "high": step.high,
+                "pace_s": paces[world, case["mode"]],
+            }
     return found
 
 
@@ -198,13 +209,18 @@ def measure(group: str, folder: Path, rounds: int, is_again: bool) -> None:
         print(f"round {len(kept['rounds'])} of {rounds}: {(time.monotonic() - start) / 60:.1f} min", flush=True)
 
 
-def judged(kept: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every case that ran in all rounds: predicted and measured seconds, spread of rounds, and whether the prediction is right."""
+def judged(kept: dict[str, Any], is_at_pace: bool = False) -> list[dict[str, Any]]:
+    """Every case that ran in all rounds: predicted and measured seconds, spread of rounds, and whether the prediction is right.
+
+    Args:
+        is_at_pace: what was timed is taken to the pace of the calibration; see `has_paces`.
+    """
     rows = []
     for name, told in kept["predicted"].items():
-        seconds = [r["rows"][name].get("seconds") for r in kept["rounds"] if name in r["rows"]]
-        if not seconds or None in seconds:
+        timed = [r["rows"][name] for r in kept["rounds"] if name in r["rows"]]
+        if not timed or any("seconds" not in row for row in timed):
             continue
+        seconds = [row["seconds"] * _at_pace(told, row, is_at_pace) for row in timed]
         middle = statistics.median(seconds)
         error = told["seconds"] / middle - 1
         rows.append(
@@ -222,10 +238,35 @@ def judged(kept: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def has_paces(kept: dict[str, Any]) -> bool:
+    """Whether the pace was kept around each case, and of the calibration: older results lack it."""
+    rows = [
+        *kept["predicted"].values(),
+        *(row for r in kept["rounds"] for row in r["rows"].values() if "seconds" in row),
+    ]
+    return all(row.get("pace_s") for row in rows)
+
+
+def _at_pace(told: dict[str, Any], row: dict[str, Any], is_at_pace: bool) -> float:
+    """What takes a time to the pace of the calibration."""
+    return float(told["pace_s"] / row["pace_s"]) if is_at_pace else 1.0
+
+
 def score(path: Path) -> None:
     kept = json.loads(path.read_text())
-    rows = judged(kept)
     console = Console(width=110)
+    for is_at_pace in (False, True) if has_paces(kept) else (False,):
+        console.print("at the pace of the calibration" if is_at_pace else "as timed")
+        _print(console, judged(kept, is_at_pace))
+    paces = [p for r in kept["rounds"] for p in r["pace_s"]]
+    own = kept["calibration"]
+    console.print(
+        f"paces of {len(kept['rounds'])} rounds: {pace.spread(paces):.2f} times apart; of the calibration {own['pace_spread']:.2f}, "
+        f"beside {own['others_cores']:.2f} cores of others, at {own['pace_s'] / statistics.median(paces):.2f} times their time"
+    )
+
+
+def _print(console: Console, rows: Sequence[dict[str, Any]]) -> None:
     every = Table("case", "predicted, ms", "measured, ms", "fastest to slowest", "error", "right")
     for row in rows:
         spread = f"{1e3 * row['fastest']:.2f} to {1e3 * row['slowest']:.2f}"
@@ -244,12 +285,6 @@ def score(path: Path) -> None:
             if own:
                 table.add_row(f"{mode}, {kind}", str(len(own)), *_cells(own))
     console.print(table)
-    paces = [p for r in kept["rounds"] for p in r["pace_s"]]
-    own = kept["calibration"]
-    console.print(
-        f"paces of {len(kept['rounds'])} rounds: {pace.spread(paces):.2f} times apart; of the calibration {own['pace_spread']:.2f}, "
-        f"beside {own['others_cores']:.2f} cores of others, at {own['pace_s'] / statistics.median(paces):.2f} times their time"
-    )
 
 
 def is_of(kind: str, name: str) -> bool:

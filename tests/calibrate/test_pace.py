@@ -8,11 +8,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from chronograd.calibrate import machine, pace
+from chronograd.calibrate import machine, pace, worker
+from chronograd.calibrate.blocks import Block
 from chronograd.hardware import catalog
 from chronograd.predict.calibration import from_datasheet
 
@@ -43,13 +46,53 @@ def test_a_pace_that_changed_while_it_was_measured_is_busy() -> None:
 
 
 def test_a_prediction_is_as_uncertain_as_the_pace_of_the_machine_that_was_measured() -> None:
-    """Three probes a standard deviation of 0.2 apart, in the mean, of which two rounds have the root; so has what a class lends."""
+    """Variances add up; so does what a class lends."""
     steady = replace(from_datasheet(catalog.device("cpu")), sigma=0.15, class_sigma={"gemm.forward": 0.3})
-    draws = np.exp(0.2 * np.random.default_rng(0).standard_normal((2000, 3)))
-    found = [machine.at_other_paces(steady, pace.spread(three.tolist())) for three in draws]
-    assert np.mean([c.sigma**2 - 0.15**2 for c in found]) ** 0.5 == pytest.approx(0.2 / 2**0.5, rel=0.15)
-    assert found[0].class_sigma["gemm.forward"] ** 2 - 0.3**2 == pytest.approx(found[0].sigma ** 2 - 0.15**2)
-    assert machine.at_other_paces(steady, 1.0) == steady
+    found = machine.at_other_paces(steady, 0.2)
+    assert found.sigma == pytest.approx((0.15**2 + 0.2**2) ** 0.5)
+    assert found.class_sigma["gemm.forward"] == pytest.approx((0.3**2 + 0.2**2) ** 0.5)
+    assert machine.at_other_paces(steady, 0.0) == steady
+
+
+def laps_at(monkeypatch: pytest.MonkeyPatch, paces: Sequence[float]) -> pace.Laps:
+    """A watch whose probes take these seconds, one pass each; the first warms it up."""
+    seconds = iter([9.0, *paces])
+    monkeypatch.setattr(pace.Piece, "run_s", lambda self: next(seconds))
+    return pace.Laps(passes=1)
+
+
+def test_the_pace_around_a_piece_of_work_is_that_before_and_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    laps = laps_at(monkeypatch, [0.01, 0.04, 0.01, 0.01])
+    assert [laps.lap() for _ in range(3)] == pytest.approx([0.02, 0.02, 0.01])
+    assert laps.median_s == pytest.approx(0.02)
+
+
+def test_how_much_a_pace_changed_is_a_standard_deviation_of_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of paces that stay as long as a lap takes: 0.3, to what 2,000 draws tell, also where one in fifty is far off."""
+    draw = np.random.default_rng(0)
+    paces = np.exp(0.3 * draw.standard_normal(2000))
+    paces[::50] *= 10
+    laps = laps_at(monkeypatch, [1.0])
+    laps.all_s = paces.tolist()
+    assert laps.sigma_log == pytest.approx(0.3, rel=0.1)
+
+
+def test_blocks_are_told_at_one_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine is twice as slow in the second round; each block takes ten pieces of work, or twenty."""
+    names = ("ten", "twenty")
+    laps = laps_at(monkeypatch, [1.0, 1.0, 1.0, 2.0, 2.0])
+    seconds = iter([1.0, 1.0, 2**0.5, 2.0])
+
+    def time_block(block: Block, *_: object) -> dict[str, Any]:
+        own_s = next(seconds) * {"ten": 10, "twenty": 20}[block.name]
+        return {"block": block.name, **dict.fromkeys(worker.TIMES, own_s)}
+
+    monkeypatch.setattr(worker, "blocks", lambda: [Block(name, torch.nn.Identity, (1,), 1) for name in names])
+    monkeypatch.setattr(worker, "time_block", time_block)
+    monkeypatch.setattr(worker, "say", lambda *_: None)
+    rows = worker.time_blocks(torch.device("cpu"), "fp32", 1.0, "nchw", laps)
+    median = (1.0 + 2**0.5) / 2  # of the laps 1, 1, √2 and 2
+    assert [row["forward_s"] for row in rows] == pytest.approx([10 * median, 20 * median])
 
 
 def test_cores_that_others_use_are_seen_and_own_ones_are_not() -> None:

@@ -219,6 +219,32 @@ def stages() -> list[Block]:
     return found
 
 
+def small_images() -> list[Block]:
+    """Pieces of networks for images of 28 pixels and less, from one image to a batch: there a layer costs what issuing it does, and
+    a batch stays in the cache from layer to layer. A single layer, which finds its input in memory, tells neither."""
+    found = []
+    for c, size, batch in ((24, 28, 1), (24, 28, 8), (24, 28, 48), (48, 14, 1), (48, 14, 32), (96, 7, 1), (96, 7, 32)):
+        make = _repeat(partial(_residual, c), 3)
+        found.append(Block(f"small-basic-{c}-{size}-{batch}", make, (c, size, size), batch))
+    for c, size, batch, kernel, has_gate, activation in (
+        (24, 14, 1, 3, False, nn.ReLU), (24, 14, 16, 3, False, nn.ReLU), (40, 7, 1, 5, True, nn.Hardswish), (40, 7, 16, 5, True, nn.Hardswish),
+        (80, 4, 2, 5, True, nn.Hardswish), (80, 4, 32, 5, True, nn.Hardswish), (112, 2, 16, 5, True, nn.Hardswish),
+    ):  # fmt: skip
+        make = _repeat(partial(_inverted, c, 4 * c, kernel, has_gate, activation), 2)
+        found.append(Block(f"small-inverted-{c}-{size}-{batch}", make, (c, size, size), batch))
+    for batch in (1, 16):
+        found.append(Block(f"small-branches-{batch}", _repeat(partial(_Branches, 96, 24), 3), (96, 13, 13), batch))
+    for batch in (1, 16, 96):
+        found.append(Block(f"small-digits-{batch}", _digits, (1, 28, 28), batch))
+    return found
+
+
+def _digits() -> nn.Module:
+    """Convolutions without padding or norm, and linear layers, as in the networks of the nineties."""
+    convolutions = (nn.Conv2d(1, 8, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 20, 5), nn.ReLU(), nn.MaxPool2d(2))
+    return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(320, 100), nn.ReLU(), nn.Linear(100, 10))
+
+
 def blocks() -> list[Block]:
     """Every block, in a fixed order: single layers first, then stages."""
     found = []
@@ -262,4 +288,4 @@ def blocks() -> list[Block]:
         Block("scores", _Scores, (196, 64), 6),
         Block("tiny", _repeat(nn.ReLU, 40), (8,), 1),
     ]
-    return found + stages()
+    return found + stages() + small_images()

@@ -33,8 +33,6 @@ from chronograd.trace import PHASES, Trace
 WORKER = "chronograd.calibrate.worker"
 SECONDS_PER_BLOCK = 0.15
 _LAYOUTS = ("nchw", "nhwc")
-# The mean range of three draws of a normal distribution, in standard deviations: a calibration probes its pace as often.
-_RANGE_OF_THREE = 1.69
 
 
 @dataclass(frozen=True)
@@ -98,8 +96,6 @@ def calibrate(
         for (setup, precision), result in zip(runs, measured, strict=True)
         for mode in ("training", "inference")
     ]
-    if probes:
-        settings = [at_other_paces(c, pace.spread(probes)) for c in settings]
     calibration: dict[str, Any] = {"settings": [c.to_table() for c in settings]}
     if place == "cpu" and max(setup.processes for setup in setups) > 1:
         sigma_log, after_wait = links.measure_ranks(seconds=min(8.0, 50 * seconds_per_block))
@@ -231,7 +227,7 @@ def save_local(device: Device) -> Device:
 def machine_key() -> str:
     """Changes with what a calibration holds for: processor, cores, GPU, torch, and the form it is kept in."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}, form 10"
+    return f"{environment.processor_name()}, {environment.cores()} cores, {gpu}, torch {torch.__version__}, form 11"
 
 
 # -- what workers measured --------------------------------------------------------------------------
@@ -291,14 +287,20 @@ def _fit(
         "torch": str(torch.__version__),
         "processor": torch.cuda.get_device_name() if place == "cuda" else environment.processor_name(),
     }
+    if place == "cpu":
+        provenance |= {"pace_s": result["pace_s"], "pace_sigma_log": round(result["pace_sigma_log"], 4)}
+        fitted = at_other_paces(fitted, result["pace_sigma_log"])
     return replace(
-        fitted, classes=classes, update_launch_s=launch_s, input_launch_s=result["gather_s"], provenance=provenance
+        fitted,
+        classes=classes,
+        update_launch_s=launch_s,
+        input_launch_s=result["gather_s"][mode],
+        provenance=provenance,
     )
 
 
-def at_other_paces(calibration: Calibration, spread: float) -> Calibration:
-    """As uncertain as a machine whose pace changed so much meanwhile: each block was timed at two of its paces."""
-    sigma = math.log(spread) / _RANGE_OF_THREE / math.sqrt(worker.ROUNDS)
+def at_other_paces(calibration: Calibration, sigma: float) -> Calibration:
+    """As uncertain as a machine whose pace changes by so much, as a standard deviation of its log: rates are those of the median."""
     of_class = {name: math.hypot(own, sigma) for name, own in calibration.class_sigma.items()}
     return replace(calibration, sigma=math.hypot(calibration.sigma, sigma), class_sigma=of_class)
 

@@ -16,10 +16,14 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
+from torch import nn
 
 from chronograd.calibrate.blocks import Block, blocks
+from chronograd.calibrate.pace import Laps
 from chronograd.calibrate.workers import read, say
+from chronograd.data.augment import normalise
 from chronograd.measure.steps import clock
 from chronograd.train.rank_command import exit_with_parent
 
@@ -32,6 +36,8 @@ SCRATCH_BYTES = 2**26
 ROUNDS = 2
 # Repeats of a block in a round after those that warm up, where it is given little time; and the most.
 _WARM_UP, _MIN_REPEATS, _MAX_REPEATS = 1, 3, 200
+# Of the piece of work that tells a CPU's pace, between two blocks: some 20 ms.
+PACE_PASSES = 5
 # Below it a block is only run, once after one that warms up: the fit then works, on times that say little.
 LEAST_SECONDS = 0.01
 
@@ -101,15 +107,26 @@ def rounds_in(seconds: float) -> int:
     return ROUNDS if seconds >= LEAST_SECONDS else 1
 
 
-def time_blocks(device: torch.device, precision: str, seconds: float, layout: str) -> list[dict[str, Any]]:
-    """Every block in so many seconds, over `ROUNDS` rounds through all of them: the median of each time."""
+def time_blocks(
+    device: torch.device, precision: str, seconds: float, layout: str, laps: Laps | None
+) -> list[dict[str, Any]]:
+    """Every block in so many seconds, over `ROUNDS` rounds through all of them: the median of each time.
+
+    Args:
+        laps: what watches the pace of a CPU meanwhile, to whose median each round of a block is taken.
+    """
     rounds = rounds_in(seconds)
-    timed: dict[str, list[dict[str, Any]]] = {block.name: [] for block in blocks()}
+    timed: dict[str, list[tuple[dict[str, Any], float]]] = {block.name: [] for block in blocks()}
     for _ in range(rounds):
         for block in blocks():
-            timed[block.name].append(time_block(block, device, precision, seconds / rounds, layout))
+            row = time_block(block, device, precision, seconds / rounds, layout)
+            timed[block.name].append((row, laps.lap() if laps else 1.0))
             say("progress", block.name)
-    return [rows[0] | {name: statistics.median(row[name] for row in rows) for name in TIMES} for rows in timed.values()]
+    pace_s = laps.median_s if laps else 1.0
+    return [
+        rows[0][0] | {name: statistics.median(row[name] * pace_s / own_s for row, own_s in rows) for name in TIMES}
+        for rows in timed.values()
+    ]
 
 
 def _time_inference(model: torch.nn.Module, x: torch.Tensor, precision: str, seconds: float) -> float:
@@ -151,39 +168,54 @@ def peaks(device: torch.device, precision: str, seconds: float = 1.0) -> dict[st
     return {"flops_per_s": 2 * n**3 / product_s, "bytes_per_s": 2 * 4 * size / copy_s}
 
 
+def _many_layers() -> nn.Module:
+    """A network of 120 small parameters, which runs in some milliseconds."""
+    return nn.Sequential(*(nn.Conv2d(8, 8, 3, padding=1) for _ in range(60)))
+
+
 def time_updates(device: torch.device, repeats: int = 15) -> list[dict[str, Any]]:
     """Seconds of a step of SGD with momentum on many small parameters and on a hundred megabytes of large ones.
 
-    As in training, gradients are new in each step and dropped at its end: their memory is given back, which costs a CPU a fifth.
+    As in training, a backward pass has made the gradients anew, whose memory is given back at the end of each step, and the caches
+    hold what that pass left: on two cores of an EPYC an update takes 36 µs a parameter after it, and 22 where gradients are only filled.
     """
+    small = _many_layers()
+    large = nn.Sequential(*(nn.Linear(1414, 1414, bias=False) for _ in range(12)))
     rows = []
-    for count, size in ((200, 64), (12, 2_000_000)):
-        parameters = [torch.nn.Parameter(torch.randn(size, device=device)) for _ in range(count)]
-        optimizer = torch.optim.SGD(parameters, lr=0.0, momentum=0.9, weight_decay=1e-4)
+    for network, inputs in ((small, torch.zeros(1, 8, 4, 4)), (large, torch.zeros(1, 1414))):
+        network, inputs = network.to(device), inputs.to(device)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.0, momentum=0.9, weight_decay=1e-4)
 
-        def make_gradients(parameters: list[torch.nn.Parameter] = parameters) -> None:
-            for p in parameters:
-                p.grad = torch.ones_like(p)
+        def make_gradients(network: nn.Module = network, inputs: torch.Tensor = inputs) -> None:
+            network(inputs).sum().backward()
 
         def update(optimizer: torch.optim.Optimizer = optimizer) -> None:
             optimizer.step()
             optimizer.zero_grad()
 
-        rows.append({"count": count, "size": size, "seconds": _cold_median(update, device, repeats, make_gradients)})
+        sizes = [p.numel() for p in network.parameters()]
+        seconds = _cold_median(update, device, repeats, make_gradients)
+        rows.append({"count": len(sizes), "size": sum(sizes) / len(sizes), "seconds": seconds})
     return rows
 
 
-def time_gather(device: torch.device) -> float:
-    """Seconds to pick a small batch out of a data set in memory by index: mostly the cost of the call."""
-    images, labels = torch.randn(1024, 1, 8, 8), torch.zeros(1024, dtype=torch.int64)
-    order = torch.randperm(1024)
+def time_gather(device: torch.device) -> dict[str, float]:
+    """Seconds to pick a small batch out of a data set in memory by index and normalise it, by mode: mostly the cost of the calls.
+
+    A pass of some network comes before it, as in a loop: forward, and in training backward.
+    """
+    images, labels = torch.zeros(1024, 1, 8, 8, dtype=torch.uint8), torch.zeros(1024, dtype=torch.int64)
+    scale_C, shift_C = torch.ones(1, device=device), torch.zeros(1, device=device)
+    network, inputs = _many_layers().to(device), torch.zeros(1, 8, 4, 4, device=device)
+    order = np.random.default_rng(0).permutation(1024)
 
     def gather() -> None:
-        mine = order[:32].clone()
-        images[mine].to(device)
-        labels[mine].to(device)
+        mine = order[:32].copy()
+        normalise(images[torch.from_numpy(mine)].to(device), scale_C, shift_C).contiguous()
+        labels[torch.from_numpy(mine)].to(device)
 
-    return _cold_median(gather, device)
+    before = {"inference": lambda: network(inputs), "training": lambda: network(inputs).sum().backward()}
+    return {mode: _cold_median(gather, device, before=run) for mode, run in before.items()}
 
 
 def _cold_median(
@@ -208,12 +240,17 @@ def main(argv: list[str]) -> None:
     exit_with_parent()
     device = torch.device(place)
     torch.set_num_threads(int(threads))
-    result: dict[str, Any] = {
-        "peaks": peaks(device, precision),
-        "updates": time_updates(device, 15 if float(seconds) >= LEAST_SECONDS else 4),
-        "gather_s": time_gather(device),
-        "blocks": time_blocks(device, precision, float(seconds), layout),
-    }
+    is_quick = float(seconds) < LEAST_SECONDS
+    result: dict[str, Any] = {"peaks": peaks(device, precision)}
+    laps = Laps(1 if is_quick else PACE_PASSES) if place == "cpu" else None
+    updates, gather = time_updates(device, 4 if is_quick else 15), time_gather(device)
+    own_s = laps.lap() if laps else 1.0
+    result["blocks"] = time_blocks(device, precision, float(seconds), layout, laps)
+    scale = laps.median_s / own_s if laps else 1.0
+    result["updates"] = [row | {"seconds": row["seconds"] * scale} for row in updates]
+    result["gather_s"] = {mode: seconds * scale for mode, seconds in gather.items()}
+    if laps:
+        result |= {"pace_s": laps.median_s, "pace_sigma_log": laps.sigma_log}
     say("result", result)
 
 
