@@ -189,6 +189,8 @@ class Training(_Section):
     """Decay of a running mean of the weights, which is then what is evaluated; 0 for none."""
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     """Arithmetic of matrix work; anything below fp32 uses autocast."""
+    param_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Type of parameters and buffers. With bf16, and that precision, all else is in it, too, without autocast: pure bf16."""
     channels_last: bool = False
     """Memory layout of images."""
     compile: bool | Literal["cuda-graphs"] = False
@@ -233,7 +235,14 @@ class Training(_Section):
             raise ValueError("schedule multi_step needs milestones, such as [0.5, 0.75]")
         if list(self.milestones) != sorted(self.milestones) or any(not 0 < m < 1 for m in self.milestones):
             raise ValueError("milestones are rising shares of the run between 0 and 1")
+        if self.param_dtype == "bf16" != self.precision:
+            raise ValueError(f"param_dtype is bf16 and precision {self.precision}: write training.precision=bf16, too")
         return self
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether all is held and computed in the type of the parameters, without autocast."""
+        return self.param_dtype != "fp32"
 
     @property
     def images_per_step(self) -> int:
@@ -452,6 +461,18 @@ class Job(_Model):
                 f"training.augmentation.copies is {training.augmentation.copies}, and mode is inference, where each "
                 "sample is asked about once: write 1"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _pure(self) -> Self:
+        """Which jobs hold their parameters in half precision."""
+        of = {
+            "task": (self.task, ("classification", "language")),
+            "backend": (self.backend, ("single", "ddp", "data_parallel")),
+        }
+        for name, (value, taken) in of.items():
+            if self.training.is_pure and value not in taken:
+                raise ValueError(f"training.param_dtype is bf16, which {name}={value} has not: {', '.join(taken)} have")
         return self
 
     @model_validator(mode="after")

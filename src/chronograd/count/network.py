@@ -24,6 +24,7 @@ def trace_network(
     fixed_batch: int | None = None,
     channels_last: bool = False,
     input_dtype: str | None = None,
+    param_dtype: str = "fp32",
 ) -> Trace:
     """Build a network on the meta device and trace it.
 
@@ -34,6 +35,7 @@ def trace_network(
         num_classes: size of the head; the network's own by default.
         channels_last: layout of images and convolutions in memory.
         input_dtype: `float32` or `int64`; the network's own by default.
+        param_dtype: `bf16` for a network that is in it as a whole, with its images.
 
     Raises: NotFoundError, InputError, MissingExtraError for a wrong name; TraceError as `trace`.
     """
@@ -46,12 +48,16 @@ def trace_network(
     )
     if spec.input_shape and len(shape) != len(spec.input_shape):
         raise InputError(f"{reference} takes samples of shape {spec.input_shape}, not {shape}", "set --input")
+    taken = getattr(torch, input_dtype or spec.input_dtype)
+    if param_dtype == "bf16":
+        model.to(torch.bfloat16)
+        taken = torch.bfloat16 if taken.is_floating_point else taken
     extra = spec.keras_extra(model) if spec.keras_extra else {}
     result = trace(
         model,
         [shape],
         network=reference,
-        input_dtypes=[getattr(torch, input_dtype or spec.input_dtype)],
+        input_dtypes=[taken],
         mode=mode,
         loss=loss,
         fixed_batch=fixed_batch,

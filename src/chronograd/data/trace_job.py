@@ -30,6 +30,10 @@ def trace_job(job: Job, saved: Path | None = None, mode: str | None = None) -> T
                 f"training.channels_last={trace.channels_last}",
                 f"training.channels_last={job.training.channels_last}",
             )
+        if (held := _param_dtype(trace)) != job.training.param_dtype:
+            raise _not_of_the_job(
+                path, f"training.param_dtype={held}", f"training.param_dtype={job.training.param_dtype}"
+            )
         return trace
     if job.task not in TASKS:
         raise InputError(f"a {job.task} job cannot be counted yet", "count its network: chronograd count NETWORK")
@@ -45,6 +49,7 @@ def trace_job(job: Job, saved: Path | None = None, mode: str | None = None) -> T
         mode=mode or job.mode,
         channels_last=job.training.channels_last,
         **({"input_dtype": "int64"} if job.is_text else {}),
+        **({"param_dtype": job.training.param_dtype} if job.training.is_pure else {}),
     )
 
 
@@ -59,6 +64,12 @@ def trace_layouts(job: Job, saved: Path | None = None) -> list[Trace]:
         return [first]
     last = job.model_copy(update={"training": job.training.model_copy(update={"channels_last": True})})
     return [first, trace_job(last)]
+
+
+def _param_dtype(trace: Trace) -> str:
+    """Of what a job may say: bf16 where all parameters are in it."""
+    dtypes = {tensor.dtype for tensor in trace.parameters().values()}
+    return "bf16" if dtypes == {"bfloat16"} else "fp32"
 
 
 def _path_of(job: Job, saved: Path | None) -> Path | None:

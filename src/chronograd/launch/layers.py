@@ -27,7 +27,7 @@ from chronograd.predict.compute import Work, operator_seconds, phase_seconds
 from chronograd.predict.relatives import calibration_for
 from chronograd.trace import CONV_KINDS, Operator, Trace
 from chronograd.train.rank_context import RankContext, rank_context_from_environment
-from chronograd.train.step import AUTOCAST, autocast, set_matrix_arithmetic
+from chronograd.train.step import AUTOCAST, DTYPES, autocast, set_matrix_arithmetic
 from chronograd.units import percent, seconds, si
 from chronograd.words import kind_name, time_unit
 
@@ -123,15 +123,17 @@ def _passes(
         job.network.name, job.network.options, input_shape=data.shape, num_classes=data.num_classes
     )
     network.requires_grad_(False).eval().to(device)
+    if training.is_pure:
+        network.to(DTYPES[training.param_dtype])
     shape = (training.batch, *data.shape)
     inputs = torch.randint(data.num_classes, shape) if job.is_text else torch.randn(shape)
-    inputs = inputs.to(device)
+    inputs = inputs.to(device) if job.is_text else inputs.to(device, DTYPES[training.param_dtype])
     if training.channels_last:
         network.to(memory_format=torch.channels_last)
         inputs = inputs.to(memory_format=torch.channels_last)
 
     def forward() -> None:
-        with torch.inference_mode(), autocast(training.precision, device):
+        with torch.inference_mode(), autocast(training, device):
             network(inputs)
 
     return time_passes(forward, _modules(network, operators), device, repeats, warmup)

@@ -195,12 +195,13 @@ def _under_autocast(trace: Trace, plain: Iterable[Lifetime]) -> Iterator[Lifetim
     for s, birth, death in plain:
         yield (_half(s) if s.role == "activation" and id(s) in halved else s), birth, death
     uses: dict[int, list[int]] = {}
+    single = {tensor.storage for tensor in trace.tensors if tensor.dtype == "float32"}
     for k, op in enumerate(trace.operators):
         if op.kind in MATRIX_KINDS:
             for storage in {trace.tensors[i].storage for i in op.inputs}:
                 uses.setdefault(storage, []).append(k)
     for storage, at in uses.items():
-        if trace.storages[storage].role == "parameter":
+        if trace.storages[storage].role == "parameter" and storage in single:
             yield _half(trace.storages[storage]), at[0], at[-1]
 
 

@@ -14,7 +14,7 @@ from chronograd.job import Job
 from chronograd.train.inputs import Input, input_of
 from chronograd.train.order import SampleOrder, rank_slice
 from chronograd.train.rank_context import RankContext
-from chronograd.train.step import Part, autocast, classes_of, compiled, initial_network, set_matrix_arithmetic
+from chronograd.train.step import DTYPES, Part, autocast, classes_of, compiled, initial_network, set_matrix_arithmetic
 from chronograd.train.watchdog import WATCHDOG
 
 
@@ -36,7 +36,9 @@ class ForwardStep:
         self.model = compiled(self.network, training.compile)
         classes_N = classes_of(dataset.train_labels).numpy()
         self.order = SampleOrder(training.seed, len(classes_N), training.batch, classes_N, job.data.resampling)
-        self.input: Input = input_of(dataset.train, dataset, place.device, training.channels_last)
+        self.input: Input = input_of(
+            dataset.train, dataset, place.device, training.channels_last, dtype=DTYPES[training.param_dtype]
+        )
         self.outputs: Any = None
         self._raw = self._seen = torch.empty(0)
 
@@ -68,7 +70,7 @@ class ForwardStep:
             self._seen = self.input.prepare(self._raw)
 
     def forward(self) -> None:
-        with torch.inference_mode(), autocast(self.training.precision, self.device):
+        with torch.inference_mode(), autocast(self.training, self.device):
             self.outputs = self.model(self._seen)
 
     def run(self, index: int) -> None:

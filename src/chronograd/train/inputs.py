@@ -48,11 +48,13 @@ class ImageInput:
         device: torch.device,
         channels_last: bool = False,
         augmentation: Augmentation | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.images = images.to(device)
         self.augmentation = augmentation
         self._scale_C = torch.tensor(dataset.scale_C, dtype=torch.float32, device=device)
         self._shift_C = torch.tensor(dataset.shift_C, dtype=torch.float32, device=device)
+        self._dtype = dtype
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
 
     def __len__(self) -> int:
@@ -69,7 +71,7 @@ class ImageInput:
             seen = augment.normalise(raw, self._scale_C, self._shift_C)
         else:
             seen = augment.augment(raw, self.augmentation, draws, self._scale_C, self._shift_C, generator)
-        return seen.contiguous(memory_format=self._layout)
+        return seen.to(self._dtype).contiguous(memory_format=self._layout)
 
 
 class FeatureInput:
@@ -116,11 +118,12 @@ def input_of(
     device: torch.device,
     channels_last: bool = False,
     augmentation: Augmentation | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> Input:
-    """What a network sees of a split, of images or of text."""
+    """What a network sees of a split, of images in a type or of text."""
     if isinstance(split, Rows):
         return TokenInput(split, device)
-    return ImageInput(split, dataset, device, channels_last, augmentation)
+    return ImageInput(split, dataset, device, channels_last, augmentation, dtype)
 
 
 def in_chunks(

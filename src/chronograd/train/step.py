@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from chronograd.data import augment
 from chronograd.data.datasets import Dataset
 from chronograd.errors import FileFormatError
-from chronograd.job import Job
+from chronograd.job import Job, Training
 from chronograd.models import registry
 from chronograd.models.weights import head_of, load_pretrained, without_head
 from chronograd.predict.checkpointing import blocks_to_checkpoint
@@ -36,6 +36,8 @@ from chronograd.train.watchdog import WATCHDOG
 # Weight of each auxiliary classifier's loss: C. Szegedy et al., Going deeper with convolutions, 2014, section 5.
 AUXILIARY_WEIGHT = 0.3
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# Of parameters and buffers.
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 Part = tuple[str, Callable[[], None]]
 
@@ -84,9 +86,16 @@ class TrainingStep:
         self.steps_per_epoch = self.order.steps_per_epoch
         self.num_steps = self.steps_per_epoch * training.epochs
         self.train_input: Input = input_of(
-            dataset.train, dataset, place.device, training.channels_last, training.augmentation
+            dataset.train,
+            dataset,
+            place.device,
+            training.channels_last,
+            training.augmentation,
+            DTYPES[training.param_dtype],
         )
-        self.test_input: Input = input_of(dataset.test, dataset, place.device, training.channels_last)
+        self.test_input: Input = input_of(
+            dataset.test, dataset, place.device, training.channels_last, dtype=DTYPES[training.param_dtype]
+        )
         # A row of scores for each token is large: text is evaluated in batches that are known to fit.
         self.chunk = job.images_per_rank if job.is_text else CHUNK
         self.averaged: AveragedModel | None = None
@@ -284,7 +293,7 @@ class TrainingStep:
 
     def arithmetic(self) -> AbstractContextManager[Any]:
         """Autocast where the precision asks for it."""
-        return autocast(self.training.precision, self.device)
+        return autocast(self.training, self.device)
 
     def _exchange(self) -> AbstractContextManager[None]:
         """Parts of a batch but the last keep their gradients to themselves."""
@@ -302,11 +311,11 @@ class TrainingStep:
 
     @torch.no_grad()
     def _features(self, trunk: nn.Module, images: Input) -> FeatureInput:
-        """What the head gets of every image, kept on the device as float32: F numbers per image."""
+        """What the head gets of every image, kept on the device in the type of its parameters: F numbers per image."""
         rows = []
         for _, seen in in_chunks(images, np.arange(len(images)), self.device):
             with self.arithmetic():
-                rows.append(trunk(seen).float())
+                rows.append(trunk(seen).to(DTYPES[self.training.param_dtype]))
         return FeatureInput(torch.cat(rows))
 
     def _loss_of(self, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
@@ -339,9 +348,9 @@ def set_matrix_arithmetic(precision: str, device: torch.device) -> None:
         torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 
-def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """Autocast where the precision asks for it."""
-    dtype = AUTOCAST.get(precision)
+def autocast(training: Training, device: torch.device) -> AbstractContextManager[Any]:
+    """Autocast where the precision asks for it and the network is not in it already."""
+    dtype = None if training.is_pure else AUTOCAST.get(training.precision)
     return torch.autocast(device.type, dtype=dtype) if dtype is not None else contextlib.nullcontext()
 
 
@@ -371,6 +380,8 @@ def initial_network(
     if initial_weights is not None:
         load_weights(network, initial_weights)
     network.to(place.device)
+    if job.training.is_pure:
+        network.to(DTYPES[job.training.param_dtype])
     if job.training.channels_last:
         network.to(memory_format=torch.channels_last)
     return network, said
