@@ -71,6 +71,7 @@ def predict(network: JobLike | Trace | nn.Module, *overrides: str, on: str | Seq
     """
     from dataclasses import replace
 
+    from chronograd.data.decoding import counted_input
     from chronograd.predict.answer import on_devices, predict_jobs
     from chronograd.predict.serving import predict_batches
 
@@ -92,7 +93,7 @@ def predict(network: JobLike | Trace | nn.Module, *overrides: str, on: str | Seq
             raise InputError(f"batches {batches} of training", "give one batch, or mode='inference'")
         return predict_batches(counted, on_devices(asked, places), batches)
     answer = predict_jobs(counted, on_devices(asked, places), samples=_samples(asked) if is_job else None,
-                          algorithm=algorithm)  # fmt: skip
+                          algorithm=algorithm, paced=counted_input)  # fmt: skip
     return replace(answer, records=dict(zip(places or [asked.cluster.device], answer.records.values(), strict=True)))
 
 

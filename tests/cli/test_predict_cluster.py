@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from chronograd import job as jobs
 from chronograd.cli.main import main
 from chronograd.count.network import trace_network
+from chronograd.data.decoding import counted_input
+from chronograd.hardware import market
+from chronograd.hardware.catalog import Price
 from chronograd.rundir import RunDir
 from chronograd.rundir.steps import Step
 
@@ -66,6 +70,79 @@ def test_a_trace_of_another_job_is_refused(
     assert is_refused
 
 
+IMAGENET = ["data.name=imagenet", "data.shape=null", "data.classes=null", "data.samples=null"]
+
+
+def test_a_scaling_table_waits_for_its_input_as_one_prediction_does(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*arguments, *IMAGENET, "--on", "v100", "--precision", "fp16"]
+    assert main([*arguments, "backend=single", "--json"]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert main([*arguments, "--scaling", "strong", "--counts", "1,8", "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert table["rows"][0]["step_time_s"] == pytest.approx(one["quantities"]["step_time_s"]["value"])
+    assert table["rows"][0]["throughput_samples_per_s"] == pytest.approx(8 * 140)
+    assert table["notes"][0] == f"1 × v100: {one['notes'][-1]}"
+    assert "bound by its input" in one["notes"][-1]
+    assert main([*arguments, "--scaling", "strong", "--counts", "1"]) == 0
+    assert "note: 1 × v100: bound by its input" in capsys.readouterr().out
+
+
+def test_a_timeline_shows_the_wait_for_the_input(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*arguments, *IMAGENET, "--on", "v100", "--precision", "fp16", "backend=single"]
+    assert main([*arguments, "--timeline", str(tmp_path / "step.json"), "--json"]) == 0
+    input_s = json.loads(capsys.readouterr().out)["quantities"]["input_s"]["value"]
+    events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+    assert [e["dur"] for e in events if e["name"] == "input"] == pytest.approx([1e6 * input_s], rel=1e-4)
+
+
+@pytest.mark.parametrize("model", ["operators", "paleo"])
+def test_a_stated_input_paces_either_model(
+    arguments: list[str], model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--model", model, "cluster.input_samples_per_s=10", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["quantities"]
+    assert found["step_time_s"]["value"] == pytest.approx(2048 / 10)
+    assert found["input_stall_s"]["value"] < found["input_s"]["value"] + 1e-12
+
+
+def test_what_a_host_decodes_is_not_known_of_a_device_without_a_price(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    price = market.price_of("mi250", count=8)
+    assert price is None
+    assert main([*arguments, *IMAGENET, "--on", "8xmi250", "--json"]) == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert any(n.startswith("decoding by the host is not counted: no price of mi250 is known") for n in notes)
+    assert main([*arguments, *IMAGENET, "--on", "8xmi250", "cluster.input_samples_per_s=99999", "--json"]) == 0
+    assert not any("not counted" in n for n in json.loads(capsys.readouterr().out)["notes"])
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"vcpus": None}, "the price table has no virtual CPUs of v i"),
+        ({"includes_host": False}, "v i is priced without its host"),
+    ],
+)
+def test_what_a_host_decodes_is_not_known_without_its_processors(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, object], why: str
+) -> None:
+    known = {"vcpus": 8.0, "includes_host": True, "vendor": "v", "instance": "i", "device": "v100", "count": 1}
+    dated = {"price_usd_per_hour": 1.0, "kind": "on-demand", "date": "2026-11-01", "tag": "assumed", "source": "here"}
+    job = jobs.from_dict({"network": {"name": "alexnet"}, "data": {"name": "imagenet"}, "cluster": {"device": "v100"}})
+    offer = Price.model_validate({**known, **dated, **change})
+    monkeypatch.setattr(market, "price_of", lambda device, count: offer)
+    found = counted_input(job, 1e-3)
+    assert found is not None
+    assert found[0] is job
+    assert f"decoding by the host is not counted: {why}" in found[1]
+    assert counted_input(job.model_copy(update={"mode": "inference"}), 1e-3) is None
+
+
 def test_more_ranks_than_the_usual_batch(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [*arguments, "cluster.count=100", "--json"]
     assert main([*arguments, "--on", "128xv100"]) == 0
@@ -100,6 +177,16 @@ def test_paleo_gives_a_record(arguments: list[str], capsys: pytest.CaptureFixtur
         (["--timeline", "no/such/folder/step.json"], "cannot write"),
         (["--timeline", "step.json", "--on", "k80", "--on", "v100"], "--timeline takes one setting"),
         (["--scaling", "strong", "--out", "record.json"], "leave --out out"),
+        (
+            ["--scaling", "strong", "--measured-on", "v100=100/s"],
+            "--scaling prints a table of whole steps as calibrated: leave --measured-on out",
+        ),
+        (["--scaling", "strong", "--layers"], "leave --layers out"),
+        (["--scaling", "strong", "--depth", "1"], "leave --depth out"),
+        (
+            ["--timeline", "step.json", "--measured-on", "v100=100/s"],
+            "--timeline draws the step as calibrated: leave --measured-on out",
+        ),
     ],
 )
 def test_mistakes_get_one_message(

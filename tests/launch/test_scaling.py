@@ -12,6 +12,7 @@ from chronograd.cli.main import main
 from chronograd.compare.scaling import Ladder
 from chronograd.data.trace_job import trace_job
 from chronograd.errors import InputError
+from chronograd.launch import jobs as launched
 from chronograd.launch.batches import batches_section
 from chronograd.launch.scaling import measure_scaling
 from chronograd.record import Record
@@ -72,6 +73,23 @@ def test_a_run_without_a_whole_batch_has_no_time() -> None:
     (one,) = Ladder(job, trace, 20).predicted([1], "strong")
     assert one.step_time_s is not None
     assert one.training_time_s == pytest.approx(3 * 2 * one.step_time_s)
+
+
+def test_what_is_predicted_beside_waits_for_its_input_as_predict_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photographs = {"network": {"name": "alexnet"}, "data": {"name": "imagenet"}, "cluster": {"device": "v100"}}
+    job = jobs.from_dict({**photographs, "training": {"batch": 256}})
+
+    def refuse(*args: object, **options: object) -> None:
+        raise InputError("no GPU", "get one")
+
+    monkeypatch.setattr(launched, "measure", refuse)
+    record = measure_scaling(job, [1], ["strong"], folder=tmp_path, trace=trace_job(job))
+    (point,) = (row for row in record.tables.scaling if row.kind == "predicted")
+    assert point.throughput_samples_per_s == pytest.approx(8 * 140)
+    (note,) = record.notes
+    assert note.startswith("predicted for 1 × 256 samples: bound by its input")
 
 
 def test_wrong_worlds_are_refused(tmp_path: Path) -> None:

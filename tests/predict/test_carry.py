@@ -11,10 +11,11 @@ import pytest
 from chronograd import job as jobs
 from chronograd.cli.main import main
 from chronograd.count.network import trace_network
+from chronograd.data.trace_job import trace_job
 from chronograd.errors import InputError
 from chronograd.job import Job
-from chronograd.predict.answer import shown_by
-from chronograd.predict.carrying import Shown
+from chronograd.predict.answer import predict_jobs, shown_by
+from chronograd.predict.carrying import Corrected, Shown
 from chronograd.predict.prediction import predict
 from chronograd.record import Z80, Quantity, Record
 from chronograd.trace import Trace
@@ -113,6 +114,43 @@ def test_it_corrects_the_device_s_own_work_and_narrows_the_interval(trace: Trace
     assert any(f"corrected by {factor:.2f}" in note for note in carried.notes)
 
 
+def test_longer_work_hides_the_input_and_the_exchange(trace: Trace, job: Job) -> None:
+    """A step of max(its own, samples / rate): the wait is what the corrected work leaves of it."""
+    plain = predict(trace, job)
+    own = sum(plain.value(part) for part in OWN_PARTS)
+    rest = plain.value("step_time_s") - own
+    for factor in (0.5, 1.5, 3.0):
+        batch_s = 2 * plain.value("step_time_s")
+        slow = jobs.changed(job, [f"cluster.input_samples_per_s={128 / batch_s}"])
+        carried = predict(trace, slow, shown=Corrected(factor))
+        expected = max(factor * own + rest, batch_s)
+        assert carried.value("step_time_s") == pytest.approx(expected)
+        assert carried.value("input_stall_s") == pytest.approx(expected - factor * own - rest)
+    far = [
+        "cluster.per_node=1",
+        "cluster.link=ethernet-1g",
+        "communication.bucket_bytes=100000",
+        "cluster.step_sigma_log=0",
+    ]
+    eight = jobs.changed(job, ["cluster.count=8", "backend=ddp", "training.batch=1024", *far])
+    short, long = (predict(trace, eight, shown=Corrected(factor)) for factor in (0.1, 10.0))
+    assert long.value("communication_exposed_s") < short.value("communication_exposed_s")
+
+
+def test_the_pace_of_the_input_is_that_of_the_corrected_step(trace: Trace, job: Job) -> None:
+    seen: list[float] = []
+
+    def paced(job: Job, step_s: float) -> tuple[Job, str]:
+        seen.append(step_s)
+        return jobs.changed(job, [f"cluster.input_samples_per_s={128 / (2 * step_s)}"]), "bound by its input"
+
+    plain = predict(trace, job, shown=Corrected(1.5)).value("step_time_s")
+    record = predict(trace, job, shown=Corrected(1.5), paced=paced)
+    assert seen == [plain]
+    assert record.value("step_time_s") == pytest.approx(2 * plain)
+    assert record.notes[-1] == "bound by its input"
+
+
 def test_what_is_no_measured_step_of_this_network_is_refused(trace: Trace, job: Job) -> None:
     with pytest.raises(InputError, match="is no measured step"):
         shown_by(trace, predict(trace, job))
@@ -125,6 +163,50 @@ def test_what_is_no_measured_step_of_this_network_is_refused(trace: Trace, job: 
     )
     with pytest.raises(InputError, match="of resnet56, and the job's network is resnet20"):
         shown_by(trace, other)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        (
+            ["data.shape=[3, 64, 64]"],
+            r"samples of shape \(3, 64, 64\), and the trace of samples of shape \(3, 32, 32\)",
+        ),
+        (["mode=inference"], "mode inference, and the trace of mode training"),
+        (["training.channels_last=true"], "channels_last True, and the trace of channels_last False"),
+    ],
+)
+def test_a_record_of_other_work_is_held_against_a_trace_of_its_own(
+    trace: Trace, job: Job, changes: list[str], what: str
+) -> None:
+    other = jobs.changed(job, changes)
+    own = trace_job(other)
+    record = measured(own, other, 1.3)
+    with pytest.raises(InputError, match=what):
+        shown_by(trace, record)
+    assert shown_by(trace, record, trace_job).ratio == pytest.approx(1.3, rel=1e-12)
+
+
+def test_other_options_are_another_network(trace: Trace, job: Job) -> None:
+    record = measured(trace, jobs.changed(job, ["network.options={width: 2}"]), 1.3)
+    with pytest.raises(InputError, match=r"resnet20 with network.options \{'width': 2\}, and the job has \{\}"):
+        predict_jobs(trace, [job], measured=record)
+
+
+def test_a_record_of_small_images_tells_of_large_ones(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Measured as predicted, at a quarter of the pixels or in inference: nothing to correct."""
+    monkeypatch.chdir(tmp_path)
+    for name, change in (("small", "data.shape=[3, 16, 16]"), ("forward", "mode=inference")):
+        other = jobs.changed(job, [change])
+        measured(trace_job(other), other, 1.0).save(f"{name}.json")
+        assert main(["predict", "job.yaml", "--measured-on", f"{name}.json", "--json"]) == 0
+        (note,) = [n for n in json.loads(capsys.readouterr().out)["notes"] if n.startswith("times are corrected")]
+        assert "corrected by 1.00: where it was measured the network took 1.00 times" in note
+    trace_network("resnet20").save("net.json.gz")
+    assert main(["predict", "job.yaml", "--trace", "net.json.gz", "--measured-on", "small.json"]) == 2
+    assert "samples of shape (3, 32, 32); the job has (3, 16, 16)" in capsys.readouterr().err
 
 
 def test_predict_measured_on(

@@ -9,6 +9,7 @@ import pytest
 
 from chronograd import job as jobs
 from chronograd.count.cached import cached_trace
+from chronograd.errors import InputError
 from chronograd.hardware import catalog
 from chronograd.predict.collectives import Topology
 from chronograd.predict.prediction import predict
@@ -23,6 +24,7 @@ from chronograd.predict.scaling import (
     topology_of,
     upkeep_s,
 )
+from chronograd.predict.setting import setting_of
 from chronograd.trace import ZERO, Affine, Operator, Storage, Trace
 
 MIB = 2**20
@@ -189,6 +191,42 @@ def test_replicas_cost_the_host_by_tensor_and_by_operator() -> None:
     assert replicas_s(trace, np.array([1, 2]), 1.0).tolist() == pytest.approx([0.0, 2 * tensors_s])
 
 
+def test_replicas_are_made_in_every_forward_of_inference() -> None:
+    """Without gradients: all parameters go out once, one replica after the other, and are put into place tensor by tensor."""
+    trace = cached_trace("resnet18-cifar", input_shape=(3, 32, 32), num_classes=10, mode="inference")
+    base = {
+        "network": {"name": "resnet18-cifar"},
+        "data": {"name": "cifar10"},
+        "training": {"batch": 32},
+        "mode": "inference",
+    }
+    cluster = {"device": "rtx8000", "count": 4}
+    ddp, replicas = (
+        predict(trace, jobs.from_dict({**base, "cluster": cluster, "backend": backend}))
+        for backend in ("ddp", "data_parallel")
+    )
+    link = catalog.link(catalog.device("rtx8000").node.intra_link)
+    sizes = [trace.storages[tensor.storage].bytes.const for tensor in trace.parameters().values()]
+    copies_s = 3 * (link.latency_s + sum(sizes) / link.bandwidth_bytes_per_s)
+    host_s = float(replicas_s(trace, 4, ddp.value("forward_s")))
+    assert host_s > 4 * REPLICA_TENSOR_S * (len(sizes) + len(trace.buffers()))
+    assert replicas.value("forward_s") == pytest.approx(ddp.value("forward_s") + host_s + copies_s)
+    assert replicas.value("latency_s") == pytest.approx(ddp.value("latency_s") + host_s + copies_s)
+
+
+def test_data_parallel_is_of_one_machine() -> None:
+    per_node = catalog.device("rtx8000").node.devices_per_node
+    base = {"network": {"name": "resnet18-cifar"}, "data": {"name": "cifar10"}, "backend": "data_parallel"}
+
+    def job(**cluster: object) -> jobs.Job:
+        return jobs.from_dict({**base, "cluster": {"device": "rtx8000", **cluster}})
+
+    setting_of(job(count=per_node))
+    with pytest.raises(InputError, match=f"cluster.count is 16: a machine of rtx8000 has {per_node}"):
+        setting_of(job(count=16))
+    setting_of(job(count=16, per_node=16))
+
+
 def _step_s(device: str, batch: int, count: int, backend: str) -> float:
     job = jobs.from_dict(
         {
@@ -215,6 +253,20 @@ def test_data_parallel_of_a_small_batch_is_slower_than_one_gpu_as_published(coun
     assert one_s < several_s
     assert several_s == pytest.approx(measured_s, rel=0.35)
     assert _step_s("rtx8000", 32, count, "ddp") < several_s
+
+
+def test_the_page_on_clusters_says_what_is_predicted_of_data_parallel() -> None:
+    def step_s(device: str, batch: int, count: int) -> float:
+        job = {"network": {"name": "resnet18-cifar"}, "data": {"name": "cifar10"}, "training": {"batch": batch}}
+        backend = "data_parallel" if count > 1 else "single"
+        place = {"cluster": {"device": device, "count": count}, "backend": backend}
+        trace = cached_trace("resnet18-cifar", input_shape=(3, 32, 32), num_classes=10)
+        return predict(trace, jobs.from_dict({**job, **place})).value("step_time_s")
+
+    page = " ".join((Path(__file__).parents[2] / "docs" / "clusters.md").read_text().split())
+    one, two, four = (1e3 * step_s("rtx8000", 32, count) for count in (1, 2, 4))
+    assert f"a step is predicted at {one:.1f}, {two:.1f} and {four:.1f} ms on 1, 2 and 4 GPUs" in page
+    assert f"on four L4 at 512 it is {step_s('l4', 512, 1) / step_s('l4', 512, 4):.2f} times as fast" in page
 
 
 def test_data_parallel_of_a_large_batch_gains_little_as_published() -> None:

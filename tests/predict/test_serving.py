@@ -12,6 +12,8 @@ from chronograd import job as jobs
 from chronograd.cli.main import main
 from chronograd.count.network import trace_network
 from chronograd.errors import InputError, JobError
+from chronograd.hardware import catalog
+from chronograd.judge.limits import limit_of
 from chronograd.predict.answer import of_figure, predict_jobs
 from chronograd.predict.prediction import predict, predict_step
 from chronograd.predict.serving import USUAL_BATCHES, predict_batches
@@ -99,7 +101,17 @@ def test_what_has_gradients_is_refused(change: str) -> None:
 
 @pytest.mark.parametrize(
     ("figure", "seconds"),
-    [("64/s", 1.0), ("640 images/s", 0.1), ("1,280samples/s", 0.05), ("78ms", 0.078), ("2 s", 2.0), ("500us", 0.0005)],
+    [
+        ("64/s", 1.0),
+        ("640 images/s", 0.1),
+        ("1,280samples/s", 0.05),
+        ("640 img/sec", 0.1),
+        ("640images/sec", 0.1),
+        ("640/sec", 0.1),
+        ("78ms", 0.078),
+        ("2 s", 2.0),
+        ("500us", 0.0005),
+    ],
 )
 def test_a_figure_is_carried_as_a_record_would_be(figure: str, seconds: float) -> None:
     there = jobs.changed(TRAINING_JOB, ["cluster.device=rtx3090"])
@@ -113,6 +125,30 @@ def test_a_figure_of_several_devices_is_of_all_together() -> None:
     there = jobs.changed(TRAINING_JOB, ["cluster.device=v100", "cluster.count=4", "backend=ddp"])
     step = predict_step(TRAINED, setting_of(there)).seconds
     assert of_figure(TRAINED, f"4xv100={64 / step}/s")(TRAINING_JOB).ratio == pytest.approx(1.0)
+
+
+def test_a_figure_is_of_the_network_whatever_the_job_s_input() -> None:
+    """What a job says of its input is of another machine."""
+    slow = jobs.changed(TRAINING_JOB, ["cluster.input_samples_per_s=10"])
+    for place in ("rtx3090", "v100"):
+        assert of_figure(TRAINED, f"{place}=640/s")(slow) == of_figure(TRAINED, f"{place}=640/s")(TRAINING_JOB)
+
+
+@pytest.mark.parametrize("place", ["v100", "4xv100"])
+def test_a_figure_that_no_software_reaches_is_refused(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    TRAINED.save("net.json.gz")
+    count = 4 if place.startswith("4x") else 1
+    least_s = limit_of(TRAINED, 64 // count, catalog.device("v100"), "fp32").least_s
+    line = ["predict", "resnet20", "--trace", "net.json.gz", "--on", "v100", "--batch", "64", "--measured-on"]
+    assert main([*line, f"{place}={0.999 * 64 / least_s}/s"]) == 0
+    capsys.readouterr()
+    assert main([*line, f"{place}={1.001 * 64 / least_s}/s"]) == 2
+    error = capsys.readouterr().err
+    assert f"so that {64 / least_s:,.0f} samples/s are the most" in error
+    assert f"{count} × v100 in fp32" in error
 
 
 def test_tokens_are_those_of_a_sample() -> None:
@@ -152,6 +188,17 @@ def test_the_short_form_asks_about_each_batch(saved: str, capsys: pytest.Capture
     assert usual[0]["quantities"]["latency_s"] == asked[0]["quantities"]["latency_s"]
     assert main([*line, "--batch", "8"]) == 0
     assert json.loads(capsys.readouterr().out)["quantities"]["latency_s"] == asked[1]["quantities"]["latency_s"]
+
+
+@pytest.mark.parametrize("asked", [["--batch", "1,8"], []])
+def test_a_figure_is_of_one_batch(saved: str, asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["predict", "resnet20", "--trace", saved, "--on", "v100", "--inference", "--measured-on", "rtx3090=1234/s"]
+    assert main([*line, *asked]) == 2
+    error = capsys.readouterr().err
+    listed = ", ".join(map(str, [1, 8] if asked else USUAL_BATCHES))
+    assert f"rtx3090=1234/s was measured at one batch, and {listed} are asked about" in error
+    assert "name the batch that was measured, such as --batch" in error
+    assert main([*line, "--batch", "8"]) == 0
 
 
 def test_several_batches_are_of_inference(saved: str, capsys: pytest.CaptureFixture[str]) -> None:

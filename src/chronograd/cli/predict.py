@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,13 @@ from chronograd.cli import common
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from chronograd.answer import Answer
     from chronograd.compare.scaling import Scaling
     from chronograd.job import Job
     from chronograd.predict.carrying import Shown
     from chronograd.predict.queueing import Server
     from chronograd.predict.server import Served
+    from chronograd.trace import Trace
 
 
 def server_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -113,12 +116,12 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, place
 
     Without torch, give a trace saved by `chronograd count JOB --out FILE`.
     """
-    from chronograd.compare.scaling import predict_scaling
     from chronograd.data.datasets import card
-    from chronograd.data.decoding import paced_by_input
+    from chronograd.data.decoding import counted_input
     from chronograd.data.trace_job import trace_job
     from chronograd.hardware import catalog
-    from chronograd.job import changed
+    from chronograd.job import changed, from_dict
+    from chronograd.judge.limits import limit_of
     from chronograd.predict.answer import of_figure, on_devices, predict_jobs, shown_of
     from chronograd.predict.serving import predict_batches
     from chronograd.predict.setting import setting_of
@@ -147,10 +150,24 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, place
         raise click.UsageError(
             "several batches are asked about in inference, as records of their own: give one --batch"
         )
+    if measured_on is not None and "=" in measured_on and len(batches) > 1:
+        raise click.UsageError(
+            f"--measured-on {measured_on} was measured at one batch, and {', '.join(map(str, batches))} are asked about: "
+            f"name the batch that was measured, such as --batch {max(batches)}"
+        )
     if out is not None and len(jobs) > 1:
         raise click.UsageError("--out takes one record; give --on once")
     if scaling is not None and out is not None:
         raise click.UsageError("--scaling prints a table and saves no record; leave --out out, or use --json")
+    for name, is_given in (
+        ("--measured-on", measured_on is not None),
+        ("--layers", layers),
+        ("--depth", depth is not None),
+    ):
+        if scaling is not None and is_given:
+            raise click.UsageError(f"--scaling prints a table of whole steps as calibrated: leave {name} out")
+    if timeline is not None and measured_on is not None:
+        raise click.UsageError("--timeline draws the step as calibrated: leave --measured-on out")
     if timeline is not None and (len(jobs) > 1 or is_paleo or scaling):
         raise click.UsageError("--timeline takes one setting, and neither --model paleo nor --scaling")
     if is_paleo and layers:
@@ -167,16 +184,27 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, place
         "ppp": (ppp, ppp_comm) if is_paleo else None,
     }
     if scaling is not None:
-        common.show(predict_scaling(trace, jobs, counts, scaling, samples, **options), as_json)
+        common.show(_scaled(trace, jobs, counts, scaling, samples, options), as_json)
         return
-    if timeline is not None:
-        common.save_json(timeline, timeline_of_step(trace, setting_of(jobs[0], algorithm)))
+
+    network = jobs[0].network.name
+    saved = trace_file or (Path(network) if network.endswith((".json", ".json.gz")) else None)
+
+    def traced(own: Job) -> Trace:
+        """Of a record's own job, which a saved trace has to be of as well."""
+        return trace_job(own, saved)
+
+    def least_s(there: Job) -> float:
+        device, precision = catalog.device(there.cluster.device), there.training.precision
+        is_known = precision in device.peak_flops_per_s
+        return limit_of(trace, there.images_per_rank, device, precision).least_s if is_known else 0.0
+
     measured: Record | Callable[[Job], Shown] | None = None
     if measured_on is not None:
-        measured = of_figure(trace, measured_on) if "=" in measured_on else Record.load(Path(measured_on))
+        measured = of_figure(trace, measured_on, least_s) if "=" in measured_on else Record.load(Path(measured_on))
     if len(batches) > 1:
         with common.waiting("predicting"):
-            answer = predict_batches(trace, jobs, batches, shown_of(trace, measured))
+            answer = predict_batches(trace, jobs, batches, shown_of(trace, measured, traced))
         common.show(answer, as_json)
         return
     with common.waiting("predicting"):
@@ -187,12 +215,48 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, place
             depth=depth,
             with_layers=layers,
             measured=measured,
-            paced=paced_by_input,
+            traced=traced,
+            paced=counted_input,
             **options,
         )
+    first = next(iter(answer.records.values()))
+    if timeline is not None:  # of the job as predicted, with the input that it waits for
+        paced = from_dict(first.job.model_dump(), first.title)
+        common.save_json(timeline, timeline_of_step(trace, setting_of(paced, algorithm)))
     if out is not None:
-        next(iter(answer.records.values())).save(out)
+        first.save(out)
     common.show(answer, as_json)
+
+
+def _scaled(trace: Trace, jobs: Sequence[Job], counts: Sequence[int], scaling: Scaling, samples: int | None,
+            options: dict[str, Any]) -> Answer:  # fmt: skip
+    """Points of --scaling, each with the input of its own machines, and a note of each that waits for it."""
+    from chronograd.compare.scaling import Ladder, predict_scaling
+    from chronograd.data.decoding import counted_input
+    from chronograd.words import listed
+
+    said: dict[tuple[str, int, int], str] = {}
+
+    def paced(job: Job, step_s: float) -> tuple[Job, str] | None:
+        found = counted_input(job, step_s)
+        if found is not None:
+            said[job.cluster.device, job.cluster.count, job.training.batch] = found[1]
+        return found
+
+    answer = predict_scaling(trace, jobs, counts, scaling, samples, paced=paced, **options)
+    tables = answer.data if isinstance(answer.data, list) else [answer.data]
+    for job, table in zip(jobs, tables, strict=True):
+        settings = [Ladder(job).at(count, scaling) for count in counts]
+        keys = [(there.cluster.device, there.cluster.count, there.training.batch) for there in settings]
+        notes = dict.fromkeys(said[key] for key in keys if key in said)
+        table["notes"] = [
+            f"{listed([str(key[1]) for key in keys if said.get(key) == note])} × {job.cluster.device}: {note}"
+            for note in notes
+        ]
+    notes_of_all = [note for table in tables for note in table["notes"]]
+    if any("bound by its input" in note for note in notes_of_all):
+        notes_of_all.append("computation is the whole step of one device, its wait for its own host included")
+    return replace(answer, notes=notes_of_all)
 
 
 def _batches(job: Job, job_file: str, overrides: Sequence[str]) -> Sequence[int]:

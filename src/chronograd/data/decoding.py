@@ -6,6 +6,7 @@ import math
 
 from chronograd.data.datasets import card
 from chronograd.hardware import catalog, market
+from chronograd.hardware.catalog import Price
 from chronograd.job import Job, changed
 from chronograd.plan.renting import PHOTOGRAPHS, Decoding
 from chronograd.predict.scaling import topology_of
@@ -52,3 +53,28 @@ def paced_by_input(job: Job, step_s: float) -> tuple[Job, str] | None:
         "cluster.input_samples_per_s states another rate"
     )
     return changed(job, [f"cluster.input_samples_per_s={rate:g}"]), note
+
+
+def counted_input(job: Job, step_s: float) -> tuple[Job, str] | None:
+    """As `paced_by_input`; the job itself and why, where a GPU's host has to decode and it is not known how fast."""
+    paced = paced_by_input(job, step_s)
+    if paced is not None or job.mode != "training" or decoding_of(job) is None:
+        return paced
+    device = catalog.device(job.cluster.device)
+    if device.kind != "gpu" or not (
+        why := _unknown_host(market.price_of(device, count=job.cluster.count), device.name)
+    ):
+        return None
+    return (
+        job,
+        f"decoding by the host is not counted: {why}; cluster.input_samples_per_s states what the input delivers",
+    )
+
+
+def _unknown_host(price: Price | None, device: str) -> str:
+    """Why the virtual CPUs beside a device are not known; empty where they are."""
+    if price is None:
+        return f"no price of {device} is known, whose machine would say how many virtual CPUs it has"
+    if not price.includes_host:
+        return f"{price.vendor} {price.instance} is priced without its host"
+    return "" if price.vcpus else f"the price table has no virtual CPUs of {price.vendor} {price.instance}"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from chronograd.compare.scaling import Ladder, Scaling, check_scaling, per_rank
+from chronograd.data.decoding import counted_input
 from chronograd.errors import InputError
 from chronograd.job import Job, changed, resolved
 from chronograd.launch import jobs
@@ -53,11 +54,18 @@ def measure_scaling(
 
     points: list[Point] = []
     notes: list[str] = []
+
+    def paced(one: Job, step_s: float) -> tuple[Job, str] | None:
+        found = counted_input(one, step_s)
+        if found is not None:
+            notes.append(f"predicted for {one.cluster.count} × {per_rank(one)} samples: {found[1]}")
+        return found
+
     for scaling in scalings:
         points += ladder.measured(worlds, scaling, measure, say)
         if trace is not None:
             try:
-                points += ladder.predicted(worlds, scaling)
+                points += ladder.predicted(worlds, scaling, paced=paced)
             except InputError as error:
                 notes.append(f"not predicted: {error.message}")
     record = Record(
@@ -68,7 +76,7 @@ def measure_scaling(
         backend=job.backend,
         versions=environment.environment().get("versions", {}),
         provenance=Provenance(formula=FORMULA, cores=environment.cores()),
-        notes=notes,
+        notes=list(dict.fromkeys(notes)),
     )
     record.tables.scaling = points
     return record

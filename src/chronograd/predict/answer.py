@@ -13,11 +13,12 @@ from chronograd.hardware import catalog
 from chronograd.job import Job, changed, check_backend, from_dict, parse_on, with_ranks
 from chronograd.predict.carrying import Shown, way_of
 from chronograd.predict.layers import roofline_section
-from chronograd.predict.prediction import in_mode, predict, predict_step, tokens_of_sample
+from chronograd.predict.prediction import Pace, in_mode, predict, predict_step, tokens_of_sample
 from chronograd.predict.setting import setting_of
 from chronograd.quantities import record_answer
 from chronograd.record import Record
 from chronograd.trace import Trace
+from chronograd.units import seconds
 
 
 def predict_jobs(
@@ -30,28 +31,24 @@ def predict_jobs(
     depth: int | None = None,
     with_layers: bool = False,
     measured: Record | Callable[[Job], Shown] | None = None,
-    paced: Callable[[Job, float], tuple[Job, str] | None] = lambda job, step_s: None,
+    traced: Callable[[Job], Trace] | None = None,
+    paced: Pace | None = None,
 ) -> Answer:
     """A predicted record of each job.
 
     Args:
-        samples, algorithm, ppp, depth: see `predict`.
+        samples, algorithm, ppp, depth, paced: see `predict`.
         with_layers: say how close each layer comes to what the device can do, instead of every quantity.
         measured: of the same network on another device, a record or what `of_figure` returns; what it showed there is
             carried over.
-        paced: of a job and its step time, the job with an input that it has to wait for, and a note; None where it has not.
+        traced: counts the job of a measured record; see `shown_by`.
     """
-    shown = shown_of(trace, measured)
+    shown = shown_of(trace, measured, traced)
 
-    def predicted(job: Job) -> Record:
-        return predict(trace, job, samples=samples, algorithm=algorithm, ppp=ppp, depth=depth, shown=shown(job))
-
-    records = [predicted(job) for job in jobs]
-    for index, (job, record) in enumerate(zip(jobs, records, strict=True)):
-        slower = paced(job, record.value("step_time_s"))
-        if slower is not None:
-            records[index] = predicted(slower[0])
-            records[index].notes.append(slower[1])
+    records = [
+        predict(trace, job, samples=samples, algorithm=algorithm, ppp=ppp, depth=depth, shown=shown(job), paced=paced)
+        for job in jobs
+    ]
     answer = record_answer(*records)
     if not with_layers:
         return answer
@@ -73,21 +70,32 @@ def on_devices(job: Job, places: Sequence[str]) -> list[Job]:
     return [with_ranks(changed(job, [f"cluster.count={count}", f"cluster.device={name}"])) for count, name in settings]
 
 
-def shown_of(trace: Trace, measured: Record | Callable[[Job], Shown] | None) -> Callable[[Job], Shown | None]:
-    """What the network of each job showed elsewhere, or nothing. Raises as `shown_by`."""
+def shown_of(
+    trace: Trace, measured: Record | Callable[[Job], Shown] | None, traced: Callable[[Job], Trace] | None = None
+) -> Callable[[Job], Shown | None]:
+    """What the network of each job showed elsewhere, or nothing. Arguments and errors as of `shown_by`."""
     if measured is None:
         return lambda job: None
     if isinstance(measured, Record):
-        shown = shown_by(trace, measured)
-        return lambda job: shown
+        shown, own = shown_by(trace, measured, traced), _job_of(measured)
+
+        def of_record(job: Job) -> Shown:
+            _check_same_network(job, own)
+            return shown
+
+        return of_record
     return measured
 
 
-def of_figure(trace: Trace, text: str) -> Callable[[Job], Shown]:
+def of_figure(trace: Trace, text: str, least_s: Callable[[Job], float] = lambda job: 0.0) -> Callable[[Job], Shown]:
     """What a figure such as `rtx3090=1234/s` tells of a job: as `shown_by`, of the same job on that device.
 
     A rate is of samples (or tokens, `tokens/s`), a time of one step; of several devices, such as `8xv100=78ms`, of all together.
-    Raises InputError for what is no figure, and as `setting_of`.
+    It is taken for one of the network: what the job says of its input is of another machine.
+
+    Args:
+        least_s: seconds that no step of a job can be shorter than.
+    Raises: InputError for what is no figure or an impossible one, and as `setting_of`.
     """
     place, _, figure = text.partition("=")
     count, device = parse_on(place)
@@ -100,18 +108,27 @@ def of_figure(trace: Trace, text: str) -> Callable[[Job], Shown]:
     catalog.device(device)
 
     def shown(job: Job) -> Shown:
-        there = with_ranks(changed(job, [f"cluster.count={count}", f"cluster.device={device}"]))
-        there = in_mode(there, trace.mode)
-        step_s = value * _STEP_UNITS[match[2]] if match[2] in _STEP_UNITS else there.training.images_per_step / value
-        if (match[2] or "").startswith("token"):
+        place = [f"cluster.count={count}", f"cluster.device={device}", "cluster.input_samples_per_s=null"]
+        there = in_mode(with_ranks(changed(job, place)), trace.mode)
+        images = there.training.images_per_step
+        step_s = value * _STEP_UNITS[match[2]] if match[2] in _STEP_UNITS else images / value
+        if match[2].startswith("token"):
             step_s *= _tokens(trace)
+        least = least_s(there)
+        if step_s < least:
+            raise InputError(
+                f"--measured-on {text!r} is a step of {seconds(step_s)} at batch {there.training.batch:,}; by its FLOPs and bytes "
+                f"at the peaks of {count} × {device} in {there.training.precision} it takes {seconds(least)} at least, so that "
+                f"{images / least:,.0f} samples/s are the most",
+                "look up the figure, and its batch, precision and number of devices",
+            )
         return _shown(step_s, trace, there)
 
     return shown
 
 
 # Rates end in /s; times are of a step.
-_FIGURE = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*((?:images?|samples?|img|tokens?)?/s|ms|us|µs|s)")
+_FIGURE = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*((?:images?|imgs?|samples?|tokens?)?/s(?:ec)?|ms|us|µs|s)")
 _STEP_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 
 
@@ -128,20 +145,54 @@ def _shown(measured_s: float, trace: Trace, job: Job) -> Shown:
     return Shown(measured_s / step.seconds, step.sigma_log, way_of(job, setting.device))
 
 
-def shown_by(trace: Trace, record: Record) -> Shown:
+def shown_by(trace: Trace, record: Record, traced: Callable[[Job], Trace] | None = None) -> Shown:
     """What a measured record shows of its network: the step beside what is predicted of it there.
 
-    Raises: InputError unless the record is a measured step of the trace's network.
+    Args:
+        trace: of the job that is asked about.
+        traced: the trace of the record's own job, which may be of another input, number of classes, layout or mode; without it the
+            record has to be of the trace's.
+    Raises: InputError unless the record is a measured step of the trace's network; as `traced`.
     """
     measured = record.quantities.get("step_time_s")
     if record.kind != "measured" or measured is None or measured.value is None:
         raise InputError(
             f"{record.title} is no measured step", "give the record.json of `chronograd measure` or `train`"
         )
-    job = from_dict(record.job.model_dump(), record.title)
+    job = _job_of(record)
     if job.network.name != trace.network:
         raise InputError(
             f"the record is of {job.network.name}, and the job's network is {trace.network}",
             "give a record of the same network",
         )
-    return _shown(measured.value, trace, in_mode(job, trace.mode))
+    own = trace if traced is None else traced(job)
+    for what, of_record, of_trace in (
+        ("mode", job.mode, own.mode),
+        ("samples of shape", job.data.shape or _shape(own), _shape(own)),
+        ("channels_last", job.training.channels_last, own.channels_last),
+    ):
+        if of_record != of_trace:
+            raise InputError(
+                f"the record is of {what} {of_record}, and the trace of {what} {of_trace}",
+                "leave the saved trace out, so that the record's own job is counted, or give a record of the same job",
+            )
+    return _shown(measured.value, own, job)
+
+
+def _job_of(record: Record) -> Job:
+    return from_dict(record.job.model_dump(), record.title)
+
+
+def _check_same_network(job: Job, measured: Job) -> None:
+    """Options make it another network, which errs in its own way."""
+    own, asked = measured.network.options, job.network.options
+    if own != asked:
+        raise InputError(
+            f"the record is of {measured.network.name} with network.options {own}, and the job has {asked}",
+            "give a record of the same network",
+        )
+
+
+def _shape(trace: Trace) -> tuple[int, ...]:
+    """Of one sample of the first input."""
+    return tuple(size.const for shape in trace.input_shapes[:1] for size in shape[1:])

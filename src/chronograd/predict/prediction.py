@@ -40,6 +40,7 @@ from chronograd.predict.scaling import (
     input_stall_s,
     less,
     replicas_s,
+    replicated_s,
     straggler_wait_s,
     traffic_factor,
     upkeep_s,
@@ -62,6 +63,8 @@ from chronograd.trace import Trace
 # the bandwidth that large copies reach.
 _GATHER_SHARE = 0.25
 HOROVOD_BUCKET_BYTES = 64 * 2**20
+# Of a job and its step time: the job with an input that sets its pace, or the same job, and a note; None where neither is known.
+Pace = Callable[[Job, float], tuple[Job, str] | None]
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,11 @@ class Step:
         return sum(self.parts.values())
 
 
-def predict_step(trace: Trace, setting: Setting) -> Step:
-    """Time, memory and work of one step on one rank. Raises InputError for a trace of another batch."""
+def predict_step(trace: Trace, setting: Setting, factor: float = 1.0) -> Step:
+    """Time, memory and work of one step on one rank, whose own work takes `factor` times as long as by its calibration.
+
+    Raises InputError for a trace of another batch.
+    """
     batch = setting.batch_per_rank
     if trace.fixed_batch is not None and trace.fixed_batch != batch:
         raise InputError(
@@ -94,6 +100,8 @@ def predict_step(trace: Trace, setting: Setting) -> Step:
             f"set training.batch to {trace.fixed_batch * setting.count}, or count again with --fixed-batch {batch}",
         )
     times, alone = rank_work(trace, batch, setting)
+    # Before others and the input are waited for: longer work hides more of both.
+    alone = _corrected(alone, factor)
     parts, communication, wait_s, stall_s = with_others(trace, times, alone, setting)
     return Step(
         {name: float(seconds) for name, seconds in parts.items()},
@@ -142,6 +150,9 @@ def with_others(
         later = straggler_wait_s(1.0, num_ranks, setting.step_sigma_log)
         slowest = _exchanged(trace, times, alone, setting, 1 + later) if setting.step_sigma_log else exchanged
         wait_s = less(sum(alone.values()) * later + slowest.exposed_s, exchanged.exposed_s)
+    elif np.max(num_ranks) > 1 and setting.job.backend == "data_parallel":
+        copies_s = replicated_s(trace, setting.topology)
+        parts["forward_s"] = alone["forward_s"] + replicas_s(trace, num_ranks, alone["forward_s"]) + copies_s
     parts["communication_exposed_s"] = communication.exposed_s + wait_s
     if zero_stage:
         parts["update_s"] = alone["update_s"] / num_ranks  # each rank updates its share
@@ -212,12 +223,17 @@ def paleo_step(trace: Trace, setting: Setting, ppp: float, ppp_comm: float) -> S
     exchanged_s = float(seconds["communication"])
     buckets = (Bucket(network.param_bytes, float(seconds["backward"]), exchanged_s),) if exchanged_s else ()
     parts = dict.fromkeys(STEP_PARTS, 0.0) | {f"{n}_s": float(s) for n, s in seconds.items() if n != "communication"}
+    parts["communication_exposed_s"] = exchanged_s
+    on_node, rate = setting.batch_per_rank * setting.topology.on_node, setting.job.cluster.input_samples_per_s
+    stall_s = float(input_stall_s(sum(parts.values()), on_node, rate))
+    parts["input_s"] += stall_s
     return Step(
-        parts | {"communication_exposed_s": exchanged_s},
+        parts,
         Communication(exchanged_s, exchanged_s, buckets),
         footprint_of(trace, setting).at(setting.batch_per_rank),
         trace.flops(setting.batch_per_rank),
         [],
+        input_stall_s=stall_s,
     )
 
 
@@ -231,6 +247,7 @@ def predict(
     ppp: tuple[float, float] | None = None,
     depth: int | None = None,
     shown: Shown | None = None,
+    paced: Pace | None = None,
 ) -> Record:
     """A predicted record of a job.
 
@@ -242,6 +259,7 @@ def predict(
         ppp: PALEO's percents of peak for computation and communication; its formulas are used then.
         depth: of the modules in the table `layers`; see `roofline`.
         shown: what the network showed elsewhere, to be carried here.
+        paced: what the step has to wait for beside the devices.
 
     Intervals are the 80 % intervals of a log-normal whose width is `sigma_log`. Left out: evaluation, saving, start-up,
     stragglers and the measuring of the noise scale.
@@ -260,11 +278,20 @@ def predict(
             setting, calibration=assumed, job=changed(job, ["training.precision=fp32"]), step_sigma_log=0.0
         )
         step = paleo_step(trace, setting, *ppp)
+    factor, sigma = (1.0, step.sigma_log) if shown is None else shown.onto(step.sigma_log, way_of(job, setting.device))
+    if ppp is not None:
+        step = replace(step, parts=_corrected(step.parts, factor))
+    elif factor != 1:
+        step = predict_step(trace, setting, factor)
+    if paced is not None and (found := paced(job, step.seconds)) is not None:
+        record = predict(
+            trace, found[0], samples=samples, algorithm=algorithm, device=device, ppp=ppp, depth=depth, shown=shown
+        )
+        record.notes.append(found[1])
+        return record
     # Where the batch does not divide by the ranks, the largest share sets the pace, and the others are smaller.
     images = job.training.images_per_step
     step = replace(step, flops=step.flops * images // (setting.batch_per_rank * setting.count))
-    factor, sigma = (1.0, step.sigma_log) if shown is None else shown.onto(step.sigma_log, way_of(job, setting.device))
-    step = _corrected(step, factor)
     name = f"{setting.count} × {setting.device.title}" if setting.count > 1 else setting.device.title
     record = Record(
         kind="predicted",
@@ -292,9 +319,9 @@ def predict(
     return record
 
 
-def _corrected(step: Step, factor: float) -> Step:
+def _corrected(parts: dict[str, float], factor: float) -> dict[str, float]:
     own = ("forward_s", "backward_s", "update_s")
-    return replace(step, parts={name: s * factor if name in own else s for name, s in step.parts.items()})
+    return {name: s * factor if name in own else s for name, s in parts.items()}
 
 
 def likely_by(source: str, sigma: float) -> Callable[..., Quantity]:

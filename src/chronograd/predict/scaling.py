@@ -167,17 +167,27 @@ def upkeep_s(
 def replicas_s(trace: Trace, num_ranks: Amount, forward_s: Amount) -> Amount:
     """What one process of torch.nn.DataParallel does for its replicas in a step, which nothing hides.
 
-    Each parameter and each buffer is put into each replica, and its gradient comes back; forward of all replicas is issued by
-    threads that share one interpreter, of which what is longer than forward on a device counts. Copies between devices are the
-    exchange's. Left out: processors other than the one it was measured on.
+    Each parameter and each buffer is put into each replica, and in training its gradient comes back; forward of all replicas is
+    issued by threads that share one interpreter, of which what is longer than forward on a device counts. Copies between devices
+    are the exchange's, in inference `replicated_s`. Left out: processors other than the one it was measured on.
     """
-    num_tensors = sum(storage.role == "gradient" for storage in trace.storages) + len(trace.buffers())
+    num_trained = sum(storage.role == "gradient" for storage in trace.storages)
+    num_tensors = (num_trained if trace.mode == "training" else len(trace.parameters())) + len(trace.buffers())
     is_forward = trace.columns["phase"] == PHASES.index("forward")
     num_operators = int(np.count_nonzero(is_forward & (trace.columns["kind"] != KINDS.index("view"))))
     ranks = np.asarray(num_ranks)
     issued_s = REPLICA_OPERATOR_S * num_operators * ranks
     whole_s = REPLICA_TENSOR_S * num_tensors * ranks + np.maximum(issued_s - forward_s, 0.0)
     return np.where(ranks > 1, whole_s, 0.0)
+
+
+def replicated_s(trace: Trace, topology: Topology) -> Amount:
+    """The copies of all parameters to the replicas of torch.nn.DataParallel: the half of its exchange that is before forward.
+
+    Left out, as in training: buffers, and the samples and answers that cross between devices.
+    """
+    size = sum(trace.storages[tensor.storage].bytes.const for tensor in trace.parameters().values())
+    return all_reduce_s("reduce_to_one", size, topology) / 2
 
 
 def buffers_s(num_bytes: int, topology: Topology) -> Amount:

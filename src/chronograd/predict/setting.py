@@ -103,6 +103,13 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
     if job.backend == "data_parallel":
         calibration = replace(calibration, overlap=0.0)
         algorithm = algorithm or _DATA_PARALLEL
+    topology = topology_of(device, cluster.count, cluster.per_node, cluster.link, cluster.intra_link)
+    if job.backend == "data_parallel" and topology.num_nodes > 1:
+        raise InputError(
+            f"backend is data_parallel, one process on one machine, and cluster.count is {cluster.count}: a machine of "
+            f"{device.name} has {topology.per_node}",
+            f"write cluster.count={topology.per_node} or less, backend=ddp, or cluster.per_node={cluster.count} for a machine with as many",
+        )
     measured = device.calibration or {}
     tensor_s, meeting_s = (_seconds_of(measured, f"exchange_{of}_s") for of in ("tensor", "meeting"))
     # Where nothing was measured steps of GPUs vary as published ones do.
@@ -112,7 +119,7 @@ def setting_of(job: Job, algorithm: str | None = None, device: Device | None = N
         job,
         device,
         calibration,
-        topology_of(device, cluster.count, cluster.per_node, cluster.link, cluster.intra_link),
+        topology,
         algorithm_named(algorithm or "ring"),
         job.images_per_rank,
         measured_spread if cluster.step_sigma_log is None else cluster.step_sigma_log,
