@@ -189,30 +189,35 @@ def test_what_is_not_what_the_server_states_is_refused(server: Server, tmp_path:
         fetch_file(f"{server.url}/none.csv", tmp_path / "none.csv")
 
 
-def archive(split: str, name: str) -> bytes:
-    """A tar file of VOC 2007 with one picture."""
+def archive(split: str, name: str, root: str = "VOCdevkit/VOC2007", picture: str = "") -> bytes:
+    """A tar file of VOC with one picture."""
     stream = io.BytesIO()
     files = {
         f"Annotations/{name}.xml": annotation(voc_object("dog", 5, 5, 20, 20), size=(40, 30)).encode(),
-        f"JPEGImages/{name}.jpg": jpeg(90),
+        f"JPEGImages/{picture or name}.jpg": jpeg(90),
         f"ImageSets/Main/{split}.txt": f"{name}\n".encode(),
     }
     with tarfile.open(fileobj=stream, mode="w") as tar:
         for path, content in files.items():
-            entry = tarfile.TarInfo(f"VOCdevkit/VOC2007/{path}")
+            entry = tarfile.TarInfo(f"{root}/{path}")
             entry.size = len(content)
             tar.addfile(entry, io.BytesIO(content))
     return stream.getvalue()
+
+
+def publish(server: Server, monkeypatch: pytest.MonkeyPatch, key: str, content: bytes) -> None:
+    """Let torchvision find an archive on that server."""
+    entry = torchvision_voc.DATASET_YEAR_DICT[key]
+    server.files[f"/{entry['filename']}"] = content
+    changed = {**entry, "url": f"{server.url}/{entry['filename']}", "md5": hashlib.md5(content).hexdigest()}
+    monkeypatch.setitem(torchvision_voc.DATASET_YEAR_DICT, key, changed)
 
 
 def test_voc_comes_by_torchvision(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for key, split, name in (("2007", "trainval", "000005"), ("2007-test", "test", "000001")):
-        entry = torchvision_voc.DATASET_YEAR_DICT[key]
-        content = server.files[f"/{entry['filename']}"] = archive(split, name)
-        changed = {**entry, "url": f"{server.url}/{entry['filename']}", "md5": hashlib.md5(content).hexdigest()}
-        monkeypatch.setitem(torchvision_voc.DATASET_YEAR_DICT, key, changed)
+        publish(server, monkeypatch, key, archive(split, name))
     monkeypatch.setenv("CHRONOGRAD_DATA", str(tmp_path))
     assert main(["data", "voc:VOCdevkit/VOC2007", "--download", "--json"]) == 0
     described = json.loads(capsys.readouterr().out)
@@ -220,5 +225,28 @@ def test_voc_comes_by_torchvision(
     asked = len(server.asked)
     assert fetch_voc(tmp_path / "VOCdevkit/VOC2007").summary.endswith("it was there")
     assert len(server.asked) == asked
+    # A split of which a picture is missing is unpacked again.
+    (tmp_path / "VOCdevkit/VOC2007/JPEGImages/000001.jpg").unlink()
+    assert not fetch_voc(tmp_path / "VOCdevkit/VOC2007").summary.endswith("it was there")
+    assert (tmp_path / "VOCdevkit/VOC2007/JPEGImages/000001.jpg").is_file()
     with pytest.raises(InputError, match="does not say which year"):
         fetch_voc(tmp_path / "pictures")
+
+
+def test_voc_2011_has_one_folder_more(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = "TrainVal/VOCdevkit/VOC2011"
+    publish(server, monkeypatch, "2011", archive("trainval", "2007_000027", root))
+    with pytest.raises(InputError, match="not where the archive of VOC 2011 has it"):
+        fetch_voc(tmp_path / "VOCdevkit/VOC2011")
+    assert not server.asked
+    assert fetch_voc(tmp_path / root).folder == tmp_path / root
+    assert (tmp_path / root / "JPEGImages/2007_000027.jpg").is_file()
+    assert fetch_voc(tmp_path / root).summary.endswith("it was there")
+
+
+def test_an_archive_without_what_its_list_names_is_no_success(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(server, monkeypatch, "2012", archive("trainval", "a", "VOCdevkit/VOC2012", picture="b"))
+    with pytest.raises(RunError, match="still has not all of trainval"):
+        fetch_voc(tmp_path / "VOCdevkit/VOC2012")

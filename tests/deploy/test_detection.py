@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import struct
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from tests.deploy.running import Running, floats, serving
 
 from chronograd.cli.main import main
 from chronograd.deploy.detection import Detector, suppressed
+from chronograd.deploy.protocol import ProtocolError
 from chronograd.detect.annotating import colour_of
 
 ABOUT = {
@@ -22,6 +25,10 @@ ABOUT = {
     "suppression": {"place": "outside", "score": 0.01, "overlap": 0.45, "candidates": 200},
     "classes": ["cat", "dog"],
 }
+
+
+# Of formats that Pillow reads and this does not: one starts a program, one raises what is no error of a picture.
+OTHERS = (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n", b"DDS " + struct.pack("<31I", 124, *[0] * 30))
 
 
 def png(level: int, width: int = 40, height: int = 20) -> bytes:
@@ -44,7 +51,7 @@ def test_objects_of_a_picture(tmp_path: Path) -> None:
     onnx_models.detector(tmp_path / "inside.onnx", {**ABOUT, "preprocessing": inside})
     onnx_models.detector(tmp_path / "unknown.onnx", {"preprocessing": {"place": "outside"}})
     onnx_models.scale(tmp_path / "m.onnx")
-    with serving(tmp_path) as server:
+    with serving(tmp_path, "--queue", "2") as server:
         status, answer = post(server, "outside", png(255))
         assert status == 200
         assert (answer["model_name"], answer["width"], answer["height"]) == ("outside", 40, 20)
@@ -64,6 +71,7 @@ def test_objects_of_a_picture(tmp_path: Path) -> None:
         for model, body, query, words in (
             ("outside", b"no picture", "", "no picture that can be read"),
             ("outside", png(255)[:60], "", "no picture that can be read"),
+            *(("outside", content, "", "it is not JPEG, PNG") for content in OTHERS),
             ("outside", png(255), "?least=2", "send a number from 0 to 1"),
             ("m", png(255), "", "m is no detection model"),
             ("unknown", png(255), "", "does not say what is done to pixels"),
@@ -72,6 +80,25 @@ def test_objects_of_a_picture(tmp_path: Path) -> None:
             assert (status, words in answer["error"]) == (400, True), answer
         assert post(server, "outside", png(0, 10_000, 6_000))[0] == 413
         assert server.infer("m", x=floats([1, 2, 3, 4]))["y"].tolist() == [[2, 4, 6, 8]]
+        # A few large ones at a time are decoded, and a few wait.
+        large = png(0, 3000, 3000)
+        with ThreadPoolExecutor(16) as pool:
+            told = list(pool.map(lambda _: server.ask("POST", "/v2/models/outside/detect", large)[:2], range(16)))
+        assert {status for status, _ in told} == {200, 503}
+        assert all(headers["retry-after"] == "1" for status, headers in told if status == 503)
+
+
+def test_pixels_are_held_while_they_are_decoded() -> None:
+    held: list[int] = []
+    detector = Detector("x", 8, 8, None, None, ["a"], 0.45, 50)
+    assert detector.read(png(1, 40, 20), held.append)[1:] == (40, 20)
+    assert held == [4 * 40 * 20, -4 * 40 * 20]
+
+    def refuse(count: int) -> None:
+        raise ProtocolError("full", 503, 1)
+
+    with pytest.raises(ProtocolError, match="full"):
+        detector.read(png(1, 40, 20), refuse)
 
 
 def test_suppression_is_that_of_the_detector_in_training() -> None:
@@ -112,9 +139,10 @@ def test_an_onnx_file_annotates_pictures_as_the_server_answers(
     for path, words in (("m.onnx", "m is no detection model"), ("none.onnx", "cannot read")):
         assert main([*asked[:3], str(tmp_path / path)]) == 2
         assert words in capsys.readouterr().err
-    (tmp_path / "white.png").write_bytes(b"no picture")
-    assert main(asked) == 2
-    assert "white.png cannot be read" in capsys.readouterr().err
+    for content in (b"no picture", *OTHERS):
+        (tmp_path / "white.png").write_bytes(content)
+        assert main(asked) == 2
+        assert "white.png cannot be read: it is no picture" in capsys.readouterr().err
 
 
 def test_boxes_without_an_area_suppress_nothing() -> None:

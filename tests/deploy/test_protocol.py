@@ -22,6 +22,8 @@ from chronograd.deploy.protocol import (
     TensorSpec,
     check_inputs,
     decompressed,
+    is_long,
+    json_bytes,
     read_answer,
     read_request,
     write_answer,
@@ -247,3 +249,18 @@ def test_bodies_are_unpacked_up_to_a_limit() -> None:
         with pytest.raises(ProtocolError) as raised:
             decompressed(body, encoding, 1000)
         assert raised.value.status == status
+
+
+def test_json_has_a_limit_and_what_takes_long_is_known() -> None:
+    for is_binary in (False, True):
+        headers, body = write_request({"x": np.ones(200_000, np.float32)}, is_binary=is_binary)
+        length = headers.get(HEADER_LENGTH)
+        end = json_bytes(body, length)
+        assert is_long(body, length) == (not is_binary)
+        assert list(read_request(body, length, end).inputs) == ["x"]
+        with pytest.raises(ProtocolError, match="send binary data") as raised:
+            read_request(body, length, end - 1)
+        assert raised.value.status == 413
+    headers, body = write_request({"x": np.full(100_000, b"", object)}, is_binary=True)  # read one by one
+    assert is_long(body, headers[HEADER_LENGTH])
+    assert is_long(body.replace(b"BYTES", b"\\u0042YTES"), str(int(headers[HEADER_LENGTH]) + 5))

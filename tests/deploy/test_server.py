@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from tests.deploy.test_protocol import JSON, body_of
 
 from chronograd.cli.main import main
 from chronograd.deploy import timing
-from chronograd.deploy.protocol import HEADER_LENGTH, write_request
+from chronograd.deploy.protocol import HEADER_LENGTH, LONG_BYTES, write_request
 
 pytestmark = pytest.mark.serve
 OF_ANY_FORM = int(os.environ.get("CHRONOGRAD_MALFORMED", "400"))
@@ -134,7 +134,7 @@ def test_a_second_response_on_one_connection_is_not_empty(server: Running) -> No
         assert server.infer("double", connection, x=floats([i] * 4))["y"].tolist() == [[2 * i] * 4]
     connection.close()
     _, body = write_request({"x": floats([1, 2, 3, 4])}, is_binary=False)
-    head = f"POST /v2/models/double/infer HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    head = f"POST /v2/models/double/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=20) as plain:  # type: ignore[arg-type]
         plain.sendall((head + body) * 3)
         received = b""
@@ -193,6 +193,32 @@ def test_limits_of_a_body(server: Running) -> None:
         status, answer = post(server, "double", body, **headers)
         assert (status, "1048576 bytes" in answer["error"]) == (413, True)
     assert server.ask("GET", "/v2/health/ready")[0] == 200
+
+
+def test_who_may_ask_without_a_token(server: Running) -> None:
+    """No page of another site, nor one whose name was made to point here."""
+    for headers in (
+        {"Host": "evil.example"},
+        {"Host": "evil.example:8000", "Origin": "http://localhost"},
+        {"Host": "localhost@evil.example"},
+        {"Host": "[::1"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+    ):
+        status, _, content = server.ask("POST", "/v2/repository/index", **headers)
+        assert (status, "is not of this machine" in json.loads(content)["error"]) == (403, True), headers
+        assert server.ask("GET", "/v2/health/live", **headers)[0] == 200
+    for headers in ({}, {"Host": "LOCALHOST:1"}, {"Host": "[::1]:8000", "Origin": "http://127.0.0.1:3000"}):
+        assert server.ask("POST", "/v2/repository/index", **headers)[0] == 200
+
+
+def test_a_model_is_loaded_from_its_own_file_only(server: Running) -> None:
+    for parameters in ({"config": "{}"}, {"file:1/model.onnx": "eA=="}):
+        body = json.dumps({"parameters": parameters}).encode()
+        status, _, content = server.ask("POST", "/v2/repository/models/double/load", body)
+        assert (status, f"{next(iter(parameters))}' is not supported" in json.loads(content)["error"]) == (400, True)
+    for body in (b"", b"{}", b'{"parameters": {"other": 1}}'):
+        assert server.ask("POST", "/v2/repository/models/double/load", body)[0] == 200
 
 
 def test_packed_requests_are_read(server: Running) -> None:
@@ -264,10 +290,10 @@ TARGET = mostly(
 HEADER = st.tuples(
     mostly(st.sampled_from(
         [b"Content-Length", b"Transfer-Encoding", b"Content-Encoding", b"Inference-Header-Content-Length", b"Expect", b"Host",
-         b"Connection", b"Upgrade", b"Accept"]
+         b"Connection", b"Connection", b"Upgrade", b"Upgrade", b"Accept"]
     )),
     mostly(st.sampled_from([b"0", b"5", b"-1", b"99999999999999999999", b"chunked", b"gzip", b"deflate", b"100-continue", b"close",
-                     b"websocket", b"1, 2"])),
+                     b"websocket", b"1, 2", b"h2c", b"Upgrade, HTTP2-Settings"])),
 )  # fmt: skip
 BODY = st.binary(max_size=60) | body_of().map(lambda data: json.dumps(data).encode()) | st.sampled_from(
     [b"5\r\nhello\r\n0\r\n\r\n", b"ffffffffffffffff\r\nx", gzip.compress(b"{}"), b"{" * 5000, b"[" * 50]
@@ -287,6 +313,8 @@ def malformed(draw: st.DrawFn) -> bytes:
         + draw(st.sampled_from([b"HTTP/1.1"] * 16 + [b"HTTP/1.0", b"HTTP/9", b""]))
     )
     lines = [name + b": " + value for name, value in draw(st.lists(HEADER, max_size=3))]
+    if draw(st.integers(0, 9)) == 0:
+        lines += [b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c"]
     body = draw(BODY)
     if draw(st.booleans()):
         lines.append(b"Content-Length: %d" % len(body))
@@ -301,9 +329,54 @@ def test_whatever_comes_is_answered_or_cut_off(server: Running, data: bytes) -> 
     assert server.ask("GET", "/v2/health/live")[0] == 200
 
 
+def answers_in_turn(server: Running, *parts: bytes) -> list[int]:
+    """The statuses of what comes back for bytes that are sent part by part, the last of a request that closes the connection."""
+    received = b""
+    with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=20) as plain:  # type: ignore[arg-type]
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for part in parts:
+            plain.sendall(part)
+            time.sleep(0.03)  # so that they come one by one
+        plain.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        while part := plain.recv(65536):
+            received += part
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", received)]
+
+
+def test_a_request_that_asks_for_another_protocol_is_one_request(server: Running) -> None:
+    """As Java's client asks for HTTP/2: its body is its body, whatever it looks like and wherever it is torn."""
+    upgrade = b"Host: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+
+    def request(body: bytes) -> bytes:
+        return b"POST /v2/models/double/infer HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n%s" % (upgrade, len(body), body)
+
+    right = request(write_request({"x": floats([1, 2, 3, 4])}, is_binary=False)[1])
+    hidden = request(b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    for data, status in ((right, 200), (hidden, 400)):
+        end = data.index(b"\r\n\r\n") + 4
+        for place in (20, end - 2, end, end + 5):
+            assert answers_in_turn(server, data[:place], data[place:]) == [status, 200], place
+        assert answers_in_turn(server, data * 3) == [status] * 3 + [200]
+    assert answers_in_turn(server, b"CONNECT h:80 HTTP/1.1\r\n\r\n" + right) == [400]
+
+
+@pytest.mark.parametrize("long", [b"X-%d: a\r\n", b"%d"])
+def test_trailers_of_a_body_are_dropped_and_cut_off(server: Running, long: bytes) -> None:
+    """A few are not looked at; 64 KiB of them, many or one, are refused."""
+    head = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+    assert answers_in_turn(server, head + b"Host: elsewhere\r\n\r\n") == [400, 200]
+    text = b"X: " + b"".join(long % number for number in range(20_000))
+    with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=20) as plain:  # type: ignore[arg-type]
+        plain.sendall(head)
+        with pytest.raises(OSError):  # noqa: PT012
+            for _ in range(1_000):
+                plain.sendall(text)
+    assert server.ask("GET", "/v2/health/live")[0] == 200
+
+
 def test_a_head_without_an_end_is_cut_off(server: Running) -> None:
     """On a new connection, and behind a request that was answered."""
-    for before in (b"", b"GET /v2 HTTP/1.1\r\nHost: h\r\n\r\n"):
+    for before in (b"", b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n"):
         with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=20) as plain:  # type: ignore[arg-type]
             received = b""
             if before:
@@ -486,18 +559,70 @@ def test_a_full_queue_is_said_with_when_to_come_again(tmp_path: Path) -> None:
     assert all(int(got["retry-after"]) >= 1 for status, got in answers if status == 503)
 
 
-def test_a_token_is_needed_where_others_can_reach_it(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server with a token, where a request has two seconds."""
+    folder = tmp_path_factory.mktemp("guarded")
+    (folder / "token").write_text("secret\n")
+    model = onnx_models.scale(folder / "m.onnx")
+    with serving(model, "--token-file", folder / "token", "--timeout", "2") as running:
+        yield running
+
+
+def test_a_token_is_needed_where_others_can_reach_it(
+    guarded: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("CHRONOGRAD_TOKEN", raising=False)
     model = onnx_models.scale(tmp_path / "m.onnx")
     assert main(["serve", str(model), "--host", "0.0.0.0", "--port", "0"]) == 2
     assert "there is no token" in capsys.readouterr().err
-    (tmp_path / "token").write_text("secret\n")
-    with serving(model, "--token-file", tmp_path / "token") as server:
-        assert server.ask("GET", "/v2/health/ready")[0] == 200
-        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic secret"}):
-            for path in ("/v2", "/metrics", "/v2/models/m"):
-                assert server.ask("GET", path, **headers)[0] == 401
-        assert server.ask("GET", "/v2", Authorization="Bearer secret")[0] == 200
+    assert guarded.ask("GET", "/v2/health/ready")[0] == 200
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic secret"}):
+        for path in ("/v2", "/metrics", "/v2/models/m"):
+            assert guarded.ask("GET", path, **headers)[0] == 401
+    assert guarded.ask("GET", "/v2", Authorization="Bearer secret")[0] == 200
+
+
+def test_a_client_that_stalls_is_cut_off(guarded: Running) -> None:
+    """One that sends nothing, half a head, half another after an answer, or that does not read its answer."""
+    x = np.zeros((500_000, 4), np.float32)  # more than the buffers of the system hold
+    headers, body = write_request({"x": x}, is_binary=True)
+    lines = {"Authorization": "Bearer secret", "Content-Length": len(body), HEADER_LENGTH: headers[HEADER_LENGTH]}
+    head = "POST /v2/models/m/infer HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    half = b"GET /v2/health/live HTTP/1.1\r\n"
+    process = psutil.Process(guarded.process.pid)
+    with ExitStack() as stack:
+        for data, more in ((b"", b""), (half, b""), (half + b"\r\n", half), (head.encode() + b"\r\n" + body, b"")):
+            plain = stack.enter_context(socket.socket())
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            host, port = guarded.url.removeprefix("http://").split(":")
+            plain.connect((host, int(port)))
+            plain.sendall(data)
+            if more:
+                assert plain.recv(4096).startswith(b"HTTP/1.1 200")
+                plain.sendall(more)
+        assert len(process.net_connections("tcp")) == 1 + 4
+        until(lambda: len(process.net_connections("tcp")) == 1)  # that which listens
+
+
+def test_json_has_a_limit_of_its_own(guarded: Running) -> None:
+    """Of 8 MiB, plain or packed; what is long but within it is read, and so is more as binary data."""
+    token = {"Authorization": "Bearer secret"}
+    zeros = b"0," * (5 * 2**20)
+    for body, headers in ((zeros, {}), (gzip.compress(zeros, 1), {"Content_Encoding": "gzip"})):
+        status, answer = post(guarded, "m", body, **headers, **token)
+        assert (status, "8388608 bytes" in answer["error"]) == (413, True)
+    x = np.ones((50_000, 4), np.float32)
+    _, body = write_request({"x": x}, is_binary=False, outputs=("total",))
+    assert len(body) > LONG_BYTES
+    status, answer = post(guarded, "m", body, **token)
+    assert (status, answer["outputs"][0]["data"]) == (200, [8.0] * len(x))
+    x = np.ones((600_000, 4), np.float32)
+    packed, binary = write_request({"x": x}, is_binary=True, outputs=("total",))
+    status, _, content = guarded.ask(
+        "POST", "/v2/models/m/infer", binary, Inference_Header_Content_Length=packed[HEADER_LENGTH], **token
+    )
+    assert (status, len(content) > 4 * len(x)) == (200, True)
 
 
 class Asking:
@@ -571,15 +696,30 @@ def test_no_request_is_lost_when_it_is_ended_under_load(tmp_path: Path) -> None:
 
 
 def test_what_waits_is_answered_before_the_end(tmp_path: Path) -> None:
-    """A request that waits for company when SIGTERM comes; and the end comes soon, as nobody asks any more."""
+    """A request that waits for company when SIGTERM comes, and one after a pause: others may not know yet that it ends."""
     onnx_models.scale(tmp_path / "m.onnx", 2.0)
-    with serving(tmp_path, "--batch-wait", "1500", "--drain", "30") as server, ThreadPoolExecutor(1) as pool:
+    with serving(tmp_path, "--batch-wait", "500", "--drain", "2.5") as server, ThreadPoolExecutor(1) as pool:
         task = pool.submit(server.infer, "m", x=floats([1, 0, 0, 0]))
-        time.sleep(0.3)
+        time.sleep(0.2)
         before = time.monotonic()
-        assert server.stop() == (0, "")
-        assert time.monotonic() - before < 10
+        server.process.send_signal(signal.SIGTERM)
         assert task.result()["y"][0, 0] == 2
+        time.sleep(1.4)
+        assert server.infer("m", x=floats([1, 0, 0, 0]))["y"][0, 0] == 2
+        assert server.process.wait(20) == 0
+        assert server.errors() == ""
+        assert time.monotonic() - before < 10
+
+
+def test_a_server_that_is_timed_needs_neither_token_nor_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = onnx_models.scale(tmp_path / "m.onnx")
+    monkeypatch.setenv("CHRONOGRAD_TOKEN", "secret")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with timing.serving(model, "--batch", "1") as url:
+        assert timing.largest_batch(url, "m") == 1
+        assert timing.runs(url, "m").batches == 0
 
 
 def test_versions(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,10 @@ def picture(path: Path, width: int = 40, height: int = 20) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.arange(height * width * 3, dtype=np.uint32).reshape(height, width, 3) % 256
     Image.fromarray(pixels.astype(np.uint8)).save(path, quality=95)
+
+
+def png_chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
 
 def annotation(*objects: str, size: tuple[int, int] | None = (40, 20)) -> str:
@@ -112,6 +118,30 @@ def test_damaged_annotations_are_named(devkit: Path, text: str, message: str) ->
     (devkit / "Annotations/000001.xml").write_text(text)
     with pytest.raises(FileFormatError, match=f"(?s)000001.xml.*{message}"):
         voc(devkit, "train", ["dog"])
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_a_document_type_is_refused_in_any_encoding(devkit: Path, encoding: str) -> None:
+    text = '<?xml version="1.0" encoding="utf-16"?><!DOCTYPE a [<!ENTITY b "c">]><annotation>&b;</annotation>'
+    (devkit / "Annotations/000001.xml").write_bytes(text.encode(encoding))
+    with pytest.raises(FileFormatError, match="declares a document type"):
+        voc(devkit, "train", ["dog"])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x89PNG\r\n\x1a\n"  # a bomb
+        + png_chunk(b"IHDR", struct.pack(">IIBBBBB", 20_000, 20_000, 8, 2, 0, 0, 0))
+        + png_chunk(b"IDAT", b""),
+        b"DDS " + struct.pack("<31I", 124, *[0] * 30),  # of a format for which Pillow raises NotImplementedError
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 20\n",  # for which it starts another program
+    ],
+)
+def test_a_picture_whose_size_cannot_be_read_is_named(devkit: Path, content: bytes) -> None:
+    (devkit / "JPEGImages/000002.jpg").write_bytes(content)
+    with pytest.raises(FileFormatError, match=r"000002.jpg cannot be read"):
+        voc(devkit, "test")
 
 
 def test_a_box_outside_of_the_picture_is_left_out_and_counted(devkit: Path) -> None:

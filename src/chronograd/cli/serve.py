@@ -65,7 +65,7 @@ def command(models: tuple[Path, ...], host: str, port: int, token_file: Path | N
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     settings = Settings(most_rows, wait_ms / 1e3, most_waiting, instances, threads)
-    limits = Limits(most_bytes=round(most_mb * 2**20), timeout_s=timeout_s, drain_s=drain_s)
+    limits = Limits(most_bytes=round(most_mb * 2**20), timeout_s=timeout_s, drain_s=drain_s, most_waiting=most_waiting)
     serve(models, host=host, port=port, token=token(token_file), settings=settings, limits=limits, started=started)
 
 

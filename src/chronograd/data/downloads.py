@@ -86,21 +86,40 @@ def fetch_voc(root: Path) -> Fetched:
             "name it as VOC does, such as voc:VOCdevkit/VOC2007",
         )
     splits = ("trainval", "test") if year[1] == "2007" else ("trainval",)
-    missing = [split for split in splits if not (root / "ImageSets/Main" / f"{split}.txt").is_file()]
+    missing = [split for split in splits if not _has_voc_split(root, split)]
+    folder = root.parent.parent  # into which the archive is unpacked
+    if missing and year[1] == "2011":  # whose archive has one folder more
+        if folder.name != "TrainVal":
+            raise InputError(
+                f"{root} is not where the archive of VOC 2011 has it", "name it voc:TrainVal/VOCdevkit/VOC2011"
+            )
+        folder = folder.parent
     try:
         from torchvision.datasets import VOCDetection
     except ModuleNotFoundError:
         raise MissingExtraError("torchvision", EXTRAS["torchvision"], "downloading VOC") from None
+    hint = f"unpack its archives into {folder}"
     try:
-        root.parent.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         with impatient():
             for split in missing:
-                VOCDetection(root.parent.parent, year=year[1], image_set=split, download=True)
+                VOCDetection(folder, year=year[1], image_set=split, download=True)
     except Exception as error:  # whatever its download and its archive raise
-        raise RunError(
-            f"downloading VOC {year[1]} failed: {error}", f"unpack its archives into {root.parent.parent}"
-        ) from error
+        raise RunError(f"downloading VOC {year[1]} failed: {error}", hint) from error
+    for split in missing:
+        if not _has_voc_split(root, split):
+            raise RunError(f"VOC {year[1]} was downloaded, and {root} still has not all of {split}", hint)
     return Fetched(root, f"VOC {year[1]} is in {root}" + ("" if missing else "; it was there"))
+
+
+def _has_voc_split(root: Path, split: str) -> bool:
+    """Whether the list of a split is there, and the picture and annotation that it names last: of what is torn the end is missing."""
+    listed = root / "ImageSets/Main" / f"{split}.txt"
+    lines = listed.read_text(encoding="utf-8", errors="replace").split("\n") if listed.is_file() else []
+    names = [line.split()[0] for line in lines if line.strip()]
+    if not names:
+        return False
+    return (root / f"Annotations/{names[-1]}.xml").is_file() and (root / f"JPEGImages/{names[-1]}.jpg").is_file()
 
 
 # -- Open Images ------------------------------------------------------------------------------------

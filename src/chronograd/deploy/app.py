@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hmac
 import json
 import logging
+import math
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from chronograd.deploy.access import stranger
+from chronograd.deploy.aside import Aside
 from chronograd.deploy.batching import Done, QueueFull
 from chronograd.deploy.detection import LEAST_SCORE, OUTPUTS, Detector
 from chronograd.deploy.protocol import (
@@ -20,10 +27,13 @@ from chronograd.deploy.protocol import (
     Array,
     ProtocolError,
     check_inputs,
+    check_load,
     decompressed,
+    is_long,
     read_request,
     write_answer,
 )
+from chronograd.deploy.protocol import Request as Asked
 from chronograd.deploy.repository import Place, Repository, Served
 from chronograd.measure.environment import version_of
 
@@ -35,9 +45,11 @@ if TYPE_CHECKING:
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+T = TypeVar("T")
 
 LOG = logging.getLogger("chronograd.serve")
 OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")  # what orchestrators ask, which have no token
+MOST_DECODERS = 4  # of pictures at a time; one takes up to 8 bytes for each of MOST_PIXELS
 RAN_AT = "chronograd.ran_at"  # of a request: processor time of this thread when its batch had run
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -48,13 +60,17 @@ class Limits:
     """What the server takes on.
 
     Attributes:
-        most_bytes: of the body of a request, packed or unpacked. `most_held_bytes`: of all bodies at a time.
+        most_bytes: of the body of a request, packed or unpacked; `most_json_bytes`: of its JSON, which takes memory and time for
+            each value. `most_held_bytes`: of all bodies, and of the pictures that are decoded, at a time.
+        most_waiting: bodies that wait to be read, where that takes long.
         timeout_s: from the first byte of a request's body to its answer.
         drain_s: the longest that requests are still taken after SIGTERM.
     """
 
     most_bytes: int = 64 * 2**20
+    most_json_bytes: int = 8 * 2**20
     most_held_bytes: int = 2**30
+    most_waiting: int = 256
     timeout_s: float = 30.0
     drain_s: float = 10.0
 
@@ -70,6 +86,11 @@ class App:
     is_draining: bool = False
     last_request: float = field(default_factory=time.monotonic)
     _held_bytes: int = 0
+    _lock: Lock = field(default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        self._pictures = Aside(min(os.cpu_count() or 1, MOST_DECODERS), self.limits.most_waiting)
+        self._bodies = Aside(1, self.limits.most_waiting)
 
     def asgi(self) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
         """The application, behind the check of the token."""
@@ -100,9 +121,8 @@ class App:
         inner.router.redirect_slashes = False
 
         async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] == "http" and not self._may(scope):
-                refusal = self._error("send the token of this server: Authorization: Bearer TOKEN", 401)
-                refusal.headers["WWW-Authenticate"] = "Bearer"
+            refusal = self._refusal(scope) if scope["type"] == "http" else None
+            if refusal is not None:
                 await refusal(scope, receive, send)
                 return
             await inner(scope, receive, send)
@@ -111,11 +131,19 @@ class App:
 
         return guarded
 
-    def _may(self, scope: Scope) -> bool:
-        if self.token is None or scope["path"] in OPEN_PATHS:
-            return True
+    def _refusal(self, scope: Scope) -> Response | None:
+        """What whoever may not ask is told."""
+        if scope["path"] in OPEN_PATHS:
+            return None
+        if self.token is None:
+            other = stranger(scope["headers"])
+            message = f"{other} is not of this machine; name it localhost, or serve with a token (--token-file)"
+            return self._error(message, 403) if other else None
         given = b" ".join(value for name, value in scope["headers"] if name == b"authorization")
-        return hmac.compare_digest(given, b"Bearer " + self.token.encode())
+        if hmac.compare_digest(given, b"Bearer " + self.token.encode()):
+            return None
+        message = "send the token of this server: Authorization: Bearer TOKEN"
+        return self._error(message, 401, {"WWW-Authenticate": "Bearer"})
 
     def _reply(self, content: bytes | dict[str, Any] | list[Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:  # fmt: skip
         from starlette.responses import Response
@@ -187,7 +215,10 @@ class App:
         return self._reply([{"name": p.name, "version": p.version, "state": "READY", "reason": ""} for p in places])
 
     async def _load(self, request: Request) -> Response:
-        name = request.path_params["name"]
+        name, started = request.path_params["name"], time.monotonic()
+        with self._holding() as hold:
+            body = await self._body(request, hold, self.limits.most_json_bytes)
+            await self._read(partial(check_load, body), is_long(body), started)
         problems = await self.repository.reload(name)
         if problems:
             raise ProtocolError("; ".join(problem.message for problem in problems))
@@ -215,8 +246,6 @@ class App:
 
     async def _counted(self, request: Request, answer: Callable[[Request, float, Callable[[int], None]], Awaitable[Response]]) -> Response:  # fmt: skip
         """The answer, or what is wrong with the request; counted and timed."""
-        from starlette.requests import ClientDisconnect
-
         self.last_request = started = time.monotonic()
         place = Place("", "", Path())  # names that a client invents are no labels
         try:
@@ -225,8 +254,6 @@ class App:
                 response = await answer(request, started, hold)
         except ProtocolError as error:
             response = await self._on_protocol(request, error)
-        except ClientDisconnect:
-            response = self._error("the client went away", 400)
         except Exception:
             LOG.exception("a request to %s version %s failed", place.name, place.version)
             response = await self._on_any(request, Exception())
@@ -236,15 +263,20 @@ class App:
         return response
 
     async def _tensors(self, request: Request, started: float, hold: Callable[[int], None]) -> Response:
-        body = await self._body(request, hold)
-        encoding = request.headers.get("Content-Encoding", "")
-        if encoding:
-            body = decompressed(body, encoding, self.limits.most_bytes)
-            hold(len(body))
-        asked = read_request(body, request.headers.get(HEADER_LENGTH))
-        served = self._asked(
-            request
-        )  # anew: it may have been replaced while the body came. From here on nothing waits.
+        encoding, header_length = request.headers.get("Content-Encoding", ""), request.headers.get(HEADER_LENGTH)
+        limits = self.limits
+        most = limits.most_bytes if header_length else min(limits.most_bytes, limits.most_json_bytes)
+        body = await self._body(request, hold, most)
+
+        def read() -> Asked:
+            plain = decompressed(body, encoding, most)
+            if encoding:
+                hold(len(plain))
+            return read_request(plain, header_length, limits.most_json_bytes)
+
+        asked = await self._read(read, bool(encoding) or is_long(body, header_length), started)
+        # Anew: it may have been replaced while the body came and was read. From here on nothing waits.
+        served = self._asked(request)
         check_inputs(asked.inputs, served.model.inputs)
         names = asked.names(served.model.output_names)
         done = await self._done(served, asked.inputs, names, started, asked.timeout_s)
@@ -254,15 +286,17 @@ class App:
 
     async def _objects(self, request: Request, started: float, hold: Callable[[int], None]) -> Response:
         """What a detection model finds in a picture."""
-        body = await self._body(request, hold)
+        body = await self._body(request, hold, self.limits.most_bytes)
         least = _share(request.query_params.get("least"), LEAST_SCORE)
         served: Served | None = None
         while served is not (now := self._asked(request)):  # until it was not replaced while the picture was read
             served, detector = now, Detector.of(now.model)
-            picture, width, height = await asyncio.to_thread(detector.read, body)
+            left_s = self._left_s(started)
+            with _in_time(left_s):
+                picture, width, height = await self._pictures.run(partial(detector.read, body, hold), left_s)
         done = await self._done(served, {detector.input: picture}, OUTPUTS, started)
         scores, boxes = (done.outputs[name][0] for name in OUTPUTS)
-        objects = detector.objects(scores, boxes, width, height, least)
+        objects = await asyncio.to_thread(detector.objects, scores, boxes, width, height, least)
         place = served.place
         return self._reply(
             {
@@ -276,37 +310,50 @@ class App:
 
     async def _done(self, served: Served, inputs: Mapping[str, Array], names: Sequence[str], started: float, timeout_s: float | None = None) -> Done:  # fmt: skip
         """The outputs of a model. Raises ProtocolError where it has no time, or does not answer in time."""
-        left_s = max(self.limits.timeout_s - (time.monotonic() - started), 0.0)
-        if timeout_s is not None:
-            left_s = min(left_s, timeout_s)
-        try:
+        left_s = min(self._left_s(started), math.inf if timeout_s is None else timeout_s)
+        with _in_time(left_s):
             done = await served.batcher.submit(inputs, names, left_s)
-        except QueueFull as error:
-            raise ProtocolError(f"{error}; come again in {error.retry_after_s} s", 503, error.retry_after_s) from None
-        except TimeoutError:
-            raise ProtocolError(f"there was no answer within {left_s:.3g} s", 504) from None
         self.metrics.queue_s.labels(served.place.name, served.place.version).observe(done.queue_s)
         return done
 
+    async def _read(self, work: Callable[[], T], takes_long: bool, started: float) -> T:
+        """What is read from a body: beside the thread of all answers, one after another, if it takes long."""
+        if not takes_long:
+            return work()
+        left_s = self._left_s(started)
+        with _in_time(left_s):
+            return await self._bodies.run(partial(_uncollected, work), left_s)
+
+    def _left_s(self, started: float) -> float:
+        return max(self.limits.timeout_s - (time.monotonic() - started), 0.0)
+
     @contextmanager
     def _holding(self) -> Iterator[Callable[[int], None]]:
-        """Count the bytes of a body among those that are held, until its request is answered."""
-        own = 0
+        """Count the bytes of a body among those that are held, until its request is answered. Threads may count too."""
+        own, is_over = 0, False
 
         def hold(count: int) -> None:
             nonlocal own
-            if self._held_bytes + count > self.limits.most_held_bytes:
-                raise ProtocolError("the server holds as many bytes of requests as it may; come again in 1 s", 503, 1)
-            own += count
-            self._held_bytes += count
+            with self._lock:
+                if is_over:  # for a thread that has taken too long
+                    raise ProtocolError("the request has been answered", 504)
+                if self._held_bytes + count > self.limits.most_held_bytes:
+                    raise ProtocolError(
+                        "the server holds as many bytes of requests as it may; come again in 1 s", 503, 1
+                    )
+                own += count
+                self._held_bytes += count
 
         try:
             yield hold
         finally:
-            self._held_bytes -= own
+            with self._lock:
+                is_over = True
+                self._held_bytes -= own
 
-    async def _body(self, request: Request, hold: Callable[[int], None]) -> bytes:
-        limit = self.limits.most_bytes
+    async def _body(self, request: Request, hold: Callable[[int], None], limit: int) -> bytes:
+        from starlette.requests import ClientDisconnect
+
         chunks: list[bytes] = []
         size = 0
         problem: ProtocolError | None = None
@@ -328,6 +375,8 @@ class App:
                             break
         except TimeoutError:
             raise ProtocolError(f"the body did not come within {self.limits.timeout_s:.3g} s", 408) from None
+        except ClientDisconnect:
+            raise ProtocolError("the client went away") from None
         if problem is not None:
             raise problem
         return b"".join(chunks)
@@ -369,6 +418,26 @@ class Metrics:
     def observe(self, place: Place, rows: int, run_s: float) -> None:
         self.run_s.labels(place.name, place.version).observe(run_s)
         self.rows.labels(place.name, place.version).observe(rows)
+
+
+def _uncollected(work: Callable[[], T]) -> T:
+    """What the work gives. While it runs nobody looks for garbage: among millions of new lists that stops all threads."""
+    gc.disable()
+    try:
+        return work()
+    finally:
+        gc.enable()
+
+
+@contextmanager
+def _in_time(left_s: float) -> Iterator[None]:
+    """Turn a full queue, and the end of the time that is left, into what the client is told."""
+    try:
+        yield
+    except QueueFull as error:
+        raise ProtocolError(f"{error}; come again in {error.retry_after_s} s", 503, error.retry_after_s) from None
+    except TimeoutError:
+        raise ProtocolError(f"there was no answer within {left_s:.3g} s", 504) from None
 
 
 def _share(text: str | None, default: float) -> float:

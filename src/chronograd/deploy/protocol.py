@@ -39,6 +39,7 @@ DATATYPES: dict[str, np.dtype[Any]] = {
 HEADER_LENGTH = "Inference-Header-Content-Length"
 MOST_AXES = 32
 MOST_TENSORS = 1_000  # of a request; more are no use of any model, and each costs more than its bytes
+LONG_BYTES = 256 * 2**10  # of JSON, which is read in some 10 ms
 _NUMBERS = {"b": (bool,), "u": (int,), "i": (int,), "f": (int, float), "O": (str,)}
 # What changes the meaning of a request and is not done here: refused, so that nobody takes the answer for another.
 _REFUSED = {
@@ -105,20 +106,36 @@ class Request:
         return list(self.outputs)
 
 
-def read_request(body: bytes, header_length: str | None = None) -> Request:
-    """Read the body of an inference request. Raises ProtocolError for whatever is wrong with it.
+def json_bytes(body: bytes, header_length: str | None) -> int:
+    """How many bytes of a body are JSON. Raises ProtocolError.
 
     Args:
-        header_length: the HTTP header HEADER_LENGTH: how many bytes are JSON; None where all are.
+        header_length: the HTTP header HEADER_LENGTH, which says it; None where all are.
     """
-    end = len(body)
-    if header_length is not None:
-        # int() takes more than digits: signs, spaces, underscores.
-        if not (header_length.isascii() and header_length.isdigit()) or len(header_length) > 18:
-            raise ProtocolError(f"{HEADER_LENGTH} is {_short(header_length)}; send the bytes of JSON as a number")
-        end = int(header_length)
-        if end > len(body):
-            raise ProtocolError(f"{HEADER_LENGTH} is {end}, and the body has {len(body)} bytes")
+    if header_length is None:
+        return len(body)
+    # int() takes more than digits: signs, spaces, underscores.
+    if not (header_length.isascii() and header_length.isdigit()) or len(header_length) > 18:
+        raise ProtocolError(f"{HEADER_LENGTH} is {_short(header_length)}; send the bytes of JSON as a number")
+    end = int(header_length)
+    if end > len(body):
+        raise ProtocolError(f"{HEADER_LENGTH} is {end}, and the body has {len(body)} bytes")
+    return end
+
+
+def is_long(body: bytes, header_length: str | None = None) -> bool:
+    """Whether reading a body takes long: much JSON, or strings, which are read one by one. Raises ProtocolError."""
+    end = json_bytes(body, header_length)
+    return end > LONG_BYTES or (len(body) > LONG_BYTES and any(mark in body[:end] for mark in (b"BYTES", b"\\")))
+
+
+def read_request(body: bytes, header_length: str | None = None, most_json_bytes: int | None = None) -> Request:
+    """Read the body of an inference request, of which `json_bytes` are JSON. Raises ProtocolError for whatever is wrong with it."""
+    end = json_bytes(body, header_length)
+    if most_json_bytes is not None and end > most_json_bytes:
+        raise ProtocolError(
+            f"the body has {end} bytes of JSON; at most {most_json_bytes} are read: send binary data", 413
+        )
     data = _object(_read_json(body[:end]), "the request")
     parameters = _parameters(data, "the request")
     binary = memoryview(body)[end:]
@@ -161,6 +178,16 @@ def read_request(body: bytes, header_length: str | None = None) -> Request:
     if not isinstance(asked_id, str):
         raise ProtocolError(f"id is {_short(asked_id)}; send a string")
     return Request(inputs, outputs, asked_id, is_binary, _timeout_s(parameters))
+
+
+def check_load(body: bytes) -> None:
+    """Raise ProtocolError where a request to load a model asks for anything but its own files."""
+    data = _object(_read_json(body), "the request") if body else {}
+    for name in _parameters(data, "the request"):
+        if name == "config" or name.startswith("file:"):
+            raise ProtocolError(
+                f"the parameter {_short(name)} is not supported: a model is loaded from its own file; leave it out"
+            )
 
 
 def check_inputs(inputs: Mapping[str, Array], specs: Sequence[TensorSpec]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import ipaddress
 import logging
 import signal
 import socket
@@ -19,7 +18,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from chronograd.answer import Answer, Section, Table
+from chronograd.deploy.access import is_loopback
 from chronograd.deploy.app import App, Limits, Metrics
+from chronograd.deploy.connection import strict, timed
 from chronograd.deploy.event_loop import loop_factory
 from chronograd.deploy.repository import Repository, Settings
 from chronograd.errors import InputError, require
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     import uvicorn
 
 LOG = logging.getLogger("chronograd.serve")
-QUIET_S = 1.0  # without a request, after which a server that drains believes that no more will come
-MOST_HEAD_BYTES = 64 * 2**10  # of a request: its line and headers
+QUIET_S = 5.0  # after SIGTERM, without a request: by then an orchestrator has told all who would send one
+QUIET_ON_INTERRUPT_S = 1.0  # after SIGINT, from a terminal
 HANDSHAKE_S = 0.1  # for connections that are being made when the server stops listening
 LINGER_S = 1.0  # that a connection without a request is left open when the server no longer listens
 KEEP_ALIVE_S = 75
@@ -41,7 +42,8 @@ def _uvicorn_server(app: App, started: Callable[[], None]) -> uvicorn.Server:
     import uvicorn
 
     class Server(uvicorn.Server):
-        drain_until = 0.0
+        drain_from = 0.0
+        quiet_s = 0.0
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets=sockets)
@@ -51,12 +53,14 @@ def _uvicorn_server(app: App, started: Callable[[], None]) -> uvicorn.Server:
             if app.is_draining:  # asked a second time
                 self.should_exit = self.force_exit = True
             app.is_draining = True
-            self.drain_until = time.monotonic() + app.limits.drain_s
+            self.drain_from = time.monotonic()
+            self.quiet_s = QUIET_ON_INTERRUPT_S if sig == signal.SIGINT else QUIET_S
 
         async def on_tick(self, counter: int) -> bool:
             if app.is_draining:
                 now = time.monotonic()
-                self.should_exit |= now > self.drain_until or now > app.last_request + QUIET_S
+                quiet_until = max(app.last_request, self.drain_from) + self.quiet_s
+                self.should_exit |= now > min(self.drain_from + app.limits.drain_s, quiet_until)
             is_over: bool = await super().on_tick(counter)
             return is_over
 
@@ -74,7 +78,7 @@ def _uvicorn_server(app: App, started: Callable[[], None]) -> uvicorn.Server:
 
     config = uvicorn.Config(
         app.asgi(),
-        http=_http_protocol(),
+        http=timed(_http_protocol(), app.limits.timeout_s),
         lifespan="off",
         ws="none",
         log_level="error",  # below it a line for each malformed request: whoever sends them would fill the log
@@ -87,32 +91,14 @@ def _uvicorn_server(app: App, started: Callable[[], None]) -> uvicorn.Server:
 
 
 def _http_protocol() -> Any:
-    """httptools, with a limit of a request's head, which it does not have; h11, which has one, where it is not installed."""
+    """httptools; h11, which is strict by itself, where it is not installed."""
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
     except ModuleNotFoundError:
-        return "h11"
+        from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    class Protocol(HttpToolsProtocol):
-        head_bytes: int | None = None  # so far, of a head that has begun and not ended
-
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            self.head_bytes = 0
-
-        def on_headers_complete(self) -> None:
-            super().on_headers_complete()
-            self.head_bytes = None
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self.head_bytes is None or self.transport.is_closing():
-                return
-            self.head_bytes += len(data)
-            if self.head_bytes > MOST_HEAD_BYTES:
-                self.send_400_response(f"The head of a request has at most {MOST_HEAD_BYTES} bytes.")
-
-    return Protocol
+        return H11Protocol
+    return strict(HttpToolsProtocol)
 
 
 def _take_no_more(listening: socket.socket) -> None:
@@ -186,20 +172,6 @@ async def _serve(paths: Sequence[Path], sock: socket.socket, token: str | None, 
 async def _reload(repository: Repository) -> None:
     for problem in await repository.reload():
         LOG.error("%s", problem)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only processes of this machine reach it.
-
-    >>> is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0"), is_loopback("")
-    (True, True, False, False)
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @contextmanager

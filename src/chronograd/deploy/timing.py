@@ -173,15 +173,18 @@ class Runs(NamedTuple):
         return Runs(*(now - then for now, then in zip(self, before, strict=True)))
 
 
+_open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open  # of this machine: past any proxy
+
+
 def largest_batch(url: str, model: str) -> int:
     """Rows of the largest batch that a server makes of a model, as it found when it loaded it."""
-    with urllib.request.urlopen(f"{url}/v2/models/{model}") as answer:
+    with _open(f"{url}/v2/models/{model}") as answer:
         return int(json.load(answer)["parameters"]["most_rows"])
 
 
 def runs(url: str, model: str) -> Runs:
     """What a server's metrics say of a model since it began."""
-    with urllib.request.urlopen(f"{url}/metrics") as answer:
+    with _open(f"{url}/metrics") as answer:
         text = answer.read().decode()
     own = rf'^chronograd_(\w+?)(?:{{model="{re.escape(model)}",[^\n}}]*}})? (\S+)$'
     sums = {name: float(value) for name, value in re.findall(own, text, re.MULTILINE)}
@@ -207,9 +210,10 @@ def bound(core: int | None) -> Iterator[None]:
 def serving(*arguments: str | Path, core: int | None = None) -> Iterator[str]:
     """`chronograd serve` with these arguments in a process of its own, at a port that is free, on one core if given; its address."""
     command = [sys.executable, "-m", "chronograd", "serve", *map(str, arguments), "--port", "0", "--json"]
+    environment = {name: value for name, value in os.environ.items() if name != "CHRONOGRAD_TOKEN"}
     with (
         tempfile.TemporaryFile("w+") as errors,  # a pipe that nobody reads would fill, and stop the server
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process,
     ):
         try:
             if core is not None:

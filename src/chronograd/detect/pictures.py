@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from chronograd.detect.formats import FORMATS
 from chronograd.errors import EXTRAS, FileFormatError, InputError, MissingExtraError
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -28,20 +29,23 @@ LEAST_TEXT, TEXT_SHARE = 10, 0.03
 def size_of(path: Path) -> tuple[int, int]:
     """Width and height in the header of a file. Raises FileFormatError."""
     try:
-        with _pillow().open(path) as image:
+        with _opened(path) as image:
             width, height = image.size
             return int(width), int(height)
-    except (OSError, ValueError, SyntaxError) as error:
+    except MissingExtraError:
+        raise
+    except Exception as error:  # whatever a decoder raises
         raise _unreadable(path, error) from None
 
 
 def read(path: Path) -> Tensor:
     """A picture in RGB: uint8 of shape (3, H, W). Raises FileFormatError that names the file."""
-    pillow = _pillow()
     try:
-        with pillow.open(path) as image:
+        with _opened(path) as image:
             pixels = np.array(image.convert("RGB"))
-    except (OSError, ValueError, SyntaxError, pillow.DecompressionBombError) as error:
+    except MissingExtraError:
+        raise
+    except Exception as error:  # whatever a decoder raises
         raise _unreadable(path, error) from None
     return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
 
@@ -133,6 +137,10 @@ def _pillow() -> Any:
     except ModuleNotFoundError:
         raise MissingExtraError("Pillow", EXTRAS["torchvision"], "detection") from None
     return Image
+
+
+def _opened(path: Path) -> Any:
+    return _pillow().open(path, formats=FORMATS)
 
 
 def _unreadable(path: Path, error: Exception) -> FileFormatError:

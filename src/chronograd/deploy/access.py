@@ -1,0 +1,50 @@
+"""Who may ask a server: addresses of this machine, and headers by which a browser tells for whom it asks."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only processes of this machine reach it.
+
+    >>> is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0"), is_loopback("")
+    (True, True, False, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def stranger(headers: Headers) -> str:
+    """The Host or Origin of a request that is not of this machine; empty where there is none.
+
+    A page of any site can make a browser on this machine ask: it then sends the site as Origin, or, where the site has let its
+    own name point here (DNS rebinding), as Host.
+
+    >>> stranger([(b"host", b"localhost:8000"), (b"origin", b"http://127.0.0.1:3000")])
+    ''
+    >>> stranger([(b"host", b"evil.example:8000")])
+    'Host evil.example:8000'
+    """
+    for name, value in headers:
+        text = value.decode("latin-1")
+        if name == b"host" and not _is_here(f"//{text}"):
+            return f"Host {ascii(text)[1:-1][:80]}"
+        if name == b"origin" and not _is_here(text):
+            return f"Origin {ascii(text)[1:-1][:80]}"
+    return ""
+
+
+def _is_here(url: str) -> bool:
+    try:
+        return is_loopback(urlsplit(url).hostname or "")
+    except ValueError:
+        return False

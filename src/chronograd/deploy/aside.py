@@ -1,0 +1,49 @@
+"""Work that would stop the thread of all answers, done in threads beside it; how much of it may wait is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import TypeVar
+
+from chronograd.deploy.batching import QueueFull
+
+T = TypeVar("T")
+RETRY_S = 1
+
+
+class Aside:
+    """Threads, and the work that waits for them.
+
+    Args:
+        most_waiting: pieces of work that may wait, beyond which QueueFull is raised.
+    """
+
+    def __init__(self, threads: int, most_waiting: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, "aside")
+        self._most = threads + most_waiting
+        self._count, self._lock = 0, Lock()
+
+    async def run(self, work: Callable[[], T], timeout_s: float) -> T:
+        """What the work gives. What has no time left is not begun. Raises QueueFull, TimeoutError, and what the work raises."""
+        if self._count >= self._most:
+            raise QueueFull(self._count, RETRY_S)
+        until = time.monotonic() + timeout_s
+
+        def timed() -> T:
+            if time.monotonic() > until:
+                raise TimeoutError
+            return work()
+
+        self._add(1)
+        future = self._pool.submit(timed)
+        future.add_done_callback(lambda _: self._add(-1))  # maybe long after a timeout: a thread cannot be stopped
+        async with asyncio.timeout(timeout_s):
+            return await asyncio.wrap_future(future)
+
+    def _add(self, count: int) -> None:
+        with self._lock:
+            self._count += count

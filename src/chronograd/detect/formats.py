@@ -1,0 +1,3 @@
+"""The formats of pictures that are read. Pillow knows others, some of which start programs (EPS) or break in many ways."""
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
