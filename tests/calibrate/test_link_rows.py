@@ -11,6 +11,7 @@ from statistics import fmean
 
 import pytest
 
+from chronograd.calibrate import link_rows
 from chronograd.calibrate.link_rows import link_from
 from chronograd.cli.main import main
 from chronograd.errors import FileFormatError, InputError
@@ -47,12 +48,56 @@ def test_several_sizes_give_latency_too_in_the_columns_of_deepbench(tmp_path: Pa
         ("ranks,bytes,seconds", "8,none,1", FileFormatError),
         ("ranks,bytes,seconds", "1,100,1", FileFormatError),
         ("ranks,bytes,seconds", "8,100,0.00001", InputError),
-        ("ranks,network,batch_per_rank,device,samples_per_s", "8,resnet20,128,v100,1000", InputError),
+        ("ranks,network,batch_per_rank,device,samples_per_s", "8,resnet20,128,v100,1000", FileFormatError),
+        ("ranks,network,batch_per_rank,device,precision,samples_per_s", "8,resnet20,128,v100,amp,1000", InputError),
     ],
 )
 def test_rows_that_tell_nothing_are_refused(tmp_path: Path, head: str, row: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         link_from(written(tmp_path / "a.csv", head, row), "here")
+
+
+@pytest.mark.parametrize(
+    ("head", "rows", "message"),
+    [
+        (
+            "ranks,bytes,seconds,device",
+            ["8,67108864,0.01,v100", "8,67108864,0.02,k80"],
+            "more than one device: v100, k80",
+        ),
+        (
+            "ranks,bytes,seconds,algorithm",
+            ["8,67108864,0.01,NCCL", "8,1e8,0.02,MPI"],
+            "more than one algorithm: NCCL, MPI",
+        ),
+    ],
+)
+def test_rows_of_several_links_are_refused(tmp_path: Path, head: str, rows: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        link_from(written(tmp_path / "a.csv", head, *rows), "here")
+    assert "in the file" in (error.value.hint or "")
+    assert link_from(written(tmp_path / "a.csv", head, rows[0], rows[0]), "here").rows == 2
+
+
+def test_rows_of_scaling_say_their_precision(tmp_path: Path) -> None:
+    head = "ranks,network,batch_per_rank,device,precision,samples_per_s"
+    for text, precision in (("amp", "fp16"), ("bf16", "bf16")):
+        path = written(tmp_path / "a.csv", head, f"8,resnet20,128,v100,{text},1000")
+        assert link_rows._scaled(path, 2, link_rows._rows(path)[0]).precision == precision
+    for text in ("", "int3"):
+        with pytest.raises(FileFormatError, match=f"line 2: precision is '{text}'"):
+            link_from(written(tmp_path / "a.csv", head, f"8,resnet20,128,v100,{text},1000"), "here")
+
+
+def test_a_link_of_the_catalogue_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    before = catalog.link("nvlink2")
+    path = written(tmp_path / "a.csv", "ranks,bytes,seconds", "4,67108864,0.009145")
+    assert main(["calibrate", "links", "--from", str(path), "--name", "nvlink2"]) == 2
+    assert "nvlink2 is a link of the catalogue" in " ".join(capsys.readouterr().err.split())
+    assert catalog.link("nvlink2") == before
 
 
 def test_the_command_keeps_a_link_that_predict_can_use(
@@ -93,8 +138,8 @@ def test_scaling_gives_back_the_bandwidth_that_it_was_predicted_with(
         job = jobs.from_dict(given)
         return 16 * ranks / predict_step(trace_job(job), setting_of(job)).seconds
 
-    rows = [f"{ranks},torchvision:resnet18,16,v100,{rate(ranks)}" for ranks in (1, 8)]
-    path = written(tmp_path / "a.csv", "ranks,network,batch_per_rank,device,samples_per_s", *rows)
+    rows = [f"{ranks},torchvision:resnet18,16,v100,fp32,{rate(ranks)}" for ranks in (1, 8)]
+    path = written(tmp_path / "a.csv", "ranks,network,batch_per_rank,device,precision,samples_per_s", *rows)
     found = link_from(path, "here")
     assert found.link.bandwidth_bytes_per_s == pytest.approx(0.7e9, rel=0.01)
     assert (found.kind, found.rows) == ("rows of scaling", 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chronograd.calibrate.tables import fit_table, join, prior_of, score, validate
+from chronograd.calibrate.tables import Timed, fit_table, join, prior_of, score, validate
 from chronograd.count.cached import cached_trace
 from chronograd.errors import InputError
 from chronograd.fit.tables import Row, Table
@@ -63,9 +63,23 @@ def test_scores_of_a_known_error() -> None:
     rows = [replace(rows[0], seconds=right[0]), replace(rows[1], seconds=right[1] / 2)]
     found = score(join(table(*rows), rows).timed, calibration)
     assert (found["n"], found["mape"], found["worst"]) == (2, pytest.approx(0.5), pytest.approx(1.0))
+    assert found["bias"] == pytest.approx(0.5)
+    slow = score(join(table(*rows), [replace(row, seconds=4 * row.seconds) for row in rows]).timed, calibration)
+    assert (slow["mape"], slow["bias"]) == pytest.approx(((0.75 + 0.5) / 2, -(0.75 + 0.5) / 2))
     assert found["coverage80"] == 0.5
     assert found["worst_rows"][0]["model"] == "test_resnet"
     assert sum(found["worst_rows"][0]["share_by_family"].values()) <= 1.01
+
+
+def test_families_are_those_of_the_networks_not_of_libraries() -> None:
+    calibration = from_datasheet(catalog.device("rtx3090"))
+    timed = join(table(Row("test_vit", 160, 8, 1.0)), [Row("test_vit", 160, 8, 1.0)]).timed
+    names = ("torchvision:resnet18", "timm:resnet50.a1_in1k", "resnet34", "torchvision:vgg11")
+    rows = [Timed(replace(timed[0].row, model=name), timed[0].sample) for name in names]
+    assert {name: family["n"] for name, family in score(rows, calibration)["families"].items()} == {
+        "resnet": 3,
+        "vgg": 1,
+    }
 
 
 def classes_of(table: Table) -> set[str]:

@@ -118,11 +118,21 @@ def test_what_is_stated_is_as_what_a_name_says(capsys: pytest.CaptureFixture[str
     assert validated(capsys, TIMM_NAME, "--calibrate", "0", "--compiled")["is_compiled"] is True
 
 
+def test_rows_that_ran_otherwise_are_named(rows: list[Row], capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [(r.model, r.image_size, r.batch, r.seconds, ("rtx3090", "t4")[i % 2]) for i, r in enumerate(rows)]
+    write("cards.csv", "model,size,batch,step_time_s,device", lines)
+    stated = ["--precision", "amp", "--phase", "inference", "--layout", "nhwc", "--calibrate", "0", "--rows", "2"]
+    assert main(["validate", "cards.csv", "--device", "rtx3090", *stated, "--prior", "datasheet"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"{len(rows) // 2} rows of cards.csv ran otherwise and are left out: {len(rows) // 2} device t4" in text
+
+
 def test_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", TIMM_NAME, "--calibrate", "12"]) == 0
     text = capsys.readouterr().out
     assert "inference, fp16, nhwc, eager, torch 2.4.0" in text
     assert "80 % interval covers" in text
+    assert "mean error bias median" in " ".join(text.split())
     assert "predicted / measured" in text
 
 
@@ -155,6 +165,18 @@ def test_a_fitted_device_is_one_for_on(rows: list[Row], capsys: pytest.CaptureFi
     assert record["cluster"]["device"] == "rtx3090"
 
 
+def test_four_rows_are_enough_and_fewer_are_not(capsys: pytest.CaptureFixture[str]) -> None:
+    fit = ["fit", "device", TIMM_NAME, "--prior", "datasheet", "--json"]
+    assert main([*fit, "--rows", "4"]) == 0
+    assert json.loads(capsys.readouterr().out)["calibration"]["provenance"]["samples"] == 4
+    assert main([*fit, "--rows", "3"]) == 2
+    assert "not in the range x>=4" in capsys.readouterr().out
+    assert len(validated(capsys, TIMM_NAME, "--calibrate", "4", "--rows", "2")["calibrated_on"]) == 4
+    for verb in (["fit", "device"], ["validate"]):
+        assert main([*verb, "--help"]) == 0
+        assert "at least four" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -162,9 +184,10 @@ def test_a_fitted_device_is_one_for_on(rows: list[Row], capsys: pytest.CaptureFi
         (["mine.csv", "--device", "rtx3090"], "does not say in which precision"),
         (["mine.csv", "--device", "rtx309"], "did you mean rtx3090"),
         (["mine.csv", "--device", "rtx3090", "--layout", "nwhc"], "'nwhc' is not one of"),
-        (["mine.csv", "--device", "k80", "--precision", "amp"], "no fp16 arithmetic"),
+        (["mine.csv", "--device", "rtx3090", "--precision", "fp32"], "in inference or in training"),
+        (["mine.csv", "--device", "k80", "--precision", "amp", "--phase", "inference"], "no fp16 arithmetic"),
         (["nothing.csv", "--device", "rtx3090"], "cannot read nothing.csv"),
-        (["few.csv", "--device", "rtx3090", "--precision", "fp32"], "rows|samples"),
+        (["few.csv", "--device", "rtx3090", "--precision", "fp32", "--phase", "inference"], "rows|samples"),
     ],
 )
 @pytest.mark.parametrize("verb", [["fit", "device"], ["validate"]], ids=["fit", "validate"])

@@ -41,6 +41,14 @@ def test_the_largest_batch_with_its_table(capsys: pytest.CaptureFixture[str]) ->
     assert data["confirmed"] is None
 
 
+def test_the_largest_batch_of_each_of_several_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    one, several = (
+        json.loads(run(capsys, "plan", JOB, "--largest-batch", "--on", place, "--json")) for place in ("v100", "8xV100")
+    )
+    assert (one["devices"], several["devices"]) == (1, 8)
+    assert (several["device"], several["largest_batch_per_device"]) == ("v100", one["largest_batch_per_device"])
+
+
 def test_less_memory_less_batch_and_several_devices(capsys: pytest.CaptureFixture[str]) -> None:
     two = json.loads(run(capsys, "plan", JOB, "--largest-batch", "--on", "k80", "--on", "h100", "--json"))
     assert two[0]["largest_batch_per_device"] < two[1]["largest_batch_per_device"]

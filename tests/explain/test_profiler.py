@@ -17,7 +17,9 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
+from chronograd.cli.main import main
 from chronograd.errors import ChronogradError, FileFormatError
+from chronograd.explain.answer import explain as answer_of
 from chronograd.explain.device_time import is_communication
 from chronograd.explain.explanation import explain
 from chronograd.explain.intervals import Intervals
@@ -89,6 +91,93 @@ def test_two_ranks_of_a_gpu_trace_are_one_run(tmp_path: Path) -> None:
     assert one.split.share("exposed_s") == pytest.approx(0.8)
     assert one.split.share("computation_s") == pytest.approx(0.2)
     assert one.causes[0].cause == "slow_link"
+
+
+def ranked(path: Path, rank: int, at: float, device: str = "X", world: int = 8, base_ns: int = 0) -> Path:
+    """A kernel of 100 us of one rank, from `at` microseconds on."""
+    told = {"distributedInfo": {"rank": rank, "world_size": world, "backend": "nccl"}, "baseTimeNanoseconds": base_ns}
+    events = [("kernel", "gemm", at, 100.0, {"tid": 7, "device": 0})]
+    return written(path, events, **told, deviceProperties=[{"id": 0, "name": device}])
+
+
+@pytest.mark.parametrize(
+    ("others", "runs"),
+    [
+        ({}, [[0, 3]]),
+        ({"at": 99.0}, [[0, 3]]),
+        ({"at": 200.0}, [[0], [3]]),
+        ({"base_ns": 10**15}, [[0], [3]]),
+        ({"at": -1e12, "base_ns": 10**15}, [[0, 3]]),
+        ({"device": "Y"}, [[0], [3]]),
+        ({"world": 16}, [[0], [3]]),
+        ({"rank": 0}, [[0], [0]]),
+    ],
+)
+def test_ranks_of_one_run_ran_on_alike_devices_at_the_same_time(
+    tmp_path: Path, others: dict[str, Any], runs: list[list[int]]
+) -> None:
+    paths = [ranked(tmp_path / "a.json", 0, 0.0), ranked(tmp_path / "b.json", **({"rank": 3, "at": 50.0} | others))]
+    found = read(paths)
+    assert [sorted(run.ranks) for run in found] == runs
+    assert [run.name for run in found] == ["a.json", "b.json"][: len(runs)]
+
+
+def test_two_ranks_before_and_after_are_two_runs_in_the_order_given(tmp_path: Path) -> None:
+    paths = []
+    for when, at in (("before", 0.0), ("after", 1e6)):
+        (tmp_path / when).mkdir()
+        paths += [ranked(tmp_path / when / f"rank{rank}.json", rank, at + rank, world=2) for rank in range(2)]
+    after, before = read([*paths[2:], *paths[:2]])
+    assert (after.name, before.name) == ("after/rank0.json", "before/rank0.json")
+    assert [list(run.ranks) for run in (after, before)] == [[0, 1], [0, 1]]
+
+
+def test_a_folder_of_traces_stands_for_these(tmp_path: Path) -> None:
+    for rank in range(2):
+        ranked(tmp_path / f"host_{rank}.17000{rank}.pt.trace.json", rank, 0.0, world=2)
+    (tmp_path / "notes.txt").write_text("")
+    (one,) = explain([tmp_path]).runs
+    assert list(one.run.ranks) == [0, 1]
+
+
+LONG = "resnet50_on_a_host_with_a_long_name_{}.1623143089861.pt.trace.json"
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_long_names_leave_room_for_numbers(
+    tmp_path: Path, number: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    names = [LONG.format(i) * (1 + (number == 1)) for i in range(number)]
+    for i, name in enumerate(names):
+        written(tmp_path / name, [("kernel", "gemm", 0.0, 10.0 * (i + 1), {"device": 0})])
+    assert main(["explain", *(str(tmp_path / name) for name in names)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    if number == 2:
+        assert f"run 2: {names[1]}" in lines
+        assert [line.split() for line in lines if line.startswith("busy ")] == [["busy", "100.0", "%", "100.0", "%"]]
+        assert any(line.startswith("run 2  computation") and "20 µs" in line for line in lines)
+
+
+def test_a_graph_that_is_captured_is_no_reason_for_one(tmp_path: Path) -> None:
+    """Kernels do not run while it is captured: the idle time says nothing."""
+    events: list[tuple[str, str, float, float, dict[str, Any]]] = [
+        ("kernel", "gemm", 0.0, 10.0, {"device": 0}),
+        ("cuda_runtime", "cudaStreamBeginCapture", 20.0, 5.0, {}),
+        ("kernel", "gemm", 1000.0, 10.0, {"device": 0}),
+    ]
+    (usual,) = explain([written(tmp_path / "usual.json", [(*e[:4], dict(e[4])) for e in events[::2]])]).runs
+    assert usual.causes[0].cause == "idle_device"
+    answer = answer_of([written(tmp_path / "t.json", events)])
+    assert "records a graph" in answer.sections[0].takeaway
+    assert any("records a graph" in note for note in answer.notes)
+    (one,) = answer.data["runs"]
+    assert not one["causes"]
+    assert next(f for f in one["others"] if f["cause"] == "idle_device")["verdict"] == "not measured"
+    with pytest.raises(ChronogradError, match="no kernel") as error:
+        explain([written(tmp_path / "bare.json", [("cuda_runtime", "cudaStreamBeginCapture", 0.0, 5.0, {})])])
+    assert "records a graph" in (error.value.hint or "")
 
 
 def test_a_gpu_that_waits_for_launches_is_idle(tmp_path: Path) -> None:

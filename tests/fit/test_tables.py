@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from chronograd.errors import FileFormatError
+from chronograd.errors import FileFormatError, InputError
 from chronograd.fit.tables import Table, read_table, shuffled
 
 
@@ -44,7 +45,7 @@ def test_a_compiled_training_table(tmp_path: Path) -> None:
     ],
 )
 def test_every_form_of_timm_s_names(tmp_path: Path, words: str, precision: str, device: str, is_compiled: bool) -> None:
-    path = write(tmp_path / f"benchmark-infer-{words}.csv", "model,infer_samples_per_sec\na,10\n")
+    path = write(tmp_path / f"benchmark-infer-{words}.csv", "model,infer_samples_per_sec,infer_batch_size\na,10,5\n")
     table = read_table(path)
     assert (table.precision, table.device, table.is_compiled) == (precision, device, is_compiled)
     assert (table.phase, table.layout) == ("inference", "nchw")
@@ -62,8 +63,13 @@ def test_any_table_with_a_step_time(tmp_path: Path) -> None:
         ("", "no rows"),
         ("net,batch\na,1\n", "no column for the model"),
         ("model,batch\na,1\n", "no throughput or step time"),
-        ("model,throughput\na,fast\n", "line 2: throughput is 'fast'"),
-        ("model,throughput\na,-3\n", "line 2: throughput is '-3'"),
+        ("model,batch,throughput\na,1,fast\n", "line 2: throughput is 'fast'"),
+        ("model,batch,throughput\na,1,-3\n", "line 2: throughput is '-3'"),
+        ("model,samples_per_sec\na,9\n", "no column for the batch"),
+        ("model,latency_ms\na,9\n", "no column for the batch"),
+        ("model,batch,samples_per_sec\na,,9\n", "line 2: batch is ''"),
+        ("model,batch,samples_per_sec,phase\na,1,9,later\n", "line 2: phase is 'later'"),
+        ("model,infer_samples_per_sec,train_samples_per_sec,batch\na,9,3,1\n", "of inference and of training"),
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -72,8 +78,8 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, text: str, message: str) -
 
 
 def test_rows_are_chosen_by_the_seed_alone(tmp_path: Path) -> None:
-    lines = "".join(f"m{i},{i + 1}\n" for i in range(50))
-    rows = read_table(write(tmp_path / "t.csv", "model,throughput\n" + lines)).rows
+    lines = "".join(f"m{i},1,{i + 1}\n" for i in range(50))
+    rows = read_table(write(tmp_path / "t.csv", "model,batch,throughput\n" + lines)).rows
     first = shuffled(rows, 3)
     assert first == shuffled(rows, 3)
     assert first != shuffled(rows, 4)
@@ -89,17 +95,95 @@ def test_rows_are_chosen_by_the_seed_alone(tmp_path: Path) -> None:
 def test_torch_and_what_follows_from_it(tmp_path: Path, digits: str, torch: str, has_fused_attention: bool) -> None:
     """`scaled_dot_product_attention` came with PyTorch 2.0."""
     name = f"benchmark-infer-amp-nchw-pt{digits}-cu113-rtx3090.csv"
-    table = read_table(write(tmp_path / name, "model,infer_samples_per_sec\na,10\n"))
+    table = read_table(write(tmp_path / name, "model,infer_samples_per_sec,infer_batch_size\na,10,5\n"))
     assert (table.torch, table.has_fused_attention) == (torch, has_fused_attention)
     assert (table.device, table.mode, table.channels_last, table.name) == ("rtx3090", "inference", False, name)
 
 
 def test_what_is_stated_wins_and_what_nobody_says_is_assumed() -> None:
     table = Table("somewhere/t.csv", ())
-    assert (table.mode, table.channels_last, table.is_compiled, table.has_fused_attention, table.torch) == (
-        *("inference", False, False, True, None),
+    assert (table.channels_last, table.is_compiled, table.has_fused_attention, table.torch) == (
+        False,
+        False,
+        True,
+        None,
     )
+    with pytest.raises(
+        InputError, match=r"t\.csv does not say whether it was timed in inference or in training"
+    ) as error:
+        table.mode  # noqa: B018
+    assert "--phase" in (error.value.hint or "")
     stated = table.stated(phase="training", layout="nhwc", torch="1.13.1", device=None)
     assert (stated.mode, stated.channels_last, stated.has_fused_attention, stated.device) == (
         *("training", True, False, None),
     )
+
+
+def test_columns_of_a_phase_say_it_under_any_name(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.csv", "model,train_samples_per_sec,train_batch_size\na,10,5\n")
+    assert read_table(path).mode == "training"
+    with pytest.raises(FileFormatError, match=r"figures of training .*, not of inference"):
+        read_table(path, "inference")
+    both = "model,infer_samples_per_sec,infer_batch_size,train_samples_per_sec,train_batch_size\na,40,8,10,5\n"
+    path = write(tmp_path / "both.csv", both)
+    for phase, seconds in (("inference", 8 / 40), ("training", 5 / 10)):
+        (row,) = read_table(path, phase).rows
+        assert row.seconds == pytest.approx(seconds)
+
+
+MIXED = """model,phase,gpu,num_gpus,precision,channels_last,batch_per_device,samples_per_s
+a,inference,Tesla V100-SXM2-16GB,1,amp,,16,100
+b,train,v100,1,amp,1,16,50
+c,inference,T4,1,amp,,16,40
+d,inference,v100,1,fp32,,16,60
+e,inference,v100,8,amp,,16,800
+f,inf,V100,,fp16,0,32,110
+"""
+
+
+def test_rows_that_ran_otherwise_are_left_out_and_told(tmp_path: Path) -> None:
+    table = read_table(write(tmp_path / "t.csv", MIXED))
+    assert table.rows[4].seconds == pytest.approx(8 * 16 / 800)
+    asked = table.stated(device="v100", precision="fp16", phase="inference").matched()
+    assert [row.model for row in asked.rows] == ["a", "f"]
+    assert dict(asked.unmatched) == {"on 8 devices": 1, "device t4": 1, "phase training": 1, "precision fp32": 1}
+    (note,) = asked.notes
+    assert note.startswith("4 rows of t.csv ran otherwise and are left out")
+    trained = table.stated(device="v100", phase="training").matched()
+    assert (trained.precision, trained.layout, [row.model for row in trained.rows]) == ("fp16", "nhwc", ["b"])
+    assert table.stated(device="v100", phase="training", layout="nhwc").matched().rows == trained.rows
+
+
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ({}, "more than one device: v100, t4"),
+        ({"device": "v100"}, "more than one phase: inference, training"),
+        ({"device": "v100", "phase": "inference"}, "more than one precision: fp16, fp32"),
+        ({"device": "p100"}, "no row of t.csv has device p100"),
+        ({"device": "t4", "phase": "training"}, "no row of t.csv has device t4, phase training"),
+    ],
+)
+def test_rows_that_differ_in_what_nobody_states_are_asked_about(
+    tmp_path: Path, stated: dict[str, str], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        read_table(write(tmp_path / "t.csv", MIXED)).stated(**stated).matched()
+
+
+def test_what_all_rows_say_is_said_of_the_table(tmp_path: Path) -> None:
+    text = "model,phase,device,precision,batch,step_time_s\na,train,a100,tf32,8,0.1\nb,train,a100,tf32,8,0.2\n"
+    table = read_table(write(tmp_path / "t.csv", text))
+    assert (table.phase, table.precision, table.device) == ("training", "tf32", "a100-40")
+    assert table.matched().rows == table.rows
+    several = write(tmp_path / "t.csv", "model,devices,batch,step_time_s\na,8,8,0.1\n")
+    with pytest.raises(InputError, match="on one device: on 8 devices"):
+        read_table(several).matched()
+
+
+@pytest.mark.skipif(not os.environ.get("CHRONOGRAD_MEASURED"), reason="needs published tables")
+def test_published_rows_of_one_way_of_running() -> None:
+    path = Path(os.environ["CHRONOGRAD_MEASURED"]) / "nvidia_deeplearningexamples" / "resnet50.csv"
+    table = read_table(path).stated(device="v100", precision="fp16", phase="inference").matched()
+    assert len(table.rows) == 18
+    assert {row.batch for row in table.rows} == {2**k for k in range(9)}

@@ -17,6 +17,7 @@ from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.launch import hosts as host_list
 from chronograd.units import percent, seconds, si
+from chronograd.words import signed_percent
 
 # Families of networks that a terminal shows.
 MOST_FAMILIES = 15
@@ -94,6 +95,7 @@ def calibrate_links(
     counts, seats = list(worlds), []
     if hosts is not None:
         links.check_name(name)
+        link_rows.check_not_shipped(name)
         places = host_list.parse(hosts)
         counts, seats = [len(places)], host_list.seats(len(places), places)
     rows = links.measure_links(counts, collectives, seconds_each=seconds_each, progress=progress, seats=seats)
@@ -117,8 +119,12 @@ def calibrate_links(
 
 
 def link_from_rows(path: Path, name: str, like: str = link_rows.LIKE) -> Answer:
-    """A link from rows that somebody measured, kept under its name. Raises as `link_rows.link_from` and `links.check_name`."""
+    """A link from rows that somebody measured, kept under its name.
+
+    Raises: InputError for a name of the catalogue; as `link_rows.link_from` and `links.check_name`.
+    """
     links.check_name(name)
+    link_rows.check_not_shipped(name)
     found = link_rows.link_from(path, name, like)
     link, saved = found.link, links.save(found.link)
     section = Section(
@@ -210,8 +216,8 @@ def validate(table: Throughputs, device: Device, *, shipped: bool = False, **opt
             f"fitted to {len(scores['calibrated_on'])} rows of seed {scores['seed']}, starting from {scores['prior']}; "
             f"{scores['n']} others predicted"
         )
-    names = ("mape", "median_ape", "p90_ape", "worst", "coverage80")
-    header = ("mean error", "median", "90 % are below", "worst", "80 % interval covers")
+    names = ("median_ape", "p90_ape", "worst", "coverage80")
+    header = ("mean error", "bias", "median", "90 % are below", "worst", "80 % interval covers")
     families = sorted(scores["families"].items(), key=lambda item: -item[1]["n"])[:MOST_FAMILIES]
     largest, worst = families[0], scores["worst_rows"][0]
     sections = [
@@ -220,8 +226,12 @@ def validate(table: Throughputs, device: Device, *, shipped: bool = False, **opt
             takeaway=f"Predicted times are off by {percent(scores['mape'])} on average and {percent(scores['median_ape'])} in "
             "the median.",
             lines=[how],
-            table=Table(header, [[percent(scores[name]) for name in names]], set(range(5))),
-            caption="Errors are of the predicted time, as shares of the measured one.",
+            table=Table(
+                header,
+                [[percent(scores["mape"]), signed_percent(scores["bias"]), *(percent(scores[name]) for name in names)]],
+                set(range(6)),
+            ),
+            caption="Errors are of the predicted time, as shares of the measured one; bias is their mean with the sign.",
         ),
         Section(
             title="By family",
@@ -252,7 +262,7 @@ def validate(table: Throughputs, device: Device, *, shipped: bool = False, **opt
         ),
     ]
     left_out = len(scores["left_out"])
-    notes = [f"{left_out} rows could not be traced as the table has them"] if left_out else []
+    notes = [*table.notes, *([f"{left_out} rows could not be traced as the table has them"] if left_out else [])]
     if shipped and scores["fitted_to"] == table.name:
         notes.append("what is shipped was fitted to a table of this name: this is no test of it")
     return Answer(f"Validation of {table.name}", sections=sections, data=scores, notes=notes)

@@ -1,8 +1,8 @@
 """`calibrate links --from ROWS`: a link fitted from timings that somebody else took: of all-reduces, or of scaling.
 
 A row of an all-reduce has ranks, bytes and seconds. One row gives the bandwidth, with the latency of a link like it; several of
-different sizes give both. Rows of scaling have a network, the samples of a rank, ranks and samples per second, and one of them
-is of one rank: the bandwidth is the one with which the step of several ranks is predicted as measured, where what a rank does
+different sizes give both. Rows of scaling have a network, the samples of a rank, ranks, precision and samples per second, and one of
+them is of one rank: the bandwidth is the one with which the step of several ranks is predicted as measured, where what a rank does
 alone takes as long as measured. Ranks are of one machine; all-reduces are taken for rings.
 """
 
@@ -14,7 +14,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from importlib import resources
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from scipy.optimize import brentq
@@ -22,8 +24,9 @@ from scipy.optimize import brentq
 from chronograd.calibrate.links import Timed, fit
 from chronograd.errors import FileFormatError, InputError
 from chronograd.files import read_bytes
+from chronograd.fit.tables import precision_of
 from chronograd.hardware import catalog
-from chronograd.hardware.catalog import Link, Source
+from chronograd.hardware.catalog import Link, Precision, Source
 from chronograd.job import Job, from_dict
 from chronograd.predict.collectives import ALPHA_BETA, Topology, bandwidths, ring
 from chronograd.predict.prediction import rank_work, with_others
@@ -44,8 +47,11 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "batch": ("batch_per_rank", "batch_per_device", "batch_per_gpu"),
     "size": ("image_size", "img_size"),
     "device": ("device", "gpu"),
-    "precision": ("precision",),
+    "precision": ("precision", "dtype"),
+    "algorithm": ("algorithm", "library"),
 }
+# Rows of all-reduces that differ in these are of different links.
+_ONE_LINK = ("device", "algorithm")
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,15 @@ class Fitted:
     message_bytes: int | None = None
 
 
+def check_not_shipped(name: str) -> None:
+    """Raises InputError for the name of a link of the catalogue, which would have other figures for every job from then on."""
+    if resources.files(catalog.__package__).joinpath("links", f"{name}.toml").is_file():
+        raise InputError(
+            f"{name} is a link of the catalogue, and would be replaced in every prediction",
+            f"give another, such as {name}-here",
+        )
+
+
 def link_from(path: Path, name: str, like: str = LIKE) -> Fitted:
     """The link that the rows of a CSV file show.
 
@@ -90,8 +105,21 @@ def link_from(path: Path, name: str, like: str = LIKE) -> Fitted:
     rows = _rows(path)
     if "rate" in rows[0]:
         scaled = [_scaled(path, number, row) for number, row in enumerate(rows, 2)]
+        _check_one_link(path, [{"device": row.device} | given for row, given in zip(scaled, rows, strict=True)])
         return _of_scaling(scaled, name, base, path.name)
+    _check_one_link(path, rows)
     return of_all_reduces([_timed(path, number, row) for number, row in enumerate(rows, 2)], name, base, path.name)
+
+
+def _check_one_link(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
+    """Raises InputError for rows of several devices or algorithms, which do not show one link."""
+    for column in _ONE_LINK:
+        values = list(dict.fromkeys(row[column].strip() for row in rows if column in row))
+        if len(values) > 1:
+            raise InputError(
+                f"{path.name} has rows of more than one {column}: {', '.join(value or 'none' for value in values)}",
+                f"leave the rows of one {column} in the file: each makes a link of its own",
+            )
 
 
 def of_all_reduces(timed: Sequence[Timed], name: str, base: Link, file: str) -> Fitted:
@@ -200,7 +228,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
     if "ranks" not in known or not (is_reduced or {"rate", "network", "batch", "device"} <= known.keys()):
         raise FileFormatError(
             f"{path} has no rows of all-reduces and none of scaling; its columns are {', '.join(heads) or 'none'}",
-            "all-reduces have ranks, bytes and seconds; scaling has ranks, network, batch_per_rank, device and samples_per_s",
+            "all-reduces have ranks, bytes and seconds; scaling has ranks, network, batch_per_rank, device, precision and samples_per_s",
         )
     if is_reduced:
         known.pop("rate", None)
@@ -236,4 +264,10 @@ def _scaled(path: Path, line: int, row: Mapping[str, str]) -> Scaled:
     ranks, batch = (int(_number(path, line, row, name)) for name in ("ranks", "batch"))
     seconds = ranks * batch / _number(path, line, row, "rate")
     size = int(_number(path, line, row, "size")) if row.get("size") else 224
-    return Scaled(row["network"], size, batch, row["device"], row.get("precision") or "fp32", ranks, seconds)
+    precision = precision_of(row.get("precision", ""))
+    if precision not in get_args(Precision):
+        raise FileFormatError(
+            f"{path}, line {line}: precision is {row.get('precision', '')!r}",
+            f"write amp or one of {', '.join(get_args(Precision))} in a column precision",
+        )
+    return Scaled(row["network"], size, batch, row["device"], precision, ranks, seconds)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.calibrate.tables import Timed, described, family_of_model, join, ratios, score
+from chronograd.calibrate.tables import Timed, bare, described, family_of_model, join, ratios, score
 from chronograd.calibrate.workers import Progress
 from chronograd.errors import InputError
 from chronograd.fit.tables import Table, shuffled
@@ -35,7 +35,7 @@ def chosen_rows(table: Table, only: str | None = None, without: str | None = Non
         if (only is None or _is_named(row.model, only)) and not (without is not None and _is_named(row.model, without))
     )
     if not kept:
-        families = sorted({family_of_model(_bare(row.model)) for row in table.rows})
+        families = sorted({family_of_model(row.model) for row in table.rows})
         raise InputError(
             f"no row of {table.name} is left by --only {only or 'all'} and --except {without or 'none'}",
             f"its families: {', '.join(families[:20])}{' …' if len(families) > 20 else ''}",
@@ -49,13 +49,8 @@ def _is_named(model: str, words: str) -> bool:
     >>> [_is_named(name, "resnet, vit_s*") for name in ("resnet50d.a1_in1k", "vit_small_patch16", "vit_base_patch16")]
     [True, True, False]
     """
-    name = _bare(model)
+    name = bare(model)
     return any(word == family_of_model(name) or fnmatchcase(name, word) for word in map(str.strip, words.split(",")))
-
-
-def _bare(model: str) -> str:
-    """A name without its library."""
-    return model.partition(":")[2] or model
 
 
 def score_shipped(

@@ -55,17 +55,18 @@ def fit_device(
         data=[{"row": row, "reason": reason} for row, reason in joined.left_out.items()],
     )
     data = {"calibration": setting, "left_out": joined.left_out}
-    return Answer(f"Calibration of {device.title}", sections=[section], data=data)
+    return Answer(f"Calibration of {device.title}", sections=[section], data=data, notes=table.notes)
 
 
 def described(table: tables.Table, device: Device) -> str:
-    """One line: what is known of a table, inferred or stated."""
+    """One line: what is known of a table, inferred or stated. Raises InputError where precision or phase are not."""
+    precision = table.stated_precision
     return ", ".join(
         [
             f"{len(table.rows)} rows",
             device.title,
             table.mode,
-            table.stated_precision,
+            precision,
             "nhwc" if table.channels_last else "nchw",
             "compiled" if table.is_compiled else "eager",
             f"torch {table.torch or 'unknown'}",

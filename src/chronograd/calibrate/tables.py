@@ -73,11 +73,11 @@ def _timed(table: Table, row: Row) -> Timed | str:
     name = row.model if ":" in row.model else f"timm:{row.model}"
     if name.partition(":")[0] not in ("timm", "torchvision"):
         return "neither timm's nor torchvision's; a table may not name code to import"
-    shape = (3, row.image_size, row.image_size)
+    shape, precision, mode = (3, row.image_size, row.image_size), table.stated_precision, table.mode
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            trace = cached_trace(name, input_shape=shape, mode=table.mode, channels_last=table.channels_last)
+            trace = cached_trace(name, input_shape=shape, mode=mode, channels_last=table.channels_last)
     except ChronogradError as error:
         return error.message.splitlines()[0][:160]
     known = row.params_m
@@ -86,7 +86,7 @@ def _timed(table: Table, row: Row) -> Timed | str:
     work = Work.of(
         trace,
         row.batch,
-        table.stated_precision,
+        precision,
         is_compiled=table.is_compiled,
         has_fused_attention=table.has_fused_attention,
     )
@@ -118,7 +118,7 @@ def prior_of(table: Table, device: Device, kind: str = "relatives") -> tuple[Cal
 
 
 def fit_table(table: Table, timed: Iterable[Timed], prior: Calibration, prior_sd: float | None = None) -> Calibration:
-    """A calibration fitted to whole networks of a table, with where it comes from. Raises InputError below ten rows."""
+    """A calibration fitted to whole networks of a table, with where it comes from. Raises InputError below four rows."""
     samples = [t.sample for t in timed]
     fitted = fit_calibration(samples, prior, are_networks=True, prior_sd=prior_sd)
     provenance = {**fitted.provenance, "table": table.name, "torch": table.torch, "prior": prior.origin}
@@ -182,7 +182,8 @@ def score(timed: Sequence[Timed], calibration: Calibration, sigmas: Sequence[flo
     Args:
         sigmas: of each row's log error; by default those of the calibration.
 
-    Returns `n`, `mape`, `median_ape`, `p90_ape`, `worst`, `coverage80`, `families`, `worst_rows`.
+    Returns `n`, `mape`, `bias` (the mean with its sign: above 0 where times are predicted too long), `median_ape`, `p90_ape`,
+        `worst`, `coverage80`, `families`, `worst_rows`.
     """
     found = ratios(timed, calibration)
     errors = np.abs(found - 1)
@@ -195,6 +196,7 @@ def score(timed: Sequence[Timed], calibration: Calibration, sigmas: Sequence[flo
     return {
         "n": len(timed),
         "mape": float(errors.mean()),
+        "bias": float((found - 1).mean()),
         "median_ape": float(np.median(errors)),
         "p90_ape": float(np.quantile(errors, 0.9)),
         "worst": float(errors.max()),
@@ -214,14 +216,20 @@ def score(timed: Sequence[Timed], calibration: Calibration, sigmas: Sequence[flo
 
 
 def family_of_model(name: str) -> str:
-    """The first word of a model's name, without its size.
+    """The first word of a model's name, without its library and its size.
 
-    >>> family_of_model("resnet50d.a1_in1k"), family_of_model("tf_efficientnet_b0"), family_of_model("vit_base_patch16")
+    >>> family_of_model("torchvision:resnet50"), family_of_model("tf_efficientnet_b0"), family_of_model("vit_base_patch16")
     ('resnet', 'efficientnet', 'vit')
     """
-    words = [w for w in name.partition(".")[0].split("_") if w not in _PORTED]
+    own = bare(name)
+    words = [w for w in own.partition(".")[0].split("_") if w not in _PORTED]
     found = re.match(r"[a-z]+", words[0]) if words else None
-    return found.group() if found else name
+    return found.group() if found else own
+
+
+def bare(name: str) -> str:
+    """A model's name without its library."""
+    return name.partition(":")[2] or name
 
 
 def _shares(work: Work, calibration: Calibration) -> dict[str, float]:

@@ -48,7 +48,9 @@ def command(context: click.Context, precisions: tuple[str, ...], layouts: tuple[
 @click.option(
     "--like", help="With --from: a link whose latency is taken where the rows do not tell it; pcie3 by default."
 )
-@click.option("--name", help="With --hosts and --from: what the link is called, such as ethernet-here.")
+@click.option(
+    "--name", help="With --hosts and --from: what the link is called, such as ethernet-here; no name of the catalogue."
+)
 @common.answer_options
 def links_command(worlds: list[int] | None, collectives: tuple[str, ...], seconds: float, hosts: str | None,
                   rows: Path | None, like: str | None, name: str | None, as_json: bool) -> None:  # fmt: skip
@@ -59,7 +61,8 @@ def links_command(worlds: list[int] | None, collectives: tuple[str, ...], second
     cluster.link, with the bytes that pass at once after a rest where something limits the rate.
 
     With --from nothing is timed: the rows of a file are all-reduces (columns ranks, bytes, seconds) or steps on one rank and on
-    several (ranks, network, batch_per_rank, device, samples_per_s). One row is enough.
+    several (ranks, network, batch_per_rank, device, precision, samples_per_s), all of one device and library. One row of
+    all-reduces is enough.
 
     \b
     chronograd calibrate links

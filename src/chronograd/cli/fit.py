@@ -29,7 +29,8 @@ def table_options(function: common.F) -> common.F:
                      help="What to assume before: what the nearest calibrated relative taught, or round numbers."),
         click.option("--torch", metavar="VERSION", help="PyTorch's version; fused attention since 2."),
         click.option("--compiled/--eager", "is_compiled", default=None, help="Whether networks were compiled."),
-        click.option("--phase", type=click.Choice(["inference", "training"])),
+        click.option("--phase", type=click.Choice(["inference", "training"]),
+                     help="If neither the file's name nor its columns say it."),
         click.option("--layout", type=click.Choice(["nchw", "nhwc"])),
         click.option("--precision", type=click.Choice(["fp32", "tf32", "bf16", "fp16", "amp"]), help="amp is fp16."),
         click.option("--device", metavar="DEVICE", help="A device of the catalogue, or a device file."),
@@ -40,11 +41,12 @@ def table_options(function: common.F) -> common.F:
 
 
 def stated_table(table_file: Path, precision: str | None, **stated: Any) -> tuple[Table, Device]:
-    """The table with what is stated in place of what was inferred, and its device."""
-    from chronograd.fit.tables import read_table
+    """The rows that ran as is stated, or as the table says, and their device."""
+    from chronograd.fit.tables import precision_of, read_table
     from chronograd.hardware import catalog
 
-    table = read_table(table_file).stated(precision="fp16" if precision == "amp" else precision, **stated)
+    asked = None if precision is None else precision_of(precision)
+    table = read_table(table_file, stated.get("phase")).stated(precision=asked, **stated).matched()
     if table.device is None:
         raise click.UsageError(f"{table_file.name} does not say which device it was measured on; give --device")
     return table, catalog.device(table.device)
@@ -53,7 +55,9 @@ def stated_table(table_file: Path, precision: str | None, **stated: Any) -> tupl
 @command.command("device",
                  epilog="\b\nchronograd fit device throughputs.csv --device rtx3090 --precision amp --layout nhwc --phase inference --out mine.toml")  # fmt: skip
 @table_options
-@click.option("--rows", type=click.IntRange(min=10), help="Fit to so many rows, chosen by the seed; all by default.")
+@click.option(
+    "--rows", type=click.IntRange(min=4), help="Fit to so many rows, at least four, chosen by the seed; all by default."
+)
 @click.option("--seed", type=int, default=0)
 @click.option("--out", type=common.FILE, help="Save the device file (.toml); a setting "
               "of the same device that is there already is kept.")  # fmt: skip
@@ -61,7 +65,8 @@ def stated_table(table_file: Path, precision: str | None, **stated: Any) -> tupl
 def device_command(prior: str, rows: int | None, seed: int, out: Path | None, as_json: bool, **stated: Any) -> None:
     """Calibrate a device from a table of throughputs.
 
-    TABLE.csv has columns for model, batch, image size and samples/s or step time; names without a prefix are timm's.
+    TABLE.csv has columns for model, batch, image size and samples/s or step time; names without a prefix are timm's. Where
+    it has columns for device, precision, phase, layout or number of devices, rows that ran otherwise are left out.
     The file that --out saves is a device for --on and cluster.device.
     """
     from chronograd.calibrate.table_answer import fit_device

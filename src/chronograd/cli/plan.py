@@ -36,6 +36,16 @@ def parse_bytes(text: str) -> int:
         raise click.BadParameter(f"cannot read the size {text!r}; write 16GB or 16GiB") from None
 
 
+def _placed(job: Job, place: str) -> Job:
+    """The job on a device, such as v100, or on several, such as 8xv100; how many is as the job says unless stated."""
+    from chronograd.job import changed, parse_on, with_ranks
+
+    count, device = parse_on(place)
+    there = changed(job, [f"cluster.device={device}"])
+    is_counted = re.match(r"\s*\d+\s*[x×]", place) is not None
+    return with_ranks(changed(there, [f"cluster.count={count}"])) if is_counted else there
+
+
 def parse_place(text: str) -> tuple[str, str]:
     """A cloud and a region of it.
 
@@ -165,7 +175,7 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
     multiple=True,
     metavar="DEVICE",
     shell_complete=common.complete_devices,
-    help="Device, instead of all GPUs that are rented out; may be repeated.",
+    help="Device, instead of all GPUs that are rented out; may be repeated. With --largest-batch also 8xv100.",
 )
 @common.trace_option
 @click.option(
@@ -271,7 +281,6 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
     from chronograd.data.datasets import card
     from chronograd.data.decoding import decoding_of
     from chronograd.data.trace_job import trace_job, trace_layouts
-    from chronograd.job import changed
     from chronograd.plan.answer import devices_of, list_settings, reach_goal
     from chronograd.plan.effort import effort_of
     from chronograd.plan.goal import Goal, Spot
@@ -306,7 +315,7 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
         capacity = parse_bytes(memory) if memory else None
         if capacity is not None and not (places or confirm or "device" in job.cluster.model_fields_set):
             places = (gpu_of_memory(capacity).name,)
-        jobs = [changed(job, [f"cluster.device={name.lower()}"]) for name in places] or [job]
+        jobs = [_placed(job, place) for place in places] or [job]
         with common.waiting("trying batches" if confirm else "counting the work of the network"):
             answer = largest_batches(trace_job(job, trace_file), jobs, capacity, trial)
         common.show(answer, as_json)

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="\b\nchronograd validate throughputs.csv --device rtx3090 --precision amp --calibrate 25 --seed 0\n"
-    "chronograd validate throughputs.csv --device rtx3090 --precision amp --shipped --only resnet,vit\n"
-    "chronograd validate new-card.csv --device l4 --precision amp --shipped --measured-on throughputs.csv"
+    epilog="\b\nchronograd validate throughputs.csv --device rtx3090 --precision amp --phase inference --calibrate 25 --seed 0\n"
+    "chronograd validate throughputs.csv --device rtx3090 --precision amp --phase inference --shipped --only resnet,vit\n"
+    "chronograd validate new-card.csv --device l4 --precision amp --phase inference --shipped --measured-on rtx3090=old.csv"
 )
 @table_options
 @click.option("--calibrate", type=click.IntRange(min=0), default=25,
-              help="Rows to fit to, at least ten; 0 for none: the prior alone.")  # fmt: skip
+              help="Rows to fit to, at least four; 0 for none: the prior alone.")  # fmt: skip
 @click.option("--shipped", is_flag=True, help="Nothing is fitted: as `predict` would say it, with what is known of the "
               "device here.")  # fmt: skip
 @click.option("--only", metavar="LIST", help="Rows of these networks alone: families such as resnet, or patterns such as "
@@ -64,12 +64,12 @@ def _other(text: str, table: Table) -> tuple[Table, Device]:
     from chronograd.fit.tables import read_table
     from chronograd.hardware import catalog
 
-    device, sign, path = text.rpartition("=")
-    other = read_table(path)
-    name = device if sign else other.device
-    if name is None:
-        raise click.UsageError(f"{path} does not say which device it was measured on: write DEVICE={path}")
+    device, _, path = text.rpartition("=")
+    other = read_table(path).stated(device=device or None)
     alike = {
         field: getattr(table, field) for field in ("precision", "phase", "layout", "torch") if not getattr(other, field)
     }
-    return other.stated(**alike), catalog.device(name)
+    other = other.stated(**alike).matched()
+    if other.device is None:
+        raise click.UsageError(f"{path} does not say which device it was measured on: write DEVICE={path}")
+    return other, catalog.device(other.device)

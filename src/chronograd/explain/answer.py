@@ -20,6 +20,8 @@ _PART_COLORS = {
     "computation": "blue", "input": "sky", "exposed communication": "orange", "straggling": "vermilion",
     "exposed copies": "purple", "idle device": "grey",
 }  # fmt: skip
+# Characters of a line that tells a run's name.
+LONGEST_LINE = 70
 # What a prediction does not know of, and a measurement may have met.
 DISTURBANCES = ("busy_host", "slow_worker", "too_many_threads")
 
@@ -39,11 +41,11 @@ def explain(paths: Sequence[Path]) -> Answer:
     if len(paths) == 1 and (of_agents := agents.answer_of(paths[0])) is not None:
         return of_agents
     explained = explanation.explain(paths)
-    sections = [_causes(explained.runs[-1])]
+    sections = [_causes(explained.runs[-1], _legend(explained.runs))]
     if explained.compared:
         sections.append(_compared(explained))
     notes = [
-        note if len(explained.runs) == 1 else f"{one.run.name}: {note}"
+        note if len(explained.runs) == 1 else f"{one.run.title}: {note}"
         for one in explained.runs
         for note in one.run.notes
     ]
@@ -65,9 +67,15 @@ def _cost(finding: Finding) -> str:
     return "" if finding.cost is None else f" ({percent(finding.cost, 0)} of the time)"
 
 
-def _causes(one: Explained) -> Section:
+def _legend(runs: Sequence[Explained]) -> list[str]:
+    """What runs are called that have other names in text."""
+    several = [one.run for one in runs if len(runs) > 1 and one.run.label]
+    return [f"{run.label}: {explanation.shortened(run.name, LONGEST_LINE)}" for run in several]
+
+
+def _causes(one: Explained, legend: Sequence[str]) -> Section:
     """Of the run with the most ranks: what was found, each with its evidence and the experiment that would disprove it."""
-    lines = []
+    lines = [*legend]
     busy = next((finding for finding in one.causes if finding.cause == "busy_host"), None)
     if busy is not None and len(one.causes) > 1:
         lines.append(
@@ -80,7 +88,11 @@ def _causes(one: Explained) -> Section:
             *(f"   what to do: {remedy.text()}" for remedy in finding.remedies),
             f"   to disprove: {finding.experiment}",
         ]
-    takeaway = f"No cause of lost time in {one.run.name} that costs a tenth of it or more."
+    takeaway = f"No cause of lost time in {one.run.title} that costs a tenth of it or more."
+    if one.run.captures_graph:
+        takeaway = (
+            "The trace records a graph, and kernels do not run while it is captured: idle time tells nothing of it."
+        )
     if one.causes:
         first, num_more = one.causes[0], len(one.causes) - 1
         more = f"; {num_more} more cause{'s' * (num_more > 1)} of lost time" if num_more else ""
@@ -96,7 +108,7 @@ def _causes(one: Explained) -> Section:
         }
         for f in one.findings
     ]
-    return Section(f"Why {one.run.name} is not faster", takeaway, lines=lines, data=rows)
+    return Section(f"Why {one.run.title} is not faster", takeaway, lines=lines, data=rows)
 
 
 def _others(one: Explained) -> list[Section]:
@@ -127,7 +139,8 @@ def _others(one: Explained) -> list[Section]:
 
 def _compared(explained: Explanation) -> Section:
     """How the time follows the ranks; no ratio where something else used the host."""
-    text = explained.void or scaling_text(explained.compared)
+    names = [one.run.title for one in explained.runs]
+    text = explained.void or scaling_text(explained.compared, names)
     ratios = ("speed-up", "samples per second") if not explained.void else ()
     return Section(
         title="Beside fewer ranks" if explained.runs[0].run.world < explained.runs[-1].run.world else "Beside the other run",
@@ -135,9 +148,9 @@ def _compared(explained: Explanation) -> Section:
         table=Table(
             ("run", "ranks", "time", *ratios),
             [
-                [row.name, str(row.world), seconds(row.seconds), f"{row.speedup:.2f}",
+                [name, str(row.world), seconds(row.seconds), f"{row.speedup:.2f}",
                  "–" if row.throughput is None else f"{row.throughput:.2f} ×"][: 3 + len(ratios)]
-                for row in explained.compared
+                for name, row in zip(names, explained.compared, strict=True)
             ],
             set(range(1, 3 + len(ratios))),
             ("time: of the run from its first step on; of a step where any of the runs is a sample of steps",),
@@ -154,7 +167,7 @@ def _split(runs: Sequence[Explained]) -> Section:
     shares = ", ".join(f"{percent(share, 0)} {name}" for share, name in parts if share)
     lines, rows, bars = [], [], []
     for one in runs:
-        split, label = one.split, f"{one.run.name}, {one.run.world} rank{'s' * (one.run.world > 1)}"
+        split, label = one.split, f"{one.run.title}, {one.run.world} rank{'s' * (one.run.world > 1)}"
         start = split.startup_s
         before = f"start-up {quantity(start.value, 's')}" + (f" ({start.reason})" if start.value is None else "")
         lines.append(
@@ -164,21 +177,27 @@ def _split(runs: Sequence[Explained]) -> Section:
         bars.append(Bar(label, "measured", segments, note=quantity(split.step_s.value, "s")))
         for name, q, share in split.rows():
             told = interval(q) if q.value is not None else q.reason
-            run = one.run.name if len(runs) > 1 else ""
+            run = one.run.title if len(runs) > 1 else ""
             rows.append([run, name, quantity(q.value, "s"), "–" if share is None else percent(share, 0), told])
     return Section(
         title="Where a step goes",
-        takeaway=f"A step of {last.run.name} takes {quantity(last.split.step_s.value, 's')}: {shares or 'no part is known'}.",
+        takeaway=f"A step of {last.run.title} takes {quantity(last.split.step_s.value, 's')}: {shares or 'no part is known'}.",
         lines=lines,
         figure=Figure([Bars(f"time per step, {unit}", "run", bars, _PART_COLORS)]),
         table=Table(("run", "part of a step", "time", "share", "80 % interval"), rows, {2, 3}).without_empty_columns(),
     )
 
 
+def _column(one: Explained, rank: int, num_runs: int) -> str:
+    if len(one.run.ranks) == 1:
+        return one.run.title
+    return f"rank {rank}" if num_runs == 1 else f"{one.run.title}, rank {rank}"
+
+
 def _devices(runs: Sequence[Explained]) -> Section:
     """What devices did over whole traces, as shares of their spans: a column for each rank."""
     named = [
-        (f"rank {number}" if len(one.run.ranks) > 1 else one.run.name, device)
+        (_column(one, number, len(runs)), device)
         for one in runs
         for number, rank in one.run.ranks.items()
         if (device := rank.device) is not None

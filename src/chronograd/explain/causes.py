@@ -203,8 +203,10 @@ def _exposed(run: Evidence) -> Result:
     )
 
 
-def _idle_device(run: Evidence, split: Split) -> Result:
+def _idle_device(run: Evidence, split: Split) -> Result | str:
     """Of a trace: nothing runs on the device, and no batch is waited for; the host launches work, or waited for the device."""
+    if run.captures_graph:
+        return "the trace records a graph: kernels do not run while it is captured"
     idle_K = np.mean([rank.launch_s for rank in run.ranks.values()], axis=0)
     cost, halves = _steady(idle_K, run.step_time_s, quantile=0.5)
     devices = [rank.device for rank in run.ranks.values() if rank.device is not None]
@@ -216,9 +218,10 @@ def _idle_device(run: Evidence, split: Split) -> Result:
         f"of this {percent(waited_s / max(waited_s + launched_s, 1e-12), 0)} after the host had waited for the device "
         "(synchronisation), the rest while it launches work or does something else",
     )
-    by_wait = waited_s > launched_s
     title = "the device is idle: " + (
-        "the host waits for it, and only then launches more" if by_wait else "the host launches work too slowly"
+        "the host waits for it, and only then launches more"
+        if waited_s > launched_s
+        else "the host launches work too slowly"
     )
     return Result(evidence, cost, halves, title, LEAST_IDLE_COST)
 

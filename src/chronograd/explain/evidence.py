@@ -44,6 +44,7 @@ class Rank:
         launch_s: of a profiled step, what went to launching work rather than to work: on a device, all that it was idle
             but for input. `copies_s`: copies that nothing hides. Both empty where not known.
         device: what the device did over a whole trace; None where there is no trace of one.
+        captures_graph: whether a graph was captured in a trace; kernels do not run meanwhile.
         warmup_excess_s: what the first steps took longer than later ones, together, such as for a compiler.
     """
 
@@ -61,6 +62,7 @@ class Rank:
     launch_s: np.ndarray = field(default_factory=lambda: np.zeros(0))
     copies_s: np.ndarray = field(default_factory=lambda: np.zeros(0))
     device: DeviceTime | None = None
+    captures_graph: bool = False
 
     @property
     def own_s(self) -> np.ndarray:
@@ -79,6 +81,7 @@ class Evidence:
         num_steps, batch: steps done, warm-up too, and samples per step over all ranks; None if not known.
         wall_s: from the first step to the end; None if not known.
         notes: what could not be read, in words.
+        label: what text calls it, where the name is too long for that.
     """
 
     name: str
@@ -91,6 +94,15 @@ class Evidence:
     batch: float | None = None
     wall_s: float | None = None
     notes: tuple[str, ...] = ()
+    label: str = ""
+
+    @property
+    def title(self) -> str:
+        return self.label or self.name
+
+    @property
+    def captures_graph(self) -> bool:
+        return any(rank.captures_graph for rank in self.ranks.values())
 
     @property
     def first(self) -> Rank:

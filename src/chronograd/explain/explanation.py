@@ -15,9 +15,13 @@ from chronograd.explain.evidence import Evidence, of_record, read
 from chronograd.explain.split import Split, split
 from chronograd.files import format_of
 from chronograd.record import FORMAT, Record
+from chronograd.rundir import is_run_dir
 from chronograd.rundir.listing import runs as runs_of
 from chronograd.units import percent
 from chronograd.words import listed
+
+# Characters that a line or a table of text has for the name of one run, and of several.
+LONGEST_NAME, LONGEST_OF_SEVERAL = 56, 20
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class Explanation:
     def void(self) -> str:
         """Why runs must not be compared, in words: something else used the host, or must have; empty where nothing did."""
         busy = [
-            f"other processes used {percent(finding.cost or 0.0, 0)} of the host during {one.run.name}"
+            f"other processes used {percent(finding.cost or 0.0, 0)} of the host during {one.run.title}"
             for one in self.runs
             for finding in one.causes
             if finding.cause == "busy_host"
@@ -75,7 +79,7 @@ class Explanation:
             if self.compared[0].world == 1 < last.world and (last.efficiency or 0.0) > across.MOST_EFFICIENCY:
                 busy = [
                     f"{last.world} ranks cannot do {last.throughput or 0.0:.2f} times the samples of one: something slowed "
-                    f"{self.compared[0].name}, or it ran on a slower machine"
+                    f"{self.runs[0].run.title}, or it ran on a slower machine"
                 ]
         return f"void: {listed(busy)}; run {'them' if len(busy) > 1 else 'it'} again" if busy and self.compared else ""
 
@@ -101,9 +105,11 @@ class Explanation:
 def explain(paths: Sequence[Path]) -> Explanation:
     """Why runs are not faster: run directories, records, or traces of torch.profiler, of which those of one run go together.
 
+    A folder that holds traces, as torch's tensorboard_trace_handler writes them, stands for these.
+
     Raises: InputError for nothing or the same run twice; FileFormatError, RunError as reading does.
     """
-    paths = [path for _, path in runs_of(*paths)]
+    paths = [trace for _, path in runs_of(*paths) for trace in _traces_in(path)]
     if len({path.resolve() for path in paths}) < len(paths):
         raise InputError("the same run is given twice", "name each run once")
     records = {path: Record.load(path) for path in paths if path.is_file() and format_of(path) == FORMAT}
@@ -111,11 +117,36 @@ def explain(paths: Sequence[Path]) -> Explanation:
     runs = [read(path) for path in paths if not path.is_file()]
     runs += [of_record(record, path.name) for path, record in records.items()]
     runs += profiler.read(traces) if traces else []
-    runs.sort(key=lambda run: run.world)
+    runs = _labelled(sorted(runs, key=lambda run: run.world))
     explained = [explain_one(run) for run in runs]
     if len(runs) > 1:
         explained = [explained[0], *(_beside(runs[0], one) for one in explained[1:])]
     return Explanation(explained, across.compare(runs) if len(runs) > 1 else [])
+
+
+def _traces_in(path: Path) -> list[Path]:
+    """The traces of a folder that is no run; else the path itself."""
+    if not path.is_dir() or is_run_dir(path):
+        return [path]
+    return sorted(path.glob("*.pt.trace.json*")) or [path]
+
+
+def _labelled(runs: Sequence[Evidence]) -> list[Evidence]:
+    """With short names for text: several of which one is long are run 1, run 2 …; a single one loses its middle."""
+    if len(runs) == 1:
+        return [replace(run, label=shortened(run.name, LONGEST_NAME)) for run in runs]
+    if all(len(run.name) <= LONGEST_OF_SEVERAL for run in runs):
+        return list(runs)
+    return [replace(run, label=f"run {number}") for number, run in enumerate(runs, start=1)]
+
+
+def shortened(name: str, most: int) -> str:
+    """A name that loses its middle where it is too long.
+
+    >>> shortened("resnet50_worker0.1623143089861.json", 20)
+    'resnet50_w…9861.json'
+    """
+    return name if len(name) <= most else f"{name[: most // 2]}…{name[len(name) - (most - 1 - most // 2) :]}"
 
 
 def explain_one(run: Evidence) -> Explained:

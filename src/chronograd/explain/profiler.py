@@ -1,6 +1,7 @@
 """Evidence from traces of torch.profiler, as `export_chrome_trace` and `tensorboard_trace_handler` write them.
 
-One file per rank; files that tell of one world size above one are ranks of one run, others are runs by themselves. Steps are
+One file per rank; files that tell of one world size above one, of the same kind of device and of times that overlap are ranks
+of one run, others are runs by themselves. A trace in which a graph is captured tells little: kernels do not run meanwhile. Steps are
 those of `profiler.step()`, else from one optimizer step to the next, else the whole trace is one step, with a wider interval.
 On a device a
 step begins with the first kernel that was launched in it. Within a step
@@ -22,6 +23,7 @@ import gzip
 import itertools
 import json
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,6 +45,7 @@ LATEST_US = 1e17
 SHORTEST_US = 1e-3
 # An operator on the CPU that is shorter spends most of its time on being called.
 SHORT_US = 20.0
+CAPTURE = "the trace records a graph, and kernels do not run while it is captured: profile its replays"
 _CALLS = ("gloo:", "nccl:", "ncclDevKernel", "ncclKernel", "record_param_comms")
 # Names of 2021 and of today; what is not here is not looked at, such as the frames of Python, often nine in ten of all.
 _CATEGORIES = {
@@ -88,8 +91,8 @@ def read(paths: Sequence[Path]) -> list[Evidence]:
 
     Raises FileFormatError for what is no trace, ChronogradError for one that does not tell what a step went into.
     """
-    worlds: dict[int, dict[int, tuple[str, Rank]]] = {}
-    alone: list[Evidence] = []
+    names = Counter(path.name for path in paths)
+    traces: list[_Trace] = []
     for path in paths:
         with without_collection():
             trace = _load(path)
@@ -100,17 +103,53 @@ def read(paths: Sequence[Path]) -> list[Evidence]:
         if not (is_number and (world is None or (isinstance(world, int) and number < world))):
             raise FileFormatError(f"{path} says it is rank {number!r} of {world!r}", "write the trace again")
         with without_collection():
-            rank = _rank(path, trace)
-        if world is None or world == 1:
-            alone.append(_alone(path, number, world, rank))
-            continue
-        ranks = worlds.setdefault(world, {})
-        if number in ranks:
-            raise FileFormatError(
-                f"{path} and {ranks[number][0]} are both rank {number} of {world}", "give one of them"
-            )
-        ranks[number] = (str(path), rank)
-    return [*alone, *(_evidence(world, ranks) for world, ranks in worlds.items())]
+            events = _sorted_out(trace["traceEvents"])
+            rank = _rank(path, trace, events)
+        name = path.name if names[path.name] == 1 else f"{path.resolve().parent.name}/{path.name}"
+        traces.append(_Trace(name, number, world, rank, _device_name(trace, ""), _span_us(trace, events)))
+    alone = [_alone(one) for one in traces if one.world in (None, 1)]
+    return [*alone, *map(_evidence, _runs([one for one in traces if one.world not in (None, 1)]))]
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """One trace: of which rank, on what, and from when to when, in microseconds."""
+
+    name: str
+    number: int
+    world: int | None
+    rank: Rank
+    device: str
+    span_us: tuple[float, float]
+
+    def goes_with(self, run: Sequence[_Trace]) -> bool:
+        """Whether it can be another rank of a run: of as many, on the same kind of device, at the same time."""
+        is_alike = (self.world, self.device) == (run[0].world, run[0].device)
+        low, high = min(one.span_us[0] for one in run), max(one.span_us[1] for one in run)
+        is_new = all(one.number != self.number for one in run)
+        return is_alike and is_new and self.span_us[0] <= high and low <= self.span_us[1]
+
+
+def _runs(traces: Sequence[_Trace]) -> list[list[_Trace]]:
+    """Traces of each run, in the order in which they were given; the same rank again is another run."""
+    runs: list[list[_Trace]] = []
+    for trace in sorted(traces, key=lambda one: one.span_us):
+        own = next((run for run in runs if trace.goes_with(run)), None)
+        if own is None:
+            runs.append([trace])
+        else:
+            own.append(trace)
+    order = {id(trace): number for number, trace in enumerate(traces)}
+    runs = [sorted(run, key=lambda one: order[id(one)]) for run in runs]
+    return sorted(runs, key=lambda run: order[id(run[0])])
+
+
+def _span_us(trace: dict[str, Any], events: _Events) -> tuple[float, float]:
+    """From the first event to the end of the last, since 1970 where the trace says when its clock began."""
+    every = events.on_host + events.on_device + events.calls
+    base = trace.get("baseTimeNanoseconds")
+    base_us = base / 1e3 if isinstance(base, (int, float)) and abs(base) < 1e3 * LATEST_US else 0.0
+    return base_us + min(one.start for one in every), base_us + max(one.end for one in every)
 
 
 def events_of(path: Path) -> _Events:
@@ -119,28 +158,30 @@ def events_of(path: Path) -> _Events:
         return _sorted_out(_load(path)["traceEvents"])
 
 
-def _alone(path: Path, number: int, world: int | None, rank: Rank) -> Evidence:
+def _alone(trace: _Trace) -> Evidence:
     """A trace that is the only one of its run, or does not say how many ranks there were."""
-    if world is None and (number > 0 or float(np.nansum(rank.wait_s)) > 0):
+    number, rank = trace.number, trace.rank
+    if trace.world is None and (number > 0 or float(np.nansum(rank.wait_s)) > 0):
         least = max(2, number + 1)
         unknown = f"the trace does not say how many ranks there were: {least} or more"
-        return _with_notes(Evidence(path.name, "profile", least, {number: rank}, notes=(unknown,)))
-    return _with_notes(Evidence(path.name, "profile", 1, {0: rank}))
+        return _with_notes(Evidence(trace.name, "profile", least, {number: rank}, notes=(unknown,)))
+    return _with_notes(Evidence(trace.name, "profile", 1, {0: rank}))
 
 
-def _evidence(world: int, named: dict[int, tuple[str, Rank]]) -> Evidence:
-    shortest = min(len(rank.step_s) for _, rank in named.values())
-    ranks = {number: _cut(rank, shortest) for number, (_, rank) in sorted(named.items())}
+def _evidence(run: Sequence[_Trace]) -> Evidence:
+    """Of the ranks of one run."""
+    shortest, world = min(len(one.rank.step_s) for one in run), run[0].world or 1
+    ranks = {one.number: _cut(one.rank, shortest) for one in sorted(run, key=lambda one: one.number)}
     missing = () if len(ranks) == world else (f"traces of {len(ranks)} of {world} ranks were given",)
-    name = Path(next(iter(named.values()))[0]).name
-    return _with_notes(Evidence(name, "profile", world, ranks, notes=missing))
+    return _with_notes(Evidence(run[0].name, "profile", world, ranks, notes=missing))
 
 
 def _with_notes(run: Evidence) -> Evidence:
     """With how many steps there are, and what is said where there is but one."""
     num_steps = len(run.first.step_s)
     one = "the trace has one step, or none is marked (profiler.step() after each): intervals are of what steps usually vary"
-    return replace(run, num_steps=num_steps, notes=(*run.notes, *([one] if num_steps == 1 else [])))
+    notes = [*run.notes, *([one] if num_steps == 1 else []), *([CAPTURE] if run.captures_graph else [])]
+    return replace(run, num_steps=num_steps, notes=tuple(notes))
 
 
 def _cut(rank: Rank, steps: int) -> Rank:
@@ -174,13 +215,13 @@ def _load(path: Path) -> dict[str, Any]:
     return trace
 
 
-def _rank(path: Path, trace: dict[str, Any]) -> Rank:
-    events = _sorted_out(trace["traceEvents"])
+def _rank(path: Path, trace: dict[str, Any], events: _Events) -> Rank:
     steps = _steps(events)
     if not events.on_device:
         _check_host(path, trace, events, steps)
         return _of_host(trace, events, steps)
-    return _of_device(trace, events, steps)
+    captures = any("StreamBeginCapture" in e.name for e in events.calls)
+    return replace(_of_device(trace, events, steps), captures_graph=captures)
 
 
 def _check_host(path: Path, trace: dict[str, Any], events: _Events, steps: Sequence[_Event]) -> None:
@@ -188,6 +229,8 @@ def _check_host(path: Path, trace: dict[str, Any], events: _Events, steps: Seque
     stated = trace.get("distributedInfo")
     is_nccl = isinstance(stated, dict) and stated.get("backend") == "nccl"
     launches = sum("aunch" in e.name for e in events.calls)
+    if any("StreamBeginCapture" in e.name for e in events.calls):
+        raise ChronogradError(f"{path} has no kernel of a device", CAPTURE)
     if launches or is_nccl:
         said = f"{launches:,} launches of kernels" if launches else "ranks that exchange with NCCL, so on GPUs"
         raise ChronogradError(

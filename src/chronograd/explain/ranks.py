@@ -83,7 +83,7 @@ def work_scaled(first: Evidence, run: Evidence) -> Finding:
     ratio = after / before / redundant
     shared = ", not counting those that ranks share" if redundant > 1 else ""
     evidence = (
-        f"{run.name} worked through {after:,.0f} samples on {run.world} ranks, {first.name} through {before:,.0f} on "
+        f"{run.title} worked through {after:,.0f} samples on {run.world} ranks, {first.title} through {before:,.0f} on "
         f"{first.world}: {ratio:.2f} times as many{shared}",
         f"the time went from {first_s:.3g} to {run_s:.3g} s; for the same samples it would be {run_s / max(ratio, 1e-9):.3g} s",
     )
@@ -105,11 +105,11 @@ def _what_grew(first: Evidence, run: Evidence) -> str:
     return steps
 
 
-def scaling_text(rows: Sequence[Compared]) -> str:
-    """One sentence on how the time follows the ranks."""
-    last = rows[-1]
+def scaling_text(rows: Sequence[Compared], names: Sequence[str] = ()) -> str:
+    """One sentence on how the time follows the ranks; `names` are what text calls the runs, if not by their own."""
+    last, names = rows[-1], names or [row.name for row in rows]
     rate = "" if last.throughput is None else f", {last.throughput:.2f} times the samples per second"
     if last.world == rows[0].world:
-        return f"on as many ranks {last.name} is {last.speedup:.2f} times as fast as {rows[0].name}{rate}"
+        return f"on as many ranks {names[-1]} is {last.speedup:.2f} times as fast as {names[0]}{rate}"
     efficiency = "" if last.efficiency is None or rows[0].world != 1 else f" ({percent(last.efficiency, 0)} efficiency)"
     return f"from {rows[0].world} to {last.world} ranks {last.speedup:.2f} times as fast{rate}{efficiency}"

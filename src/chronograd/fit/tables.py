@@ -1,23 +1,27 @@
 """Tables of throughputs that others measured: any CSV with model, batch, image size and samples/s or step time.
 
-What timm's file names and columns say (phase, precision, layout, device) is inferred; an option overrides it.
+What timm's file names and columns say (phase, precision, layout, device) is inferred; an option overrides it. What columns say
+of each row (phase, device, precision, layout, number of devices) chooses rows: `Table.matched`.
 """
 
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from chronograd.errors import FileFormatError, InputError
+from chronograd.errors import ChronogradError, FileFormatError, InputError
 from chronograd.files import read_bytes
+from chronograd.hardware import catalog
 
 # More seconds, samples or pixels than anybody measured.
 _MOST = 1e15
@@ -27,28 +31,65 @@ _TIMM_NAME = re.compile(
     r"benchmark-(?P<phase>infer|train)-(?P<precision>amp|amp_bf16|fp32|fp16|bf16|tf32)-(?P<layout>nchw|nhwc)"
     r"-pt(?P<torch>\d+)(-cu\d+)?(-cpu)?-(?P<device>.+?)(?P<compiled>-dynamo)?\.csv$"
 )
-_PRECISIONS = {"amp": "fp16", "amp_bf16": "bf16"}
-_PHASES = {"infer": "inference", "train": "training"}
+# As other tables write what we call otherwise.
+_PRECISIONS = {
+    "amp": "fp16", "amp_bf16": "bf16", "half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32",
+}  # fmt: skip
+_PHASES = {
+    "infer": "inference", "inf": "inference", "eval": "inference", "inference": "inference",
+    "train": "training", "training": "training",
+}  # fmt: skip
+_LAYOUTS = {
+    "0": "nchw", "false": "nchw", "nchw": "nchw", "contiguous": "nchw",
+    "1": "nhwc", "true": "nhwc", "nhwc": "nhwc", "channels_last": "nhwc",
+}  # fmt: skip
 _COLUMNS = {
     "model": ("model", "network", "name"),
     "size": ("img_size", "image_size", "size", "resolution"),
-    "batch": ("batch_size", "batch", "global_batch"),
+    "batch": ("batch_size", "batch", "global_batch", "batch_per_device", "batch_per_gpu"),
     "rate": ("samples_per_sec", "samples_per_s", "throughput", "images_per_sec", "img_per_sec"),
     "step_ms": ("step_time_ms", "latency_ms", "step_time"),
     "step_s": ("step_time_s", "latency_s"),
     "params_m": ("param_count",),
+    "phase": ("phase", "mode"),
+    "device": ("device", "gpu"),
+    "precision": ("precision", "dtype"),
+    "layout": ("layout", "channels_last", "memory_format"),
+    "devices": ("devices", "num_devices", "num_gpus", "gpus", "world", "ranks"),
 }
+_FIGURES = ("rate", "step_ms", "step_s")
+_PREFIXES = ("infer", "train")
+# What rows and tables say of how they ran, by the order in which it chooses rows.
+_RAN = ("device", "phase", "precision", "layout")
+
+
+def precision_of(text: str) -> str:
+    """A precision as we call it.
+
+    >>> precision_of("amp"), precision_of("BFloat16"), precision_of("tf32")
+    ('fp16', 'bf16', 'tf32')
+    """
+    name = text.strip().lower()
+    return _PRECISIONS.get(name, name)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measured network: `seconds` of one batch. `params_m` is in millions where the table has it."""
+    """One measured network: `seconds` of one batch. `params_m` is in millions where the table has it.
+
+    How it ran is None where its own row does not say; the device has the name of the catalogue where it is known there.
+    """
 
     model: str
     image_size: int
     batch: int
     seconds: float
     params_m: float | None = None
+    device: str | None = None
+    phase: str | None = None
+    precision: str | None = None
+    layout: str | None = None
+    devices: int = 1
 
     @property
     def key(self) -> str:
@@ -58,6 +99,8 @@ class Row:
 @dataclass(frozen=True)
 class Table:
     """Rows, and what they were measured on. Fields not known are None; `skipped` counts rows without a figure.
+
+    `unmatched` tells of rows that were left out because they ran otherwise: how many, by why.
 
     Attributes:
         phase: `inference` or `training`. `layout`: `nchw` or `nhwc`.
@@ -74,6 +117,7 @@ class Table:
     torch: str | None = None
     is_compiled: bool = False
     skipped: int = 0
+    unmatched: tuple[tuple[str, int], ...] = ()
 
     @property
     def name(self) -> str:
@@ -81,11 +125,17 @@ class Table:
 
     @property
     def mode(self) -> str:
-        return self.phase or "inference"
+        """Raises InputError where neither the file's name, nor a column, nor an option says it."""
+        if self.phase is None:
+            raise InputError(
+                f"{self.name} does not say whether it was timed in inference or in training",
+                "give --phase inference or --phase training",
+            )
+        return self.phase
 
     @property
     def stated_precision(self) -> str:
-        """Raises InputError where neither the file's name nor an option says it."""
+        """Raises InputError where neither the file's name, nor a column, nor an option says it."""
         if self.precision is None:
             raise InputError(f"{self.name} does not say in which precision it was timed", "give --precision")
         return self.precision
@@ -103,9 +153,57 @@ class Table:
         """With what the user states in place of what was inferred."""
         return replace(self, **{k: v for k, v in options.items() if v is not None})
 
+    def matched(self) -> Table:
+        """Rows that ran as the table or an option says, on one device; what only they say, and alike, is the table's.
 
-def read_table(path: str | Path) -> Table:
-    """Read a table of throughputs. Raises FileFormatError naming what is missing, and the line of a bad figure."""
+        Raises InputError where none is left, or where rows differ in what nobody stated.
+        """
+        rows: Sequence[Row] = [row for row in self.rows if row.devices == 1]
+        others = Counter(f"on {row.devices} devices" for row in self.rows if row.devices != 1)
+        found: dict[str, str] = {}
+        for field in _RAN:
+            said = _said(field, rows)
+            wanted = getattr(self, field)
+            if not said:
+                continue
+            if wanted is None and len(said) > 1:
+                raise InputError(
+                    f"{self.name} has rows of more than one {field}: {', '.join(said)}",
+                    f"give one of them to --{field}",
+                )
+            wanted = found[field] = said[0] if wanted is None else str(wanted)
+            name = catalog.device(wanted).name if field == "device" else wanted
+            others += Counter(f"{field} {v}" for row in rows if (v := getattr(row, field)) not in (None, name))
+            rows = [row for row in rows if getattr(row, field) in (None, name)]
+            if not rows:
+                raise InputError(
+                    f"no row of {self.name} has {', '.join(f'{field} {value}' for field, value in found.items())}",
+                    f"these rows have {field} {', '.join(said)}",
+                )
+        if not rows:
+            raise InputError(
+                f"no row of {self.name} ran on one device: {', '.join(others)}", "give rows of one device; links are fitted "
+                "to several by `calibrate links --from`",
+            )  # fmt: skip
+        return replace(self, rows=tuple(rows), unmatched=tuple(others.items())).stated(**found)
+
+    @property
+    def notes(self) -> list[str]:
+        """What to say of rows that were left out."""
+        if not self.unmatched:
+            return []
+        why = ", ".join(f"{count} {reason}" for reason, count in self.unmatched)
+        return [
+            f"{sum(count for _, count in self.unmatched)} rows of {self.name} ran otherwise and are left out: {why}"
+        ]
+
+
+def read_table(path: str | Path, phase: str | None = None) -> Table:
+    """Read a table of throughputs. Raises FileFormatError naming what is missing, and the line of a bad figure.
+
+    Args:
+        phase: of which columns with timm's `infer_` and `train_` are read; by default that of the file's name, or the only one.
+    """
     path = Path(path)
     try:
         text = read_bytes(path).decode("utf-8")
@@ -116,20 +214,29 @@ def read_table(path: str | Path) -> Table:
         raise FileFormatError(f"{path} has no rows", "give a CSV with a header and a row for each network")
     said = _TIMM_NAME.search(path.name)
     named: dict[str, Any] = said.groupdict() if said else {}
-    columns = _find_columns(list(lines[0]), named.get("phase") or "", path)
-    rows = [_row(line, columns, path, number) for number, line in enumerate(lines, 2)]
-    precision = named.get("precision")
+    header = list(lines[0])
+    phase = _phase_of(header, phase or _PHASES.get(named.get("phase") or ""), path)
+    columns = _find_columns(header, phase, path)
+    device_name = functools.cache(_device_name)
+    rows = [_row(line, columns, path, number, device_name) for number, line in enumerate(lines, 2)]
+    alike = {field: values[0] for field in _RAN if len(values := _said(field, filter(None, rows))) == 1}
+    precision = named.get("precision") or alike.get("precision")
     return Table(
         str(path),
         tuple(row for row in rows if row),
-        phase=_PHASES.get(named.get("phase") or ""),
-        precision=_PRECISIONS.get(precision or "", precision),
-        layout=named.get("layout"),
-        device=named.get("device"),
+        phase=phase or alike.get("phase"),
+        precision=None if precision is None else precision_of(precision),
+        layout=named.get("layout") or alike.get("layout"),
+        device=named.get("device") or alike.get("device"),
         torch=_version(named["torch"]) if named.get("torch") else None,
         is_compiled=bool(named.get("compiled")),
         skipped=rows.count(None),
     )
+
+
+def _said(field: str, rows: Iterable[Row]) -> list[str]:
+    """What rows say of how they ran, each once."""
+    return list(dict.fromkeys(value for row in rows if (value := getattr(row, field))))
 
 
 def _version(digits: str) -> str:
@@ -144,28 +251,59 @@ def _version(digits: str) -> str:
     return f"{major}.{rest[:-1]}.{rest[-1]}" if len(rest) > 1 else f"{major}.{rest}"
 
 
-def _find_columns(header: list[str], prefix: str, path: Path) -> dict[str, str]:
+def _phase_of(header: Sequence[str], phase: str | None, path: Path) -> str | None:
+    """The phase that is stated, or the one that prefixed columns of figures are of. Raises FileFormatError for another."""
+    figures = {f"{prefix}_{name}": prefix for prefix in _PREFIXES for m in _FIGURES for name in _COLUMNS[m]}
+    said = {_PHASES[figures[name]]: name for name in header if name in figures}
+    if not said or phase in said:
+        return phase
+    if phase is not None:
+        other, column = next(iter(said.items()))
+        raise FileFormatError(f"{path} has figures of {other} ({column}), not of {phase}", f"give --phase {other}")
+    if len(said) > 1:
+        raise FileFormatError(
+            f"{path} has figures of inference and of training ({', '.join(said.values())})", "give --phase"
+        )
+    return next(iter(said))
+
+
+def _find_columns(header: list[str], phase: str | None, path: Path) -> dict[str, str]:
     """Columns of the table by meaning; timm prefixes those of a phase with its name."""
+    own = [prefix for prefix in _PREFIXES if _PHASES[prefix] == phase]
     found: dict[str, str] = {}
     for meaning, names in _COLUMNS.items():
-        for name in names:
-            for candidate in (f"{prefix}_{name}", f"infer_{name}", f"train_{name}", name):
-                if candidate in header and meaning not in found:
-                    found[meaning] = candidate
+        candidates = [f"{prefix}_{name}" for prefix in own for name in names] + list(names)
+        column = next((name for name in candidates if name in header), None)
+        if column is not None:
+            found[meaning] = column
     if "model" not in found:
         raise FileFormatError(
             f"{path} has no column for the model", f"columns are {', '.join(header)}; name one `model`"
         )
-    if not {"rate", "step_ms", "step_s"} & set(found):
+    if not set(_FIGURES) & set(found):
         raise FileFormatError(f"{path} has no throughput or step time", "name a column samples_per_sec or step_time_s")
+    if "batch" not in found:
+        raise FileFormatError(
+            f"{path} has no column for the batch, which its times are of; its columns are {', '.join(header)}",
+            f"name one of {', '.join(_COLUMNS['batch'])}",
+        )
     return found
 
 
-def _row(line: Mapping[str, str | None], found: Mapping[str, str], path: Path, number: int) -> Row | None:
+def _row(
+    line: Mapping[str, str | None],
+    found: Mapping[str, str],
+    path: Path,
+    number: int,
+    device_name: Callable[[str], str | None],
+) -> Row | None:
     """One row; None where it has no figure."""
 
+    def text_of(meaning: str) -> str:
+        return (line.get(found[meaning]) or "").strip() if meaning in found else ""
+
     def value(meaning: str) -> float | None:
-        text = (line.get(found[meaning]) or "").strip() if meaning in found else ""
+        text = text_of(meaning)
         if not text:
             return None
         try:
@@ -176,17 +314,49 @@ def _row(line: Mapping[str, str | None], found: Mapping[str, str], path: Path, n
             raise FileFormatError(f"{path}, line {number}: {found[meaning]} is {text!r:.80}, not a number above 0")
         return number_of
 
+    def word(meaning: str, names: Mapping[str, str]) -> str | None:
+        text = text_of(meaning)
+        if text and text.lower() not in names:
+            known = ", ".join(dict.fromkeys(names.values()))
+            raise FileFormatError(f"{path}, line {number}: {found[meaning]} is {text!r:.80}", f"write one of {known}")
+        return names[text.lower()] if text else None
+
     rate, step_s, step_ms = value("rate"), value("step_s"), value("step_ms")
-    batch = int(value("batch") or 1)
-    if rate:
-        seconds = batch / rate
-    elif step_s or step_ms:
-        seconds = step_s or (step_ms or 0.0) / 1e3
-    else:
+    if not (rate or step_s or step_ms):
         return None
-    if not 0 < seconds < _MOST or batch < 1:
+    batch = int(value("batch") or 0)
+    if batch < 1:
+        raise FileFormatError(
+            f"{path}, line {number}: {found['batch']} is {text_of('batch')!r:.80}, not a number of samples"
+        )
+    devices = int(value("devices") or 1)
+    samples = batch * devices if found["batch"].startswith("batch_per_") else batch
+    seconds = samples / rate if rate else step_s or (step_ms or 0.0) / 1e3
+    if not 0 < seconds < _MOST:
         raise FileFormatError(f"{path}, line {number}: a time of {seconds} s for batch {batch}")
-    return Row((line[found["model"]] or "").strip(), int(value("size") or 224), batch, seconds, value("params_m"))
+    return Row(
+        text_of("model"),
+        int(value("size") or 224),
+        samples,
+        seconds,
+        value("params_m"),
+        device=device_name(text_of("device")),
+        phase=word("phase", _PHASES),
+        precision=precision_of(text_of("precision")) or None,
+        layout=word("layout", _LAYOUTS),
+        devices=devices,
+    )
+
+
+def _device_name(text: str) -> str | None:
+    """What the catalogue calls a device; what it does not know is left as it is. No file is read."""
+    if not text or text.endswith(".toml"):
+        return text or None
+    try:
+        return catalog.device(text).name
+    except ChronogradError:
+        found = catalog.of_driver_name(text)
+        return text if found is None else found.name
 
 
 def shuffled(rows: Sequence[T], seed: int) -> list[T]:
