@@ -8,6 +8,9 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,7 @@ from chronograd import job as jobs
 from chronograd.errors import FileFormatError, RunError
 from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir, StepFollower, list_runs, read_steps
-from chronograd.rundir.steps import Epoch, Start, Step, merged
+from chronograd.rundir.steps import Episode, Epoch, Note, Ready, Start, Step, merged
 
 JOB = jobs.from_dict({"network": {"name": "torchvision:vgg19"}, "data": {"name": "digits"}})
 
@@ -105,6 +108,37 @@ def test_the_last_attempt_of_a_step_counts_and_redone_ones_are_counted(tmp_path:
     assert [(line.step, line.loss) for line in log.steps] == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]
     assert (log.attempts, log.redone, log.torn) == (2, 2, 0)
     assert [line.step for line in log.last_attempt()] == [3, 4, 5]
+
+
+def test_all_episodes_and_notes_of_a_step_are_kept_and_those_thrown_away_are_not(tmp_path: Path) -> None:
+    """Several actors end episodes at one step. The second attempt goes on from step 100 and ends its lines at other steps."""
+    run = RunDir.create(JOB, out=tmp_path / "run")
+
+    def write(begin: int, ends: Sequence[int], total: float) -> None:
+        with run.step_writer() as lines:
+            lines.write(Note(step=begin, text="told at each start"))
+            lines.write(Ready(step=begin))
+            for before, end in pairwise([begin, *ends]):
+                lines.write(Step(step=end, num_steps=end - before))
+                for number in range(3):
+                    lines.write(Episode(step=end, total=total + number, length=5, epsilon=0.1))
+                lines.write(Note(step=end, text="actor 0 died"))
+                lines.write(Note(step=end, text="actor 1 died"))
+
+    write(0, [40, 100, 150], 10.0)
+    write(100, [130, 160], 20.0)
+    log = run.read_steps()
+    assert [(line.attempt, line.step) for line in log.steps] == [(1, 40), (1, 100), (2, 130), (2, 160)]
+    assert [(line.step, line.total) for line in log.of(Episode)] == [
+        (step, total + number) for step, total in ((40, 10), (100, 10), (130, 20), (160, 20)) for number in range(3)
+    ]
+    texts = Counter((note.attempt, note.text) for note in log.of(Note))
+    assert texts == {
+        (1, "told at each start"): 1, (2, "told at each start"): 1,
+        **{(attempt, f"actor {number} died"): 2 for attempt in (1, 2) for number in (0, 1)},
+    }  # fmt: skip
+    assert log.redone == 50
+    assert sum(line.num_steps or 0 for line in log.steps) == 160
 
 
 def test_a_torn_line_is_dropped_and_the_next_attempt_goes_on_after_it(tmp_path: Path) -> None:
@@ -232,6 +266,9 @@ def test_a_listing_survives_what_is_damaged(tmp_path: Path) -> None:
 
 WRITER = """
 import sys
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from chronograd import job as jobs
 from chronograd.errors import RunError

@@ -242,3 +242,141 @@ def test_a_run_that_is_killed_goes_on(tmp_path: Path, algorithm: str) -> None:
     if algorithm == "gorila":
         assert record["staleness"].n
         assert any(note.startswith("gradients dropped") for note in record.notes)
+
+
+@pytest.mark.usefixtures("ray_is_up")
+def test_a_lost_replay_stops_nobody() -> None:
+    """The only shard dies while actors wait for a slow learner: they fill the next. After an epoch's last step nothing can."""
+    from chronograd.backends.apex.group import Group
+
+    slow = ["network.options.hidden=[512,512]", "training.batch=256"]
+    job = jobs.changed(job_of("apex", update_every=1), slow)
+    with Group(job, _layout(job)) as group:
+        group.shard_reports()
+        deadline, killed_at = time.monotonic() + 60, 0
+        for report in group.run(900):
+            assert time.monotonic() < deadline, "the run hangs"
+            are_actors_held = not any(role == "actor" for role, *_ in group._out.values())
+            if not killed_at and report.role == "learner" and report.amount and are_actors_held:
+                os.kill(group.pids["replay", 0], signal.SIGKILL)
+                killed_at = group.ledger.steps
+        assert 200 < killed_at < 900
+        assert len(group.ledger.deaths) == 1
+        assert group.ledger.updates + group.ledger.written_off == 900 - 200 <= group.ledger.steps
+        before = group.ledger.written_off
+        group.shard_reports()
+        is_killed = False
+        for _ in group.run(1000):
+            assert time.monotonic() < deadline, "the run hangs"
+            if not is_killed and group.ledger.steps >= 1000:
+                os.kill(group.pids["replay", 0], signal.SIGKILL)
+                is_killed = True
+        assert is_killed
+        assert group.ledger.written_off > before
+        assert group.ledger.updates + group.ledger.written_off == 1000 - 200
+        for _ in group.run(1100):  # the next epoch fills it again
+            assert time.monotonic() < deadline, "the run hangs"
+        assert group.ledger.updates + group.ledger.written_off == 1100 - 200
+
+
+@pytest.mark.usefixtures("ray_is_up")
+def test_a_learner_dies_during_an_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It loses nothing, the run goes on and says so; checkpoints within an epoch have the time until then."""
+    from chronograd.backends.apex import run as driver
+    from chronograd.backends.apex.group import Group
+    from chronograd.reinforce.agent import evaluate
+    from chronograd.rundir import RunDir
+    from chronograd.rundir.steps import Epoch, Note
+    from chronograd.train.checkpoint_folder import Progress, newest_sound, read_state
+
+    job = job_of("apex")
+    run = RunDir.create(job, out=tmp_path / "run")
+    saved: list[Progress] = []
+    with Group(job, _layout(job), run.checkpoints) as group, run.step_writer() as lines:
+        save = group.save
+
+        def kill_and_evaluate(*arguments: Any) -> list[float]:
+            if len(group.ledger.deaths) == 0:
+                os.kill(group.pids["learner", 0], signal.SIGKILL)
+                time.sleep(0.1)
+            return evaluate(*arguments)
+
+        def note_and_save(progress: Progress) -> None:
+            saved.append(progress)
+            save(progress)
+
+        monkeypatch.setattr(driver, "evaluate", kill_and_evaluate)
+        monkeypatch.setattr(driver, "CHECKPOINT_S", 0.0)
+        monkeypatch.setattr(group, "save", note_and_save)
+        driver._Run(run, job, group, lines).go_on()
+    log = run.read_steps()
+    assert [end.epoch for end in log.of(Epoch)] == [1, 2]
+    notes = [note.text for note in log.of(Note) if "died" in note.text]
+    assert notes == [note for note in notes if note.startswith("learner died and was replaced: ")]
+    assert len(notes) == 1
+    newest = newest_sound(run.checkpoints)[0]
+    assert newest is not None
+    assert read_state(newest)["progress"]["stopped"] == "all epochs were trained"
+    within = [one for one in saved if one.epoch == 0]
+    assert len(within) > 2
+    assert [one.training_time_s for one in within] == sorted(one.training_time_s for one in within)
+    assert 0 < within[0].training_time_s < within[-1].training_time_s <= log.of(Epoch)[0].seconds
+
+
+class _Recorder:
+    """An actor of Ray's that notes what its method `act` is told."""
+
+    def __init__(self, actor: Any) -> None:
+        self.actor, self.told = actor, list[int]()
+        self.act = self
+
+    def remote(self, count: int, steps_so_far: int) -> Any:
+        self.told.append(steps_so_far)
+        return self.actor.act.remote(count, steps_so_far)
+
+
+@pytest.mark.usefixtures("ray_is_up")
+def test_gorila_goes_on_with_its_epsilon(tmp_path: Path) -> None:
+    """From a checkpoint of step 900, actors are told of 900 steps and those since."""
+    from chronograd.backends.gorila.group import GorilaGroup
+    from chronograd.train.checkpoint_folder import Progress
+
+    job = job_of("gorila")
+    with GorilaGroup(job, _layout(job), False, checkpoints=tmp_path) as group:
+        group.save(Progress(step=900))
+    with GorilaGroup(job, _layout(job), False, checkpoints=tmp_path) as group:
+        recorder = _Recorder(group.actors[0])
+        group.actors[0] = recorder
+        for _ in group.run(100):
+            pass
+        group.actors[0] = recorder.actor
+    assert group.ledger.steps == 100
+    assert recorder.told[0] == 900
+    assert all(900 <= told < 1000 for told in recorder.told)
+
+
+def test_random_numbers_are_not_those_of_before() -> None:
+    """Of an actor, of one in its place, of one of the same number in a resumed run: each begins elsewhere."""
+    from chronograd.backends.apex.roles import Actor
+
+    job = job_of("apex")
+    firsts = [Actor(0, job, _layout(job), 0.1, [None], None, life)._seen for life in ((0, 0), (1, 0), (0, 900))]
+    assert len({np.stack(seen).tobytes() for seen in firsts}) == 3
+
+
+@pytest.mark.usefixtures("ray_is_up")
+@pytest.mark.parametrize("algorithm", ["apex", "gorila"])
+def test_a_run_that_diverges_ends_after_its_epoch(tmp_path: Path, algorithm: str) -> None:
+    from chronograd.backends.apex import run as driver
+    from chronograd.backends.apex.group import Group
+    from chronograd.backends.gorila.group import GorilaGroup
+    from chronograd.rundir import RunDir
+
+    job = jobs.changed(job_of(algorithm, steps_per_epoch=500), ["training.learning_rate=1e30"])
+    run = RunDir.create(job, out=tmp_path / "run")
+    make = {"apex": lambda: Group(job, _layout(job), run.checkpoints),
+            "gorila": lambda: GorilaGroup(job, _layout(job), False, checkpoints=run.checkpoints)}[algorithm]  # fmt: skip
+    with make() as group, run.step_writer() as lines:
+        driver._Run(run, job, group, lines).go_on()
+    stopped = run.record().provenance.stopped
+    assert stopped == "the loss of epoch 1 is not finite; a lower training.learning_rate may help"

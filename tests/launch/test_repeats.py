@@ -10,6 +10,7 @@ import pytest
 
 from chronograd import job as jobs
 from chronograd.errors import JobError
+from chronograd.fit.learning import training_section
 from chronograd.launch.repeats import record_of_all, resume_over_seeds, train_over_seeds
 from chronograd.record import Curve, Quantity, Record
 from chronograd.rundir import RunDir
@@ -68,3 +69,42 @@ def test_what_some_seeds_lack_is_said() -> None:
     assert (reached.value, reached.n) == (3.0, 2)
     assert reached.source.startswith("mean over 2 of 3 seeds")
     assert whole.curves["training"].columns["test_accuracy"] == [None, pytest.approx(0.7)]
+
+
+def test_seeds_of_an_agent_are_averaged_as_far_as_all_go_and_reported() -> None:
+    """One stops at its target sooner: two epochs are common. Bounds are those of seeds; without a loss there is no panel."""
+
+    def record(*returns: float) -> Record:
+        job = jobs.from_dict(
+            {"task": "reinforcement", "network": {"name": "mlp"}, "data": {"name": "gymnasium:CartPole-v1"}}
+        )
+        made = Record(kind="measured", title="dqn", job=jobs.resolved(job))
+        for name in ("mean_return", "frames", "training_time_s"):
+            made.put(name, Quantity(value=returns[-1], unit=""))
+        count = range(1, len(returns) + 1)
+        columns: dict[str, list[float | None]] = {
+            "step": [100.0 * i for i in count],
+            "frames": [400.0 * i for i in count],
+        }
+        columns |= {"mean_return": list(returns)}
+        columns |= {"return_low": [r - 5 for r in returns], "return_high": [r + 5 for r in returns]}
+        made.curves = {
+            "training": Curve(columns=columns, source="one seed"),
+            "loss": Curve(columns={"step": [], "loss": []}),
+        }
+        return made
+
+    whole = record_of_all([record(10, 20, 60), record(20, 60)])
+    curve = whole.curves["training"]
+    assert curve.columns["frames"] == [400, 800]
+    assert curve.columns["mean_return"] == [15, 40]
+    assert (curve.columns["return_low"], curve.columns["return_high"]) == ([10, 20], [20, 60])
+    assert curve.source == (
+        "mean over 2 seeds, of the first 2 epochs, which all have; "
+        "return_low and return_high: the lowest and the highest mean return of a seed"
+    )
+    section = training_section(whole)
+    assert [row["series"] for row in section.rows()] == ["evaluation"] * 2
+    assert "over seeds, with the lowest and the highest seed" in section.caption
+    whole.curves = {}
+    assert training_section(whole).figure is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ pytest.importorskip("gymnasium")
 from tests.reinforce.corridor import Corridor
 
 from chronograd import job as jobs
+from chronograd.errors import InputError
 from chronograd.job import Job
 from chronograd.reinforce import environments
 from chronograd.reinforce.agent import Agent, Episode, evaluate
@@ -96,6 +98,33 @@ def test_numbers_are_sorted_into_bins() -> None:
     assert agent.q_SA.shape == (8, 3)
     seen = [(-9.0, -9.0), (-0.1, 7.0), (0.1, 1.0), (99.0, 99.0)]
     assert [agent.state(np.array(one)) for one in seen] == [0, 3, 4, 7]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("{bins: [a, b], low: [-1, 0], high: [1, 8]}", "network.options is"),
+        ("{bins: [2, 4.5], low: [-1, 0], high: [1, 8]}", "network.options is"),
+        ("{bins: [2, 4], low: [-1, 0], high: [null, 8]}", "network.options is"),
+        ("{bins: [2, 4], low: [-1, 9], high: [1, 8]}", "network.options is"),
+        ("{bins: [2, 4], low: [-1, 0], high: [1, 8], middle: 3}", "network.options is"),
+        ("{bins: [20000, 20000], low: [-1, 0], high: [1, 8]}", "a table of 400,000,000 states and 3 actions has more"),
+        ("{bins: [100000000000, 1000000000000], low: [-1, 0], high: [1, 8]}", "has more than 100,000,000 values"),
+    ],
+)
+def test_bins_that_make_no_table_are_refused(options: str, message: str) -> None:
+    job = jobs.changed(job_of(algorithm="q-learning"), [f"network.options={options}"])
+    with pytest.raises(InputError, match=message) as refused:
+        agent_of(job, environments.Space((2,), np.dtype(np.float32), 3), CPU)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize("replay", ["uniform", "proportional", "rank"])
+def test_whatever_it_draws_by_a_diverging_agent_says_so_by_its_loss(replay: str) -> None:
+    job = job_of(replay=replay, training={"learning_rate": 1e30})
+    environment = environments.make(job)
+    losses = [loss for loss, _ in dqn_of(job, environment).live(environment, 200, 0) if loss is not None]
+    assert not math.isfinite(float(losses[-1]))
 
 
 @pytest.mark.parametrize(

@@ -144,3 +144,47 @@ def test_what_limits_is_named(
     verdict = view_of(actor, learner, replay, cpu_s).verdict()
     assert verdict.bottleneck == expected
     assert len(verdict.evidence) == 3
+
+
+def test_a_pause_is_nobody_s_time() -> None:
+    """Twice ten seconds of work, and an evaluation of thirty between them."""
+    view = SystemsView(cores=2, batch=64)
+
+    def told(begin_s: float, paused_s: float) -> None:
+        actor = {"idle_s": 1.0 + paused_s, "environment_s": 9.0}
+        view.add([
+            Told("actor", 0, 500, begin_s + 1.0, begin_s + 10.0, 1.0, actor, more={"version": 100.0, "age_s": 0.2}),
+            Told("replay", 0, 30, begin_s - paused_s, begin_s + 10.0, 1.0, {"idle_s": 8.0 + paused_s, "add_s": 2.0}),
+        ])  # fmt: skip
+
+    told(0.0, 0.0)
+    view.pause(10.0, 40.0)
+    told(40.0, 30.0)
+    rates = view.rates()
+    assert view.seconds == pytest.approx(20 - 1)
+    assert rates["steps_per_s"] == pytest.approx(1000 / 19)
+    assert rates["actor_idle"] == pytest.approx(0.1)
+    assert rates["replay_idle"] == pytest.approx(0.8)
+    assert rates["cores_busy"] == pytest.approx(4 / (2 * 19))
+
+
+def test_rates_are_of_the_parts_there_are() -> None:
+    """A bundle acts 400 steps and learns 50 times: it has steps, minibatches and idle time, and no actor's or shard's figures."""
+    view = SystemsView(cores=2, batch=64)
+    view.add(
+        [
+            Told(
+                "learner",
+                0,
+                50,
+                0.0,
+                10.0,
+                1.0,
+                {"idle_s": 1.0},
+                more={"updates": 50.0, "steps": 400.0, "bytes": 500.0},
+            )
+        ]
+    )
+    rates = view.rates_of_its_parts()
+    assert rates.keys() == {"steps_per_s", "batches_per_s", "bytes_per_update", "learner_idle", "cores_busy"}
+    assert (rates["steps_per_s"], rates["batches_per_s"]) == (40.0, 5.0)

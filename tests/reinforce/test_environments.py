@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from tests.reinforce import corridor
 
 from chronograd import job as jobs
 from chronograd.errors import InputError, NotFoundError
+from chronograd.reinforce import agent as agents
 from chronograd.reinforce import environments
 
 
@@ -37,12 +41,33 @@ class TestGymnasium:
             ("CartPole-v1", InputError, "data.name is 'CartPole-v1', which is no environment"),
             ("gymnasium:CartPol-v1", NotFoundError, "unknown environment 'CartPol-v1'"),
             ("gymnasium:Pendulum-v1", InputError, "has no numbered actions but Box"),
+            ("gymnasium:Blackjack-v1", InputError, "Blackjack-v1 shows no array of numbers but Tuple"),
         ],
     )
     def test_what_is_none_is_refused(self, name: str, error: type[InputError], message: str) -> None:
         with pytest.raises(error, match=message) as refused:
             environments.make(job_on(name))
         assert refused.value.hint
+
+    def test_an_evaluation_ends_where_an_environment_has_no_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Walking into the wall for ever; a pole has its own limit."""
+        monkeypatch.setattr(environments, "MOST_STEPS", 30)
+        job = job_on("gymnasium:CliffWalking-v1")
+        assert not environments.space(environments.make(job)).has_limit
+        assert environments.space(environments.make(job_on("gymnasium:CartPole-v1"))).has_limit
+        episode = environments.make(job, is_evaluation=True)
+        episode.reset(seed=0)
+        ends = [episode.step(3)[2:4] for _ in range(30)]
+        assert ends == [(False, False)] * 29 + [(False, True)]
+
+    def test_of_a_long_episode_every_other_picture_is_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of 25 steps and room for 8: those after 4, 8, … steps."""
+        monkeypatch.setattr(agents, "MOST_PICTURES", 8)
+        walker = corridor.Corridor(length=40, is_number=False, most_steps=25)
+        monkeypatch.setattr(agents, "picture", lambda environment: np.array(environment.steps))
+        left = SimpleNamespace(values=lambda observations: np.tile([1.0, 0.0], (len(observations), 1)))
+        settings = jobs.Reinforcement(evaluation_epsilon=0.0)
+        assert list(map(int, agents.episode_pictures(left, walker, settings, 0))) == [4, 8, 12, 16, 20, 24]
 
 
 @pytest.mark.atari

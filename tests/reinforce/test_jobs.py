@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import subprocess
@@ -17,10 +18,11 @@ from chronograd.backends.plan import torch_worker
 from chronograd.errors import JobError
 from chronograd.job import Job, Reinforcement
 from chronograd.launch.jobs import check_anywhere, measure, train
+from chronograd.reinforce.worker import line_of_epoch
 from chronograd.report.runs import report
 from chronograd.rundir import RunDir, listing
 from chronograd.rundir.steps import Episode, Epoch
-from chronograd.train.checkpoint_folder import list_checkpoints
+from chronograd.train.checkpoint_folder import Progress, list_checkpoints
 from chronograd.watch.progress import LiveRun
 from chronograd.watch.terminal import epoch_text
 
@@ -104,6 +106,7 @@ def test_a_job_file_says_what_differs_from_its_algorithm() -> None:
         (["training.channels_last=true"], "training.channels_last is True, which is not of agents"),
         (["data.image_size=84"], "data.image_size is 84, which is not of environments"),
         (["reinforcement.replay_start=300"], "replay_start is 300, more than replay_size = 200"),
+        (["reinforcement.replay_start=200", "training.epochs=1"], "replay_start is 200, more than all steps of the job, 150"),
         (["network.name=table", "network.options={}"], "algorithm is dqn-2015, and network.name is table"),
         (["reinforcement.algorithm=q-learning"], "reinforcement.*is not of a table"),
         (["network.name=dqn-2015", "network.options={}"], "takes images"),
@@ -175,6 +178,21 @@ class TestRun:
     def test_it_is_not_measured(self) -> None:
         with pytest.raises(JobError, match="is trained, not measured"):
             measure(job_of())
+
+
+def test_an_epoch_without_an_update_says_so() -> None:
+    """And not that its loss was not finite, as one that diverged does."""
+    texts = [
+        epoch_text(line_of_epoch(Progress(step=150, epoch=1), loss, 1.0, [10.0]), 3) for loss in (None, math.nan, 0.25)
+    ]
+    assert [text.split("  ")[2] for text in texts] == ["no update yet", "train loss not finite", "train loss 0.2500"]
+
+
+def test_the_first_job_of_the_manual_is_the_example() -> None:
+    manual = (EXAMPLE.parent.parent / "docs" / "reinforcement.md").read_text()
+    shown = manual.partition("```yaml\n")[2].partition("```")[0]
+    assert EXAMPLE.read_text().endswith(shown)
+    assert shown.startswith("task: ")
 
 
 @pytest.mark.gymnasium

@@ -87,6 +87,9 @@ def test_channels_last_is_a_layout_and_nothing_else() -> None:
         ("dqn-2015", {}, POLE, "dqn-2015 takes images, and .* shows 4 numbers"),
         ("mlp", {"depth": 3}, POLE, "no option depth"),
         ("mlp", {"hidden": []}, POLE, r"hidden is \[\]"),
+        ("mlp", {"hidden": 64}, POLE, "hidden is 64"),
+        ("mlp", {"hidden": [64.5]}, POLE, r"hidden is \[64.5\]"),
+        ("mlp", {"hidden": "64"}, POLE, "hidden is '64'"),
     ],
 )
 def test_what_does_not_fit_is_refused(network: str, options: dict[str, object], space: Space, message: str) -> None:

@@ -69,22 +69,25 @@ def training_section(train_record: Record, forecast: Forecast | None = None) -> 
 
 def returns_section(record: Record) -> Section:
     """Returns of an agent against the frames that it has seen, its loss, and the figures at the end."""
-    curve, target = record.curves["training"].columns, record.job.reinforcement.target_return
-    points = [i for i, value in enumerate(curve["mean_return"]) if value is not None]
-    frames, mean, low, high = (scaled((curve[name][i] for i in points), 1.0) for name in _RETURNS)
-    scores = Series("evaluation", "measured", [f or 0.0 for f in frames], mean, low, high, is_joined=True)
-    panels: list[Panel] = [
-        Lines("frames", "return", [scores], [] if target is None else [Mark("y", target, f"target {target:g}")])
-    ]
-    losses = record.curves["loss"]
-    if losses.columns["step"]:
+    panels: list[Panel] = []
+    caption = []
+    curve, losses = record.curves.get("training"), record.curves.get("loss")  # of several seeds there is no loss
+    if curve is not None:
+        panels.append(_returns_panel(curve, record.job.reinforcement.target_return))
+        is_of_seeds = curve.source.startswith("mean over")
+        of = "the lowest and the highest seed" if is_of_seeds else "the middle 80 % of its episodes"
+        caption.append(
+            f"Points: mean return of the evaluation after each epoch{', over seeds' * is_of_seeds}, with {of}."
+        )
+    if losses is not None and losses.columns["step"]:
         panels.append(_loss_panel(record, losses, None)[0])
+        caption.append("Dots: loss.")
     names = [name for name in _SHOWN_OF_AGENTS if name in record.quantities]
     return Section(
         title="Returns",
         intro=f"Learned on {device(record)}.",
-        figure=Figure(panels),
-        caption="Points: mean return of the evaluation after each epoch, with the middle 80 % of its episodes. Dots: loss.",
+        figure=Figure(panels) if panels else None,
+        caption=" ".join(caption),
         table=Table(
             ("quantity", "value", "80 % interval", "n", "source"),
             [_row(record, name, quantity_name(name)) for name in names],
@@ -93,6 +96,13 @@ def returns_section(record: Record) -> Section:
         ).without_empty_columns(),
         takeaway=what_was_returned(record) + ".",
     )
+
+
+def _returns_panel(curve: Curve, target: float | None) -> Lines:
+    points = [i for i, value in enumerate(curve.columns["mean_return"]) if value is not None]
+    frames, mean, low, high = (scaled((curve.columns[name][i] for i in points), 1.0) for name in _RETURNS)
+    scores = Series("evaluation", "measured", [f or 0.0 for f in frames], mean, low, high, is_joined=True)
+    return Lines("frames", "return", [scores], [] if target is None else [Mark("y", target, f"target {target:g}")])
 
 
 def what_was_returned(record: Record) -> str:

@@ -13,6 +13,8 @@ from chronograd.record import Curve, Quantity, Record
 from chronograd.rundir import RunDir, is_run_dir
 
 SEEDS_KEY = "seeds"
+# Columns of the curve of an agent.
+RETURNS = {"mean_return", "return_low", "return_high"}
 
 
 def train_over_seeds(
@@ -70,7 +72,7 @@ def resume_over_seeds(
 def record_of_all(records: Sequence[Record]) -> Record:
     """One record of several: each quantity is the mean over those that have it, with their standard deviation.
 
-    Curves of equal length are averaged, others left out.
+    Their curves by epoch are averaged as far as all go; those of an agent have, as bounds, the lowest and highest seed.
     """
     first = records[0]
     whole = first.model_copy(deep=True, update={"title": f"{first.title}, {len(records)} seeds", "curves": {}})
@@ -83,18 +85,26 @@ def record_of_all(records: Sequence[Record]) -> Record:
         else:
             whole.put(name, Quantity.missing(first[name].unit, f"no seed has it; of the first: {first[name].reason}"))
     for name in first.curves:
-        if name == "training" and len({len(r.curves[name].columns["step"]) for r in records}) == 1:
+        if name == "training" and all(name in record.curves for record in records):
             whole.curves[name] = _mean_curve([r.curves[name] for r in records])
     return whole
 
 
 def _mean_curve(curves: Sequence[Curve]) -> Curve:
-    first = curves[0]
-    columns: dict[str, list[float | None]] = {}
-    for name in first.columns:
-        rows = zip(*(curve.columns[name] for curve in curves), strict=True)
-        columns[name] = [_mean(row) for row in rows]
-    return Curve(columns=columns, units=first.units, source=f"mean over {len(curves)} seeds")
+    first, source = curves[0], f"mean over {len(curves)} seeds"
+    lengths = [len(curve.columns["step"]) for curve in curves]
+    if len(set(lengths)) > 1:
+        source += f", of the first {min(lengths)} epochs, which all have"
+    # Of the columns, by name, the rows that all have: each is of one epoch, and has a value of each seed.
+    rows = {name: list(zip(*(curve.columns[name] for curve in curves))) for name in first.columns}  # noqa: B905
+    columns: dict[str, list[float | None]] = {name: [_mean(row) for row in own] for name, own in rows.items()}
+    if rows.keys() >= RETURNS:
+        source += "; return_low and return_high: the lowest and the highest mean return of a seed"
+        for name, bound in (("return_low", min), ("return_high", max)):
+            columns[name] = [
+                None if None in row else bound(v for v in row if v is not None) for row in rows["mean_return"]
+            ]
+    return Curve(columns=columns, units=first.units, source=source)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # What gives evaluation episodes their seeds; none is one of training's.
 EVALUATION_SEED = 1_000_000
+# Of an episode, in memory at once.
+MOST_PICTURES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,21 @@ def evaluate(
 
 
 def episode_pictures(agent: Agent, environment: Environment, settings: Reinforcement, seed: int) -> list[np.ndarray]:
-    """Pictures (height, width, 3) after each step of the first evaluation episode. Raises MissingExtraError."""
+    """Pictures (height, width, 3) after each step of the first evaluation episode; of a long one after every 2nd, 4th, and so on.
+
+    Raises: MissingExtraError.
+    """
     pictures: list[np.ndarray] = []
-    evaluate(agent, [environment], settings, seed, lambda: pictures.append(picture(environment)))
+    every = number = 1
+
+    def keep() -> None:
+        nonlocal every, number
+        if number % every == 0:
+            pictures.append(picture(environment))
+        if len(pictures) == MOST_PICTURES:
+            del pictures[::2]
+            every *= 2
+        number += 1
+
+    evaluate(agent, [environment], settings, seed, keep)
     return pictures

@@ -55,6 +55,10 @@ def _refuse_what_is_left_out(job: Job, agent: Reinforcement) -> None:
     elif agent.replay_size and agent.replay_start > agent.replay_size:
         raise JobError(f"reinforcement.replay_start is {agent.replay_start:,}, more than replay_size = {agent.replay_size:,}",
                        "learning would never begin: write a smaller replay_start")  # fmt: skip
+    steps = job.training.epochs * agent.steps_per_epoch
+    if agent.replay_size and agent.replay_start > steps:
+        raise JobError(f"reinforcement.replay_start is {agent.replay_start:,}, more than all steps of the job, {steps:,}",
+                       "learning would never begin: write a smaller replay_start, or more training.epochs")  # fmt: skip
     _check_parts(job, agent)
     is_table = job.network.name == TABLE
     if is_table != (agent.algorithm == "q-learning"):

@@ -136,7 +136,8 @@ class DQN:
             self.target.load_state_dict(self.network.state_dict())  #                               2015
         if self.replay is not None:
             errors_N = (targets_N - values_N.detach()).abs().cpu().numpy()
-            self.replay.update(sample.indices, errors_N + LEAST_PRIORITY)
+            if np.isfinite(errors_N).all():  # else the loss is not finite either, which ends the run after this epoch
+                self.replay.update(sample.indices, errors_N + LEAST_PRIORITY)
         return loss.detach()
 
     @torch.no_grad()

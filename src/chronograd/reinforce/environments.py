@@ -18,6 +18,8 @@ from chronograd.errors import InputError, MissingExtraError, NotFoundError, requ
 from chronograd.job import Job
 
 LIBRARIES = ("gymnasium", "atari")
+# Steps of an evaluation episode in an environment that has no limit of its own, where a poor agent might go on for ever.
+MOST_STEPS = 10_000
 
 
 class Environment(Protocol):
@@ -42,6 +44,7 @@ class Space:
         num_states: where observations are numbers of states; None elsewhere.
         frames_per_step: of the game or simulation, for each action.
         solved_at: mean return at which its makers call it solved; None where they do not say.
+        has_limit: whether episodes end by themselves after so many steps; else those of an evaluation end after MOST_STEPS.
     """
 
     shape: tuple[int, ...]
@@ -50,6 +53,7 @@ class Space:
     num_states: int | None = None
     frames_per_step: int = 1
     solved_at: float | None = None
+    has_limit: bool = True
 
 
 def split(name: str) -> tuple[str, str]:
@@ -71,9 +75,9 @@ def make(job: Job, *, is_evaluation: bool = False, with_pictures: bool = False) 
     """The environment of a job.
 
     Args:
-        is_evaluation: as it is scored, where that differs from how it is learned from: whole games.
+        is_evaluation: as it is scored, where that differs from how it is learned from: whole games, and never without end.
         with_pictures: `render()` returns an RGB image of the moment.
-    Raises: MissingExtraError, NotFoundError, InputError for actions that are not numbered.
+    Raises: MissingExtraError, NotFoundError, InputError for actions that are not numbered and observations of several parts.
     """
     library, name = split(job.data.name)
     assert job.reinforcement is not None
@@ -98,6 +102,13 @@ def make(job: Job, *, is_evaluation: bool = False, with_pictures: bool = False) 
             f"environment {name} has no numbered actions but {environment.action_space}",
             "Q-learning compares the values of a few actions: choose another environment",
         )
+    if environment.observation_space.shape is None:  # of a tuple, a dictionary, a text
+        raise InputError(
+            f"environment {name} shows no array of numbers but {environment.observation_space}",
+            "networks and tables take one array: choose another environment",
+        )
+    if is_evaluation and environment.spec is not None and environment.spec.max_episode_steps is None:
+        environment = gymnasium.wrappers.TimeLimit(environment, MOST_STEPS)
     if isinstance(environment.observation_space, gymnasium.spaces.Discrete) and job.network.name != "table":
         environment = gymnasium.wrappers.FlattenObservation(environment)  # a state's number as a vector with a single 1
     made: Environment = environment
@@ -114,6 +125,7 @@ def space(environment: Any) -> Space:
         num_states=int(seen.n) if hasattr(seen, "n") else None,
         frames_per_step=getattr(environment.unwrapped, "frames_per_step", 1),
         solved_at=None if spec is None else spec.reward_threshold,
+        has_limit=spec is None or spec.max_episode_steps is not None,  # games of Atari have theirs and no spec
     )
 
 

@@ -21,10 +21,9 @@ MLP = "mlp"
 
 def mlp(inputs: int, actions: int, hidden: Sequence[int] = (128, 128), dueling: bool = False) -> nn.Module:
     """Linear layers with ReLU between them; the last hidden one belongs to the head."""
-    if not hidden or min(hidden) < 1:
-        raise InputError(
-            f"network.options.hidden is {list(hidden)}", "give widths of hidden layers, such as [128, 128]"
-        )
+    are_widths = isinstance(hidden, list | tuple) and all(type(width) is int and width >= 1 for width in hidden)
+    if not hidden or not are_widths:
+        raise InputError(f"network.options.hidden is {hidden!r}", "give widths of hidden layers, such as [128, 128]")
     layers: list[nn.Module] = [nn.Flatten()]
     for before, width in pairwise([inputs, *hidden[:-1]]):
         layers += [nn.Linear(before, width), nn.ReLU()]

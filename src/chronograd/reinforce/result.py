@@ -8,7 +8,7 @@ from chronograd.errors import RunError
 from chronograd.job import Job
 from chronograd.measure import result as measured
 from chronograd.record import Curve, Quantity, Record
-from chronograd.reinforce.environments import Space
+from chronograd.reinforce.environments import MOST_STEPS, Space
 from chronograd.rundir import RunDir, Step, StepLog
 from chronograd.rundir.steps import Episode, Epoch, Note, Work
 from chronograd.train.interruptions import interruptions
@@ -29,6 +29,10 @@ def training_record(run: RunDir, job: Job, space: Space, stopped: str) -> Record
     record.provenance.method, record.provenance.stopped = CLOCK, stopped
     record.provenance.attempts = log.attempts
     record.notes = [event.text for event in log.of(Note)]
+    if not space.has_limit:
+        record.notes.append(
+            f"the environment has no limit of steps: an evaluation episode ends after {MOST_STEPS:,}, and its return counts as it is"
+        )
     frames = space.frames_per_step
     record.curves = {"training": _curve(epochs, frames), "loss": _losses(log.steps), "episodes": _episodes(log, frames)}
     for name, quantity in {**_returns(epochs, job, frames), **_speed(log, epochs[-1], frames)}.items():

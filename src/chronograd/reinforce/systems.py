@@ -22,6 +22,14 @@ BUSY_BELOW = 0.25
 CORES_BUSY = 0.93
 
 
+# Rates of each role.
+_OF_ROLES = {
+    "actor": ("steps_per_s_of_actor", "parameter_age_s", "parameter_age_updates", "actor_idle"),
+    "learner": ("batches_per_s", "bytes_per_update", "learner_idle"),
+    "replay": ("added_per_s", "drawn_per_s", "priority_age_s", "blocks_waiting", "draws_of_top_tenth", "replay_idle"),
+}
+
+
 class PartReport(Protocol):
     """See chronograd.backends.apex.keepers.Report."""
 
@@ -50,11 +58,12 @@ class Part:
     begin_s: float = float("inf")
     end_s: float = 0.0
 
-    def add(self, report: PartReport) -> None:
+    def add(self, report: PartReport, paused_s: float = 0.0) -> None:
+        """A report, in whose idle time the whole run was paused for so long."""
         self.amount += report.amount
         self.cpu_s += report.cpu_s
         for name, value in report.parts.items():
-            self.seconds[name] += value
+            self.seconds[name] += max(0.0, value - paused_s) if name == "idle_s" else value
         for name, value in report.more.items():
             self.means[name].append(value)
         self.begin_s, self.end_s = min(self.begin_s, report.begin_s), max(self.end_s, report.end_s)
@@ -88,7 +97,7 @@ class Verdict:
 
 
 class SystemsView:
-    """Reports of a run, added up."""
+    """Reports of a run, added up. Times in which all of it was paused, as for an evaluation, are in none of its figures."""
 
     def __init__(self, cores: int, batch: int) -> None:
         self.cores, self.batch = cores, batch
@@ -98,12 +107,22 @@ class SystemsView:
         # Times and updates of the learner; times and versions of the parameters that actors had.
         self._updates: list[tuple[float, float]] = []
         self._versions: list[tuple[float, float]] = []
+        self._pauses: list[tuple[float, float]] = []
         self.others_cpu_s = 0.0  # of what is no part: what hands out the work, and what carries messages
+
+    def pause(self, begin_s: float, end_s: float) -> None:
+        """The run was paused; told before the reports of what was done after it are added."""
+        self._pauses.append((begin_s, end_s))
+
+    def _paused_s(self, begin_s: float, end_s: float) -> float:
+        return sum(max(0.0, min(end, end_s) - max(begin, begin_s)) for begin, end in self._pauses)
 
     def add(self, reports: Iterable[PartReport]) -> None:
         for report in reports:
             part = self.parts.setdefault((report.role, report.number), Part(report.role, report.number))
-            part.add(report)
+            # The idle time of a shard is within its report, that of others before it.
+            idle_s = 0.0 if report.role == "replay" else report.parts.get("idle_s", 0.0)
+            part.add(report, self._paused_s(report.begin_s - idle_s, report.end_s))
             if report.role == "learner":
                 self._updates.append((report.end_s, report.more["updates"]))
             elif report.role == "actor":
@@ -119,19 +138,23 @@ class SystemsView:
 
     @property
     def seconds(self) -> float:
-        """From the first begin to the last end of work."""
+        """From the first begin to the last end of work, without pauses."""
         parts = [part for part in self.parts.values() if part.role != "replay"]
-        return max(p.end_s for p in parts) - min(p.begin_s for p in parts) if parts else 0.0
+        if not parts:
+            return 0.0
+        begin_s, end_s = min(p.begin_s for p in parts), max(p.end_s for p in parts)
+        return end_s - begin_s - self._paused_s(begin_s, end_s)
 
     def rates(self) -> dict[str, float]:
-        """Of the whole run: what passes from part to part, each per second; ages; shares of time."""
+        """Of the whole run: what passes from part to part, each per second; ages; shares of time; 0 of parts that it lacks."""
         actors, learners, shards = self.of("actor"), self.of("learner"), self.of("replay")
         seconds = max(self.seconds, 1e-9)  # of an attempt that found all done
         added, drawn = (sum(shard.total(name) for shard in shards) for name in ("added", "drawn"))
         calls = max(1, sum(actor.amount for actor in actors))
         waited = sum(shard.total("waited_s") for shard in shards)
+        acted = sum(actor.amount for actor in actors) + sum(learner.total("steps") for learner in learners)
         return {
-            "steps_per_s": sum(actor.amount for actor in actors) / seconds,
+            "steps_per_s": acted / seconds,
             "steps_per_s_of_actor": calls / seconds / max(1, len(actors)),
             "added_per_s": added / seconds,
             "drawn_per_s": drawn / seconds,
@@ -149,6 +172,11 @@ class SystemsView:
             "cores_busy": (sum(part.cpu_s for part in self.parts.values()) + self.others_cpu_s)
             / (self.cores * seconds),
         }
+
+    def rates_of_its_parts(self) -> dict[str, float]:
+        """The rates but those of roles that no part has. Bundles, which act and learn in turns, are learners."""
+        lacking = {name for role, names in _OF_ROLES.items() if not self.of(role) for name in names}
+        return {name: value for name, value in self.rates().items() if name not in lacking}
 
     def _parameter_age(self) -> float:
         """Updates that the learner was ahead of actors: between its reports it is taken to go on evenly."""

@@ -7,6 +7,7 @@ environment shows numbers rather than states, each number is sorted into bins, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,8 @@ from chronograd.reinforce.environments import Environment, Space
 from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER
 
 TABLE = "table"
+# Of a table: 0.8 GB.
+MOST_VALUES = 100_000_000
 
 
 class QTable:
@@ -32,7 +35,8 @@ class QTable:
         self.settings, self.rate = job.reinforcement, job.training.learning_rate
         self.edges = [] if space.num_states is not None else edges(job.network.options, space)
         self.sides = tuple(len(own) + 1 for own in self.edges)
-        num_states = space.num_states if space.num_states is not None else int(np.prod(self.sides))
+        num_states = space.num_states if space.num_states is not None else math.prod(self.sides)
+        _check_size(num_states, space.num_actions)
         self.q_SA = np.zeros((num_states, space.num_actions))
         self.steps = self.episodes = self.updates = 0
 
@@ -92,10 +96,24 @@ def edges(options: dict[str, Any], space: Space) -> list[np.ndarray]:
     unknown = options.keys() - {"bins", "low", "high"}
     given = {name: options.get(name) for name in ("bins", "low", "high")}
     are_lists = all(isinstance(own, list) and len(own) == count for own in given.values())
-    if unknown or not are_lists or not all(n >= 1 for n in given["bins"]):  # type: ignore[union-attr]
+    rows = list(zip(*given.values(), strict=True)) if are_lists and not unknown else []
+    are_bins = all(type(n) is int and n >= 1 and _is_number(a) and _is_number(b) and a < b for n, a, b in rows)
+    if not rows or not are_bins:
         raise InputError(
             f"network table sorts the {count} numbers of an observation into bins, and network.options is {options!r}",
-            f"give bins, low and high, a list of {count} each, such as bins: [4, 4, 8, 4]",
+            f"give bins, low and high, a list of {count} each, such as bins: {[4] * count}; bins are counts, each low is below its high",
         )
-    rows = zip(given["bins"], given["low"], given["high"], strict=True)  # type: ignore[arg-type]
+    _check_size(math.prod(bins for bins, *_ in rows), space.num_actions)
     return [np.linspace(low, high, bins + 1)[1:-1] for bins, low, high in rows]
+
+
+def _check_size(num_states: int, num_actions: int) -> None:
+    if num_states * num_actions > MOST_VALUES:
+        raise InputError(
+            f"a table of {num_states:,} states and {num_actions} actions has more than {MOST_VALUES:,} values",
+            "give fewer bins in network.options.bins, or network.name=mlp",
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)

@@ -182,6 +182,8 @@ def line_of_epoch(progress: Progress, loss: float | None, seconds: float, return
         test_loss=None,
         test_accuracy=None,
     )
+    if loss is None:
+        line.updates = 0
     if returns:
         line.mean_return, line.episodes = float(np.mean(returns)), len(returns)
         line.return_low, line.return_high = (float(q) for q in np.quantile(returns, INTERVAL))

@@ -190,7 +190,8 @@ class Ready(Line):
 class Epoch(Line):
     """An epoch ended. `seconds`: the training clock. Test figures are None where they were not looked at.
 
-    Those of an agent are the returns of so many `episodes`: their mean, the middle 80 % and the standard deviation.
+    Those of an agent are the returns of so many `episodes`: their mean, the middle 80 % and the standard deviation. `updates`: 0 where
+    it did not learn, and has no loss.
     """
 
     event: ClassVar[str] = "epoch"
@@ -205,6 +206,7 @@ class Epoch(Line):
     return_high: Loss | None = None
     return_std: float | None = None
     episodes: int | None = None
+    updates: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -493,9 +495,10 @@ class StepLog:
 
     Attributes:
         steps: one line per step, in order, each from the last attempt that did it.
-        events: the other lines, such as the end of an epoch, one per kind and step.
+        events: the other lines, such as the end of an epoch, one per kind and step; of episodes all, of notes all that differ.
         attempts: how many times the rank was started.
-        discarded: lines of steps that were done again by a later attempt.
+        discarded: lines of steps that were done again by a later attempt; of an agent, whose lines may end at other steps
+            the second time, all beyond the step from which a later attempt went on.
         starts: when each attempt wrote its first line, in seconds since 1970; `ended`: when the last line was written.
             NaN where lines do not say.
         torn: lines that were cut off when the rank was killed, and dropped.
@@ -558,15 +561,21 @@ def merged(logs: Iterable[StepLog]) -> StepLog:
 def _log(lines: Sequence[Line], starts: dict[int, float], ended: float, torn: int, set_back_s: float) -> StepLog:
     """From lines, those of a later attempt after those of an earlier one."""
     steps: dict[int, Step] = {}
-    events: dict[tuple[str, int], Line] = {}
+    events: dict[tuple[Any, ...], Line] = {}
     discarded: list[Step] = []
-    for line in lines:
-        if not isinstance(line, Step):
-            events[line.event or line.extra["event"], line.step] = line
-            continue
-        if line.step in steps:
-            discarded.append(steps[line.step])
-        steps[line.step] = line
+    ends = _ends_of_attempts(lines)
+    for number, line in enumerate(lines):
+        is_thrown_away = line.step > ends.get(line.attempt, math.inf)
+        if isinstance(line, Step):
+            if is_thrown_away:
+                discarded.append(line)
+                continue
+            if line.step in steps:
+                discarded.append(steps[line.step])
+            steps[line.step] = line
+        elif not is_thrown_away:
+            several = number if isinstance(line, Episode) else line.text if isinstance(line, Note) else None
+            events[line.event or line.extra["event"], line.step, several] = line
     return StepLog(
         steps=[steps[s] for s in sorted(steps)],
         events=sorted(events.values(), key=attrgetter("step")),
@@ -577,6 +586,21 @@ def _log(lines: Sequence[Line], starts: dict[int, float], ended: float, torn: in
         torn=torn,
         set_back_s=set_back_s,
     )
+
+
+def _ends_of_attempts(lines: Sequence[Line]) -> dict[int, int]:
+    """Of each attempt of an agent the step from which a later one went on; none of other runs, nor of the last attempt."""
+    if not any(isinstance(line, Step) and line.num_steps is not None for line in lines):
+        return {}
+    ends: dict[int, int] = {}
+    least: int | None = None
+    began = {line.attempt: line.step for line in lines if isinstance(line, Ready)}
+    for attempt in sorted({line.attempt for line in lines}, reverse=True):
+        if least is not None:
+            ends[attempt] = least
+        if attempt in began:
+            least = began[attempt] if least is None else min(least, began[attempt])
+    return ends
 
 
 def _one_after_the_other(lines: Sequence[Line]) -> tuple[list[Line], float]:

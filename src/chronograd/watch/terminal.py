@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from types import TracebackType
@@ -112,7 +113,8 @@ def epoch_text(end: Epoch, num_epochs: int | None) -> str:
     if end.mean_return is not None:
         tested = f"mean return {quantity(end.mean_return, '')}  "
     epoch = f"{end.epoch}" if num_epochs is None else f"{end.epoch}/{num_epochs}"
-    return f"epoch {epoch}  step {end.step}  train loss {_loss(end.train_loss)}  {tested}{seconds(end.seconds)}"
+    loss = "no update yet" if end.updates == 0 else f"train loss {_loss(end.train_loss)}"
+    return f"epoch {epoch}  step {end.step}  {loss}  {tested}{seconds(end.seconds)}"
 
 
 def line_of(figures: RunFigures) -> str:
@@ -272,4 +274,4 @@ def _rate(rate: float | None) -> str:
 
 
 def _loss(loss: float | None) -> str:
-    return "not finite" if loss is None or loss == float("inf") else f"{loss:.4f}"
+    return "not finite" if loss is None or not math.isfinite(loss) else f"{loss:.4f}"

@@ -22,6 +22,7 @@ from chronograd.backends.ray_session import ray_module
 from chronograd.errors import ChronogradError, RunError
 from chronograd.job import Job
 from chronograd.reinforce.exploration import epsilon_ladder
+from chronograd.train import checkpoint_folder
 from chronograd.train.checkpoint_folder import Progress
 
 HANDED_OUT = 2
@@ -60,12 +61,16 @@ class Death:
 
 @dataclass
 class Ledger:
-    """What was handed out and what was done, of the whole run. Steps are of all environments."""
+    """What was handed out and what was done, of the whole run. Steps are of all environments.
+
+    `written_off`: updates that were due when all steps of an epoch were made, and for which no transition was left.
+    """
 
     steps_handed: int = 0
     steps: int = 0
     updates_handed: int = 0
     updates: int = 0
+    written_off: int = 0
     deaths: list[Death] = field(default_factory=list)
 
 
@@ -76,6 +81,7 @@ class Group:
 
     Attributes:
         active: actors that are handed work, the first ones; all of them at the beginning.
+        steps_before: of the checkpoint that the run goes on from; the ledger counts those since.
         pids: process of each part, by role and number, as far as it has been heard of.
     """
 
@@ -93,6 +99,9 @@ class Group:
             "learner": ray.remote(num_cpus=0, num_gpus=int(device == "cuda"))(roles.learner),
         }
         self.ledger = Ledger()
+        newest = None if checkpoints is None else checkpoint_folder.newest_sound(checkpoints)[0]
+        state = {} if newest is None else checkpoint_folder.read_state(newest)["progress"]
+        self.steps_before = Progress.read(state).step if state else 0
         self.active = layout.num_actors
         self.pids: dict[tuple[str, int], int] = {}
         self._lives: dict[tuple[str, int], int] = {}
@@ -100,6 +109,7 @@ class Group:
         self._epsilons = epsilon_ladder(max(1, layout.num_actors))
         self._out: dict[Any, tuple[str, int, int]] = {}
         self._saving: Any = None
+        self._refill_until = 0  # steps that actors may make, however far ahead of the learner: a shard is empty
         self._start_servers()
         self.shards = [self._start("replay", number) for number in range(layout.shards)]
         self.learners = [self._start("learner", number) for number in range(layout.learners)]
@@ -133,7 +143,7 @@ class Group:
                 silent = sorted({f"{role} {number}" for role, number, _ in self._out.values()})
                 raise RunError(f"{', '.join(silent)} hung: no answer within {self._job.cluster.timeout_s:g} s")
             for call in done:
-                if call in self._out and (report := self._taken(call)) is not None:
+                if call in self._out and (report := self._taken(call, until_steps)) is not None:
                     yield report
             if until_s is None or time.monotonic() < until_s:
                 self._hand_out(until_steps)
@@ -160,12 +170,19 @@ class Group:
 
     def save(self, progress: Progress) -> None:
         """Have the learner write a checkpoint, between two pieces of its work."""
-        self._saving = self.learners[0].save.remote(progress)
+        self._saving = self.learners[0].save.remote(progress), progress
 
     def wait_for_checkpoint(self) -> None:
-        """Until the last one is written. Raises RunError if it could not be."""
-        if self._saving is not None:
-            self._asked(self._saving, "learner 0")
+        """Until the last one is written, by another learner where that one died. Raises RunError if it could not be."""
+        ray = ray_module()
+        while self._saving is not None:
+            call, progress = self._saving
+            try:
+                self._asked(call, "learner 0", is_death_told=True)
+                return
+            except ray.exceptions.RayActorError:
+                self._replace("learner", 0)
+                self.save(progress)
 
     def _hand_out(self, until_steps: int) -> None:
         for _ in range(HANDED_OUT):
@@ -176,11 +193,10 @@ class Group:
 
     def _hand_actor(self, number: int, until_steps: int) -> None:
         ledger, settings, layout = self.ledger, self._settings, self._layout
-        done = ledger.updates_handed - self.updates_before
+        done = ledger.updates_handed + ledger.written_off - self.updates_before
         ahead = AHEAD * max(self.active * layout.block, UPDATES_AT_A_TIME * settings.update_every)
-        may_act = (
-            not layout.is_paced or ledger.steps_handed < settings.replay_start + done * settings.update_every + ahead
-        )
+        limit = max(self._refill_until, settings.replay_start + done * settings.update_every + ahead)
+        may_act = not layout.is_paced or ledger.steps_handed < limit
         count = min(layout.block, until_steps - ledger.steps_handed)
         if self._is_free("actor", number) and may_act and count > 0:
             self._out[self._call_of_actor(number, count)] = "actor", number, count
@@ -192,8 +208,7 @@ class Group:
     def _hand_learner(self, number: int, until_steps: int) -> None:
         ledger, settings, count = self.ledger, self._settings, UPDATES_AT_A_TIME
         if self._layout.is_paced:
-            due = (ledger.steps - settings.replay_start) // settings.update_every + self.updates_before
-            count = min(count, due - ledger.updates_handed)
+            count = min(count, self._due())
             if count < UPDATES_AT_A_TIME and ledger.steps < until_steps:
                 return  # small pieces cost more than they bring
         elif not settings.replay_start <= ledger.steps < until_steps:
@@ -202,10 +217,31 @@ class Group:
             self._out[self.learners[number].work.remote(count)] = "learner", number, count
             ledger.updates_handed += count
 
+    def _due(self) -> int:
+        """Paced, updates that are to be handed out for the steps there are."""
+        ledger, settings = self.ledger, self._settings
+        due = (ledger.steps - settings.replay_start) // settings.update_every + self.updates_before
+        return due - ledger.written_off - ledger.updates_handed
+
+    def _found_nothing(self, until_steps: int) -> None:
+        """A learner had nothing to draw: actors go on though it is behind; if all have done their steps, nobody waits for it."""
+        if self.ledger.steps_handed < until_steps:
+            ahead = self.ledger.steps_handed + self.active * self._layout.block
+            self._refill_until = max(self._refill_until, ahead)
+        elif self.ledger.steps >= until_steps and self._layout.is_paced and self._is_replay_empty():
+            self.ledger.written_off += max(0, self._due())
+
+    def _is_replay_empty(self) -> bool:
+        ray = ray_module()
+        try:
+            return not any(ray.get([shard.total.remote() for shard in self.shards]))
+        except ray.exceptions.RayActorError:
+            return False  # the learner will tell
+
     def _is_free(self, role: str, number: int) -> bool:
         return sum(held[:2] == (role, number) for held in self._out.values()) < HANDED_OUT
 
-    def _taken(self, call: Any) -> Report | None:
+    def _taken(self, call: Any, until_steps: int) -> Report | None:
         """The report of a piece of work; None if who did it died, and was replaced."""
         ray = ray_module()
         role, number, count = self._out.pop(call)
@@ -223,6 +259,8 @@ class Group:
         for lost in report.lost:
             self._replace_shard(lost)
         self._count(role, report, count)
+        if role == "learner" and self.shards and not report.amount:
+            self._found_nothing(until_steps)
         return report
 
     def _count(self, role: str, report: Report, count: int) -> None:
@@ -269,6 +307,7 @@ class Group:
         shard = self.shards[number] = self._start("replay", number)
         for part in (*self.actors, *self.learners):
             part.replace_shard.remote(number, shard)
+        self._refill_until = self.ledger.steps_handed + self._settings.replay_start
         size = self._sizes.pop(number, None)
         held = "its transitions" if size is None else f"its {size:,.0f} transitions"
         others = len(self.shards) - 1
@@ -285,7 +324,7 @@ class Group:
 
     def _start(self, role: str, number: int) -> Any:
         """A part as it was at the beginning; of a learner, at its newest checkpoint."""
-        life = self._life(role, number)
+        life = self._life(role, number), self.steps_before
         job, layout = self._job, self._layout
         if role == "replay":
             return self._classes[role].remote(number, job, layout, sys.path)
@@ -309,13 +348,16 @@ class Group:
         self.pids["learner", number] = pid
         return updates, params
 
-    def _asked(self, call: Any, who: str) -> Any:
+    def _asked(self, call: Any, who: str, is_death_told: bool = False) -> Any:
+        """An answer. Raises RunError for an error or a death; with `is_death_told` a death as Ray has it."""
         ray = ray_module()
         try:
             return ray.get(call)
         except ray.exceptions.RayTaskError as error:
             raise _of_task(who, error) from None
         except ray.exceptions.RayActorError as error:
+            if is_death_told:
+                raise
             cause = " ".join(str(error).split())[:300]
             raise RunError(f"{who} died: {cause}") from None
 

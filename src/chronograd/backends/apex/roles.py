@@ -63,8 +63,9 @@ class RemoteReplay:
         raise NotImplementedError("shards know how many they have")
 
     def replace(self, number: int, shard: Any) -> None:
-        """A new shard in the place of one that was lost."""
-        self._shards[number] = shard
+        """A new shard in the place of one that was lost. What was asked of that one is forgotten: it answers no more."""
+        self._shards[number], self._totals[number] = shard, 0.0
+        self._under_way.clear()
         self.lost.discard(number)
 
     def add(self, transitions: Transitions, priorities: Array | None = None) -> None:
@@ -147,10 +148,12 @@ class Actor:
     """Acts in its environments and sends what it saw, with priorities, to its shard."""
 
     def __init__(
-        self, number: int, job: Job, layout: Layout, epsilon: float, shards: Sequence[Any], mailbox: Any, life: int,
+        self, number: int, job: Job, layout: Layout, epsilon: float, shards: Sequence[Any], mailbox: Any,
+        life: tuple[int, int],
         path: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """`life`: how many there were with this number before, whose random numbers this one does not repeat."""
+        """`life`: how many there were with this number before, and steps that the run had made before it was resumed. Random
+        numbers of those are not repeated."""
         sys.path += [folder for folder in path if folder not in sys.path]
         torch.set_num_threads(1)
         settings = job.reinforcement
@@ -163,7 +166,7 @@ class Actor:
         self._environments = [environments.make(job) for _ in range(layout.environments)]
         self._agent = DQN(job, environments.space(self._environments[0]), None, torch.device("cpu"))
         self._agent.target = self._agent.network  # priorities are of its own values
-        self._rng = np.random.default_rng((job.training.seed, number, life))
+        self._rng = np.random.default_rng((job.training.seed, number, *life))
         self._seen = [environment.reset(seed=int(self._rng.integers(2**31)))[0] for environment in self._environments]
         self._steps = NStep(settings.n_step, settings.discount, layout.environments)
         self._waiting: list[Transitions] = []
@@ -266,10 +269,11 @@ class Actor:
 
     @torch.no_grad()
     def _priorities(self, transitions: Transitions) -> Array:
-        """|δ| of each by its own network, as old as it is: so new data need no priority made up for it."""
+        """|δ| of each by its own network, as old as it is: so new data need no priority made up for it. 1 where it is not finite:
+        then the learner has diverged, whose loss says so."""
         sample = Sample.of(transitions)
         errors: Array = (self._agent.targets(sample) - self._agent.chosen(sample)).abs().cpu().numpy()
-        return errors
+        return np.where(np.isfinite(errors), errors, 1.0)
 
 
 class Learner:
@@ -288,11 +292,15 @@ class Learner:
         environment = environments.make(job)
         space = environments.space(environment)
         environment.close()
-        self._rng = np.random.default_rng((job.training.seed, 2**20))
+        newest = None if checkpoints is None else checkpoint_folder.newest_sound(checkpoints)[0]
+        done = 0 if newest is None else int(checkpoint_folder.read_state(newest)["agent"]["updates"])
+        self._rng = np.random.default_rng((job.training.seed, 2**20, done))  # does not repeat those before
         self._beta = settings.importance_exponent, settings.importance_updates
         self._replay = RemoteReplay(shards, job.training.batch, layout.prefetch, self._beta[0], self._rng)
         self._agent = DQN(job, space, self._replay, torch.device(device))
-        self._restore()
+        if newest is not None:
+            self._agent.restore(newest)
+            self._agent.updates = done
         ray_module().get(self._publish())  # whoever asks from now on is given some
         self._watch = Stopwatch()
 
@@ -343,12 +351,6 @@ class Learner:
         if self._checkpoints is not None:
             state = {"seed": self._job.training.seed, "agent": {"updates": self._agent.updates}}
             checkpoint_folder.write(self._checkpoints, progress, self._agent.save(), state)
-
-    def _restore(self) -> None:
-        newest = None if self._checkpoints is None else checkpoint_folder.newest_sound(self._checkpoints)[0]
-        if newest is not None:
-            self._agent.restore(newest)
-            self._agent.updates = int(checkpoint_folder.read_state(newest)["agent"]["updates"])
 
     def _publish(self) -> Any:
         values = {name: value.detach().cpu().numpy().copy() for name, value in self._agent.network.state_dict().items()}

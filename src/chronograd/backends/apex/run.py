@@ -107,7 +107,10 @@ class _Run:
         self._updates: list[steps.Step] = []
         self._untold: list[Report] = []  # of the last epoch, done after its last step
         self._dropped: dict[str, int] = {}
+        self._num_deaths = self._written_off = 0  # that were told
         self._cpu_s = cpu_s()
+        self._paused_at: tuple[float, float] | None = None  # the time, and processor seconds of this process
+        self._pause_cpu_s = 0.0
         self.progress = Progress()
         newest, notes = checkpoint_folder.newest_sound(run.checkpoints)
         if newest is not None:
@@ -134,13 +137,14 @@ class _Run:
 
     def _epoch(self) -> None:
         until = (self.progress.epoch + 1) * self._settings.steps_per_epoch - self._before
+        self._end_pause()
         began = line_s = told_s = saved_s = time.monotonic()
         reports, self._untold = self._untold, []
         losses: list[float] = []
-        deaths = len(self._group.ledger.deaths)
         for report in self._group.run(until):
             self._take(report, losses)
             reports.append(report)
+            self._tell_losses()
             now = time.monotonic()
             if now - line_s > LINE_S:
                 if self._write_line(reports, now - told_s, now - began):
@@ -148,17 +152,16 @@ class _Run:
                 line_s = now
                 self._view.add(self._group.shard_reports())
             if now - saved_s > CHECKPOINT_S:
-                self._group.save(replace(self.progress, step=self._before + self._group.ledger.steps))
+                self._group.save(self._progress_after(now - began))
                 saved_s = now
         seconds = time.monotonic() - began
         if not self._write_line(reports, time.monotonic() - told_s, seconds):
             self._untold = reports
         self._view.add(self._group.shard_reports())
-        for death in self._group.ledger.deaths[deaths:]:
-            self._lines.write(steps.Note(step=self.progress.step, text=death.text))
-        self.progress.epoch += 1
-        self.progress.step = self._before + self._group.ledger.steps
-        self.progress.training_time_s += seconds
+        self._paused_at = time.monotonic(), time.process_time()
+        self.progress = self._progress_after(seconds)
+        self._group.save(self.progress)  # a learner that dies during the evaluation loses nothing
+        self.progress = replace(self.progress, epoch=self.progress.epoch + 1)
         loss = float(np.mean(losses)) if losses else None
         returns = self._evaluated()
         self.progress.stopped = why_stop(self._job, self.progress.epoch, loss, returns)
@@ -166,10 +169,35 @@ class _Run:
         self._lines.sync()
         self._group.save(self.progress)
         self._group.wait_for_checkpoint()
+        self._tell_losses()
+
+    def _end_pause(self) -> None:
+        """Parts are handed work again, or there is no more."""
+        if self._paused_at is not None:
+            begin_s, begin_cpu_s = self._paused_at
+            self._view.pause(begin_s, time.monotonic())
+            self._pause_cpu_s += time.process_time() - begin_cpu_s
+            self._paused_at = None
+
+    def _progress_after(self, seconds: float) -> Progress:
+        """Within an epoch that has taken so long."""
+        at, spent_s = self._before + self._group.ledger.steps, self.progress.training_time_s + seconds
+        return replace(self.progress, step=at, training_time_s=spent_s)
+
+    def _tell_losses(self) -> None:
+        """Notes of parts that died, and of updates that were given up, since this was last called."""
+        ledger, at = self._group.ledger, self._before + self._group.ledger.steps
+        told = [death.text for death in ledger.deaths[self._num_deaths :]]
+        self._num_deaths = len(ledger.deaths)
+        if count := ledger.written_off - self._written_off:
+            told.append(f"{count:,} updates were left out: all steps of the epoch were made, and the replay was empty")
+        self._written_off = ledger.written_off
+        for text in told:
+            self._lines.write(steps.Note(step=at, text=text))
 
     def _take(self, report: Report, losses: list[float]) -> None:
         self._view.add([report])
-        if "loss" in report.more and np.isfinite(report.more["loss"]):
+        if "loss" in report.more:
             losses.append(report.more["loss"])
         at = self._before + self._group.ledger.steps
         epsilon = self._epsilon(report.number, at)
@@ -221,8 +249,9 @@ class _Run:
         return evaluate(self._agent, self._scored, self._settings, self._job.training.seed)
 
     def _record(self) -> Record:
+        self._end_pause()
         parts_s = sum(part.cpu_s for part in self._view.parts.values())
-        self._view.others_cpu_s = max(0.0, cpu_s() - self._cpu_s - parts_s)
+        self._view.others_cpu_s = max(0.0, cpu_s() - self._cpu_s - self._pause_cpu_s - parts_s)
         record = result.training_record(self._run, self._job, self._space, self.progress.stopped)
         done = self._group.ledger.updates  # of all attempts; lines of steps lack those after the last step
         per_s = Quantity(
@@ -231,7 +260,7 @@ class _Run:
             source=f"{done:,} updates over the training time",
         )
         record.put("updates_per_s", per_s)
-        for name, value in self._view.rates().items():
+        for name, value in self._view.rates_of_its_parts().items():
             unit = (
                 "1/s" if "per_s" in name else "s" if name.endswith("_s") else "B" if name.startswith("bytes") else "1"
             )

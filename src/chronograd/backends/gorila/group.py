@@ -55,7 +55,7 @@ class GorilaGroup(Group):
             self._asked(one.start_from.remote(values, own, self._version), "parameter server")
 
     def _start(self, role: str, number: int) -> Any:
-        life, job, layout = self._life(role, number), self._job, self._layout
+        life, job, layout = (self._life(role, number), self.steps_before), self._job, self._layout
         if role == "replay":
             return self._classes[role].remote(number, job, layout, sys.path)
         if role == "actor":
@@ -67,11 +67,11 @@ class GorilaGroup(Group):
                 number, job, layout, self._limits, self._parts, self.servers, life, sys.path
             )
         return self._classes[role].remote(
-            number, job, layout, self._limits, self._parts, self.servers, self.shards, None, sys.path
+            number, job, layout, self._limits, self._parts, self.servers, self.shards, life, None, sys.path
         )
 
     def _call_of_actor(self, number: int, count: int) -> Any:
-        return self.actors[number].act.remote(count, self.ledger.steps)
+        return self.actors[number].act.remote(count, self.steps_before + self.ledger.steps)
 
     def _hand_learner(self, number: int, until_steps: int) -> None:
         if not self.is_bundled:
@@ -79,7 +79,8 @@ class GorilaGroup(Group):
             return
         count = min(self._layout.block, until_steps - self.ledger.steps_handed)
         if count > 0 and self._is_free("learner", number):
-            self._out[self.learners[number].act.remote(count, self.ledger.steps)] = "learner", number, count
+            call = self.learners[number].act.remote(count, self.steps_before + self.ledger.steps)
+            self._out[call] = "learner", number, count
             self.ledger.steps_handed += count
 
     def _count(self, role: str, report: Report, count: int) -> None:

@@ -164,14 +164,14 @@ class GorilaLearner:
 
     def __init__(
         self, number: int, job: Job, layout: Layout, limits: Limits, parts: Sequence[Shard], servers: Sequence[Any],
-        shards: Sequence[Any], replay: Replay | None = None, path: Sequence[str] = (),
+        shards: Sequence[Any], life: tuple[int, int], replay: Replay | None = None, path: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """`shards` of the replay, unless it has a `replay` of its own."""
+        """`shards` of the replay, unless it has a `replay` of its own; `life` as of actors."""
         sys.path += [folder for folder in path if folder not in sys.path]
         torch.set_num_threads(1)
         assert job.reinforcement is not None
         self._number, self._job, self._target_every = number, job, job.reinforcement.target_every
-        self._rng = np.random.default_rng((job.training.seed, 2**20, number))
+        self._rng = np.random.default_rng((job.training.seed, 2**20 + number, *life))
         environment = environments.make(job)
         space = environments.space(environment)
         environment.close()
@@ -253,7 +253,7 @@ class GorilaActor(Actor):
 
     def __init__(
         self, number: int, job: Job, layout: Layout, parts: Sequence[Shard], servers: Sequence[Any], shards: Sequence[Any],
-        life: int, path: Sequence[str] = (),
+        life: tuple[int, int], path: Sequence[str] = (),
     ) -> None:  # fmt: skip
         sys.path += [folder for folder in path if folder not in sys.path]
         super().__init__(number, job, layout, 1.0, shards, None, life)
@@ -279,7 +279,7 @@ class GorilaActor(Actor):
 class _OwnActor(Actor):
     """The actor of a bundle: it acts by its learner's network, into its learner's replay."""
 
-    def __init__(self, number: int, job: Job, layout: Layout, life: int, replay: Replay) -> None:
+    def __init__(self, number: int, job: Job, layout: Layout, life: tuple[int, int], replay: Replay) -> None:
         super().__init__(number, job, layout, 1.0, [None], None, life)
         self._replay = replay
 
@@ -307,7 +307,7 @@ class Bundle:
 
     def __init__(
         self, number: int, job: Job, layout: Layout, limits: Limits, parts: Sequence[Shard], servers: Sequence[Any],
-        life: int, path: Sequence[str] = (),
+        life: tuple[int, int], path: Sequence[str] = (),
     ) -> None:  # fmt: skip
         sys.path += [folder for folder in path if folder not in sys.path]
         settings = job.reinforcement
@@ -318,7 +318,7 @@ class Bundle:
         space_of.close()
         self._replay = UniformReplay(max(1, settings.replay_size // layout.learners), stores_frames_once=is_stacked)
         self._start = max(1, settings.replay_start // layout.learners)
-        self._learner = GorilaLearner(number, job, layout, limits, parts, servers, [], self._replay)
+        self._learner = GorilaLearner(number, job, layout, limits, parts, servers, [], life, self._replay)
         self._actor = _OwnActor(number, job, layout, life, self._replay)
         self._actor.share(self._learner)
         self._watch = Stopwatch()
