@@ -180,6 +180,7 @@ def page(result: dict[str, Any]) -> str:
         "",
         f"80 % intervals cover {percent(share, 0)} in the mean of {count} rows.",
         "",
+        *short_of_aims(rows),
         *(["Rows without a bias are of an older version's predictor, and were not made again.", ""] if is_old else []),
         *since(result),
         "Rows whose aim is empty have none.",
@@ -202,6 +203,33 @@ def page(result: dict[str, Any]) -> str:
         if reason(source):
             text += ["", *textwrap.wrap(reason(source), 118, break_long_words=False, break_on_hyphens=False)]
     return "\n".join(text) + "\n"
+
+
+# An interval of 80 % that is as wide as it should be covers so much.
+_COVERAGE = (0.75, 0.85)
+
+
+def short_of_aims(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Which rows miss their aim, and whose intervals are too narrow or too wide."""
+    aimed = [r for r in rows if r["aim"] is not None]
+    missed = [r for r in aimed if r["mape"] > r["aim"]]
+    covered = [r for r in rows if r["coverage80"] is not None]
+    low, high = _COVERAGE
+    lists = {
+        f"{len(missed)} of {len(aimed)} rows with an aim miss it": [
+            f"{title(r)}: {percent(r['mape'])} for {percent(r['aim'])}" for r in missed
+        ],
+    }
+    for what, chosen in (
+        ("too narrow", [r for r in covered if round(r["coverage80"], 2) < low]),
+        ("too wide", [r for r in covered if round(r["coverage80"], 2) > high]),
+    ):
+        lists[f"Intervals of {len(chosen)} of {len(covered)} rows are {what}"] = [
+            f"{title(r)}: {percent(r['coverage80'], 0)} of {r['n']}" for r in chosen
+        ]
+    return [
+        line for head, names in lists.items() for line in (f"{head}:", "", *(f"- {n}" for n in names or ["none"]), "")
+    ]
 
 
 def since(result: dict[str, Any]) -> list[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cpu import AIM, is_of, judged
+from benchmarks.cpu import AIM, has_paces, is_of, judged
 from benchmarks.sources import Row, row_of
 
 FOLDER = Path(__file__).parents[1] / "results"
@@ -26,25 +27,27 @@ def rows(folder: Path) -> list[Row]:
 
 
 def _rows(title: str, group: str, kept: dict[str, Any]) -> list[Row]:
-    """Of one machine and group of cases."""
+    """Of one machine and group of cases: as they were timed, and at the pace of the calibration where it was kept."""
     found = []
-    cases, environment = judged(kept), kept["environment"]
-    for mode in ("inference", "training"):
-        for kind in ("1 process", "2 processes") if group == "unseen" else ("eager", "compiled"):
-            own = [case for case in cases if mode in case["case"] and is_of(kind, case["case"])]
-            if not own:
-                continue
-            right = sum(case["is_right"] for case in own)
-            found.append(
-                row_of(
-                    f"{title}, {mode}, {kind}",
-                    RULES[group],
-                    AIM,
-                    [case["case"] for case in own],
-                    [case["predicted"] / case["measured"] for case in own],
-                    [case["is_inside"] for case in own],
-                    note=f"{environment['processor']}, {environment['cores']} cores; {right} of {len(own)} within 10 % or "
-                    f"the spread of {len(kept['rounds'])} rounds",
-                )
+    environment = kept["environment"]
+    kinds = ("1 process", "2 processes") if group == "unseen" else ("eager", "compiled")
+    for mode, kind, is_at_pace in product(
+        ("inference", "training"), kinds, (False, True) if has_paces(kept) else (False,)
+    ):
+        own = [case for case in judged(kept, is_at_pace) if mode in case["case"] and is_of(kind, case["case"])]
+        if not own:
+            continue
+        right = sum(case["is_right"] for case in own)
+        found.append(
+            row_of(
+                f"{title}, {mode}, {kind}",
+                RULES[group] + ", at the pace of the calibration" * is_at_pace,
+                AIM,
+                [case["case"] for case in own],
+                [case["predicted"] / case["measured"] for case in own],
+                [case["is_inside"] for case in own],
+                note=f"{environment['processor']}, {environment['cores']} cores; {right} of {len(own)} within 10 % or "
+                f"the spread of {len(kept['rounds'])} rounds{', at the pace of the calibration' * is_at_pace}",
             )
+        )
     return found
