@@ -176,7 +176,9 @@ def test_timm_in_both_layouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ]
         other = [replace(rows[0], params_m=99.0), replace(rows[0], model="no_such_network")]
         write_timm(folder, layout, rows + other)
-    (folder / "benchmark-infer-amp-nhwc-pt240-cu124-abacus.csv").write_text("model,infer_samples_per_sec\na,1\n")
+    (folder / "benchmark-infer-amp-nhwc-pt240-cu124-abacus.csv").write_text(
+        "model,infer_batch_size,infer_samples_per_sec\na,1,1\n"
+    )
     said: list[str] = []
     found = timm_source.rows(tmp_path, said.append)
     assert [(r.source, r.rule, r.aim) for r in found[:3]] == [
