@@ -181,6 +181,7 @@ def test_what_all_rows_say_is_said_of_the_table(tmp_path: Path) -> None:
         read_table(several).matched()
 
 
+@pytest.mark.published
 @pytest.mark.skipif(not os.environ.get("CHRONOGRAD_MEASURED"), reason="needs published tables")
 def test_published_rows_of_one_way_of_running() -> None:
     path = Path(os.environ["CHRONOGRAD_MEASURED"]) / "nvidia_deeplearningexamples" / "resnet50.csv"

@@ -20,6 +20,8 @@ from chronograd.measure.environment import processor_ticks
 # Above this ratio of two paces the machine was busy at one of them: quiet ones differ by a few per cent.
 BUSY = 1.15
 _SECONDS = 0.4
+# Of the piece of work between two others: some 20 ms.
+PASSES = 5
 # Cores that others use at which times of this process are no longer its own: a tenth is what a desktop does at rest.
 BUSY_CORES = 0.15
 
@@ -77,11 +79,11 @@ class Laps:
     """The pace around each of several pieces of work, which this process does one after the other with all its threads.
 
     What was timed at a pace of p is taken to the median of all by the factor median / p. On two cores of a virtual machine whose pace
-    changed by half within a minute, blocks of every sort followed it one to one (0.9 to 1.2 in the log; R² 0.7): six calibrations
+    changed by half within a minute, times of blocks followed it one to one (0.9 to 1.0 in the log by phase, 0.7 to 1.8 by sort of block; R² 0.7): six calibrations
     in a row were 10.6 % apart in place of 20.5 (root mean square over 276 times of blocks; 2026-11-24, AMD EPYC).
     """
 
-    def __init__(self, passes: int = 5) -> None:
+    def __init__(self, passes: int = PASSES) -> None:
         self._piece, self._passes = Piece(torch.get_num_threads()), passes
         self.all_s: list[float] = []
         self._probe()  # which warms up

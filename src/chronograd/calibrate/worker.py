@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from chronograd.calibrate.blocks import Block, blocks
-from chronograd.calibrate.pace import Laps
+from chronograd.calibrate.pace import PASSES, Laps
 from chronograd.calibrate.workers import read, say
 from chronograd.data.augment import normalise
 from chronograd.measure.steps import clock
@@ -36,8 +36,6 @@ SCRATCH_BYTES = 2**26
 ROUNDS = 2
 # Repeats of a block in a round after those that warm up, where it is given little time; and the most.
 _WARM_UP, _MIN_REPEATS, _MAX_REPEATS = 1, 3, 200
-# Of the piece of work that tells a CPU's pace, between two blocks: some 20 ms.
-PACE_PASSES = 5
 # Below it a block is only run, once after one that warms up: the fit then works, on times that say little.
 LEAST_SECONDS = 0.01
 
@@ -177,7 +175,7 @@ def time_updates(device: torch.device, repeats: int = 15) -> list[dict[str, Any]
     """Seconds of a step of SGD with momentum on many small parameters and on a hundred megabytes of large ones.
 
     As in training, a backward pass has made the gradients anew, whose memory is given back at the end of each step, and the caches
-    hold what that pass left: on two cores of an EPYC an update takes 36 µs a parameter after it, and 22 where gradients are only filled.
+    hold what that pass left: on two cores of an EPYC an update takes 28 to 36 µs a parameter after it, and 21 to 24 where gradients are only filled (two repeats).
     """
     small = _many_layers()
     large = nn.Sequential(*(nn.Linear(1414, 1414, bias=False) for _ in range(12)))
@@ -242,7 +240,7 @@ def main(argv: list[str]) -> None:
     torch.set_num_threads(int(threads))
     is_quick = float(seconds) < LEAST_SECONDS
     result: dict[str, Any] = {"peaks": peaks(device, precision)}
-    laps = Laps(1 if is_quick else PACE_PASSES) if place == "cpu" else None
+    laps = Laps(1 if is_quick else PASSES) if place == "cpu" else None
     updates, gather = time_updates(device, 4 if is_quick else 15), time_gather(device)
     own_s = laps.lap() if laps else 1.0
     result["blocks"] = time_blocks(device, precision, float(seconds), layout, laps)
