@@ -103,19 +103,24 @@ def title(row: dict[str, Any]) -> str:
     return f"{row['source']}: {row['rule']}"
 
 
+def mean_of(row: dict[str, Any]) -> str:
+    """The mean error of a row, with its sign beside it where that is known."""
+    return percent(row["mape"]) + ("" if row.get("bias") is None else f" (bias {signed(row['bias'])})")
+
+
 # A mean error is worse where it grew by both.
 _POINTS, _SHARE = 0.02, 0.1
 
 
 def worse(before: dict[str, float], rows: Sequence[dict[str, Any]]) -> list[str]:
     """What became of rows that were predicted before with these mean errors: those that are gone, or worse."""
-    now = {title(row): row["mape"] for row in rows}
+    now = {title(row): row for row in rows}
     found = []
     for name, old in before.items():
         if name not in now:
             found.append(f"{name}: {percent(old)}, no longer predicted")
-        elif now[name] > old + _POINTS and now[name] > old * (1 + _SHARE):
-            found.append(f"{name}: {percent(old)}, now {percent(now[name])}")
+        elif now[name]["mape"] > old + _POINTS and now[name]["mape"] > old * (1 + _SHARE):
+            found.append(f"{name}: {percent(old)}, now {mean_of(now[name])}")
     return found
 
 
@@ -217,7 +222,7 @@ def short_of_aims(rows: Sequence[dict[str, Any]]) -> list[str]:
     low, high = _COVERAGE
     lists = {
         f"{len(missed)} of {len(aimed)} rows with an aim miss it": [
-            f"{title(r)}: {percent(r['mape'])} for {percent(r['aim'])}" for r in missed
+            f"{title(r)}: {mean_of(r)} for {percent(r['aim'])}" for r in missed
         ],
     }
     for what, chosen in (
@@ -239,7 +244,7 @@ def since(result: dict[str, Any]) -> list[str]:
         return []
     new = [title(r) for r in result["rows"] if title(r) not in before["mape"]]
     better = [
-        f"{name}: {percent(before['mape'][name])}, now {percent(r['mape'])}"
+        f"{name}: {percent(before['mape'][name])}, now {mean_of(r)}"
         for r in result["rows"]
         if (name := title(r)) in before["mape"] and r["mape"] < before["mape"][name] - _POINTS
     ]

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,6 +35,8 @@ class Table:
             the right.
         details: columns of provenance, such as sources, which a terminal shows in full only.
         most: rows that a terminal shows, the first ones; 0 for all.
+        is_stacked: columns after the first are alike, such as ranks: where they are too many for the screen, the others stand
+            below the first ones and none is left out.
     """
 
     columns: Sequence[str]
@@ -44,6 +46,26 @@ class Table:
     drop: Sequence[int] = ()
     details: Sequence[int] = ()
     most: int = 0
+    is_stacked: bool = False
+
+    def blocks(self, most: int) -> list[Table]:
+        """So many columns at a time, each time beside the first one.
+
+        >>> [block.columns for block in Table(("", "rank 0", "rank 1", "rank 2"), []).blocks(2)]
+        [['', 'rank 0', 'rank 1'], ['', 'rank 2']]
+        """
+        return [
+            replace(
+                self,
+                columns=[self.columns[0], *self.columns[at : at + most]],
+                rows=[[row[0], *row[at : at + most]] for row in self.rows],
+                right={i - at + 1 for i in self.right if at <= i < at + most} | ({0} & self.right),
+                drop=(),
+                details=(),
+                is_stacked=False,
+            )
+            for at in range(1, len(self.columns), most)
+        ]
 
     def without_empty_columns(self) -> Table:
         """The same table less the columns in which no row says anything."""
@@ -57,6 +79,7 @@ class Table:
             [place[i] for i in self.drop if i in place],
             [place[i] for i in self.details if i in place],
             self.most,
+            self.is_stacked,
         )
 
 

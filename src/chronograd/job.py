@@ -26,7 +26,7 @@ from pydantic import (
 
 from chronograd import files
 from chronograd.errors import InputError, JobError, did_you_mean, problems, shown
-from chronograd.recipes import ALGORITHMS, RECIPES, recipe
+from chronograd.recipes import ALGORITHMS, RECIPES, REPLAYS, recipe
 
 BackendName = Literal["single", "ddp", "data_parallel", "parameter_server", "horovod", "tf_mirrored", "tf_multiworker"]
 BACKENDS: tuple[str, ...] = get_args(BackendName)
@@ -245,6 +245,10 @@ class Training(_Section):
         return self.param_dtype != "fp32"
 
     @property
+    def precision_name(self) -> str:
+        return precision_name(self.precision, self.param_dtype)
+
+    @property
     def images_per_step(self) -> int:
         """Images that a step computes on, over all ranks: the batch, each sample as often as it is copied."""
         return self.batch * self.augmentation.copies
@@ -332,9 +336,9 @@ class Reinforcement(_Section):
     replay: Literal["uniform", "proportional", "rank"] = "uniform"
     """Whether transitions are drawn alike, or by their last error or the rank of it (Schaul et al. 2016)."""
     priority_exponent: float = Field(0.6, ge=0)
-    """α: how much priorities matter; 0 draws alike."""
+    """α: how much priorities matter; 0 draws alike. 0.7 by default where `replay` is rank."""
     importance_exponent: float = Field(0.4, ge=0, le=1)
-    """β: how far weights make up for drawing some more often, at first; it rises to 1."""
+    """β: how far weights make up for drawing some more often, at first; it rises to 1. 0.5 by default where `replay` is rank."""
     importance_updates: Annotated[int, Field(ge=1)] | None = None
     """Updates over which β rises to 1; constant by default."""
     update_every: int = Field(4, ge=1)
@@ -355,6 +359,8 @@ class Reinforcement(_Section):
     """Rewards that a target sums before it trusts the network."""
     life_ends_episode: bool = True
     """Atari: to the agent a lost life is the end of an episode; in evaluation it never is."""
+    frame_stack: int = Field(4, ge=1, le=16)
+    """Atari: how many of the last images the network sees together, up to those of a second; 1 for the newest alone."""
     noop_starts: int = Field(30, ge=0)
     """Atari: an episode begins with up to so many frames in which nothing is pressed."""
     evaluation_episodes: int = Field(20, ge=1)
@@ -383,8 +389,13 @@ class Reinforcement(_Section):
     @model_validator(mode="before")
     @classmethod
     def _from_algorithm(cls, given: Any) -> Any:
+        """Fields that are not given, where the algorithm or its kind of replay has its own."""
         name = given.get("algorithm", "dqn-2015") if isinstance(given, dict) else None
-        return {**ALGORITHMS[name], **given} if isinstance(name, str) and name in ALGORITHMS else given
+        if not isinstance(name, str) or name not in ALGORITHMS:
+            return given
+        fields = {**ALGORITHMS[name], **given}
+        replay = fields.get("replay")
+        return {**REPLAYS.get(replay, {}), **fields} if isinstance(replay, str) else fields
 
 
 class Job(_Model):
@@ -562,9 +573,10 @@ def stated(job: Job) -> dict[str, Any]:
         k: v for k, v in training.items() if k == "recipe" or getattr(job.training, k) != getattr(defaults, k)
     }
     if (agent := job.reinforcement) is not None:
-        own = Reinforcement(algorithm=agent.algorithm)
+        own = Reinforcement(algorithm=agent.algorithm, replay=agent.replay)  # exponents follow the kind of replay
+        usual = {**own.model_dump(), "replay": Reinforcement(algorithm=agent.algorithm).replay}
         data["reinforcement"] = {
-            k: v for k, v in data["reinforcement"].items() if k == "algorithm" or getattr(agent, k) != getattr(own, k)
+            k: v for k, v in data["reinforcement"].items() if k == "algorithm" or getattr(agent, k) != usual[k]
         }
     return data
 
@@ -614,6 +626,15 @@ def to_yaml(job: Job, is_whole: bool = True) -> str:
 def json_schema() -> dict[str, Any]:
     """JSON Schema of the job file."""
     return Job.model_json_schema()
+
+
+def precision_name(precision: str, param_dtype: str) -> str:
+    """A precision in words: bf16 is that of autocast, pure bf16 has no fp32 beside it.
+
+    >>> precision_name("bf16", "fp32"), precision_name("bf16", "bf16")
+    ('bf16', 'pure bf16')
+    """
+    return precision if param_dtype == "fp32" else f"pure {precision}"
 
 
 def parse_on(text: str) -> tuple[int, str]:

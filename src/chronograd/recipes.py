@@ -222,6 +222,8 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "n_step": 3,
     },
 }
+# Schaul et al. 2016, arXiv:1511.05952, table 3: where they are not those of proportional replay, 0.6 and 0.4.
+REPLAYS: dict[str, dict[str, Any]] = {"rank": {"priority_exponent": 0.7, "importance_exponent": 0.5}}
 # Those of several processes.
 DISTRIBUTED = ("gorila", "apex")
 

@@ -353,8 +353,9 @@ class Point(Row):
             a price.
         speed_up: throughput over that of one rank of the same kind; `efficiency` over the number of ranks.
         iteration_growth: step time over that of one rank: what a learner waits longer. 1 is ideal in weak scaling.
-        compute_s: a step of one rank alone with the same batch of a rank.
-        communication_by_difference_s: step time less `compute_s`; `communication_exposed_s` as the ranks measured it.
+        compute_s: a step of one rank alone with the same batch of a rank, without what it waits for input.
+        input_stall_s: what the ranks wait for input, where that is known apart.
+        communication_by_difference_s: step time less both of these; `communication_exposed_s` as the ranks measured it.
         bandwidth_utilisation: see `compare.ranks.UTILISATION`; of the exposed communication.
     """
 
@@ -374,6 +375,7 @@ class Point(Row):
     efficiency: Number | None = None
     iteration_growth: Number | None = None
     compute_s: Number | None = None
+    input_stall_s: Number | None = Field(None, exclude_if=lambda wait_s: wait_s is None)  # records of before lack it
     communication_by_difference_s: Number | None = None
     communication_exposed_s: Number | None = None
     exposed_low_s: Number | None = None
@@ -384,6 +386,15 @@ class Point(Row):
     reason: str = ""
 
 
+class AtWork(Row):
+    """When a part of an agent's run, an actor or a learner, did a piece of work; seconds from the run's begin."""
+
+    role: str
+    number: int
+    start: Number
+    end: Number
+
+
 class Tables(RecordPart):
     """Rows for a report.
 
@@ -391,6 +402,7 @@ class Tables(RecordPart):
         by_kind: operators of a step by kind. `layers`: under the roofline; `most_to_win` are those furthest above it.
         scaling: points on growing numbers of ranks.
         staleness: how many updates were how stale. `epochs`: times of an epoch by batch.
+        timeline: of actors and learners, in the first seconds.
     """
 
     by_kind: list[OperatorKind] = []
@@ -399,6 +411,7 @@ class Tables(RecordPart):
     scaling: list[Point] = []
     staleness: list[dict[str, Any]] = []
     epochs: list[dict[str, Any]] = []
+    timeline: list[AtWork] = []
 
 
 class Record(BaseModel):

@@ -68,14 +68,21 @@ def seconds(value: float, digits: int = 3) -> str:
 
 
 def dollars(value: float) -> str:
-    """US dollars, to the cent.
+    """US dollars, to the cent; what is less, such as the price of a million samples of a small network, to two digits.
 
     >>> dollars(12.3456), dollars(0.00123), dollars(0), dollars(-2)
-    ('$12.35', '< $0.01', '$0.00', '−$2.00')
+    ('$12.35', '$0.0012', '$0.00', '−$2.00')
+    >>> dollars(0.003), dollars(0.00999), dollars(2.81e-7)
+    ('$0.0030', '$0.01', '$2.8e-07')
     """
     if value < 0:
-        return f"> {MINUS}$0.01" if value > -0.01 else MINUS + dollars(-value)
-    return "< $0.01" if 0 < value < 0.01 else f"${value:,.2f}"
+        return MINUS + dollars(-value)
+    rounded = float(f"{value:.1e}")
+    if not 0 < rounded < 0.01:
+        return f"${value:,.2f}"
+    if rounded < 1e-6:
+        return f"${value:.1e}"
+    return f"${value:.{1 - math.floor(math.log10(rounded))}f}"
 
 
 def percent(fraction: float, digits: int = 1) -> str:

@@ -64,8 +64,10 @@ def test_scores_of_a_known_error() -> None:
     found = score(join(table(*rows), rows).timed, calibration)
     assert (found["n"], found["mape"], found["worst"]) == (2, pytest.approx(0.5), pytest.approx(1.0))
     assert found["bias"] == pytest.approx(0.5)
+    assert found["families"] == {"test": {"n": 2, "mape": pytest.approx(0.5), "bias": pytest.approx(0.5)}}
     slow = score(join(table(*rows), [replace(row, seconds=4 * row.seconds) for row in rows]).timed, calibration)
     assert (slow["mape"], slow["bias"]) == pytest.approx(((0.75 + 0.5) / 2, -(0.75 + 0.5) / 2))
+    assert slow["families"]["test"]["bias"] == pytest.approx(slow["bias"])
     assert found["coverage80"] == 0.5
     assert found["worst_rows"][0]["model"] == "test_resnet"
     assert sum(found["worst_rows"][0]["share_by_family"].values()) <= 1.01

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from chronograd import job as jobs
+from chronograd.compare.ranks import communication_section
 from chronograd.compare.scaling import Ladder, Scaling, predict_scaling
 from chronograd.count.network import trace_network
 from chronograd.errors import InputError, JobError
@@ -53,6 +54,29 @@ def test_strong_and_weak_scaling() -> None:
     efficiencies = [row["efficiency"] for row in weak]
     assert efficiencies == sorted(efficiencies, reverse=True)
     assert weak[1]["efficiency"] == pytest.approx(weak[0]["step_time_s"] / weak[1]["step_time_s"])
+
+
+def test_computation_exchange_and_input_add_up_to_the_step() -> None:
+    """A node of eight decodes 6000 images/s for all its ranks: alone one of 256 is not kept waiting, eight are."""
+    one, eight = Ladder(job(count=8, input_samples_per_s=6000), TRACE).predicted([1, 8], "weak")
+    alone = predict(TRACE, job(256))
+    for point, stall_s in ((one, 0.0), (eight, 8 * 256 / 6000 - alone.value("step_time_s"))):
+        assert point.step_time_s is not None
+        assert point.compute_s == pytest.approx(alone.value("step_time_s"))
+        assert point.input_stall_s == pytest.approx(stall_s - (point.communication_exposed_s or 0.0), abs=1e-9)
+        parts = (point.compute_s, point.input_stall_s, point.communication_exposed_s)
+        assert sum(part or 0.0 for part in parts) == pytest.approx(point.step_time_s)
+        assert point.communication_by_difference_s == pytest.approx(point.communication_exposed_s, abs=1e-9)
+    # Where one rank is kept waiting, too, none of that is computation.
+    (slow,) = Ladder(job(256, input_samples_per_s=100), TRACE).predicted([1], "strong")
+    assert slow.step_time_s == pytest.approx(256 / 100)
+    assert slow.compute_s == pytest.approx(alone.value("step_time_s"))
+    section = communication_section("Communication", [eight.model_dump()])
+    assert section.table is not None
+    assert "waiting for input" in section.table.columns
+    assert section.figure is not None
+    (bars,) = section.figure.panels
+    assert list(bars.bars[0].segments) == ["computation", "waiting for input", "exposed communication"]
 
 
 def test_bandwidth_used_is_what_a_ring_moves_over_the_exposed_time() -> None:

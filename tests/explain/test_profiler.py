@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import os
+import re
 import shutil
 import time
 from pathlib import Path
@@ -24,6 +25,8 @@ from chronograd.explain.device_time import is_communication
 from chronograd.explain.explanation import explain
 from chronograd.explain.intervals import Intervals
 from chronograd.explain.profiler import read
+from chronograd.report.html import render_html
+from chronograd.report.terminal import plain_console, render_terminal
 
 
 def traced(path: Path, input_s: float = 0.0, sleep_s: float = 0.0, batch: int = 64) -> Path:
@@ -138,6 +141,19 @@ def test_a_folder_of_traces_stands_for_these(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("")
     (one,) = explain([tmp_path]).runs
     assert list(one.run.ranks) == [0, 1]
+
+
+def test_of_eight_ranks_none_is_left_out(tmp_path: Path) -> None:
+    """Not on a screen of 80 letters, and on a page in tables that are no wider than a telephone."""
+    answer = answer_of([ranked(tmp_path / f"{rank}.json", rank, 0.0) for rank in range(8)])
+    text = render_terminal(answer, plain_console(80), full_with="--full")
+    assert max(map(len, text.splitlines())) <= 80
+    headings = [line.split("span")[-1] for line in text.splitlines() if line.startswith("part of the span")]
+    assert len(headings) == 2
+    assert re.findall(r"rank (\d)", "".join(headings)) == [str(rank) for rank in range(8)]
+    page = render_html(answer).partition("What the device did")[2].partition("</details>")[0]
+    tables = page.split("<table")[1:]
+    assert [re.findall(r">rank (\d)<", table) for table in tables] == [["0", "1", "2"], ["3", "4", "5"], ["6", "7"]]
 
 
 LONG = "resnet50_on_a_host_with_a_long_name_{}.1623143089861.pt.trace.json"

@@ -16,6 +16,8 @@ from tests.golden.test_verbs import CASES, GOLDEN
 SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"
 GROUPS = ("fit", "simulate", "study", "calibrate")  # verbs whose second word is part of their name
 A_NAME = re.compile(r"[a-z][a-z0-9_]*")
+# Keyed by what a table or a user has: families of networks, kinds of operators, rows.
+MAPS = ("families", "share_by_family", "left_out")
 
 
 def verb_of(line: str) -> str:
@@ -52,12 +54,19 @@ def _object(values: Sequence[dict[str, Any]]) -> dict[str, Any]:
     keys = list(dict.fromkeys(key for value in values for key in value))
     if any(A_NAME.fullmatch(key) is None for key in keys):  # such as counts, or names of layers: a map
         return {"type": "object", "additionalProperties": schema_of([v for value in values for v in value.values()])}
-    properties = {key: schema_of([value[key] for value in values if key in value]) for key in keys}
+    properties = {key: _property(key, [value[key] for value in values if key in value]) for key in keys}
     return {
         "type": "object",
         "properties": properties,
         "required": [k for k in keys if all(k in value for value in values)],
     }
+
+
+def _property(key: str, values: Sequence[Any]) -> dict[str, Any]:
+    if key in MAPS and all(isinstance(value, dict) for value in values):
+        items = [item for value in values for item in value.values()]
+        return {"type": "object", **({"additionalProperties": schema_of(items)} if items else {})}
+    return schema_of(values)
 
 
 def _list(values: Sequence[list[Any]]) -> dict[str, Any]:
@@ -92,6 +101,18 @@ def test_what_a_verb_prints_is_as_published(verb: str) -> None:
 
 def test_every_schema_is_of_a_verb() -> None:
     assert {path.stem for path in SCHEMAS.glob("*.json")} == set(outputs())
+
+
+def test_networks_of_another_family_are_as_published() -> None:
+    """Which families there are is of the table that is validated, and which operators of its networks."""
+    schema = json.loads((SCHEMAS / "validate.json").read_text())
+    data = json.loads((GOLDEN / "validate.json").read_text())
+    data["families"] = {"resnet": {"n": 2, "mape": 0.1, "bias": -0.1}}
+    data["worst_rows"][0]["share_by_family"] = {"attention": 1.0}
+    jsonschema.validate(data, schema)
+    data["families"]["vit"] = {"n": 1}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(data, schema)
 
 
 def test_a_key_that_is_missing_and_a_type_that_changed_are_seen() -> None:

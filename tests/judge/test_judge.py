@@ -283,6 +283,17 @@ def test_a_run_says_itself_what_ran_and_a_network_beside_it_stands_for_a_loop(tm
     assert chronograd.judge("lenet5", tmp_path / "loop.json").data["setting"]["network"] == "lenet5"
 
 
+def test_pure_bf16_is_named_and_judged_as_such() -> None:
+    """Its step is another than that of autocast, so that the two are not to be taken for each other."""
+    asked = [RESNET, "1500 images/s", "training.precision=bf16"]
+    autocast, pure = (chronograd.judge(*asked, *more, on="a100-80") for more in ((), ("training.param_dtype=bf16",)))
+    assert "on a100-80 in bf16: training" in autocast.sections[0].title
+    assert "on a100-80 in pure bf16: training" in pure.sections[0].title
+    assert [one.data["setting"]["param_dtype"] for one in (autocast, pure)] == ["fp32", "bf16"]
+    predicted = [one.data["predicted_samples_per_s"]["value"] for one in (autocast, pure)]
+    assert predicted[1] > predicted[0]
+
+
 def test_a_table_is_judged_row_by_row(tmp_path: Path) -> None:
     table = tmp_path / "mine.csv"
     table.write_text(
@@ -293,6 +304,22 @@ def test_a_table_is_judged_row_by_row(tmp_path: Path) -> None:
     assert [one["verdict"] for one in answer.data["verdicts"]] == ["as expected", "impossible", "slow"]
     assert answer.sections[0].takeaway == "1 impossible, 1 slow and 1 as expected."
     assert "nothing@224" in answer.data["left_out"]
+
+
+def test_rows_of_a_table_that_ran_otherwise_are_left_out_and_told(tmp_path: Path) -> None:
+    """As `fit` and `validate` choose them: on another device, in another precision or phase, on several devices."""
+    table = tmp_path / "mixed.csv"
+    rows = ["v100,training,fp32,1,367", "v100,inference,fp32,1,1100", "v100,training,amp,1,800",
+            "t4,training,fp32,1,110", "v100,training,fp32,8,2900"]  # fmt: skip
+    header = "model,batch_per_device,image_size,device,phase,precision,devices,samples_per_s"
+    table.write_text("\n".join([header, *(f"torchvision:resnet50,112,224,{row}" for row in rows)]) + "\n")
+    answer = chronograd.judge(None, table, on="v100", precision="fp32")
+    assert [one["samples_per_s"] for one in answer.data["verdicts"]] == [pytest.approx(367)]
+    assert answer.notes[0].startswith("4 rows of mixed.csv ran otherwise and are left out")
+    (other,) = chronograd.judge(None, table, on="v100", precision="amp").data["verdicts"]
+    assert (other["samples_per_s"], other["setting"]["precision"]) == (pytest.approx(800), "fp16")
+    with pytest.raises(InputError, match="more than one device: v100, t4"):
+        chronograd.judge(None, table, precision="fp32")
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,8 @@ def test_what_a_job_states_is_kept(traces: list[Trace]) -> None:
     assert ways(traces, "a100-40", **pinned) == {"fp32 NHWC"}
     assert ways(traces, "a100-40", **{**pinned, "compile": True}) == {"fp32 NHWC comp."}
     assert ways(traces, "a100-40", **{**pinned, "compile": "cuda-graphs"}) == {"fp32 NHWC graphs"}
+    pure = {**pinned, "precision": "bf16", "param_dtype": "bf16"}
+    assert ways(traces, "a100-40", **pure) == {"pure bf16 NHWC"}
     of_graphs = search(traces, job_of(**pinned, compile="cuda-graphs"), [catalog.device("a100-40")], [1], [1])
     compiled = search(traces, job_of(**pinned, compile=True), [catalog.device("a100-40")], [1], [1])
     assert [str(way) for way in of_graphs.ways] == ["fp32 channels-last in CUDA graphs"]

@@ -223,8 +223,8 @@ def validate(table: Throughputs, device: Device, *, shipped: bool = False, **opt
     sections = [
         Section(
             title=table.name,
-            takeaway=f"Predicted times are off by {percent(scores['mape'])} on average and {percent(scores['median_ape'])} in "
-            "the median.",
+            takeaway=f"Predicted times are off by {percent(scores['mape'])} on average (bias {signed_percent(scores['bias'])}) and "
+            f"{percent(scores['median_ape'])} in the median.",
             lines=[how],
             table=Table(
                 header,
@@ -235,11 +235,15 @@ def validate(table: Throughputs, device: Device, *, shipped: bool = False, **opt
         ),
         Section(
             title="By family",
-            takeaway=f"{largest[0]}, the largest family, is off by {percent(largest[1]['mape'])} on average.",
+            takeaway=f"{largest[0]}, the largest family, is off by {percent(largest[1]['mape'])} on average "
+            f"(bias {signed_percent(largest[1]['bias'])}).",
             table=Table(
-                ("family", "rows", "mean error"),
-                [(name, str(family["n"]), percent(family["mape"])) for name, family in families],
-                {1, 2},
+                ("family", "rows", "mean error", "bias"),
+                [
+                    (name, str(family["n"]), percent(family["mape"]), signed_percent(family["bias"]))
+                    for name, family in families
+                ],
+                {1, 2, 3},
             ),
         ),
         Section(

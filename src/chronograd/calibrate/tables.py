@@ -186,23 +186,27 @@ def score(timed: Sequence[Timed], calibration: Calibration, sigmas: Sequence[flo
         `worst`, `coverage80`, `families`, `worst_rows`.
     """
     found = ratios(timed, calibration)
-    errors = np.abs(found - 1)
+    signed = found - 1
+    errors = np.abs(signed)
     spread = np.array(sigmas or [t.sample.work.sigma_log(calibration) for t in timed])
     inside = np.abs(np.log(found)) <= Z80 * spread
     families: dict[str, list[float]] = {}
-    for t, e in zip(timed, errors, strict=True):
-        families.setdefault(family_of_model(t.row.model), []).append(float(e))
+    for t, error in zip(timed, signed, strict=True):
+        families.setdefault(family_of_model(t.row.model), []).append(float(error))
     order = np.argsort(-np.abs(np.log(found)))[:10]
     return {
         "n": len(timed),
         "mape": float(errors.mean()),
-        "bias": float((found - 1).mean()),
+        "bias": float(signed.mean()),
         "median_ape": float(np.median(errors)),
         "p90_ape": float(np.quantile(errors, 0.9)),
         "worst": float(errors.max()),
         "coverage80": float(inside.mean()),
         "sigma_log": calibration.sigma,
-        "families": {k: {"n": len(v), "mape": float(np.mean(v))} for k, v in sorted(families.items())},
+        "families": {
+            name: {"n": len(own), "mape": float(np.abs(own).mean()), "bias": float(np.mean(own))}
+            for name, own in sorted(families.items())
+        },
         "worst_rows": [
             {
                 "model": timed[i].row.model,

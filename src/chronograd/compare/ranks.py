@@ -18,7 +18,7 @@ UTILISATION = (
     "bandwidth used: 2(n − 1)/n · gradient bytes / exposed communication / link bandwidth; above 100 % where most "
     "of the exchange is hidden behind backward"
 )
-COMPUTATION, EXPOSED, OTHER = "computation", "exposed communication", "other"
+COMPUTATION, INPUT, EXPOSED, OTHER = "computation", "waiting for input", "exposed communication", "other"
 _WHOLE = 0.005  # parts whose sum leaves less than this of a step are taken for the whole of it
 EFFICIENCY = "efficiency: throughput over n times that of one rank"
 GROWTH = "growth: step time over that of one rank"
@@ -53,6 +53,7 @@ _CELLS: dict[str, tuple[str, Callable[[Row], str]]] = {
     "efficiency": ("efficiency", lambda row: _share(row["efficiency"])),
     "growth": ("growth", lambda row: _times(row["iteration_growth"])),
     "computation": ("computation", lambda row: _seconds(row["compute_s"])),
+    "input": (INPUT, lambda row: _seconds(row.get("input_stall_s"))),
     "difference": ("communication by difference", lambda row: _exchange(row, "communication_by_difference_s")),
     "exposed": ("exposed", lambda row: _exchange(row, "communication_exposed_s")),
     "interval": ("80 % interval", lambda row: " … ".join(filter(None, map(_seconds, (row["exposed_low_s"], row["exposed_high_s"]))))),
@@ -60,9 +61,10 @@ _CELLS: dict[str, tuple[str, Callable[[Row], str]]] = {
 }  # fmt: skip
 _TEXT = ("series", "scaling", "kind")
 _STEP = ("ranks", "kind", "batch", "per rank", "step", "rate", "training", "cost", "speed-up", "efficiency", "growth")
-_SPLIT = ("computation", "difference", "exposed")
+_SPLIT = ("computation", "input", "difference", "exposed")
 # What a narrow terminal does without, the first of them first.
-_DROP = ("bandwidth", "growth", "difference", "per rank", "training", "computation", "batch", "cost", "interval")
+_DROP = ("bandwidth", "growth", "difference", "per rank", "training", "computation", "input", "batch", "cost",
+         "interval")  # fmt: skip
 
 
 def _exchange(row: Row, name: str) -> str:
@@ -120,13 +122,13 @@ def communication_section(title: str, rows: Sequence[Row], intro: str = "") -> S
         )
         for row in split
     ]
-    colors = {COMPUTATION: "accent", EXPOSED: "vermilion", OTHER: "grey"}
+    colors = {COMPUTATION: "accent", INPUT: "sky", EXPOSED: "vermilion", OTHER: "grey"}
     return Section(
         title,
         _communication_takeaway(many),
         intro
-        or "Computation is the step of one rank alone with the same batch of a rank. Communication is told in two "
-        "ways: by the difference from it, and as exposed time, measured by steps with and without exchange.",
+        or "Computation is the step of one rank alone with the same batch of a rank, without waiting for input. "
+        "Communication is told in two ways: by the difference from it, and as exposed time, measured by steps with and without exchange.",
         figure=Figure([Bars(f"time per step, {unit}", "ranks", bars, colors)]) if bars else None,
         caption="Solid bars are measured, light ones predicted; at their ends the whole step.",
         table=_table(
@@ -175,7 +177,12 @@ def _series(
 
 def _segments(row: Row) -> dict[str, float]:
     """Parts of a step, in seconds, and what neither of the two explains."""
-    parts: dict[str, float] = {COMPUTATION: row["compute_s"], EXPOSED: row["communication_exposed_s"]}
+    stall_s = row.get("input_stall_s")
+    parts: dict[str, float] = {
+        COMPUTATION: row["compute_s"],
+        **({INPUT: stall_s} if stall_s else {}),
+        EXPOSED: row["communication_exposed_s"],
+    }
     rest = row["step_time_s"] - sum(parts.values())
     return parts | ({OTHER: rest} if rest > _WHOLE * row["step_time_s"] else {})
 

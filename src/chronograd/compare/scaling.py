@@ -1,8 +1,9 @@
 """One job on growing numbers of ranks: speed-up and efficiency, computation and communication, told in one place.
 
 Strong scaling keeps the global batch, weak scaling the batch of a rank. Beside every point with several ranks stands
-one rank alone with the same batch of a rank: what the ranks take longer is communication by difference, which is held
-against the exposed communication of the ranks themselves. `chronograd.launch.scaling` runs the jobs that are measured.
+one rank alone with the same batch of a rank: what the ranks take longer, waiting for input apart, is communication by
+difference, which is held against the exposed communication of the ranks themselves. `chronograd.launch.scaling` runs
+the jobs that are measured.
 """
 
 from __future__ import annotations
@@ -129,7 +130,9 @@ class Ladder:
         if first is not None:
             one_throughput, one_s = first.throughput_samples_per_s, first.step_time_s
         times = speed_up(throughput, one_throughput)
-        compute_s = alone["step_time_s"].value
+        alone_s, stall_s = alone["step_time_s"].value, record["input_stall_s"].value
+        compute_s = alone_s - (alone["input_stall_s"].value or 0.0) if alone_s else None
+        rest_s = step.value - compute_s - (stall_s or 0.0) if step.value and compute_s else None
         total_s = self._training_time(job, step.value)
         return Point(
             scaling=scaling,
@@ -148,7 +151,8 @@ class Ladder:
             efficiency=efficiency(times, world),
             iteration_growth=step.value / one_s if step.value and one_s else None,
             compute_s=compute_s,
-            communication_by_difference_s=step.value - compute_s if step.value and compute_s else None,
+            input_stall_s=stall_s,
+            communication_by_difference_s=rest_s,
             communication_exposed_s=exposed.value,
             exposed_low_s=exposed.low,
             exposed_high_s=exposed.high,

@@ -224,6 +224,7 @@ def _devices(runs: Sequence[Explained]) -> Section:
             rows,
             set(range(1, len(named) + 1)),
             ("span: from the first start to the last end of what ran on the device, of the whole trace",),
+            is_stacked=True,
         ),
         data=[{"rank": name} | device.data() for name, device in named],
     )

@@ -61,6 +61,8 @@ _FIGURES = ("rate", "step_ms", "step_s")
 _PREFIXES = ("infer", "train")
 # What rows and tables say of how they ran, by the order in which it chooses rows.
 _RAN = ("device", "phase", "precision", "layout")
+# Where not every verb calls the option as the field.
+_OPTIONS = {"device": "--device, or --on", "layout": "--layout, or training.channels_last="}
 
 
 def precision_of(text: str) -> str:
@@ -169,7 +171,7 @@ class Table:
             if wanted is None and len(said) > 1:
                 raise InputError(
                     f"{self.name} has rows of more than one {field}: {', '.join(said)}",
-                    f"give one of them to --{field}",
+                    f"give one of them to {_OPTIONS.get(field, f'--{field}')}",
                 )
             wanted = found[field] = said[0] if wanted is None else str(wanted)
             name = catalog.device(wanted).name if field == "device" else wanted

@@ -32,8 +32,10 @@ def answer_of(judged: Judged) -> Answer:
     )
 
 
-def answer_of_table(cases: Sequence[Judged], left_out: Sequence[tuple[str, str]] = ()) -> Answer:
-    """Several figures, a row each; `left_out` are rows that could not be judged, with the reason."""
+def answer_of_table(
+    cases: Sequence[Judged], left_out: Sequence[tuple[str, str]] = (), notes: Sequence[str] = ()
+) -> Answer:
+    """Several figures, a row each; `left_out` are rows that could not be judged, with the reason; `notes` of the table."""
     counts = Counter(judged.verdict for judged in cases)
     said = [f"{counts[verdict]} {verdict}" for verdict in ("impossible", "suspicious", "slow", "as expected")
             if counts[verdict]]  # fmt: skip
@@ -43,7 +45,9 @@ def answer_of_table(cases: Sequence[Judged], left_out: Sequence[tuple[str, str]]
         for j in cases
     ]  # fmt: skip
     section = Section(
-        f"{len(cases)} figures on {_place(cases[0])} in {cases[0].job.training.precision}" if cases else "No figure",
+        f"{len(cases)} figures on {_place(cases[0])} in {cases[0].job.training.precision_name}"
+        if cases
+        else "No figure",
         f"{listed(said)}." if said else "No row could be judged.",
         table=Table(
             ("network", "batch", "samples/s", "expected", "middle 80 %", "yours is", "verdict"), rows, {1, 2, 3, 4, 5}
@@ -52,7 +56,7 @@ def answer_of_table(cases: Sequence[Judged], left_out: Sequence[tuple[str, str]]
         data=[data_of(judged) for judged in cases],
     )
     data = {"verdicts": [data_of(judged) for judged in cases], "left_out": dict(left_out)}
-    return Answer("Is it good?", sections=[section], data=data)
+    return Answer("Is it good?", sections=[section], data=data, notes=notes)
 
 
 def data_of(judged: Judged) -> dict[str, Any]:
@@ -68,6 +72,7 @@ def data_of(judged: Judged) -> dict[str, Any]:
             "device": judged.device.name,
             "devices": judged.job.cluster.count,
             "precision": training.precision,
+            "param_dtype": training.param_dtype,
             "batch": training.batch,
             "is_batch_assumed": judged.is_batch_assumed,
             "channels_last": training.channels_last,
@@ -105,7 +110,7 @@ def _verdict(j: Judged) -> Section:
         columns, right = ["", "samples/s", "tokens/s", "yours is"], {1, 2, 3}
         rows = [[what, rate, of_tokens, share] for (what, rate, share), of_tokens in zip(rows, _tokens(j), strict=True)]
     return Section(
-        f"{j.job.network.name} on {_place(j)} in {j.job.training.precision}: {j.mode}, batch {j.job.training.batch}",
+        f"{j.job.network.name} on {_place(j)} in {j.job.training.precision_name}: {j.mode}, batch {j.job.training.batch}",
         _sentence(j),
         lines=lines,
         table=Table(columns, rows, right),

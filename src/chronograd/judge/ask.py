@@ -14,7 +14,7 @@ from chronograd.answer import Answer
 from chronograd.ask import samples_of
 from chronograd.data.trace_job import trace_job
 from chronograd.errors import ChronogradError, InputError, NotFoundError
-from chronograd.fit.tables import Row, read_table
+from chronograd.fit.tables import Row, precision_of, read_table
 from chronograd.hardware import catalog
 from chronograd.job import Job, changed, parse_on, with_ranks
 from chronograd.judge.answer import answer_of, answer_of_table
@@ -28,6 +28,7 @@ from chronograd.trace import Trace
 MOST_ROWS = 64
 # Of a job that is made for a network's name, until its batch is known: enough for as many devices as there may be.
 UNSAID_BATCH = 100_000
+_LAYOUTS = {"training.channels_last=true": "nhwc", "training.channels_last=false": "nchw"}
 _EXAMPLE = 'write it as chronograd judge resnet50 --on v100 "812 images/s"'
 
 
@@ -44,7 +45,9 @@ class Traces:
             if (self.given.mode, self.given.channels_last) != (mode, job.training.channels_last):
                 raise InputError(f"the trace is of {self.given.mode}, in another mode or layout", "leave --trace out")
             return self.given
-        key = (job.network.model_dump_json(), job.data.model_dump_json(), job.training.channels_last, mode)
+        training = job.training
+        layout = training.channels_last, training.param_dtype
+        key = (job.network.model_dump_json(), job.data.model_dump_json(), *layout, mode)
         if key not in self.known:
             self.known[key] = _traced(job, mode)
         return self.known[key]
@@ -57,8 +60,9 @@ def _traced(job: Job, mode: str) -> Trace:
         return trace_job(job, mode=mode)
     from chronograd.count.cached import cached_trace
 
+    held = {"param_dtype": job.training.param_dtype} if job.training.is_pure else {}
     return cached_trace(name, dict(job.network.options), input_shape=data.shape, num_classes=data.classes, mode=mode,
-                        channels_last=job.training.channels_last)  # fmt: skip
+                        channels_last=job.training.channels_last, **held)  # fmt: skip
 
 
 def job_of_network(name: str, input_shape: Sequence[int] | None = None) -> Job:
@@ -162,8 +166,14 @@ def _stated(place: str | None, precision: str | None, batch: int | None) -> list
 
 
 def _of_table(path: Path, place: str | None, precision: str | None, mode: str, overrides: Sequence[str]) -> Answer:
-    """Each row of a table of throughputs, as far as its network can be traced."""
+    """Each row of a table of throughputs that ran as is stated, as far as its network can be traced."""
     table = read_table(path)
+    table = table.stated(
+        device=None if place is None else parse_on(place)[1],
+        precision=None if precision is None else precision_of(precision),
+        phase=table.phase or mode,
+        layout=next((_LAYOUTS[text] for text in overrides if text in _LAYOUTS), None),
+    ).matched()
     on = place or table.device
     if on is None:
         raise InputError(f"{path.name} does not say what it was measured on", "give --on")
@@ -177,14 +187,14 @@ def _of_table(path: Path, place: str | None, precision: str | None, mode: str, o
     left_out: list[tuple[str, str]] = []
     for row in table.rows[:MOST_ROWS]:
         try:
-            cases.append(_of_row(row, stated, table.phase or mode, table.layout is not None))
+            cases.append(_of_row(row, stated, table.mode, table.layout is not None))
         except ChronogradError as error:
             left_out.append((row.key, error.message.splitlines()[0]))
     if len(table.rows) > MOST_ROWS:
         left_out.append(
             (f"{len(table.rows) - MOST_ROWS} rows", f"the first {MOST_ROWS} are judged; give a shorter table")
         )
-    return answer_of_table(cases, left_out)
+    return answer_of_table(cases, left_out, table.notes)
 
 
 def _of_row(row: Row, stated: Sequence[str], mode: str, has_layout: bool) -> Judged:

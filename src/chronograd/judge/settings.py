@@ -106,7 +106,8 @@ class Near:
         own, peaks = self.job.training.precision, self.device.peak_flops_per_s
         left_out = _HALF if own in _HALF else ("fp16",) if "bf16" in peaks else ()
         has = [name for name in PRECISION_NAMES if name in peaks and name not in (own, *left_out)]
-        return [([PRECISION_NAMES[name]], [f"training.precision={name}"]) for name in has]
+        held = ["training.param_dtype=fp32"] if self.job.training.is_pure else []
+        return [([PRECISION_NAMES[name]], [f"training.precision={name}", *held]) for name in has]
 
     def explanations(self, rate: float, with_batches: bool = False) -> list[Option]:
         """Settings in which a figure is as expected, and nearer than in its own, those that differ least first.

@@ -36,12 +36,15 @@ class Search:
         return next(iter(self.traces.values())).network
 
     def times_as_slow(self, row: int) -> list[tuple[Way, float]]:
-        """Other ways of running a setting, with their step over its own: in wider precisions, and in the other layout."""
+        """Other ways of running a setting, with their step over its own: in wider precisions, and in the other layout.
+
+        The traces of what is in pure bf16 have no tensor in fp32 to compare it with.
+        """
         setting = {name: column[row].item() for name, column in self.columns.items()}
         way, on = self.ways[setting["way"]], self.devices[setting["device"]]
         plain = replace(way, precision="fp32", channels_last=False)
         others = [replace(way, channels_last=not way.channels_last)]
-        if way.precision != "fp32":
+        if way.precision != "fp32" and way.param_dtype == "fp32":
             others = [plain, *([replace(way, precision="tf32")] if way.precision != "tf32" else []), *others]
         found = []
         for other in dict.fromkeys(others):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from chronograd.hardware.catalog import Device, Precision
-from chronograd.job import Job
+from chronograd.job import Job, precision_name
 from chronograd.predict.calibration import calibrations
 from chronograd.predict.checkpointing import blocks
 from chronograd.trace import Trace
@@ -27,11 +27,13 @@ class Way:
     channels_last: bool = False
     compile: bool | Literal["cuda-graphs"] = False
     activation_checkpointing: str = "none"
+    param_dtype: Literal["fp32", "bf16"] = "fp32"
 
     def __str__(self) -> str:
+        precision = precision_name(self.precision, self.param_dtype)
         layout = " channels-last" if self.channels_last else ""
         again = " with activation checkpointing" if self.activation_checkpointing != "none" else ""
-        return f"{self.precision}{layout}{_COMPILERS[self.compile][0]}{again}"
+        return f"{precision}{layout}{_COMPILERS[self.compile][0]}{again}"
 
     @property
     def short(self) -> str:
@@ -39,10 +41,13 @@ class Way:
 
         >>> Way("bf16", channels_last=True, activation_checkpointing="blocks").short
         'bf16 NHWC +ckpt'
+        >>> Way("bf16", param_dtype="bf16").short
+        'pure bf16'
         """
+        precision = precision_name(self.precision, self.param_dtype)
         layout = " NHWC" if self.channels_last else ""
         again = " +ckpt" if self.activation_checkpointing != "none" else ""
-        return f"{self.precision}{layout}{_COMPILERS[self.compile][1]}{again}"
+        return f"{precision}{layout}{_COMPILERS[self.compile][1]}{again}"
 
     def of(self, job: Job) -> Job:
         """The job run this way."""
@@ -93,4 +98,5 @@ def ways_of(job: Job, device: Device, traces: Sequence[Trace], precisions: Seque
         for layout in layouts:
             for compiler in compiled:
                 for kind in checkpointing:
-                    yield Way(precision, layout, compiler, kind)
+                    held = training.param_dtype if precision == "bf16" else "fp32"
+                    yield Way(precision, layout, compiler, kind, held)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from chronograd.errors import RunError
@@ -85,9 +86,11 @@ def _returns(epochs: Sequence[Epoch], job: Job, frames: int) -> dict[str, Quanti
 
 def _speed(log: StepLog, last: Epoch, frames: int) -> dict[str, Quantity]:
     lines = settled(log.steps)
+    # Of an epoch that was gone on with in its midst, its own line has the time since then; the clock has all of it.
+    clock = [0.0, *(epoch.seconds for epoch in log.of(Epoch))]
     found = {
         "training_time_s": Quantity(value=last.seconds, unit="s", source=CLOCK),
-        "epoch_time_s": Quantity.of_samples([epoch.epoch_time_s for epoch in log.of(Epoch)], "s", CLOCK),
+        "epoch_time_s": Quantity.of_samples([after - before for before, after in itertools.pairwise(clock)], "s", CLOCK),
         "epochs": Quantity(value=last.epoch, unit="count", source="epochs trained"),
         "frames": Quantity(value=last.step * frames, unit="count", source=f"{frames} per step" if frames > 1 else "one per step"),
         "throughput_frames_per_s": Quantity(value=last.step * frames / last.seconds, unit="frame/s", source="all frames over the training time"),

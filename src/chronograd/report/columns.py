@@ -1,7 +1,8 @@
 """A table in as many columns as a terminal has: no line is wider, and no word is broken.
 
 What is too wide is first wrapped at blanks: text, and long headings. What then does not fit is left out, a column at a time,
-the least important first. All of it can be had in full, where lines may become longer than the terminal.
+the least important first; of a table whose columns are alike none is, and they stand in blocks below one another. All of it
+can be had in full, where lines may become longer than the terminal.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class LaidOut:
 
 def lay_out(table: Table, width: int, in_full: bool = False) -> LaidOut:
     """A table in lines of at most `width` letters; in full it has every row and column, and may be wider."""
+    if table.is_stacked:
+        return _stacked(table, width, in_full)
     rows = table.rows if in_full or not table.most else table.rows[: table.most]
     chosen = [i for i in range(len(table.columns)) if in_full or i not in table.details]
     order = [*table.drop, *(i for i in reversed(chosen[1:]) if i not in table.drop)]
@@ -46,6 +49,16 @@ def lay_out(table: Table, width: int, in_full: bool = False) -> LaidOut:
     rule = "─" * (sum(widths) + GAP * (len(widths) - 1))
     hidden = [name for i, name in enumerate(table.columns) if i not in chosen and name]
     return LaidOut([*head, rule, *body], len(head) + 1, hidden, len(table.rows) - len(rows))
+
+
+def _stacked(table: Table, width: int, in_full: bool) -> LaidOut:
+    """In as few blocks as fit, with an empty line between them."""
+    for most in range(len(table.columns) - 1, 0, -1):
+        blocks = [lay_out(block, width, in_full) for block in table.blocks(most)]
+        lines = [line for block in blocks for line in ("", *block.lines)][1:]
+        if not any(block.columns_left_out for block in blocks) and max(map(cell_len, lines)) <= width:
+            break
+    return LaidOut(lines, blocks[0].head, blocks[0].columns_left_out, blocks[0].rows_left_out)
 
 
 @dataclass(frozen=True)

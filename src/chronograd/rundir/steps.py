@@ -190,6 +190,8 @@ class Ready(Line):
 class Epoch(Line):
     """An epoch ended. `seconds`: the training clock. Test figures are None where they were not looked at.
 
+    `epoch_time_s`: since the last start, where a run of several processes went on within the epoch.
+
     Those of an agent are the returns of so many `episodes`: their mean, the middle 80 % and the standard deviation. `updates`: 0 where
     it did not learn, and has no loss.
     """
