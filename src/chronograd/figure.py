@@ -211,10 +211,11 @@ class Push:
 
 @dataclass(frozen=True)
 class Lanes:
-    """Asynchronous SGD over time: a lane per learner, top to bottom, and below them the server's versions.
+    """What processes do over time, a lane each, top to bottom; of asynchronous SGD below them the server's versions.
 
     Attributes:
-        versions: time and number of each, in order. Pushes that are no version's time wait for their update.
+        versions: time and number of each, in order; none without a server. Pushes that are no version's time wait for their
+            update.
         colors: part → PALETTE. `role`: predicted spans are light, measured ones solid.
     """
 
@@ -229,6 +230,10 @@ class Lanes:
     kind: Literal["lanes"] = "lanes"
 
     def data(self) -> list[dict[str, Any]]:
+        if not self.versions:
+            return [
+                {"part": self.lanes[s.lane], "does": s.part, self.x_label: s.start, "until": s.end} for s in self.spans
+            ]
         return [
             {"learner": self.lanes[p.lane], self.x_label: p.at, "version": p.version, "staleness": p.staleness}
             for p in self.pushes

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -284,7 +285,7 @@ def test_a_learner_dies_during_an_evaluation(tmp_path: Path, monkeypatch: pytest
     """It loses nothing, the run goes on and says so; checkpoints within an epoch have the time until then."""
     from chronograd.backends.apex import run as driver
     from chronograd.backends.apex.group import Group
-    from chronograd.reinforce.agent import evaluate
+    from chronograd.reinforce.worker import evaluated
     from chronograd.rundir import RunDir
     from chronograd.rundir.steps import Epoch, Note
     from chronograd.train.checkpoint_folder import Progress, newest_sound, read_state
@@ -299,13 +300,13 @@ def test_a_learner_dies_during_an_evaluation(tmp_path: Path, monkeypatch: pytest
             if len(group.ledger.deaths) == 0:
                 os.kill(group.pids["learner", 0], signal.SIGKILL)
                 time.sleep(0.1)
-            return evaluate(*arguments)
+            return evaluated(*arguments)
 
         def note_and_save(progress: Progress) -> None:
             saved.append(progress)
             save(progress)
 
-        monkeypatch.setattr(driver, "evaluate", kill_and_evaluate)
+        monkeypatch.setattr(driver, "evaluated", kill_and_evaluate)
         monkeypatch.setattr(driver, "CHECKPOINT_S", 0.0)
         monkeypatch.setattr(group, "save", note_and_save)
         driver._Run(run, job, group, lines).go_on()
@@ -362,6 +363,25 @@ def test_random_numbers_are_not_those_of_before() -> None:
     job = job_of("apex")
     firsts = [Actor(0, job, _layout(job), 0.1, [None], None, life)._seen for life in ((0, 0), (1, 0), (0, 900))]
     assert len({np.stack(seen).tobytes() for seen in firsts}) == 3
+
+
+def test_actors_give_the_priorities_that_the_learner_gives() -> None:
+    """Horgan et al. 2018: of the same transitions by the same network; ε where there is no error."""
+    from chronograd.backends.apex.roles import Actor
+    from chronograd.reinforce.replay import Sample, Transitions
+
+    job = job_of("apex", target_every=0)
+    actor = Actor(0, job, _layout(job), 0.1, [None], None, (0, 0))
+    seen = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    values = actor._agent.values(seen)[:, 0]
+    rewards, ends = values + np.array([0, 0.5, -2], np.float32), np.zeros(3, np.float32)
+    transitions = Transitions(seen, np.zeros(3, np.int64), rewards, seen, ends)
+    first = actor._priorities(transitions)
+    assert first.tolist() == pytest.approx([1e-6, 0.5, 2], rel=1e-4)
+    later: list[np.ndarray] = []
+    actor._agent.replay = SimpleNamespace(update=lambda indices, priorities: later.append(priorities))  # type: ignore[assignment]
+    actor._agent.update(Sample.of(transitions))
+    assert first.tolist() == later[0].tolist()
 
 
 @pytest.mark.usefixtures("ray_is_up")

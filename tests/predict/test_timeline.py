@@ -14,6 +14,7 @@ from chronograd.count.network import trace_network
 from chronograd.predict.prediction import predict_step
 from chronograd.predict.setting import setting_of
 from chronograd.predict.timeline import timeline_of_run, timeline_of_step
+from chronograd.record import AtWork, Record
 from chronograd.rundir import RunDir
 from chronograd.rundir.steps import Memory, Step
 
@@ -89,6 +90,20 @@ def test_memory_is_counted_along() -> None:
 def test_one_device_communicates_nothing() -> None:
     slices = check_format(timeline_of_step(TRACE, setting_of(job(count=1))))
     assert on_track(slices, 1) == []
+
+
+def test_a_run_of_agents_shows_its_parts(tmp_path: Path) -> None:
+    """Beside the steps of the driver, once there is a record."""
+    run = RunDir.create(out=tmp_path / "run")
+    with run.step_writer() as lines:
+        lines.write(Step(step=100, step_time_s=0.01))
+    record = Record(kind="measured", title="apex")
+    spans = [("actor", 0, 0.0, 0.2), ("learner", 0, 0.1, 0.4), ("actor", 0, 0.25, 0.5)]
+    record.tables.timeline = [AtWork(role=role, number=n, start=start, end=end) for role, n, start, end in spans]
+    run.save_record(record)
+    slices = check_format(timeline_of_run(run))
+    assert [(e["ts"], ends(e)) for e in on_track(slices, 0, 1)] == [(0, 200_000), (250_000, 500_000)]
+    assert [(e["ts"], ends(e)) for e in on_track(slices, 0, 2)] == [(100_000, 400_000)]
 
 
 def test_a_measured_run_shows_each_ranks_steps(tmp_path: Path) -> None:

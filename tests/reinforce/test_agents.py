@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from chronograd.reinforce.build import agent_of, replay_of
 from chronograd.reinforce.dqn import DQN
 from chronograd.reinforce.replay import Sample, Transitions
 from chronograd.reinforce.tabular import QTable
+from chronograd.reinforce.worker import evaluated
 
 pytestmark = pytest.mark.gymnasium
 CPU = torch.device("cpu")
@@ -296,6 +298,26 @@ def test_evaluation_has_the_same_episodes_each_time_and_side_by_side_as_alone() 
     assert evaluate(agent, [make() for _ in range(2)], agent.settings, 3) == together[:2]
     assert evaluate(agent, [make() for _ in range(5)], agent.settings, 4) != together
     assert len(set(together)) > 1
+
+
+def test_a_network_that_sees_nothing_is_told_once() -> None:
+    """Every ReLU of a layer is 0, whatever the agent sees in an evaluation."""
+    job = job_of()
+    agent, blind = dqn_of(job, Corridor(is_number=False)), set[str]()
+    scored: list[environments.Environment] = [Corridor(is_number=False)]
+    lines: Any = SimpleNamespace(written=[])
+    lines.write = lines.written.append
+    assert evaluated(agent, scored, job, lines, 500, blind)
+    assert not lines.written
+    with torch.no_grad():
+        for name, parameter in agent.network.named_parameters():
+            if name.endswith("0.bias"):
+                parameter.fill_(-1e6)
+    for step in (1000, 1500):
+        evaluated(agent, scored, job, lines, step, blind)
+    (note,) = lines.written
+    assert note.step == 1000
+    assert note.text.startswith("the network is blind: after 1,000 steps every ReLU of ")
 
 
 def test_the_ladder_takes_turns_and_annealing_falls() -> None:

@@ -90,6 +90,18 @@ class TestAtari:
             assert (seen[:3] == before[1:]).all()
             before = seen
 
+    @pytest.mark.parametrize("stack", [1, 6])
+    def test_it_shows_as_many_images_as_a_job_says(self, stack: int) -> None:
+        game, usual = (
+            environments.make(job_on("atari:pong", "dqn-2015", noop_starts=0, **more))
+            for more in ({"frame_stack": stack}, {})
+        )
+        assert environments.space(game).shape == (stack, 84, 84)
+        both = min(stack, 4)
+        assert (game.reset(seed=0)[0][-both:] == usual.reset(seed=0)[0][-both:]).all()
+        for action in (2, 3, 2, 2, 3):
+            assert (game.step(action)[0][-both:] == usual.step(action)[0][-both:]).all()
+
     def test_an_image_is_the_mean_of_the_area_of_the_brighter_of_two_screens(self) -> None:
         """A pixel of the small image covers 2.5 rows and 160/84 columns."""
         game = self.game()

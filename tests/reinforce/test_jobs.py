@@ -86,6 +86,28 @@ def test_pong_at_two_sizes() -> None:
         check_anywhere(job)
 
 
+@pytest.mark.atari
+@pytest.mark.parametrize("replay", ["uniform", "proportional"])
+def test_an_agent_learns_from_the_newest_image_alone(tmp_path: Path, replay: str) -> None:
+    """As many input channels as images are stacked; killed and resumed runs have them, too."""
+    from safetensors.numpy import load_file
+
+    few = ("training.epochs=1", "training.batch=4", "reinforcement.steps_per_epoch=40", "reinforcement.replay_start=20",
+           "reinforcement.replay_size=30", "reinforcement.evaluation_episodes=1", "reinforcement.update_every=4",
+           "cluster.threads=1", "cluster.device=cpu")  # fmt: skip
+    job = jobs.load(
+        EXAMPLE.with_name("pong.yaml"), [*few, f"reinforcement.replay={replay}", "reinforcement.frame_stack=1"]
+    )
+    check_anywhere(job)
+    run = train(job, out=tmp_path / "run")
+    assert run.record().value("updates_per_s") > 0
+    newest = list_checkpoints(run.checkpoints)[-1]
+    assert load_file(newest / "model.safetensors")["0.weight"].shape == (16, 1, 8, 8)
+    replay_kept = load_file(newest / "replay.safetensors")
+    assert replay_kept["observation"].shape == (30, 1)
+    assert replay_kept["frames"].shape[1:] == (84, 84)
+
+
 def test_a_job_file_says_what_differs_from_its_algorithm() -> None:
     job = job_of("reinforcement.algorithm=dqn-2013", "reinforcement.loss=squared")
     stated = jobs.stated(job)["reinforcement"]
@@ -94,6 +116,22 @@ def test_a_job_file_says_what_differs_from_its_algorithm() -> None:
     assert stated["target_every"] == 10
     assert jobs.from_dict(jobs.stated(job)) == job
     assert jobs.from_dict(jobs.resolved(job)) == job
+
+
+def test_exponents_that_are_not_given_are_those_of_the_kind_of_replay() -> None:
+    """Schaul et al. 2016, table 3."""
+    for replay, exponents in {"proportional": (0.6, 0.4), "rank": (0.7, 0.5)}.items():
+        job = job_of(f"reinforcement.replay={replay}")
+        assert job.reinforcement is not None
+        assert (job.reinforcement.priority_exponent, job.reinforcement.importance_exponent) == exponents
+        stated = jobs.stated(job)["reinforcement"]
+        assert not {"priority_exponent", "importance_exponent"} & stated.keys()
+        assert jobs.from_dict(jobs.stated(job)) == jobs.from_dict(jobs.resolved(job)) == job
+    proportional = jobs.changed(job, ["reinforcement.replay=proportional"]).reinforcement
+    assert proportional is not None
+    assert (proportional.priority_exponent, proportional.importance_exponent) == (0.6, 0.4)
+    assert Reinforcement(replay="rank", priority_exponent=0.6).priority_exponent == 0.6
+    assert Reinforcement(algorithm="apex").priority_exponent == 0.6
 
 
 @pytest.mark.gymnasium
@@ -111,6 +149,8 @@ def test_a_job_file_says_what_differs_from_its_algorithm() -> None:
         (["reinforcement.algorithm=q-learning"], "reinforcement.*is not of a table"),
         (["network.name=dqn-2015", "network.options={}"], "takes images"),
         (["data.name=cartpole"], "no environment"),
+        (["reinforcement.frame_stack=1"], "frame_stack is 1, which is of Atari's images and not of gymnasium:CartPole-v1"),
+        (["reinforcement.frame_stack=17"], "frame_stack.*16"),
     ],
 )  # fmt: skip
 def test_what_an_agent_has_not_is_refused(overrides: list[str], message: str) -> None:

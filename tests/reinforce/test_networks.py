@@ -11,7 +11,7 @@ from chronograd.errors import InputError
 from chronograd.models import registry
 from chronograd.models.deep_q import Dueling
 from chronograd.reinforce.environments import Space
-from chronograd.reinforce.networks import as_input, build, mlp
+from chronograd.reinforce.networks import as_input, build, dead_relus, mlp
 
 POLE = Space((4,), np.dtype(np.float32), 2)
 GAME = Space((4, 84, 84), np.dtype(np.uint8), 6)
@@ -78,6 +78,20 @@ def test_channels_last_is_a_layout_and_nothing_else() -> None:
     assert not next(other.parameters()).is_contiguous()
     assert other[:1](seen).is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(other(seen), plain(seen))
+
+
+def test_a_layer_is_dead_that_lets_nothing_through_for_all_that_is_seen() -> None:
+    """The second of two observations wakes the first layer; the second layer lets nothing through of either."""
+    network = mlp(4, 2, (8, 8)).requires_grad_(False)
+    network[1].weight[:] = torch.eye(8, 4)
+    network[1].bias[:] = -1
+    network[3][0].bias[:] = -1e6
+    with dead_relus(network) as dead:
+        network(torch.zeros(3, 4))
+        assert dead == {"2", "3.1"}
+        network(torch.full((1, 4), 2.0))
+    assert dead == {"3.1"}
+    assert not any(module._forward_hooks for module in network.modules())
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,13 @@ import pytest
 from PIL import Image
 
 from chronograd.errors import InputError
+from chronograd.explain.agents import timeline_sections
 from chronograd.figure import Figure, Push, Span
 from chronograd.predict.simulations import panel as lanes_of
 from chronograd.predict.staleness import Duration, Learner, of_pushes, simulate
+from chronograd.record import AtWork, Curve, Quantity, Record
 from chronograd.report import lanes, plots
+from chronograd.report.runs import generic_page
 
 
 def fixed(*parts: float) -> Learner:
@@ -23,6 +26,29 @@ def fixed(*parts: float) -> Learner:
 
 def texts(figure: Figure) -> list[str]:
     return re.findall(r"<text[^>]*>([^<]*)</text>", plots.svg(figure))
+
+
+def test_the_first_seconds_of_actors_and_learners() -> None:
+    """Of 2 s the learner works 1 and the actor 1.5; there is no server, and the same section in a report and an explanation."""
+    record = Record(kind="measured", title="apex on CartPole-v1")
+    assert timeline_sections(record) == []
+    spans = [("actor", 0, 0.0, 1.0), ("learner", 0, 1.0, 2.0), ("actor", 0, 1.5, 2.0)]
+    record.tables.timeline = [AtWork(role=role, number=n, start=start, end=end) for role, n, start, end in spans]
+    (section,) = timeline_sections(Record.model_validate_json(record.model_dump_json()))
+    assert section.takeaway == "Of the first 2 s the parts were at work: learner 0 50 %, actor 0 75 %."
+    assert section.figure is not None
+    assert section.figure.rows()[0] == {"part": "actor 0", "does": "actor", "time, s": 0.0, "until": 1.0}
+    drawn = texts(section.figure)
+    assert {"actor 0", "learner 0", "time, s"} <= set(drawn)
+    assert "server's version" not in drawn
+    record.put("step_time_s", Quantity(value=0.1, unit="s"))
+    record.curves["loss"] = Curve(
+        columns={"step": [1.0], "loss": [1.0]}, units={"step": "count", "loss": ""}, source=""
+    )
+    assert section.title in [one.title for one in generic_page({"run": record}).sections]
+    many = [AtWork(role="actor", number=n, start=0, end=1) for n in range(40)]
+    record.tables.timeline = many
+    assert timeline_sections(record)[0].caption.endswith("The first 12 of 40 parts.")
 
 
 def test_the_two_learner_exercise() -> None:

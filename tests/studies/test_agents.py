@@ -71,6 +71,7 @@ def test_a_page_says_how_far_apart_agents_are() -> None:
     )
     assert "CartPole-v1 returns 495 ± 5 at the end" in page.sections[0].takeaway
     assert "without replay −390" in page.sections[0].takeaway.replace("-", "−")
+    assert "the one without replay beside the one without target network: −200 (" in page.sections[0].takeaway
     table = page.sections[1].table
     assert table is not None
     assert table.rows[-1] == ["here", "495", "305", "105", "11"]

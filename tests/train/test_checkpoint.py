@@ -126,6 +126,15 @@ def test_a_damaged_one_falls_back_to_the_one_before(tmp_path: Path, name: str, h
         checkpoint_folder.newest_sound(tmp_path)
 
 
+def test_the_state_of_the_newest_sound_one(tmp_path: Path) -> None:
+    assert checkpoint_folder.newest_state(tmp_path) == checkpoint_folder.newest_state(None) == (None, {})
+    step = make_step(make_job())
+    older = checkpoint.save(tmp_path, step, Progress(step=4, epoch=1))
+    damage(checkpoint.save(tmp_path, step, Progress(step=8, epoch=2)) / "state.json", "remove")
+    newest, state = checkpoint_folder.newest_state(tmp_path)
+    assert (newest, state["progress"]["step"]) == (older, 4)
+
+
 def damage(path: Path, harm: str) -> None:
     data = bytearray(path.read_bytes())
     if harm == "truncate":

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from chronograd import job as jobs
 from chronograd.rundir import RunDir
-from chronograd.rundir.steps import Epoch, Error, Step
+from chronograd.rundir.steps import Epoch, Error, Note, Step
 from chronograd.watch.progress import LiveRun
 from chronograd.watch.terminal import Screen, drawing, line_of
 
@@ -301,11 +301,13 @@ def test_without_a_terminal_epochs_are_lines_and_figures_come_when_asked_for(run
             screen(run)  # what was there before is not told again
             write(lines, range(9, 17))
             end_epoch(lines, 16, 0.5)
+            lines.write(Note(step=16, text="the network is blind [/to]"))
         printed = console.file.getvalue().splitlines()
     assert [line for line in printed if line.startswith("epoch 2/5")] == [
         "epoch 2/5  step 16  train loss 1.0000  test accuracy 50.0 %  1 s"
     ]
     assert not any(line.startswith("epoch 1/5") for line in printed)
+    assert printed.count("note: the network is blind [/to]") == 1
     assert (
         printed[-1]
         == "training · step 16/40 · epochs 2/5 · loss 1.0000 · test accuracy 50.0 % · 10.0 steps/s · 2.4 s left"

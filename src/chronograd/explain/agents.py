@@ -8,11 +8,11 @@ from typing import Any
 
 from chronograd.answer import Answer, Section, Table
 from chronograd.errors import ChronogradError
-from chronograd.figure import Bar, Bars, Figure
+from chronograd.figure import Bar, Bars, Figure, Lanes, Span
 from chronograd.record import Record
 from chronograd.reinforce.balance import Components, Setting, balance, enough_actors, gain
 from chronograd.rundir import is_run_dir
-from chronograd.units import percent
+from chronograd.units import percent, seconds
 
 # What each bottleneck is called, and what to do about it.
 TITLES = {
@@ -26,6 +26,8 @@ TITLES = {
     "link": ("what is sent takes the time", "send less at a time or keep actors near the replay; see reinforcement.send_every"),
     "cores": ("all cores work, and every part waits for them", "fewer actors, or more cores"),
 }  # fmt: skip
+# Parts that have a lane in the picture of the first seconds, learners first; and what each is drawn in.
+MOST_LANES, COLORS = 12, {"learner": "orange", "actor": "teal"}
 
 
 def answer_of(path: Path) -> Answer | None:
@@ -40,7 +42,7 @@ def answer_of(path: Path) -> Answer | None:
     if not told:
         return None
     parts: list[dict[str, Any]] = (record.tables.model_extra or {}).get("agents", [])
-    sections = [_cause(told[0]), *_numbers(told[0]), _where(parts)]
+    sections = [_cause(told[0]), *_numbers(told[0]), _where(parts), *timeline_sections(record)]
     return Answer(
         "Why it is not faster", sections=sections, data={"verdict": told[0], "parts": parts}, notes=record.notes
     )
@@ -103,6 +105,33 @@ def _where(parts: Sequence[Mapping[str, Any]]) -> Section:
         ),
         data=list(map(dict, parts)),
     )  # fmt: skip
+
+
+def timeline_sections(record: Record) -> list[Section]:
+    """When each part was at work in the first seconds; nothing of a run that has no parts."""
+    rows = record.tables.timeline
+    end = max((row.end for row in rows), default=0.0)
+    if end <= 0:
+        return []
+    parts = sorted({(row.role, row.number) for row in rows}, key=lambda part: (part[0] != "learner", part))
+    shown = parts[:MOST_LANES]
+    spans = [
+        Span(shown.index(part), row.role, row.start, row.end)
+        for row in rows
+        if (part := (row.role, row.number)) in shown
+    ]
+    at_work = [sum(span.end - span.start for span in spans if span.lane == lane) / end for lane in range(len(shown))]
+    names = [f"{role} {number}" for role, number in shown]
+    told = ", ".join(f"{name} {percent(share, 0)}" for name, share in zip(names, at_work, strict=True))
+    return [
+        Section(
+            "The first seconds",
+            f"Of the first {seconds(end, 2)} the parts were at work: {told}.",
+            figure=Figure([Lanes("time, s", names, spans, [], [], COLORS, "measured")]),
+            caption="A bar is a piece of work that was handed out."
+            + (f" The first {len(shown)} of {len(parts)} parts." if len(shown) < len(parts) else ""),
+        )
+    ]
 
 
 def _word(name: str) -> str:

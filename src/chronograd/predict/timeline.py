@@ -71,7 +71,8 @@ def timeline_of_run(run: RunDir) -> dict[str, Any]:
     """The measured steps of a run, one process a rank, from what each rank wrote.
 
     Steps follow each other without a gap; those timed in parts show them, those that exchange nothing say so. Memory
-    and operators are not in a run.
+    and operators are not in a run. The actors and learners of an agent's run have a process each, as far as its record says when
+    they were at work.
     """
     events: list[Event] = []
     for rank in run.ranks():
@@ -89,7 +90,18 @@ def timeline_of_run(run: RunDir) -> dict[str, Any]:
                 events += _slice(COMPUTE, STEP_PARTS[name], start, seconds, "part", process=rank)
                 start += seconds
             now += length
-    return _file(events)
+    return _file([*events, *(_of_agents(run, len(run.ranks())) if run.is_finished else ())])
+
+
+def _of_agents(run: RunDir, first: int) -> Iterator[Event]:
+    """The parts of an agent's run at work, as processes from this number on; nothing of other runs."""
+    rows = run.record().tables.timeline
+    parts = {part: first + i for i, part in enumerate(sorted({(row.role, row.number) for row in rows}))}
+    for (role, number), process in parts.items():
+        yield from _named(process, f"{role} {number} (measured)", TRACKS[:1])
+    for row in rows:
+        process = parts[row.role, row.number]
+        yield from _slice(COMPUTE, "at work", row.start, row.end - row.start, process=process)
 
 
 def _slice(

@@ -15,14 +15,14 @@ import numpy as np
 
 from chronograd.errors import NotFoundError
 
-SIDE, STACK = 84, 4
+SIDE = 84
 HELD_FRAMES = 4
 MOST_FRAMES = 108_000  # half an hour at 60 frames/s
 NOTHING = 0  # the action of that number
 
 
 class AtariGame(gymnasium.Env[np.ndarray, int]):
-    """Observations (4, 84, 84) of uint8, the newest image last; rewards as the game's score changes.
+    """Observations (frame_stack, 84, 84) of uint8, the newest image last; rewards as the game's score changes.
 
     `lives` is what is left of them. With `life_ends_episode` a lost life is a terminal state, and the next `reset` goes on
     with the same game.
@@ -32,7 +32,9 @@ class AtariGame(gymnasium.Env[np.ndarray, int]):
     frames_per_step = HELD_FRAMES
     spec = None
 
-    def __init__(self, game: str, *, noop_starts: int = 30, life_ends_episode: bool = False) -> None:
+    def __init__(
+        self, game: str, *, noop_starts: int = 30, life_ends_episode: bool = False, frame_stack: int = 4
+    ) -> None:
         name = game.lower().replace("-", "_")
         known = ale_py.roms.get_all_rom_ids()
         if name not in known:
@@ -47,11 +49,11 @@ class AtariGame(gymnasium.Env[np.ndarray, int]):
         self._actions = self._ale.getMinimalActionSet()
         self._noop_starts, self._life_ends_episode = noop_starts, life_ends_episode
         self.action_space: Any = gymnasium.spaces.Discrete(len(self._actions))
-        self.observation_space = gymnasium.spaces.Box(0, 255, (STACK, SIDE, SIDE), np.uint8)
+        self.observation_space = gymnasium.spaces.Box(0, 255, (frame_stack, SIDE, SIDE), np.uint8)
         height, width = self._ale.getScreenDims()
         self._screens = np.zeros((2, height, width), np.uint8)
         self._rows, self._columns = _shares(height, SIDE), _shares(width, SIDE).T.copy()
-        self._seen = np.zeros((STACK, SIDE, SIDE), np.uint8)
+        self._seen = np.zeros((frame_stack, SIDE, SIDE), np.uint8)
         self.lives = 0
 
     def reset(

@@ -29,6 +29,11 @@ def check_agent(job: Job) -> None:
         raise JobError(f"backend is {job.backend} with {job.cluster.count} devices; {agent.algorithm} has one process",
                        "write backend=single and cluster.count=1")  # fmt: skip
     _refuse_what_is_left_out(job, agent)
+    if environments.split(job.data.name)[0] != "atari":
+        usual = Reinforcement(algorithm=agent.algorithm).frame_stack
+        _refuse(
+            "reinforcement.frame_stack", agent.frame_stack, usual, f"is of Atari's images and not of {job.data.name}"
+        )
     environment = environments.make(job)
     space = environments.space(environment)
     environment.close()

@@ -26,13 +26,11 @@ from chronograd.reinforce.agent import Episode, Moment, epsilon_at, greedy
 from chronograd.reinforce.environments import Environment, Space
 from chronograd.reinforce.networks import as_input, build
 from chronograd.reinforce.replay import NStep, Replay, Sample, Transitions
+from chronograd.reinforce.replay.prioritised import priorities_of
 from chronograd.reinforce.replay.transitions import joined
 from chronograd.train.checkpoint import optimizer_state, restore_optimizer, save_tensors
 from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, REPLAY, TARGET
 from chronograd.train.optimizer import make_optimizer
-
-# Added to the error that is a transition's priority, so that none is never drawn again: ε of Schaul et al. 2016, section 3.3.
-LEAST_PRIORITY = 1e-6
 
 
 class DQN:
@@ -135,9 +133,9 @@ class DQN:
         if self.settings.target_every and self.updates % self.settings.target_every == 0:
             self.target.load_state_dict(self.network.state_dict())  #                               2015
         if self.replay is not None:
-            errors_N = (targets_N - values_N.detach()).abs().cpu().numpy()
+            errors_N = (targets_N - values_N.detach()).cpu().numpy()
             if np.isfinite(errors_N).all():  # else the loss is not finite either, which ends the run after this epoch
-                self.replay.update(sample.indices, errors_N + LEAST_PRIORITY)
+                self.replay.update(sample.indices, priorities_of(errors_N))
         return loss.detach()
 
     @torch.no_grad()

@@ -39,7 +39,7 @@ class Space:
     """What an agent is given and may do.
 
     Attributes:
-        shape, dtype: of an observation; `(4, 84, 84)` and uint8 of Atari.
+        shape, dtype: of an observation; `(frame_stack, 84, 84)` and uint8 of Atari.
         num_actions: numbered from 0.
         num_states: where observations are numbers of states; None elsewhere.
         frames_per_step: of the game or simulation, for each action.
@@ -85,8 +85,13 @@ def make(job: Job, *, is_evaluation: bool = False, with_pictures: bool = False) 
         require("ale_py", "atari", f"environment {job.data.name}")
         from chronograd.reinforce.atari import AtariGame
 
-        life_ends = job.reinforcement.life_ends_episode and not is_evaluation
-        return AtariGame(name, noop_starts=job.reinforcement.noop_starts, life_ends_episode=life_ends)
+        settings = job.reinforcement
+        return AtariGame(
+            name,
+            noop_starts=settings.noop_starts,
+            life_ends_episode=settings.life_ends_episode and not is_evaluation,
+            frame_stack=settings.frame_stack,
+        )
     require("gymnasium", "reinforcement", f"environment {job.data.name}")
     import gymnasium
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from chronograd.errors import InputError
 from chronograd.job import Job
@@ -58,6 +60,29 @@ def build(job: Job, space: Space, device: str = "cpu") -> nn.Module:
             if isinstance(module, nn.Conv2d):  # images follow its weights
                 module.to(memory_format=torch.channels_last)
     return network
+
+
+@contextmanager
+def dead_relus(network: nn.Module) -> Iterator[set[str]]:
+    """Names of the ReLU layers that have let nothing through for all that the network was given within this context.
+
+    What such a layer gives on is the same whatever the agent sees, and no gradient passes it.
+    """
+    layers = {name: module for name, module in network.named_modules() if isinstance(module, nn.ReLU)}
+    dead, hooks = set(layers), dict[str, RemovableHandle]()
+
+    def look(name: str, output: Tensor) -> None:
+        if output.any():
+            dead.discard(name)
+            hooks.pop(name).remove()  # so that of a network that sees, only the first minibatch is looked at
+
+    for name, module in layers.items():
+        hooks[name] = module.register_forward_hook(lambda _, __, output, name=name: look(name, output))
+    try:
+        yield dead
+    finally:
+        for hook in hooks.values():
+            hook.remove()
 
 
 def as_input(observations: np.ndarray, device: torch.device) -> Tensor:

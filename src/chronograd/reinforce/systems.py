@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from chronograd.record import AtWork
 from chronograd.reinforce.balance import Components
 from chronograd.units import percent
 
@@ -254,11 +255,16 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def timeline(spans: Sequence[Mapping[str, Any]], until_s: float) -> list[dict[str, Any]]:
+def timeline(spans: Sequence[Mapping[str, Any]], until_s: float) -> list[AtWork]:
     """The first seconds: what begins before `until_s`, times from the first begin on."""
     begin = min((span["start"] for span in spans), default=0.0)
     return [
-        {**span, "start": span["start"] - begin, "end": min(span["end"] - begin, until_s)}
+        AtWork(
+            role=span["role"],
+            number=span["number"],
+            start=span["start"] - begin,
+            end=min(span["end"] - begin, until_s),
+        )
         for span in spans
         if span["start"] - begin < until_s
     ]

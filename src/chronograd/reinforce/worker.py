@@ -10,6 +10,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,9 @@ from chronograd.reinforce import environments, result
 from chronograd.reinforce.agent import Agent, Episode, Moment, episode_pictures, evaluate
 from chronograd.reinforce.build import agent_of
 from chronograd.reinforce.clock import Clock
+from chronograd.reinforce.dqn import DQN
+from chronograd.reinforce.environments import Environment
+from chronograd.reinforce.networks import dead_relus
 from chronograd.rundir import EPISODE, RunDir, Step, StepWriter, steps
 from chronograd.train import checkpoint_folder, order
 from chronograd.train.checkpoint_folder import Progress
@@ -73,13 +77,14 @@ def _train(run: RunDir, job: Job) -> None:
 
 @dataclass
 class Learning:
-    """An agent, its environments, and where the run is."""
+    """An agent, its environments, and where the run is. `blind`: layers of the network that notes have said to let nothing through."""
 
     run: RunDir
     job: Job
     place: RankContext
     lines: StepWriter
     progress: Progress = field(default_factory=Progress)
+    blind: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         assert self.job.reinforcement is not None
@@ -122,7 +127,7 @@ class Learning:
             is_last = self.progress.epoch >= self.job.training.epochs or not math.isfinite(loss or 0.0)
             returns: list[float] = []
             if is_last or self.progress.epoch % self.job.training.evaluate_every == 0:
-                returns = evaluate(self.agent, self.scored, self.settings, self.job.training.seed)
+                returns = evaluated(self.agent, self.scored, self.job, self.lines, self.progress.step, self.blind)
             self.progress.stopped = why_stop(self.job, self.progress.epoch, loss, returns)
             self.lines.write(line_of_epoch(self.progress, loss, seconds, returns))
             if self.progress.stopped or self.progress.epoch % self.job.training.checkpoint_every == 0:
@@ -160,6 +165,23 @@ def save_episode(run: RunDir, job: Job, agent: Agent, lines: StepWriter) -> None
         save_gif(run.path / EPISODE, pictures[::every], SECONDS_EACH, PICTURE_WIDTH)
     except (MissingExtraError, InputError) as error:
         lines.write(steps.Note(step=agent.steps, text=f"there is no {EPISODE}: {error.message}"))
+
+
+def evaluated(
+    agent: Agent, scored: list[Environment], job: Job, lines: StepWriter, step: int, blind: set[str]
+) -> list[float]:
+    """Returns of an evaluation. A note says which layers of the network let nothing through in it, each once: `blind` has those."""
+    assert job.reinforcement is not None
+    with dead_relus(agent.network) if isinstance(agent, DQN) else nullcontext(set[str]()) as dead:
+        returns = evaluate(agent, scored, job.reinforcement, job.training.seed)
+    if dead - blind:
+        blind |= dead
+        text = (
+            f"the network is blind: after {step:,} steps every ReLU of {', '.join(sorted(dead))} was 0 in a whole evaluation; "
+            "a lower training.learning_rate may help"
+        )
+        lines.write(steps.Note(step=step, text=text))
+    return returns
 
 
 def why_stop(job: Job, epoch: int, loss: float | None, returns: list[float]) -> str:

@@ -1,4 +1,4 @@
-"""The picture of asynchronous SGD over time, drawn from its panel; `predict.simulations` makes panels of updates.
+"""The picture of processes over time, drawn from its panel; `predict.simulations` makes panels of asynchronous SGD.
 
 `plots` calls it with axes of matplotlib; nothing here imports that.
 """
@@ -36,12 +36,12 @@ def height(panel: Lanes) -> float:
 def draw(axes: Any, panel: Lanes, colors: Mapping[str, str], width: float) -> None:
     """Bars of what learners do, behind them a line down from each push to the server's versions.
 
-    Numbers over bars are staleness, those below the server's line its versions, as many as have room.
+    Numbers over bars are staleness, those below the server's line its versions, as many as have room. Without versions there is
+    no server.
     """
-    end = max(at for at, _ in panel.versions)
+    end = max([at for at, _ in panel.versions] or [span.end for span in panel.spans])
     server = len(panel.lanes) + 0.1
     faced, points_per_x = faces(panel, colors), 0.84 * width / end
-    axes.set_title(_KEY, loc="right", fontsize=7, color=colors["muted"], pad=4)
     noted = colors["muted" if panel.role == "predicted" else "ground"]
     for span in panel.spans:
         low, tall = (_TOP + _BAR, 0.12) if span.is_beside else (_TOP, _BAR)
@@ -59,6 +59,20 @@ def draw(axes: Any, panel: Lanes, colors: Mapping[str, str], width: float) -> No
         free[push.lane] = middle + right + half + 3
         axes.annotate(str(push.staleness), (push.at, push.lane + _TOP), (right, 1.5), textcoords="offset points",
                       ha="center", va="bottom", fontsize=7.5, color=colors["ink" if push.staleness else "muted"])  # fmt: skip
+    rows = {row + 0.06: name for row, name in enumerate(panel.lanes)}
+    if panel.versions:
+        axes.set_title(_KEY, loc="right", fontsize=7, color=colors["muted"], pad=4)
+        _draw_server(axes, panel, server, points_per_x, colors)
+        rows[server] = "server's version"
+    axes.set_yticks([*rows], [*rows.values()])
+    axes.set_ylim(max(rows) + 0.62, -0.62)
+    axes.set_xlim(0, end * 1.015)
+    axes.tick_params(axis="y", length=0, labelcolor=colors["ink"])
+    axes.spines["left"].set_visible(False)
+
+
+def _draw_server(axes: Any, panel: Lanes, server: float, points_per_x: float, colors: Mapping[str, str]) -> None:
+    """Its line, a dot for each version, a hollow one for a push that waits for its update."""
     axes.axhline(server, color=colors["muted"], linewidth=0.9, zorder=1.6)
     applied = {at for at, _ in panel.versions}
     waiting = [push.at for push in panel.pushes if push.at not in applied]
@@ -66,11 +80,6 @@ def draw(axes: Any, panel: Lanes, colors: Mapping[str, str], width: float) -> No
     axes.plot(waiting, [server] * len(waiting), **{**dots, "markerfacecolor": colors["ground"]})
     axes.plot([at for at, _ in panel.versions], [server] * len(panel.versions), **dots)
     _number_versions(axes, panel, server, points_per_x, colors["accent"])
-    axes.set_yticks([*(row + 0.06 for row in range(len(panel.lanes))), server], [*panel.lanes, "server's version"])
-    axes.set_ylim(server + 0.62, -0.62)
-    axes.set_xlim(0, end * 1.015)
-    axes.tick_params(axis="y", length=0, labelcolor=colors["ink"])
-    axes.spines["left"].set_visible(False)
 
 
 def _number_versions(axes: Any, panel: Lanes, server: float, points_per_x: float, color: str) -> None:

@@ -11,6 +11,7 @@ from chronograd.compare.agreement import accuracy_of_prediction_section
 from chronograd.compare.joining import HOW_TO_JOIN, devices_of, is_same_work, job_key
 from chronograd.compare.ranks import communication_section, throughput_section
 from chronograd.compare.steps import parts_section, scaling_section
+from chronograd.explain.agents import timeline_sections
 from chronograd.figure import Figure, Picture, PictureRow, Pictures, gif_moments
 from chronograd.files import format_of
 from chronograd.fit.forecast import Forecast
@@ -228,7 +229,8 @@ def _sections(group: _Group, forecasts: Mapping[str, Forecast]) -> list[Section]
             own = [row for row in rows if row["scaling"] == name]
             sections.append(throughput_section(f"{name.capitalize()} scaling to more ranks", own))
         sections.append(communication_section("Computation and communication", rows))
-    sections += [training_section(record, forecasts.get(name)) for name, record in group.trained]
+    for name, record in group.trained:
+        sections += [training_section(record, forecasts.get(name)), *timeline_sections(record)]
     if any(r["training_time_s"].value is not None or r["cost_usd"].value is not None for r in group.planned):
         sections.append(plan_section(group.planned))
     return sections

@@ -48,7 +48,8 @@ def _here(results: Results) -> Section:
     return Section(
         "Here",
         f"With replay and target network {results.settings['environment'].partition(':')[2]} returns {whole} at the end; "
-        f"the others beside it: {'; '.join(lost)}.",
+        f"the others beside it: {'; '.join(lost)}. Of the two that lack one part, the one without replay beside the one without "
+        f"target network: {returns.returns_apart(rows, NO_REPLAY, NO_TARGET)}.",
         intro="Without replay an update learns from the transitions made since the last one. All else is the same.",
         figure=returns.curves_figure(results, COLORS),
         caption="Mean over seeds and ± one standard deviation.",

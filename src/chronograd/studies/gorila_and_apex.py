@@ -198,7 +198,7 @@ _PARTS = {"actors": 2, "environments_per_actor": 4, "learners": 2, "gorila_rate"
 _SMOKE = {**returns.SMOKE, **_PARTS, "seeds": 1}
 _AGENT: dict[str, Any] = returns.LAPTOP["agent"]  # type: ignore[assignment]
 _LAPTOP = {
-    **returns.LAPTOP, **_PARTS, "seeds": 3, "agent": {**_AGENT, "update_every": 4, "replay_start": 1000},
+    **returns.LAPTOP, **_PARTS, "seeds": 5, "agent": {**_AGENT, "update_every": 4, "replay_start": 1000},
 }  # fmt: skip
 
 STUDY = Study(

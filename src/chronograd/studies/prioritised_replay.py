@@ -15,12 +15,12 @@ from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study
 
 UNIFORM, PROPORTIONAL, RANK, UNWEIGHTED = "uniform", "proportional", "rank-based", "proportional, no weights"
-# Exponents of the paper; β rises to 1 over the run in the two that have weights.
+# Exponents are the paper's, as jobs have them by default; β rises to 1 over the run in the two that have weights.
 ARMS: dict[str, dict[str, Any]] = {
     UNIFORM: {},
-    PROPORTIONAL: {"replay": "proportional", "priority_exponent": 0.6, "importance_exponent": 0.4},
-    RANK: {"replay": "rank", "priority_exponent": 0.7, "importance_exponent": 0.5},
-    UNWEIGHTED: {"replay": "proportional", "priority_exponent": 0.6, "importance_exponent": 0.0},
+    PROPORTIONAL: {"replay": "proportional"},
+    RANK: {"replay": "rank"},
+    UNWEIGHTED: {"replay": "proportional", "importance_exponent": 0.0},
 }
 COLORS = {UNIFORM: "grey", PROPORTIONAL: "teal", RANK: "purple", UNWEIGHTED: "orange"}
 

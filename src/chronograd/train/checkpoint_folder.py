@@ -131,6 +131,15 @@ def newest_sound(folder: Path) -> tuple[Path | None, list[str]]:
     return None, []
 
 
+def newest_state(folder: Path | None) -> tuple[Path | None, dict[str, Any]]:
+    """The newest checkpoint that is whole, and its state; None and nothing where there is none, or no folder.
+
+    Raises: as `newest_sound`.
+    """
+    newest = None if folder is None else newest_sound(folder)[0]
+    return newest, {} if newest is None else read_state(newest)
+
+
 def read_state(path: Path) -> dict[str, Any]:
     """state.json, after checking that the tensor files are those it was written with. Raises FileFormatError."""
     try:

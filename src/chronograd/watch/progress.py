@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from chronograd.errors import ChronogradError
 from chronograd.rundir import Line, RunDir, Step, StepFollower
-from chronograd.rundir.steps import Epoch, Error
+from chronograd.rundir.steps import Epoch, Error, Note
 
 WINDOW_S = 10.0
 # Of very short steps fewer seconds are kept; the split of waiting, which looks at every rank's step, rests on fewer yet.
@@ -118,7 +118,7 @@ class RunLines:
 
 
 class LiveRun:
-    """Follows a run. `poll` reads what is new, `figures` tells what is known."""
+    """Follows a run. `poll` reads what is new, `figures` tells what is known; `notes` are those that the last `poll` read."""
 
     def __init__(self, run: RunDir, clock: Callable[[], float] = time.monotonic) -> None:
         self.run = run
@@ -129,6 +129,7 @@ class LiveRun:
         self._best_accuracy: float | None = None
         self._best_return: float | None = None
         self._errors: dict[int, str] = {}
+        self.notes: list[str] = []
         self.num_steps, self.num_epochs = planned(run)
         self._is_ended = False
 
@@ -137,6 +138,7 @@ class LiveRun:
         self._is_ended = self.run.is_finished  # before reading, so that nothing comes after it
         known = set(self._ranks)
         ends = []
+        self.notes = []
         for number, line in self._lines.new():
             if number in known:
                 self._ranks[number].heard_at = self._clock()
@@ -147,6 +149,8 @@ class LiveRun:
             if isinstance(line, Epoch):
                 self._end_epoch(line)
                 ends.append(line)
+            elif isinstance(line, Note):
+                self.notes.append(line.text)
             elif isinstance(line, Error):
                 told = f"rank {number if line.rank is None else line.rank} failed with {line.text}"
                 self._errors.setdefault(line.attempt, told)

@@ -36,8 +36,8 @@ _LEAST_ROWS = 4
 class Screen:
     """Called as often as one likes with the run that goes on; as a context it leaves the terminal as it was.
 
-    On a terminal the figures are drawn anew about every DRAW_EVERY_S, with a line above them for each epoch that ends. Elsewhere
-    these lines are all there is, and with `say_every_s` one line of figures as often.
+    On a terminal the figures are drawn anew about every DRAW_EVERY_S, with a line above them for each epoch that ends and each
+    note. Elsewhere these lines are all there is, and with `say_every_s` one line of figures as often.
 
     Attributes:
         figures: those that were shown last.
@@ -71,7 +71,7 @@ class Screen:
     def __call__(self, run: RunDir) -> None:
         if self._live is None or self._live.run != run:
             self._live = LiveRun(run)
-            self._live.poll()  # epochs of attempts before are not told again
+            self._live.poll()  # epochs and notes of attempts before are not told again
         start_s = time.monotonic()
         if start_s >= self._next_s:
             self._show(self._live)
@@ -81,6 +81,8 @@ class Screen:
     def _show(self, live: LiveRun) -> None:
         for end in live.poll():
             self._console.print(epoch_text(end, live.num_epochs))
+        for note in live.notes:
+            self._console.print(f"note: {note}", soft_wrap=True, markup=False)
         if self._display is not None:
             self.figures = live.figures()
             self._display.update(drawing(self.figures, self._console.height), refresh=True)

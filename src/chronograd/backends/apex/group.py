@@ -99,9 +99,8 @@ class Group:
             "learner": ray.remote(num_cpus=0, num_gpus=int(device == "cuda"))(roles.learner),
         }
         self.ledger = Ledger()
-        newest = None if checkpoints is None else checkpoint_folder.newest_sound(checkpoints)[0]
-        state = {} if newest is None else checkpoint_folder.read_state(newest)["progress"]
-        self.steps_before = Progress.read(state).step if state else 0
+        newest, state = checkpoint_folder.newest_state(checkpoints)
+        self.steps_before = Progress.read(state["progress"]).step if newest is not None else 0
         self.active = layout.num_actors
         self.pids: dict[tuple[str, int], int] = {}
         self._lives: dict[tuple[str, int], int] = {}

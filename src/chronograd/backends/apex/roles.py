@@ -26,7 +26,7 @@ from chronograd.job import Job
 from chronograd.reinforce import environments
 from chronograd.reinforce.dqn import DQN
 from chronograd.reinforce.replay import NStep, Sample, Transitions
-from chronograd.reinforce.replay.prioritised import importance_weights, stratified
+from chronograd.reinforce.replay.prioritised import importance_weights, priorities_of, stratified
 from chronograd.reinforce.replay.sharded import PLACE_BITS, split_shares
 from chronograd.reinforce.replay.transitions import Array, Indices, joined
 from chronograd.train import checkpoint_folder
@@ -269,11 +269,11 @@ class Actor:
 
     @torch.no_grad()
     def _priorities(self, transitions: Transitions) -> Array:
-        """|δ| of each by its own network, as old as it is: so new data need no priority made up for it. 1 where it is not finite:
+        """Of each by its own network, as old as it is: so new data need no priority made up for it. 1 where that is not finite:
         then the learner has diverged, whose loss says so."""
         sample = Sample.of(transitions)
-        errors: Array = (self._agent.targets(sample) - self._agent.chosen(sample)).abs().cpu().numpy()
-        return np.where(np.isfinite(errors), errors, 1.0)
+        errors: Array = (self._agent.targets(sample) - self._agent.chosen(sample)).cpu().numpy()
+        return np.where(np.isfinite(errors), priorities_of(errors), 1.0)
 
 
 class Learner:
@@ -292,8 +292,8 @@ class Learner:
         environment = environments.make(job)
         space = environments.space(environment)
         environment.close()
-        newest = None if checkpoints is None else checkpoint_folder.newest_sound(checkpoints)[0]
-        done = 0 if newest is None else int(checkpoint_folder.read_state(newest)["agent"]["updates"])
+        newest, state = checkpoint_folder.newest_state(checkpoints)
+        done = int(state["agent"]["updates"]) if newest is not None else 0
         self._rng = np.random.default_rng((job.training.seed, 2**20, done))  # does not repeat those before
         self._beta = settings.importance_exponent, settings.importance_updates
         self._replay = RemoteReplay(shards, job.training.batch, layout.prefetch, self._beta[0], self._rng)

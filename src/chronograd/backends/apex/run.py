@@ -26,12 +26,12 @@ from chronograd.measure import environment as machine
 from chronograd.measure import process
 from chronograd.record import Quantity, Record
 from chronograd.reinforce import environments, result
-from chronograd.reinforce.agent import epsilon_at, evaluate
+from chronograd.reinforce.agent import epsilon_at
 from chronograd.reinforce.balance import Setting
 from chronograd.reinforce.dqn import DQN
 from chronograd.reinforce.exploration import epsilon_ladder
 from chronograd.reinforce.systems import SystemsView, timeline
-from chronograd.reinforce.worker import line_of_epoch, save_episode, why_stop
+from chronograd.reinforce.worker import evaluated, line_of_epoch, save_episode, why_stop
 from chronograd.rundir import RunDir, Step, steps
 from chronograd.train import checkpoint_folder
 from chronograd.train.checkpoint_folder import Progress
@@ -108,6 +108,7 @@ class _Run:
         self._untold: list[Report] = []  # of the last epoch, done after its last step
         self._dropped: dict[str, int] = {}
         self._num_deaths = self._written_off = 0  # that were told
+        self._blind: set[str] = set()  # layers, likewise
         self._cpu_s = cpu_s()
         self._paused_at: tuple[float, float] | None = None  # the time, and processor seconds of this process
         self._pause_cpu_s = 0.0
@@ -246,7 +247,7 @@ class _Run:
         if not is_last and self.progress.epoch % self._job.training.evaluate_every:
             return []
         self._agent.network.load_state_dict(self._group.parameters())
-        return evaluate(self._agent, self._scored, self._settings, self._job.training.seed)
+        return evaluated(self._agent, self._scored, self._job, self._lines, self.progress.step, self._blind)
 
     def _record(self) -> Record:
         self._end_pause()
@@ -268,7 +269,7 @@ class _Run:
                 f"agents_{name}", Quantity(value=value, unit=unit, source="reports of actors, replay and learners")
             )
         record.tables.agents = self._view.rows()  # type: ignore[attr-defined]
-        record.tables.timeline = timeline(self._view.spans, TIMELINE_S)  # type: ignore[attr-defined]
+        record.tables.timeline = timeline(self._view.spans, TIMELINE_S)
         if self._view.of("actor") and self._view.of("learner"):  # of bundles, none waits for another
             record.tables.verdict = [self._verdict()]  # type: ignore[attr-defined]
         if self._updates:

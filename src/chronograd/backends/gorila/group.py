@@ -119,12 +119,12 @@ class GorilaGroup(Group):
 
     def _restored(self) -> tuple[dict[int, torch.Tensor], int]:
         """AdaGrad's sums by parameter, and updates, of the newest checkpoint, after its weights are loaded."""
-        newest = None if self._checkpoints is None else checkpoint_folder.newest_sound(self._checkpoints)[0]
+        newest, state = checkpoint_folder.newest_state(self._checkpoints)
         if newest is None:
             return {}, 0
         self._network.load_state_dict(load_file(newest / MODEL))
         sums = {int(name.removesuffix(".sum")): tensor for name, tensor in load_file(newest / OPTIMIZER).items()}
-        return sums, int(checkpoint_folder.read_state(newest)["agent"]["updates"])
+        return sums, int(state["agent"]["updates"])
 
     def parameters(self) -> dict[str, torch.Tensor]:
         """Of all servers."""

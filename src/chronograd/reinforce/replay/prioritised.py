@@ -17,6 +17,15 @@ from chronograd.reinforce.replay.sum_tree import Values
 from chronograd.reinforce.replay.transitions import Array, Indices, Sample, Transitions
 from chronograd.reinforce.replay.uniform import UniformReplay
 
+# ε of Schaul et al. 2016, section 3.3: none is never drawn again.
+LEAST_PRIORITY = 1e-6
+
+
+def priorities_of(errors: Array) -> Array:
+    """|δ| + ε of each error δ: what actors give new transitions and learners those that they have drawn."""
+    priorities: Array = np.abs(errors) + LEAST_PRIORITY
+    return priorities
+
 
 class PrioritisedReplay(UniformReplay):
     """A ring of transitions with priorities. What these are kept as, by place, and how they draw, is up to each kind.
