@@ -89,7 +89,7 @@ def interval(q: Quantity) -> str:
     >>> interval(Quantity(value=2.0, unit="s", low=1.0, high=3.0))
     '1 … 3 s'
     >>> interval(Quantity(value=0.002, unit="usd", low=0.001, high=0.02))
-    '< $0.01 … $0.02'
+    '$0.0010 … $0.02'
     """
     if q.low is None or q.high is None:
         return ""

@@ -111,6 +111,19 @@ def test_what_is_no_whole_picture_is_named(tmp_path: Path, picture: Make) -> Non
     assert folders.header(tmp_path / "cut.jpg").size == (64, 64)  # headers do not tell that a file ends early
 
 
+def test_other_formats_are_no_pictures(tmp_path: Path, picture: Make) -> None:
+    """Whatever the name says: of EPS Pillow would start a program. PPM is read, by which old sets come."""
+    whole = Image.open(picture(tmp_path / "x.png", (10, 10)))
+    for kind in ("EPS", "ICO", "PCX"):
+        whole.save(tmp_path / "x.jpg", kind)
+        for read in (folders.header, lambda path: folders.decode(path, 10)):
+            with pytest.raises(FileFormatError, match=r"x\.jpg cannot be read: it is no picture in JPEG, PNG, .*PPM"):
+                read(tmp_path / "x.jpg")
+    for name in ("x.ppm", "x.pgm", "x.bmp", "x.tif", "x.webp"):
+        whole.save(tmp_path / name)
+        assert folders.header(tmp_path / name).size == folders.decode(tmp_path / name, 10)[1].size == (10, 10)
+
+
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
 def test_damaged_exif_is_no_reason_to_leave_a_picture_out(tmp_path: Path, picture: Make) -> None:
     plain = picture(tmp_path / "x.jpg", (10, 10)).read_bytes()

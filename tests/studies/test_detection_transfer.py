@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
+import torch
+from tests.detect.test_sets import annotation, voc_folder, voc_object
+from tests.models.test_ssd import public
 
+from chronograd.cli.main import main
 from chronograd.errors import InputError
+from chronograd.models.registry import build
 from chronograd.report.html import render_html
 from chronograd.studies.detection_transfer import (
     ALL,
@@ -15,6 +21,7 @@ from chronograd.studies.detection_transfer import (
     PUBLISHED,
     STAGES,
     STUDY,
+    TO_MEASURE,
     TUNED,
     job,
     of_related,
@@ -101,6 +108,27 @@ def test_the_verdict() -> None:
 def test_published_precisions_have_the_published_mean() -> None:
     assert len(PUBLISHED) == 20
     assert sum(PUBLISHED.values()) / 20 == pytest.approx(0.6755, abs=5e-5)
+
+
+def test_commands_for_what_is_not_measured_are_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the layout of VOC 2007 with one object of each class, and a file of random weights in the layout of the public one."""
+    everything = annotation(*(voc_object(name, 1, 1, 20, 10) for name in PUBLISHED))
+    voc_folder(
+        tmp_path / "VOCdevkit/VOC2007", {"000001": everything, "000002": everything},
+        {"trainval": "000001\n", "test": "000002\n"},
+    )  # fmt: skip
+    torch.save(public(build("ssd-mobilenet-v1")), tmp_path / "mobilenet-v1-ssd-mp-0_675.pth")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CHRONOGRAD_DATA", str(tmp_path))
+    (download, evaluate), (_, train, _) = TO_MEASURE.values()
+    assert main(shlex.split(download.removesuffix("--download"))[1:]) == 0
+    assert main(shlex.split(evaluate)[1:]) == 0
+    said = capsys.readouterr().out
+    assert "20 classes" in said
+    assert all(name in said for name in PUBLISHED)
+    assert main([*shlex.split(train.partition(" --out")[0])[1:], "--print-config"]) == 0
 
 
 def test_halves_of_the_training_pictures_are_apart() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from scipy import stats
+from tests.models.test_ssd import public
 
 from chronograd import job as jobs
 from chronograd.cli.main import main
@@ -23,7 +24,7 @@ from chronograd.rundir import RunDir
 from chronograd.train import annotating, checkpoint
 from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.detection import DetectionStep, detector_of, objects_in
-from chronograd.train.evaluating import evaluate
+from chronograd.train.evaluating import evaluate, evaluate_job
 from chronograd.train.methods import teacher
 from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
@@ -40,6 +41,12 @@ def trained(job: jobs.Job, out: Path, steps: int) -> RunDir:
     run = RunDir.create(job, out=out)
     checkpoint.save(run.checkpoints, step, Progress(step=steps, epoch=1))
     return run
+
+
+def digits_job(**network: Any) -> jobs.Job:
+    training = {"recipe": "sgd-one-cycle", "learning_rate": 0.1, "batch": 20, "epochs": 2}
+    data = {"name": "digits", "samples": 200, "test_samples": 100}
+    return jobs.from_dict({"network": {"name": "tiny_networks:plain", **network}, "data": data, "training": training})
 
 
 @pytest.fixture(scope="module")
@@ -136,9 +143,7 @@ def test_other_pictures_are_evaluated_by_the_names_of_the_classes(detector: RunD
 
 def test_a_classifier_is_evaluated_with_an_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(NETWORKS))
-    training = {"recipe": "sgd-one-cycle", "learning_rate": 0.1, "batch": 20, "epochs": 2}
-    data = {"name": "digits", "samples": 200, "test_samples": 100}
-    job = jobs.from_dict({"network": {"name": "tiny_networks:plain"}, "data": data, "training": training})
+    job = digits_job()
     run = trained(job, tmp_path / "digits", 20)
     values = evaluate(run, job.data).data
     positions, probability_NK = teacher.probabilities(run, job.data, split="test")
@@ -162,6 +167,71 @@ def test_other_tasks_are_refused(detector: RunDir) -> None:
     data = detector.job().data.model_copy(update={"name": "digits", "class_names": None})
     with pytest.raises(InputError, match="is a run of detection, and digits has no boxes"):
         evaluate(detector, data)
+
+
+# -- weights from elsewhere -------------------------------------------------------------------------
+
+
+def test_public_weights_of_a_detector_are_evaluated_without_training(
+    detector: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the command that the study of detection prints, with a file in the layout of the public one."""
+    network: Any = detector_of(detector)[0]
+    torch.save(public(network), tmp_path / "mobilenet-v1-ssd.pth")
+    name = detector.job().data.name
+    monkeypatch.chdir(tmp_path)
+    of_network = ["ssd-mobilenet-v1", "network.options={width: 0.25}", "task=detection", f"data.name={name}"]
+    words = ["network.weights=mobilenet-v1-ssd.pth", "data.image_size=64", "data.class_names=[light,dark]"]
+    assert main(["evaluate", *of_network, *words, "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    expected = evaluate(detector, detector.job().data).data
+    assert values["weights"].startswith("mobilenet-v1-ssd.pth (sha256 ")
+    for key in ("mean_average_precision", "classes", "test_images"):
+        assert values[key] == expected[key]
+    # With all three classes of the set the head would be random.
+    assert main(["evaluate", *of_network, *words[:2]]) == 2
+    assert "does not tell the 3 classes of" in capsys.readouterr().err
+
+
+def test_weights_of_a_classifier_are_evaluated_without_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a run, of a file, and by the words of a job file."""
+    monkeypatch.syspath_prepend(str(NETWORKS))
+    run = trained(digits_job(), tmp_path / "digits", 20)
+    expected = evaluate(run, run.job().data).data
+    torch.save(teacher.network_of(run).state_dict(), tmp_path / "mine.pth")
+    (tmp_path / "job.yaml").write_text(jobs.to_yaml(digits_job()))
+    for weights in (run.path, tmp_path / "mine.pth"):
+        assert main(["evaluate", str(tmp_path / "job.yaml"), f"network.weights={weights}", "--json"]) == 0
+        values = json.loads(capsys.readouterr().out)
+        assert values["accuracy"] == expected["accuracy"]
+        assert values["classes"] == expected["classes"]
+    (note,) = evaluate_job(digits_job(weights=str(run.path)), "job.yaml").notes
+    assert "less the mean of the training images" in note
+    assert main(["evaluate", "tiny_networks:plain", f"network.weights={run.path}", "--data", "digits"]) == 0
+    assert "of 360 test images are right" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_cannot_be_evaluated_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(NETWORKS))
+    with pytest.raises(InputError, match="plain has no weights, and at random it is right by chance"):
+        evaluate_job(digits_job(), "job.yaml")
+    run = trained(digits_job(), tmp_path / "digits", 1)
+    other = jobs.changed(digits_job(weights=str(run.path)), ["data={name: synthetic, shape: [1, 8, 8], classes: 7}"])
+    with pytest.raises(InputError, match="does not tell the 7 classes of synthetic apart"):
+        evaluate_job(other, "job.yaml")
+    cartpole = str(NETWORKS.parent.parent / "examples/cartpole.yaml")
+    for what, words in (
+        ("gpt2-small", "job of text"),
+        (cartpole, "job of an agent"),
+        ("lenet6", "lenet6"),
+        ("runs/none", "none"),
+    ):
+        assert main(["evaluate", what, "network.weights=none.pth"]) == 2
+        assert words in capsys.readouterr().err
 
 
 # -- annotate ---------------------------------------------------------------------------------------

@@ -60,9 +60,10 @@ def command(
     require("onnx", "onnx", "`chronograd export`")  # before torch, which that extra brings too
     from chronograd.deploy import export_source
     from chronograd.deploy.export_answer import export
+    from chronograd.rundir import run_named
 
     short = {"data": data, "input": input, "classes": classes}
-    run = export_source.run_named(what)
+    run = run_named(what)
     if run is not None:
         source = export_source.of_run(run, [*ask.as_overrides(short), *fields])
     else:

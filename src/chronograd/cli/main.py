@@ -33,7 +33,7 @@ GROUPS = {
     "After": {
         "explain": "Why is it not faster? Where each step goes, and what it loses.",
         "forecast": "When will a run or a log reach a level: epochs, hours, clock.",
-        "evaluate": "How right is a run: accuracy, or a detector's precisions.",
+        "evaluate": "How right is a network: accuracy, or a detector's precisions.",
         "compare": "Two records side by side; a regression gate for CI.",
         "report": "One self-contained page, or a notebook, from runs.",
         "records": "List, filter and show what was predicted and measured.",

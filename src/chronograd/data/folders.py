@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from chronograd.data.layouts import MOST_SHOWN, printable
+from chronograd.detect.formats import FORMATS
 from chronograd.errors import FileFormatError, MissingExtraError
 
 try:
@@ -20,6 +21,8 @@ except ImportError:
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
+# With .ppm and .pgm, which old sets have; a server takes none, as those written as text are decoded slowly.
+READ = (*FORMATS, "PPM")
 _ORIENTATION = 0x0112  # EXIF 2.3, table 4
 # EXIF orientation → how to turn the picture upright.
 _TURNS = {
@@ -45,7 +48,7 @@ class Header:
 def header(path: Path) -> Header:
     """The header of a file, without its pixels: a file that ends early passes. Raises FileFormatError."""
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=READ) as image:
             return _header(image)
     except MemoryError:
         raise
@@ -60,7 +63,7 @@ def decode(path: Path, side: int) -> tuple[Pixels, Header]:
     picture.
     """
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=READ) as image:
             if image.format == "PNG":
                 _check_sums(path)
             found = _header(image)
@@ -107,7 +110,7 @@ def notes(root: Path, headers: Iterable[Header], unreadable: Sequence[FileFormat
 
 def _check_sums(path: Path) -> None:
     """PNG has a checksum per chunk, which decoding does not look at. JPEG has none: a changed byte may go unseen."""
-    with Image.open(path) as image:
+    with Image.open(path, formats=READ) as image:
         image.verify()
 
 
@@ -148,7 +151,7 @@ def _fitted(image: Image.Image, side: int) -> Image.Image:
 def _unreadable(path: Path, error: Exception) -> FileFormatError:
     reason = " ".join(str(error).split()) or type(error).__name__
     if "cannot identify image file" in reason:
-        reason = "it is no picture"
+        reason = f"it is no picture in {', '.join(READ)}"
     return FileFormatError(
         f"{printable(path)} cannot be read: {printable(reason)}",
         "remove or replace the file; data.loading=resident leaves such files out and says so",

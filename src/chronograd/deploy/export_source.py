@@ -22,7 +22,6 @@ from chronograd.job import Job
 from chronograd.models import registry
 from chronograd.models.weights import load_pretrained
 from chronograd.rundir import RunDir
-from chronograd.rundir.directory import DEFAULT_PARENT, is_run_dir
 from chronograd.train.inputs import Input, input_of
 
 # Of the pixels of a set that is not at hand: all but `digits` have eight bits, and that one is always at hand.
@@ -143,14 +142,6 @@ class Preprocessed(nn.Module):
 
     def forward(self, pixels_NCHW: Tensor) -> Tensor:
         return self.network(self.preprocessing(pixels_NCHW))  # type: ignore[no-any-return]
-
-
-def run_named(what: str) -> RunDir | None:
-    """The run that a path, or a name in the folder `runs`, means; None where it is none."""
-    for path in (Path(what), DEFAULT_PARENT / what):
-        if is_run_dir(path):
-            return RunDir.open(path)
-    return None
 
 
 def of_run(run: RunDir, fields: Sequence[str] = ()) -> Source:

@@ -39,6 +39,7 @@ DATATYPES: dict[str, np.dtype[Any]] = {
 HEADER_LENGTH = "Inference-Header-Content-Length"
 MOST_AXES = 32
 MOST_TENSORS = 1_000  # of a request; more are no use of any model, and each costs more than its bytes
+BINARY_ADVICE = ": send binary data, of which more is taken"
 LONG_BYTES = 256 * 2**10  # of JSON, which is read in some 10 ms
 _NUMBERS = {"b": (bool,), "u": (int,), "i": (int,), "f": (int, float), "O": (str,)}
 # What changes the meaning of a request and is not done here: refused, so that nobody takes the answer for another.
@@ -133,9 +134,7 @@ def read_request(body: bytes, header_length: str | None = None, most_json_bytes:
     """Read the body of an inference request, of which `json_bytes` are JSON. Raises ProtocolError for whatever is wrong with it."""
     end = json_bytes(body, header_length)
     if most_json_bytes is not None and end > most_json_bytes:
-        raise ProtocolError(
-            f"the body has {end} bytes of JSON; at most {most_json_bytes} are read: send binary data", 413
-        )
+        raise ProtocolError(f"the body has {end} bytes of JSON; at most {most_json_bytes} are read{BINARY_ADVICE}", 413)
     data = _object(_read_json(body[:end]), "the request")
     parameters = _parameters(data, "the request")
     binary = memoryview(body)[end:]
@@ -251,7 +250,7 @@ def read_answer(body: bytes, header_length: str | None = None) -> dict[str, Arra
     return read_request(head + body[end:], str(len(head))).inputs
 
 
-def decompressed(body: bytes, encoding: str, most_bytes: int) -> bytes:
+def decompressed(body: bytes, encoding: str, most_bytes: int, advice: str = "") -> bytes:
     """A body as it was before `Content-Encoding`. Raises ProtocolError for another encoding, a broken or too long body."""
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
@@ -264,7 +263,7 @@ def decompressed(body: bytes, encoding: str, most_bytes: int) -> bytes:
     except zlib.error as error:
         raise ProtocolError(f"the body is not {encoding}: {error}") from None
     if len(data) > most_bytes:
-        raise ProtocolError(f"the body is longer than {most_bytes} bytes once it is unpacked", 413)
+        raise ProtocolError(f"the body is longer than {most_bytes} bytes once it is unpacked{advice}", 413)
     if not unpack.eof or unpack.unused_data:
         raise ProtocolError(f"the body is not {encoding} from its beginning to its end")
     return data

@@ -1,6 +1,6 @@
 """The directory of a run: whole files (directory), steps and events (steps), and which runs a name means (listing)."""
 
-from chronograd.rundir.directory import DEFAULT_PARENT, EPISODE, RunDir, is_run_dir
+from chronograd.rundir.directory import DEFAULT_PARENT, EPISODE, RunDir, is_run_dir, run_named
 from chronograd.rundir.listing import list_runs
 from chronograd.rundir.steps import Line, Step, StepFollower, StepLog, StepWriter, read_steps
 
@@ -16,4 +16,5 @@ __all__ = [
     "is_run_dir",
     "list_runs",
     "read_steps",
+    "run_named",
 ]

@@ -172,6 +172,14 @@ def is_run_dir(path: Path) -> bool:
     return path.is_dir() and any((path / mark).exists() for mark in MARKS)
 
 
+def run_named(what: str) -> RunDir | None:
+    """The run that a path, or a name in the folder `runs`, means; None where it is none."""
+    for path in (Path(what), DEFAULT_PARENT / what):
+        if is_run_dir(path):
+            return RunDir.open(path)
+    return None
+
+
 def _label(job: jobs.Job | None) -> str:
     text = f"{job.data.name}-{Path(job.network.name).name}" if job is not None else "loop"
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:60]

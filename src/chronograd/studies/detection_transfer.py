@@ -321,12 +321,22 @@ def _missing_section() -> Section:
     )
 
 
-_MISSING = [
-    ["twenty classes of VOC 2007, public weights", "not measured",
-     "chronograd data voc:VOCdevkit/VOC2007 --download; network.weights=mobilenet-v1-ssd-mp-0_675.pth, evaluated by `chronograd evaluate`"],
-    ["two related classes of Open Images, before and after", "not measured",
-     "chronograd data open-images:open-images class_names=[Handgun,Shotgun] --download; chronograd train with network.weights"],
-]  # fmt: skip
+# Commands that a user can copy, one after the other.
+TO_MEASURE = {
+    "twenty classes of VOC 2007, public weights": (
+        "chronograd data voc:VOCdevkit/VOC2007 --download",
+        "chronograd evaluate ssd-mobilenet-v1 task=detection network.weights=mobilenet-v1-ssd-mp-0_675.pth "
+        "data.name=voc:VOCdevkit/VOC2007",
+    ),
+    "two related classes of Open Images, fine-tuned from them": (
+        "chronograd data open-images:guns class_names=[Handgun,Shotgun] --download",
+        "chronograd train ssd-mobilenet-v1 task=detection network.weights=mobilenet-v1-ssd-mp-0_675.pth data.name=open-images:guns "
+        "data.class_names=[Handgun,Shotgun] training.recipe=adamw training.learning_rate=0.001 training.epochs=100 "
+        "training.batch=24 --out runs/guns",
+        "chronograd evaluate runs/guns",
+    ),
+}
+_MISSING = [[row, "not measured", "; ".join(commands)] for row, commands in TO_MEASURE.items()]
 
 
 _SMOKE: Mapping[str, Any] = {

@@ -1,18 +1,26 @@
-"""What `evaluate` does and says: how right the network of a run is on test images, class by class."""
+"""What `evaluate` does and says: how right a network is on test images, class by class; that of a run, or one with weights that a
+job names.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from scipy import stats
 
 from chronograd.answer import Answer, Highlight, Section, Table
 from chronograd.data import datasets
+from chronograd.data.datasets import DatasetCard
 from chronograd.data.detection import is_detection
 from chronograd.detect.metrics import average_precisions, mean_average_precision
 from chronograd.errors import InputError
-from chronograd.job import Data
+from chronograd.job import Data, Job
+from chronograd.models import registry
+from chronograd.models.weights import load_pretrained
 from chronograd.rundir import RunDir
 from chronograd.train.detection import METRIC, OTHER, detector_of, objects_in
 from chronograd.train.inputs import in_chunks, input_of
@@ -24,27 +32,108 @@ PICTURES_AT_ONCE = 16
 INTERVAL = 0.95
 
 
+@dataclass(frozen=True)
+class _Evaluated:
+    """What an answer is about.
+
+    Attributes:
+        about: whose network it is, as data. note: what a reader has to know of it; empty if nothing.
+    """
+
+    title: str
+    about: dict[str, str]
+    note: str = ""
+
+
 def evaluate(run: RunDir, data: Data) -> Answer:
     """Accuracy of a classifier, or average precision of a detector, on the test images of a data set, with its newest weights.
 
     Raises: InputError for a run of text, and for a data set of another task; else as `datasets.load` and `load_pretrained`.
     """
     job = run.job()
-    if job.is_text:
-        raise InputError(
-            f"{run.path} is a run of text, and `evaluate` is of images", "its record has the loss: `chronograd records`"
-        )
+    _check_images(job, f"{run.path} is a run", "its record has the loss: `chronograd records`")
     if is_detection(data.name) != (job.task == "detection"):
         has = "no boxes" if job.task == "detection" else "boxes"
         raise InputError(f"{run.path} is a run of {job.task}, and {data.name} has {has}", "name another data set")
-    return _of_boxes(run, data) if job.task == "detection" else _of_classes(run, data)
+    elsewhere = "" if data.name == job.data.name else f" on {data.name}"
+    what = _Evaluated(f"Evaluation of {run.path.name}{elsewhere}", {"run": str(run.path)})
+    if job.task == "detection":
+        return _of_boxes(what, *detector_of(run), data)
+    own, asked = datasets.card(job.data), datasets.card(data)
+    if own.num_classes != asked.num_classes:
+        raise InputError(
+            f"{run.path} tells {own.num_classes} classes apart, and {data.name} has {asked.num_classes}",
+            "name a data set of the same classes",
+        )
+    datasets.fetch(data)
+    return _of_classes(what, job, data, *teacher.probabilities(run, data, split="test"))
+
+
+def evaluate_job(job: Job, name: str) -> Answer:
+    """The same of a network with the weights that its job names, which is not trained, on the job's test images.
+
+    Args:
+        name: of the job or the network, as the user wrote it.
+    Raises: InputError for text, for a network without weights, and for weights of other classes; else as `datasets.load` and
+        `load_pretrained`.
+    """
+    _check_images(job, f"{name} is a job", "`chronograd train` has the loss")
+    if job.network.weights is None:
+        raise InputError(
+            f"{job.network.name} has no weights, and at random it is right by chance",
+            "write network.weights=FILE, or a run, torchvision or timm; or train it, and evaluate the run",
+        )
+    card = datasets.card(job.data)
+    datasets.check_task(job, card)
+    datasets.fetch(job.data)
+    network, weights = _with_weights(job, job.network.weights, card)
+    what = _Evaluated(
+        f"Evaluation of {Path(name).name} on {job.data.name}",
+        {"network": job.network.name, "weights": weights},
+        f"Weights: {weights}; pixels: {_PIXELS['boxes' if job.task == 'detection' else job.data.normalisation]}.",
+    )
+    if job.task == "detection":
+        return _of_boxes(what, network, card.class_names, card.shape[1], job.data)
+    return _of_classes(what, job, job.data, *teacher.probabilities_of(network, job, name, job.data, split="test"))
+
+
+# What is done to pixels, which weights from elsewhere may want done otherwise.
+_PIXELS = {
+    "boxes": "less 127, over 128",
+    "own": "less the mean of the training images, over their deviation (data.normalisation=own)",
+    "imagenet": "less the mean of ImageNet, over its deviation (data.normalisation=imagenet)",
+    "unit": "0 to 1 (data.normalisation=unit)",
+    "raw": "0 to 255 (data.normalisation=raw)",
+}
+
+
+def _check_images(job: Job, whose: str, hint: str) -> None:
+    if job.is_text:
+        raise InputError(f"{whose} of text, and `evaluate` is of images", hint)
+    if job.task == "reinforcement":
+        raise InputError(f"{whose} of an agent, and `evaluate` is of images", "`chronograd train` has its returns")
+
+
+def _with_weights(job: Job, weights: str, card: DatasetCard) -> tuple[torch.nn.Module, str]:
+    """A network with all of these weights, to be evaluated, and what they are. Raises InputError where its head has others."""
+    torch.manual_seed(job.training.seed)
+    network = registry.build(
+        job.network.name, job.network.options, input_shape=card.shape, num_classes=card.num_classes
+    )
+    loaded = load_pretrained(network, weights, job.network.name)
+    if loaded.fresh:
+        raise InputError(
+            f"{loaded.source} does not tell the {card.num_classes} classes of {card.name} apart: {loaded.fresh[0]} would stay random",
+            "name data of the classes that it was trained on; or train it first, and evaluate the run",
+        )
+    has_gpu = torch.cuda.is_available() and job.cluster.device != "cpu"
+    return network.to("cuda" if has_gpu else "cpu").eval(), loaded.source
 
 
 # -- detectors --------------------------------------------------------------------------------------
 
 
-def _of_boxes(run: RunDir, data: Data) -> Answer:
-    network, names, side = detector_of(run)
+def _of_boxes(what: _Evaluated, network: torch.nn.Module, names: tuple[str, ...], side: int, data: Data) -> Answer:
     # Of which training pictures it learned from nothing is asked here.
     asked = {"class_names": names, "image_size": side, "samples": None, "skip": 0}
     dataset = datasets.load(data.model_copy(update=asked))
@@ -71,7 +160,7 @@ def _of_boxes(run: RunDir, data: Data) -> Answer:
         for k, name in enumerate(names, 1)
     ]
     values = {
-        "run": str(run.path),
+        **what.about,
         "data": data.name,
         "test_images": len(truths),
         "mean_average_precision": {_key(m): means[m] for m in (METRIC, OTHER)},
@@ -93,7 +182,7 @@ def _of_boxes(run: RunDir, data: Data) -> Answer:
         caption="A detection is right that overlaps an object of its class by more than 0.5 (IoU) which no likelier one has; difficult "
         "objects count neither way. Published figures of VOC 2007 are by the 11-point metric.",
     )
-    return _answer(run, data, values, section, dataset.notes, [Highlight("mAP", _percent(means[METRIC]), METRIC)])
+    return _answer(what, values, section, dataset.notes, [Highlight("mAP", _percent(means[METRIC]), METRIC)])
 
 
 def _said(classes: list[dict[str, Any]], mean: float | None, other: float | None, num_images: int) -> str:
@@ -122,25 +211,19 @@ def _percent(value: float | None) -> str:
 # -- classifiers ------------------------------------------------------------------------------------
 
 
-def _of_classes(run: RunDir, data: Data) -> Answer:
-    own, asked = datasets.card(run.job().data), datasets.card(data)
-    if own.num_classes != asked.num_classes:
-        raise InputError(
-            f"{run.path} tells {own.num_classes} classes apart, and {data.name} has {asked.num_classes}",
-            "name a data set of the same classes",
-        )
-    datasets.fetch(data)
-    positions, probability_NK = teacher.probabilities(run, data, split="test")
-    labels_N = datasets.load(data, run.job().training.seed).test_labels_N.numpy()[positions]
+def _of_classes(
+    what: _Evaluated, job: Job, data: Data, positions: teacher.Array, probability_NK: teacher.Array
+) -> Answer:
+    labels_N = datasets.load(data, job.training.seed).test_labels_N.numpy()[positions]
     is_right_N = probability_NK.argmax(axis=1) == labels_N
     accuracy, low, high = _share(is_right_N)
     classes: list[dict[str, Any]] = []
-    for k, name in enumerate(asked.class_names):
+    for k, name in enumerate(datasets.card(data).class_names):
         of_class = is_right_N[labels_N == k]
         value, least, most = _share(of_class)
         classes.append({"name": name, "images": len(of_class), "accuracy": value, "low": least, "high": most})
     values = {
-        "run": str(run.path),
+        **what.about,
         "data": data.name,
         "test_images": len(labels_N),
         "accuracy": {"value": accuracy, "low": low, "high": high, "level": INTERVAL},
@@ -163,7 +246,7 @@ def _of_classes(run: RunDir, data: Data) -> Answer:
         ),
         caption="Intervals are Wilson's, of so many images of the same kind: those of other seeds are not in them.",
     )
-    return _answer(run, data, values, section, (), [Highlight("accuracy", _percent(accuracy))])
+    return _answer(what, values, section, (), [Highlight("accuracy", _percent(accuracy))])
 
 
 def _share(is_right_N: Any) -> tuple[float | None, float | None, float | None]:
@@ -175,13 +258,16 @@ def _share(is_right_N: Any) -> tuple[float | None, float | None, float | None]:
 
 
 def _answer(
-    run: RunDir,
-    data: Data,
+    what: _Evaluated,
     values: dict[str, Any],
     section: Section,
     notes: tuple[str, ...],
     highlights: list[Highlight],
 ) -> Answer:
-    known = " " if data.name == run.job().data.name else f" on {data.name} "
-    title = f"Evaluation of {run.path.name}{known}".strip()
-    return Answer(title=title, highlights=highlights, sections=[section], data=values, notes=list(notes))
+    return Answer(
+        title=what.title,
+        highlights=highlights,
+        sections=[section],
+        data=values,
+        notes=[*([what.note] if what.note else []), *notes],
+    )

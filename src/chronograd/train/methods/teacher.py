@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from chronograd.errors import InputError
-from chronograd.job import Data
+from chronograd.job import Data, Job
 from chronograd.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -99,22 +99,34 @@ def probabilities(
     Raises: InputError for images of another shape than the network was trained on, and for a network whose outputs are
         not finite; as `datasets.load`, and as `load_pretrained` where the run has no sound checkpoint.
     """
+    return probabilities_of(network_of(run), run.job(), run.path.name, data, seed, split)
+
+
+def probabilities_of(
+    network: torch.nn.Module,
+    job: Job,
+    name: str,
+    data: Data,
+    seed: int | None = None,
+    split: Literal["train", "test"] = "train",
+) -> tuple[Array, Array]:
+    """The same of a network in evaluation that has the weights of a job; `name` is what an error calls it."""
     from chronograd.data import datasets
     from chronograd.data.normalisation import scale_shift
     from chronograd.train.inputs import ImageInput
 
-    job = run.job()
     shape = datasets.card(job.data).shape
-    images = datasets.load(data, job.training.seed if seed is None else seed)
+    seed = job.training.seed if seed is None else seed
+    images = datasets.load(data, seed)
     if shape != images.card.shape:
         raise InputError(
-            f"{run.path.name} was trained on images of {_shown(shape)}; these are {_shown(images.card.shape)}",
+            f"{name} was trained on images of {_shown(shape)}; these are {_shown(images.card.shape)}",
             f"write data.image_size={shape[2]}" if shape[0] == images.card.shape[0] else "name another data set",
         )
     kind = job.data.normalisation
-    own = datasets.load(job.data, job.training.seed) if kind == "own" else images
+    is_other = kind == "own" and (data, seed) != (job.data, job.training.seed)
+    own = datasets.load(job.data, job.training.seed) if is_other else images
     scale_C, shift_C = scale_shift(kind, own.mean_C, own.std_C, images.top)
-    network = network_of(run)
     device = next(network.parameters()).device
     part = images.train if split == "train" else images.test
     seen = ImageInput(part, replace(images, scale_C=scale_C, shift_C=shift_C), device, job.training.channels_last)
@@ -122,7 +134,7 @@ def probabilities(
     positions = np.sort(np.unique(samples, return_index=True)[1])
     probability_NK = softmax_of(network, seen, positions)
     if not np.isfinite(probability_NK).all():
-        raise InputError(f"the outputs of {run.path.name} are not finite", "train it again at a lower learning rate")
+        raise InputError(f"the outputs of {name} are not finite", "train it again at a lower learning rate")
     return samples[positions], probability_NK
 
 
