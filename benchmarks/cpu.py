@@ -144,7 +144,7 @@ def calibrated(group: str) -> dict[str, Any]:
     """A calibration of this machine, again where it was busy meanwhile, and what it predicts of every case."""
     for _ in range(3):
         print("calibrating this machine", flush=True)
-        device = calibrate_all(setups=[Setup(w, max(1, environment.cores() // w)) for w in WORLDS[group]])
+        device = calibrate_all(setups=setups(group))
         if not is_busy(device):
             break
     return {
@@ -155,10 +155,16 @@ def calibrated(group: str) -> dict[str, Any]:
     }
 
 
+def setups(group: str) -> list[Setup]:
+    """Ways of running that the cases of a group need; a compiler lays images out with channels last."""
+    layouts = (False, True) if group == "host" else (False,)
+    return [Setup(w, max(1, environment.cores() // w), is_last) for w in WORLDS[group] for is_last in layouts]
+
+
 def predicted(group: str, device: Device) -> dict[str, dict[str, Any]]:
     """What a calibrated machine is predicted to take for every case."""
     found: dict[str, dict[str, Any]] = {}
-    paces = {(c.processes, c.mode): c.provenance.get("pace_s") for c in calibrations(device)}
+    paces = {(c.processes, c.mode, c.channels_last): c.provenance.get("pace_s") for c in calibrations(device)}
     for world in WORLDS[group]:
         for case in cases(group, world):
             job = from_dict(case)
@@ -167,7 +173,7 @@ def predicted(group: str, device: Device) -> dict[str, dict[str, Any]]:
                 "seconds": step.value,
                 "low": step.low,
                 "high": step.high,
-                "pace_s": paces[world, case["mode"]],
+                "pace_s": paces[world, case["mode"], bool(case["training"].get("compile"))],
             }
     return found
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from chronograd import api
 from chronograd.calibrate import pace
-from chronograd.calibrate.machine import Setup, calibrate_once
+from chronograd.calibrate.machine import Setup, calibrate_once, lays_channels_last
 from chronograd.count.layers import summary
 from chronograd.data.datasets import card
 from chronograd.data.trace_job import trace_job
@@ -67,7 +67,7 @@ def run_loop(job: Job, say: Say, bar: Bar, parent: Path) -> Loop:
         f"count      {trace.network} on {data.name}: {trace.params:,} parameters, {macs} per sample forward, {flops} per step"
     )
     with bar("calibrate") as report:
-        device, why = calibrate_once(report, [Setup(max(WORLDS), threads_of(job), job.training.channels_last)])
+        device, why = calibrate_once(report, [Setup(max(WORLDS), threads_of(job), lays_channels_last(job.training))])
     rates = f"{si(device.peak(), 'FLOP/s')} and {si(device.bandwidth_bytes_per_s, 'B/s')}"
     say(f"calibrate  {device.title}: {rates} reached{f'; {why}' if why else ''}")
     for world in WORLDS:

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from chronograd.data.trace_job import trace_job
 from chronograd.errors import InputError
 from chronograd.fit.device import MIN_SAMPLES
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
+from chronograd.job import from_dict
 from chronograd.predict.calibration import (
     CLASSES,
     COMPILED_TRAINING_ISSUES,
@@ -23,6 +25,7 @@ from chronograd.predict.calibration import (
     calibrations,
     from_datasheet,
 )
+from chronograd.predict.prediction import predict
 from chronograd.predict.relatives import assumed_for, calibration_for, fed
 
 # So old that no device of the catalogue is a relative worth asking, whatever is known of it.
@@ -315,3 +318,54 @@ def test_what_neither_precision_nor_compiler_changes_is_the_device_s_own(mode: s
     assert calibration_for(own, mode=mode, is_compiled=True).pass_s >= sheet.pass_s
     # Of a GPU, whose queue hides it, nothing is added.
     assert calibration_for(catalog.device("v100"), mode=mode, is_compiled=True).pass_s == 0.0
+
+
+def test_compiled_code_of_a_cpu_is_its_own_calibration_with_channels_last() -> None:
+    """A compiler for CPUs lays convolutions out with channels last, whatever the job says, and begins operators sooner."""
+    cpu = catalog.device("cpu")
+    first = replace(
+        from_datasheet(cpu),
+        origin="measured",
+        mode="inference",
+        channels_last=False,
+        classes={"conv_3x3.forward": TAUGHT},
+    )
+    last = replace(first, channels_last=True, classes={"conv_3x3.forward": replace(TAUGHT, compute=0.9, launch_s=4e-5)})
+    of_both = cpu.model_copy(
+        update={"name": "mine", "calibration": {"settings": [c.to_table() for c in (first, last)]}}
+    )
+    eager, compiled = (
+        calibration_for(of_both, mode="inference", is_compiled=is_compiled) for is_compiled in (False, True)
+    )
+    assert (eager.classes["conv_3x3.forward"], eager.is_compiled) == (TAUGHT, False)
+    assert (compiled.classes["conv_3x3.forward"].compute, compiled.is_compiled) == (0.9, True)
+    assert 0 < compiled.classes["conv_3x3.forward"].launch_s < 4e-5
+    assert compiled.sigma > last.sigma
+    told = [
+        note
+        for settings in ((first,), (first, last))
+        for note in _predicted_compiled(
+            cpu.model_copy(update={"name": "local", "calibration": {"settings": [c.to_table() for c in settings]}})
+        )
+        if "compiled code" in note
+    ]
+    (note,) = told  # of the first, which has no such calibration
+    assert "--layout nhwc" in note
+    # In another precision, and of a GPU, it is no more than a relative.
+    on_gpu = catalog.device("v100").model_copy(update={"calibration": of_both.calibration})
+    for device, precision in ((of_both, "bf16"), (on_gpu, "fp32")):
+        if precision in device.peak_flops_per_s:
+            assert calibration_for(device, precision, mode="inference", is_compiled=True).origin != "measured"
+
+
+def _predicted_compiled(device: Device) -> list[str]:
+    """Notes of a small compiled network's inference."""
+    job = from_dict(
+        {
+            "mode": "inference",
+            "network": {"name": "lenet5"},
+            "data": {"name": "synthetic", "shape": [1, 28, 28], "classes": 10, "samples": 4},
+            "training": {"batch": 2, "compile": True},
+        }
+    )
+    return predict(trace_job(job), job, device=device).notes

@@ -25,6 +25,7 @@ from chronograd.count.tracing import trace
 from chronograd.fit.device import Sample, fit_calibration
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device, Link, Node, Source
+from chronograd.job import Training
 from chronograd.measure import environment
 from chronograd.predict.calibration import CLASSES, Calibration, calibrations, from_datasheet
 from chronograd.predict.compute import UPDATE_PASSES, Work, update_launches
@@ -53,6 +54,11 @@ def default_setups(cores: int | None = None, channels_last: bool = False) -> lis
     cores = cores or environment.cores()
     half = max(1, cores // 2)
     return [Setup(1, cores, channels_last), Setup(2, half, channels_last)]
+
+
+def lays_channels_last(training: Training) -> bool:
+    """Whether images will lie with channels last on this machine; a compiler for CPUs lays them out so."""
+    return training.channels_last or (bool(training.compile) and not torch.cuda.is_available())
 
 
 def calibrate(

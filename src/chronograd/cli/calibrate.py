@@ -13,7 +13,7 @@ from chronograd.cli import common
 @click.option("--precision", "precisions", multiple=True, type=click.Choice(["fp32", "tf32", "bf16", "fp16"]),
               help="What to calibrate; fp32 by default. May be given several times.")  # fmt: skip
 @click.option("--layout", "layouts", multiple=True, type=click.Choice(["nchw", "nhwc"]),
-              help="Of images in memory: nchw by default, nhwc for training.channels_last. May be given twice.")  # fmt: skip
+              help="Of images in memory: nchw by default, nhwc for training.channels_last, and of a CPU for training.compile. Twice for both.")  # fmt: skip
 @click.option("--out", type=common.FILE, help="Also save the device file (.toml).")
 @common.answer_options
 @click.pass_context

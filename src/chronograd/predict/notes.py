@@ -19,7 +19,13 @@ def notes_of(setting: Setting, needed: Memory, shown: Shown | None = None, facto
         needed: memory of a rank. shown: what the network showed elsewhere, for which times were corrected by `factor`.
     """
     carried = [] if shown is None else [_carried(shown, factor)]
-    return [*_of_memory(setting, needed), *carried, *_of_threads(setting), *_of_noise_scale(setting)]
+    return [
+        *_of_memory(setting, needed),
+        *carried,
+        *_of_threads(setting),
+        *_of_compiler(setting),
+        *_of_noise_scale(setting),
+    ]
 
 
 def _of_memory(setting: Setting, needed: Memory) -> Iterator[str]:
@@ -48,6 +54,16 @@ def _of_threads(setting: Setting) -> Iterator[str]:
         yield (
             f"this machine was calibrated with {calibrated} {'thread' if calibrated == 1 else 'threads'} a rank, and a rank of "
             f"the job has {threads}: `chronograd calibrate` measures both"
+        )
+
+
+def _of_compiler(setting: Setting) -> Iterator[str]:
+    """Of compiled code on a CPU that was calibrated without the layout that a compiler chooses."""
+    calibration = setting.calibration
+    if calibration.is_compiled and calibration.origin != "measured" and is_this_processor(setting.device):
+        yield (
+            "compiled code of a CPU lays images out with channels last, in which this machine was not calibrated: `chronograd calibrate "
+            "--layout nchw --layout nhwc` measures both"
         )
 
 

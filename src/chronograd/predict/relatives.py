@@ -50,6 +50,14 @@ CARRIED_EXPONENT = 0.8
 # Years in which it halves: the slope of log2(board power / fp32 peak) over the GPUs of the catalogue, 2014 to 2025.
 _NEEDED_W, _HALVING_YEARS = 20.0, 3.6
 
+# What an operator of compiled code begins with, of that of an eager one, which goes through modules and dispatch: by hand, of six networks
+# on two cores of an EPYC (benchmarks/results/cpu-epyc/host.json).
+_COMPILED_LAUNCH = 0.5
+# The gradient of a max pooling, for which compiled code looks through the windows of each number, one number at a time: alone it takes 7 to 8
+# ns a number of the input where eager code takes 1 to 3 (2 x 2 and 3 x 3 with stride 2, two threads). A share of peak, by hand, of LeNet
+# and SqueezeNet at batch 64, likewise.
+_COMPILED_MAX_POOLING = 0.0006
+
 Lender = tuple[Device, Calibration]
 
 
@@ -67,22 +75,27 @@ def calibration_for(
 
     Of its own, precision, mode and whether it was compiled must match; then the layout, the threads of a rank where they are
     given, and the nearest number of ranks at once. Its others are its nearest relatives; what they measured that neither
-    precision nor compiler changes is kept.
+    precision nor compiler changes is kept. Compiled code of a CPU runs the kernels that it has for channels last, whatever the job
+    says (PyTorch, torch/_inductor/graph.py, `decide_layout_opt`), so that a calibration of that layout stands for it.
     """
+    lays_last = is_compiled and device.kind == "cpu"
     of_mode = [c for c in calibrations(device) if mode is None or c.mode in (None, mode)]
     fitting = [c for c in of_mode if c.precision == precision and c.is_compiled == is_compiled]
     setting = {"mode": mode, "channels_last": channels_last, "is_compiled": is_compiled}
 
     def distance(c: Calibration) -> tuple[int, ...]:
         return (
-            c.channels_last not in (None, channels_last),
+            c.channels_last not in (None, channels_last or lays_last),
             abs((c.threads or 1) - threads) if threads else 0,
             abs((c.processes or 1) - (processes or 1)),
         )
 
     if not fitting:
-        assumed = assumed_for(device, precision, **setting)[0]  # type: ignore[arg-type]
         measured = [c for c in of_mode if c.origin == "measured"]
+        alike = [c for c in measured if lays_last and c.precision == precision and c.channels_last]
+        if alike:
+            return _as_compiled(min(alike, key=distance))
+        assumed = assumed_for(device, precision, **setting)[0]  # type: ignore[arg-type]
         return _as_measured(assumed, min(measured, key=distance)) if measured else assumed
     own = min(fitting, key=distance)
     unseen = set(CLASSES) - own.classes_seen
@@ -94,6 +107,18 @@ def calibration_for(
         classes={**own.classes, **{name: assumed.classes[name] for name in unseen}},
         class_sigma={**{name: assumed.class_sigma.get(name, DATASHEET_SIGMA) for name in unseen}, **own.class_sigma},
     )
+
+
+def _as_compiled(eager: Calibration) -> Calibration:
+    """A CPU's calibration as compiled code has it: the same kernels, begun sooner, and as uncertain as another mode is far."""
+    classes = {
+        name: rate if name.startswith("update.") else replace(rate, launch_s=_COMPILED_LAUNCH * rate.launch_s)
+        for name, rate in eager.classes.items()
+    }
+    of_pooling = classes["max_pooling.backward"]
+    classes["max_pooling.backward"] = replace(of_pooling, compute=min(of_pooling.compute, _COMPILED_MAX_POOLING))
+    found = replace(eager, is_compiled=True, classes=classes, sigma=math.hypot(eager.sigma, _SPREAD * _OTHER_MODE))
+    return replace(found, pass_s=found.pass_s + _compiled_pass_s(found))
 
 
 def _as_measured(assumed: Calibration, own: Calibration) -> Calibration:
