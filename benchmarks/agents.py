@@ -8,7 +8,7 @@ more however many environments ask it, for actors of one environment; a link tha
 several runs, and the cause that `SystemsView.verdict` names is compared with what was planted.
 
 Then, for three settings, what each part takes is measured with one actor, the rates with more are foretold
-(chronograd.reinforce.balance), and actors are added one by one. Last, Gorila and Ape-X do the same work, nothing planted.
+(chronograd.reinforce.balance), and actors are added one by one and taken away again, in rounds. Last, Gorila and Ape-X do the same work, nothing planted.
 Everything is real but the sleep: Ray, CartPole, networks, replay.
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -183,8 +184,8 @@ def named(seconds: float, repeats: int) -> list[dict[str, Any]]:
     return rows
 
 
-def numbers_of_actors(seconds: float, most: int) -> list[dict[str, Any]]:
-    """Minibatches per second with 1, 2, … actors, measured and foretold from one."""
+def numbers_of_actors(seconds: float, most: int, repeats: int) -> list[dict[str, Any]]:
+    """Minibatches per second with 1, 2, … actors, measured in rounds up and down, and foretold from one."""
     found = []
     job = job_of(UPDATE_EVERY)
     layout = Layout(num_actors=most, environments=1, block=20, refresh_every=200)
@@ -192,36 +193,56 @@ def numbers_of_actors(seconds: float, most: int) -> list[dict[str, Any]]:
         observed(group, WARM_UP_S, job.training.batch)
         for name, what in SETTINGS.items():
             plant(group, what)
-            views = {}
-            for number in range(1, most + 1):
-                group.active = number
-                views[number] = observed(group, seconds, job.training.batch)
+            views: dict[int, list[SystemsView]] = {number: [] for number in range(1, most + 1)}
+            for repeat in range(repeats):
+                for number in sorted(views, reverse=bool(repeat % 2)):
+                    group.active = number
+                    views[number].append(observed(group, seconds, job.training.batch))
             found.append(_foretold(name, what, views))
     return found
 
 
-def _foretold(name: str, what: dict[str, float], views: dict[int, SystemsView]) -> dict[str, Any]:
-    """One setting: what was measured with each number of actors, and what one actor's run lets expect."""
-    parts = views[1].components()
+def _foretold(name: str, what: dict[str, float], views: dict[int, list[SystemsView]]) -> dict[str, Any]:
+    """One setting: what was measured with each number of actors, and what one actor's round in the middle lets expect."""
+    of_one = sorted((view.components() for view in views[1]), key=lambda one: one.actor_s)
+    parts = of_one[len(of_one) // 2]
     setting = Setting(batch=BATCH, draws=BATCH / UPDATE_EVERY, cores=environment.cores())
     foretold = {n: balance.balance(parts, replace(setting, num_actors=n)) for n in views}
-    measured = {n: _pace(view) for n, view in views.items()}
+    rounds = {n: [_pace(view) for view in of_number] for n, of_number in views.items()}
+    measured = {n: statistics.median(paces) for n, paces in rounds.items()}
     row = {
         "setting": name,
         "planted": what,
         "components": asdict(parts),
         "measured_batches_per_s": measured,
+        "rounds": rounds,
         "foretold_batches_per_s": {n: one.batches_per_s for n, one in foretold.items()},
         "foretold_bottleneck": {n: one.bottleneck for n, one in foretold.items()},
-        "rates": {n: view.rates() for n, view in views.items()},
-        "named_bottleneck": {n: view.verdict().bottleneck for n, view in views.items()},
-        "best_measured": balance.best_of(measured),
+        "rates": {n: [view.rates() for view in of_number] for n, of_number in views.items()},
+        "named_bottleneck": {n: [view.verdict().bottleneck for view in of_number] for n, of_number in views.items()},
+        "best_measured": best_measured(rounds),
         "best_foretold": balance.best_of({n: one.batches_per_s for n, one in foretold.items()}),
         "gain_of_second_learner": balance.gain(parts, replace(setting, num_actors=max(views))),
     }
     print(f"{name}: best {row['best_measured']} actors measured, {row['best_foretold']} foretold; "
           + ", ".join(f"{n}: {measured[n]:.1f} ({foretold[n].batches_per_s:.1f})" for n in measured), flush=True)  # fmt: skip
     return row
+
+
+def best_measured(rounds: dict[int, list[float]]) -> int:
+    """The fewest actors whose rate is not told apart from one within `balance.WORTH` of the highest median: the mean of the rounds' ratios
+    to it, and its standard error, reach that.
+
+    >>> best_measured({1: [10.0, 10.2], 2: [18.4, 19.6], 3: [20.0, 19.9]})
+    2
+    """
+    highest = rounds[max(rounds, key=lambda n: statistics.median(rounds[n]))]
+
+    def reached(n: int) -> float:
+        ratios = np.array(rounds[n]) / np.array(highest)
+        return float(ratios.mean() + (ratios.std(ddof=1) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0))
+
+    return min(n for n in rounds if reached(n) >= 1 - balance.WORTH)
 
 
 def _pace(view: SystemsView) -> float:
@@ -267,7 +288,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     kept = _kept(asked.json)
     parts: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "beside": lambda: beside(asked.seconds, min(3, asked.repeats)),
-        "numbers": lambda: numbers_of_actors(asked.seconds, asked.most),
+        "numbers": lambda: numbers_of_actors(asked.seconds, asked.most, asked.repeats),
         "named": lambda: named(asked.seconds, asked.repeats),
     }
     with tempfile.TemporaryDirectory() as folder, ray_session(Path(folder), "the benchmark's parts", num_cpus=2):
