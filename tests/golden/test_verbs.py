@@ -347,3 +347,8 @@ def _picked_lines(text: str, rows: tuple[str, ...]) -> str:
     """The lines of some rows; columns are as wide as their widest entry, which may not be among them."""
     lines = [" ".join(line.split()) for line in text.splitlines()]
     return "".join(f"{line}\n" for line in lines if line.split(" ", 1)[0] in rows)
+
+
+def test_only_a_prediction_is_of_today() -> None:
+    """What is kept in a catalogue has the date that it was looked up, on every later day, too."""
+    assert {path.name.partition("-")[0] for path in GOLDEN.iterdir() if "TODAY" in path.read_text()} == {"predict"}

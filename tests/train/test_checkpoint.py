@@ -135,6 +135,24 @@ def test_the_state_of_the_newest_sound_one(tmp_path: Path) -> None:
     assert (newest, state["progress"]["step"]) == (older, 4)
 
 
+def test_one_of_the_same_step_is_never_half_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent's last step of an epoch is written before and after its evaluation: whoever is killed meanwhile leaves a whole one, or none."""
+    step = make_step(make_job())
+    checkpoint.save(tmp_path, step, Progress(step=4))
+    removed, remove = [], checkpoint_folder.shutil.rmtree
+
+    def watched(path: Path, **options: bool) -> None:
+        removed.append(path.name)
+        assert checkpoint_folder.newest_state(tmp_path)[0] == tmp_path / "step-00000004"
+        remove(path, **options)
+
+    monkeypatch.setattr(checkpoint_folder.shutil, "rmtree", watched)
+    checkpoint.save(tmp_path, step, Progress(step=4, epoch=1))
+    assert removed and all(name.startswith(".") for name in removed)
+    assert checkpoint_folder.newest_state(tmp_path)[1]["progress"]["epoch"] == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000004"]
+
+
 def damage(path: Path, harm: str) -> None:
     data = bytearray(path.read_bytes())
     if harm == "truncate":

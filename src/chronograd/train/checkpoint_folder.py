@@ -94,10 +94,11 @@ def write(folder: Path, progress: Progress, files: Mapping[str, Callable[[Path],
         (aside / "state.json").write_text(json.dumps(state, indent=1))
         for path in (*aside.iterdir(), aside):
             _sync(path)
-        _forget(target)  # a damaged one that this run fell back from
+        if target.is_symlink() or target.exists():  # of the same step, or a damaged one that this run fell back from
+            target.rename(folder / f"{aside.name}.old")  # so that whoever is killed now leaves nothing that is half removed
         aside.rename(target)
         _sync(folder)
-        for old in list_checkpoints(folder)[:-KEEP]:
+        for old in (*list_checkpoints(folder)[:-KEEP], *folder.glob(".step-*.old")):
             _forget(old)
     except (OSError, SafetensorError) as error:
         raise RunError(f"cannot write checkpoint {target}: {error}", "free some space, then resume the run") from error
