@@ -148,7 +148,8 @@ def test_one_of_the_same_step_is_never_half_removed(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(checkpoint_folder.shutil, "rmtree", watched)
     checkpoint.save(tmp_path, step, Progress(step=4, epoch=1))
-    assert removed and all(name.startswith(".") for name in removed)
+    assert removed
+    assert all(name.startswith(".") for name in removed)
     assert checkpoint_folder.newest_state(tmp_path)[1]["progress"]["epoch"] == 1
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000004"]
 

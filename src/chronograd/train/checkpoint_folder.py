@@ -95,7 +95,9 @@ def write(folder: Path, progress: Progress, files: Mapping[str, Callable[[Path],
         for path in (*aside.iterdir(), aside):
             _sync(path)
         if target.is_symlink() or target.exists():  # of the same step, or a damaged one that this run fell back from
-            target.rename(folder / f"{aside.name}.old")  # so that whoever is killed now leaves nothing that is half removed
+            target.rename(
+                folder / f"{aside.name}.old"
+            )  # so that whoever is killed now leaves nothing that is half removed
         aside.rename(target)
         _sync(folder)
         for old in (*list_checkpoints(folder)[:-KEEP], *folder.glob(".step-*.old")):
