@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from chronograd import job as jobs
 from chronograd.cli.main import VERBS, main
@@ -177,13 +178,13 @@ def test_where_the_packages_of_extras_cannot_be_imported(line: str, without_extr
 
 def test_every_package_of_an_extra_is_one_that_the_project_declares() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    names = {extra: {Requirement(text).name for text in texts} for extra, texts in declared.items()}
+    names = {extra: {canonicalize_name(Requirement(text).name) for text in texts} for extra, texts in declared.items()}
     distributions = packages_distributions()
     for package, extra in EXTRAS.items():
         of_package = {"keras": ["tensorflow-cpu"], "tensorflow": ["tensorflow-cpu"]}.get(
             package, distributions.get(package, [package])
         )
-        assert names[extra] & {name.lower() for name in of_package}, f"{package} is not in [{extra}]"
+        assert names[extra] & {canonicalize_name(name) for name in of_package}, f"{package} is not in [{extra}]"
 
 
 def test_what_is_no_package_of_an_extra_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

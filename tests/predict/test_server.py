@@ -128,7 +128,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         ("resnet20 --serve --on 2xv100", "a replica of a server is one device"),
         ("resnet20 --serve --threads 2", "--threads is of an ONNX file"),
         ("net.onnx --serve --on v100", "an ONNX file is timed on this machine"),
-        ("net.onnx --serve", "there is no file net.onnx"),
+        pytest.param("net.onnx --serve", "there is no file net.onnx", marks=pytest.mark.serve),
     ],
 )
 def test_what_cannot_be_is_refused(line: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:

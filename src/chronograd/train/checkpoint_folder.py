@@ -119,19 +119,8 @@ def newest_sound(folder: Path) -> tuple[Path | None, list[str]]:
 
     None if there is no checkpoint at all. Raises FileFormatError if there are some and all are damaged.
     """
-    notes: list[str] = []
-    for path in reversed(list_checkpoints(folder)):
-        try:
-            read_state(path)
-            return path, notes
-        except FileFormatError as error:
-            notes.append(f"fell back to an earlier checkpoint: {error.message}")
-    if notes:
-        raise FileFormatError(
-            f"every checkpoint in {folder} is damaged; the last one: {notes[0]}",
-            f"remove {folder} to train from the start, with the same job",
-        )
-    return None, []
+    newest, _, notes = _newest(folder)
+    return newest, notes
 
 
 def newest_state(folder: Path | None) -> tuple[Path | None, dict[str, Any]]:
@@ -139,8 +128,22 @@ def newest_state(folder: Path | None) -> tuple[Path | None, dict[str, Any]]:
 
     Raises: as `newest_sound`.
     """
-    newest = None if folder is None else newest_sound(folder)[0]
-    return newest, {} if newest is None else read_state(newest)
+    return (None, {}) if folder is None else _newest(folder)[:2]
+
+
+def _newest(folder: Path) -> tuple[Path | None, dict[str, Any], list[str]]:
+    notes: list[str] = []
+    for path in reversed(list_checkpoints(folder)):
+        try:
+            return path, read_state(path), notes
+        except FileFormatError as error:
+            notes.append(f"fell back to an earlier checkpoint: {error.message}")
+    if notes:
+        raise FileFormatError(
+            f"every checkpoint in {folder} is damaged; the last one: {notes[0]}",
+            f"remove {folder} to train from the start, with the same job",
+        )
+    return None, {}, []
 
 
 def read_state(path: Path) -> dict[str, Any]:
