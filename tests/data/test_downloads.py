@@ -7,6 +7,7 @@ import csv
 import hashlib
 import io
 import json
+import shutil
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -229,6 +230,14 @@ def test_voc_comes_by_torchvision(
     (tmp_path / "VOCdevkit/VOC2007/JPEGImages/000001.jpg").unlink()
     assert not fetch_voc(tmp_path / "VOCdevkit/VOC2007").summary.endswith("it was there")
     assert (tmp_path / "VOCdevkit/VOC2007/JPEGImages/000001.jpg").is_file()
+    # Where sets are kept elsewhere, the same name is another set.
+    other = tmp_path / "elsewhere"
+    shutil.copytree(tmp_path / "VOCdevkit", other / "VOCdevkit")
+    for path in other.rglob("*.xml"):
+        path.write_text(path.read_text().replace("dog", "cat"))
+    monkeypatch.setenv("CHRONOGRAD_DATA", str(other))
+    assert main(["data", "voc:VOCdevkit/VOC2007", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["classes"][0]["name"] == "cat"
     with pytest.raises(InputError, match="does not say which year"):
         fetch_voc(tmp_path / "pictures")
 

@@ -23,6 +23,8 @@ from chronograd.errors import InputError, MissingExtraError
 from chronograd.job import Data
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
     from chronograd.data.images import Images
@@ -117,7 +119,7 @@ def card(data: Data) -> DatasetCard:
                 f"data.{name} is {getattr(data, name)}, and {data.name} has boxes, for which there is no such thing",
                 f"leave data.{name} out",
             )
-    train, test = _both(data.name, data.class_names)
+    train, test = _both(data)
     layout, _, path = data.name.partition(":")
     side = data.image_size or SIDE
     described = DatasetCard(
@@ -142,7 +144,7 @@ def card(data: Data) -> DatasetCard:
 
 def check_classes(data: Data) -> None:
     """Raise InputError for a class of data.class_names of which no training picture has an object."""
-    train, _ = _both(data.name, data.class_names)
+    train, _ = _both(data)
     present = {int(label) for image in train.images for label in image.objects.labels_G}
     missing = [name for k, name in enumerate(train.class_names, 1) if k not in present]
     if missing:
@@ -155,7 +157,7 @@ def check_classes(data: Data) -> None:
 
 def annotated(data: Data) -> Annotated:
     """The pictures that a job trains and tests on. Those without an object teach nothing, and are left out of training."""
-    train, test = _both(data.name, data.class_names)
+    train, test = _both(data)
     own = _with_objects(train)
     chosen = labels.choose(data, np.zeros(len(own), np.int64), train.class_names, seed=0)
     notes = [*train.notes, *test.notes]
@@ -179,15 +181,21 @@ def pixels(images: tuple[AnnotatedImage, ...], side: int) -> Images:
     return StreamedImages(read, len(images), (3, side, side))
 
 
-@cache
-def _both(name: str, classes: tuple[str, ...] | None) -> tuple[DetectionSet, DetectionSet]:
+def _both(data: Data) -> tuple[DetectionSet, DetectionSet]:
     """Training and test split, read once a process."""
+    path = data.name.partition(":")[2]
+    return _read(data.name, folder_of(path).absolute(), data.class_names)
+
+
+@cache
+def _read(name: str, root: Path, classes: tuple[str, ...] | None) -> tuple[DetectionSet, DetectionSet]:
+    """What `_both` returns, by the folder that the name stands for now: where sets are kept can change in a process."""
     try:
         from chronograd.detect import sets
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "torch", "vision", "detection") from None
-    kind, _, path = name.partition(":")
-    layout, root = LAYOUTS[kind], folder_of(path)
+    kind = name.partition(":")[0]
+    layout = LAYOUTS[kind]
     folder = root / layout.folder
     for pair in layout.splits:
         if not all(any((folder / form.format(split)).is_file() for form in layout.lists) for split in pair):
