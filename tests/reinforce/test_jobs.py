@@ -16,6 +16,7 @@ from tests.fork_server import Server
 from chronograd import job as jobs
 from chronograd.backends.plan import torch_worker
 from chronograd.errors import JobError
+from chronograd.explain.answer import explain
 from chronograd.job import Job, Reinforcement
 from chronograd.launch.jobs import check_anywhere, measure, train
 from chronograd.reinforce.worker import line_of_epoch
@@ -23,6 +24,7 @@ from chronograd.report.runs import report
 from chronograd.rundir import RunDir, listing
 from chronograd.rundir.steps import Episode, Epoch
 from chronograd.train.checkpoint_folder import Progress, list_checkpoints
+from chronograd.units import percent, seconds
 from chronograd.watch.progress import LiveRun
 from chronograd.watch.terminal import epoch_text
 
@@ -208,12 +210,26 @@ class TestRun:
         assert listed is not None
         assert any("frames/s" in cell for cell in listed.rows[0])
         page = report([("run", run.path)])
-        (section,) = (s for s in page.sections if s.title == "Returns")
+        section, steps = page.sections[:2]
+        assert (section.title, steps.title) == ("Returns", "Where an agent's step goes")
         assert section.takeaway.startswith("The agent ended at a mean return")
         assert section.figure is not None
         assert {row["series"] for row in section.rows()} == {"evaluation", "loss"}
         (episode,) = (s for s in page.sections if s.title == "An episode")
         assert "in 6 moments from begin to end" in episode.takeaway
+
+    def test_where_its_steps_go_is_explained(self, run: RunDir) -> None:
+        record = run.record()
+        (section,) = explain([run.path]).sections
+        told = {row["part"]: row["seconds"] for row in section.data}
+        assert sum(told.values()) == pytest.approx(record.value("step_time_s"))
+        assert told["learning"] == record.value("learn_s")
+        largest = max((part for part in told if part != "else"), key=lambda part: told[part])
+        assert f", {largest} takes {percent(told[largest] / record.value('step_time_s'), 0)}." in section.takeaway
+        outside = record.value("wall_time_s") - record.value("training_time_s")
+        assert f"start-up took {seconds(outside)}" in section.lines[1]
+        both = explain([run.path, run.path])
+        assert [section.title for section in both.sections] == [f"{run.path.name}: where an agent's step goes"] * 2
 
     def test_it_is_not_measured(self) -> None:
         with pytest.raises(JobError, match="is trained, not measured"):

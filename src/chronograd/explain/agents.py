@@ -1,4 +1,4 @@
-"""Of a run of actors, replay and learners: which part the others wait for, and what would change it."""
+"""Of an agent: where its steps go; of actors, replay and learners: which the others wait for, and what would change it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from chronograd.record import Record
 from chronograd.reinforce.balance import Components, Setting, balance, enough_actors, gain
 from chronograd.rundir import is_run_dir
 from chronograd.units import percent, seconds
+from chronograd.words import time_unit
 
 # What each bottleneck is called, and what to do about it.
 TITLES = {
@@ -28,24 +29,92 @@ TITLES = {
 }  # fmt: skip
 # Parts that have a lane in the picture of the first seconds, learners first; and what each is drawn in.
 MOST_LANES, COLORS = 12, {"learner": "orange", "actor": "teal"}
+# What parts do, in the words of the picture and its colors.
+WORK = {
+    "act": "acting", "priorities": "acting", "environment": "environments", "learn": "learning", "compute": "learning",
+    "sample": "waiting for minibatches", "add": "replay", "draw": "replay", "update": "replay", "trim": "replay",
+    "send": "handing over", "publish": "handing over", "refresh": "handing over", "push": "handing over", "pull": "handing over",
+}  # fmt: skip
+WORK_COLORS = {
+    "acting": "teal", "environments": "green", "learning": "orange", "replay": "purple", "handing over": "vermilion",
+    "waiting for minibatches": "sky", "idle": "grey",
+}  # fmt: skip
+STEP_COLORS = {
+    "choosing actions": "teal",
+    "the environment": "green",
+    "replay": "purple",
+    "learning": "orange",
+    "else": "grey",
+}
+# Parts of a step of an agent in one process: what each is called, and what to do where it takes most.
+STEP = {
+    "act_s": ("choosing actions", "a smaller network, or several environments that share a pass through it (algorithms ape-x, gorila)"),
+    "environment_s": ("the environment", "a quicker environment, or actors in processes of their own (algorithms ape-x, gorila)"),
+    "replay_s": ("replay", "uniform replay (reinforcement.replay), or fewer updates (reinforcement.update_every)"),
+    "learn_s": ("learning", "fewer updates (reinforcement.update_every), or a smaller network or minibatch (training.batch)"),
+}  # fmt: skip
 
 
 def answer_of(path: Path) -> Answer | None:
-    """What limits the run at a path; None if it is no run of several parts."""
+    """What limits the agent's run at a path; None if it is no agent's."""
     if not is_run_dir(path) or not (path / "record.json").exists():
         return None
     try:
         record = Record.load(path)
     except ChronogradError:
         return None
-    told = (record.tables.model_extra or {}).get("verdict")
-    if not told:
-        return None
-    parts: list[dict[str, Any]] = (record.tables.model_extra or {}).get("agents", [])
-    sections = [_cause(told[0]), *_numbers(told[0]), _where(parts), *timeline_sections(record)]
-    return Answer(
-        "Why it is not faster", sections=sections, data={"verdict": told[0], "parts": parts}, notes=record.notes
-    )
+    found = sections_of(record)
+    of_parts = record.tables.model_extra or {}
+    data = {"verdict": next(iter(of_parts.get("verdict", [])), None), "parts": of_parts.get("agents", [])}
+    if data["verdict"] is None:
+        data = {"parts": [row for section in found for row in section.data]}
+    return Answer("Why it is not faster", sections=found, data=data, notes=record.notes) if found else None
+
+
+def sections_of(record: Record) -> list[Section]:
+    """What limits an agent's run and where its time goes; nothing of another record."""
+    of_parts = record.tables.model_extra or {}
+    if not of_parts.get("verdict"):
+        return [*_of_a_step(record), *timeline_sections(record)]
+    verdict, parts = of_parts["verdict"][0], of_parts.get("agents", [])
+    return [_cause(verdict), *_numbers(verdict), _where(parts), *timeline_sections(record)]
+
+
+def _of_a_step(record: Record) -> list[Section]:
+    """Where a step of an agent goes that acts and learns in one process; nothing of a record that has no such parts."""
+    step = record["step_time_s"].value
+    parts = {name: value for name in STEP if (value := record[name].value) is not None}
+    if not parts or not step:
+        return []
+    rest = max(step - sum(parts.values()), 0.0)
+    spent = {STEP[name][0]: value for name, value in parts.items()} | {"else": rest}
+    unit, length = time_unit([step])
+    bar = Bar("a step", "measured", {name: value / length for name, value in spent.items()})
+    largest = max(parts, key=lambda name: parts[name])
+    title, to_do = STEP[largest]
+    # What others could take off a learner, if handing it over took no time.
+    most = step / (parts.get("learn_s", 0.0) + parts.get("replay_s", 0.0) + rest or step)
+    outside = (record["wall_time_s"].value or 0.0) - (record["training_time_s"].value or 0.0)
+    lines = [f"Actors in processes of their own could bring {most:.1f} times the frames per second at most; what passes between them costs some of it."]  # fmt: skip
+    if outside > 0:
+        lines.append(
+            f"Outside the training time, evaluation, checkpoints and start-up took {seconds(outside)}, "
+            f"{percent(outside / (record['wall_time_s'].value or outside), 0)} of the run."
+        )
+    return [
+        Section(
+            "Where an agent's step goes",
+            f"Of a step of {seconds(step)}, {title} takes {percent(parts[largest] / step, 0)}. What to do: {to_do}.",
+            lines=lines,
+            figure=Figure([Bars(f"time per step, {unit}", "run", [bar], STEP_COLORS)]),
+            table=Table(
+                ("part of a step", "time", "share"),
+                [[name, seconds(value), percent(value / step, 0)] for name, value in spent.items()],
+                {1, 2},
+            ),
+            data=[{"part": name, "seconds": value} for name, value in spent.items()],
+        )
+    ]
 
 
 def _cause(verdict: Mapping[str, Any]) -> Section:
@@ -83,28 +152,26 @@ def _numbers(verdict: Mapping[str, Any]) -> list[Section]:
 
 
 def _where(parts: Sequence[Mapping[str, Any]]) -> Section:
-    names = list(dict.fromkeys(name for part in parts for name in part["seconds"]))
-    bars = [
-        Bar(
-            f"{part['role']} {part['number']}",
-            "measured",
-            {_word(name): part["seconds"].get(name, 0.0) for name in names},
-        )
-        for part in parts
-    ]
-    idle = ", ".join(f"{part['role']} {part['number']} {percent(part['idle'], 0)}" for part in parts)
+    bars = [Bar(f"{part['role']} {part['number']}", "measured", _shares(part)) for part in parts]
+    idle = ", ".join(f"{part['role']} {part['number']} {percent(_idle(part), 0)}" for part in parts)
     return Section(
         "Where each part's time goes",
         f"Idle: {idle}.",
-        figure=Figure([Bars("seconds", "part", bars)]),
+        figure=Figure([Bars("% of its time", "part", bars, WORK_COLORS)]),
         table=Table(
             ("part", "work done", "per second", "idle"),
-            [[f"{p['role']} {p['number']}", f"{p['amount']:,}", f"{p['per_s']:,.1f}", percent(p["idle"], 0)] for p in parts],
+            [[f"{p['role']} {p['number']}", f"{p['amount']:,}", f"{p['per_s']:,.1f}", percent(_idle(p), 0)] for p in parts],
             {1, 2, 3},
-            ("work done: steps of an actor, minibatches of a learner, calls of a shard of the replay",),
+            ("work done: steps of an actor, minibatches of a learner, calls of a shard of the replay", "idle: nothing to do, or waiting for a minibatch"),
         ),
         data=list(map(dict, parts)),
     )  # fmt: skip
+
+
+def _idle(part: Mapping[str, Any]) -> float:
+    """Share of its time that a part had nothing to do; of a learner with what it waited for minibatches."""
+    waited = part["seconds"].get("sample_s", 0.0) if part["role"] == "learner" else 0.0
+    return float(part["idle"] + waited / (sum(part["seconds"].values()) or 1.0))
 
 
 def timeline_sections(record: Record) -> list[Section]:
@@ -134,5 +201,12 @@ def timeline_sections(record: Record) -> list[Section]:
     ]
 
 
-def _word(name: str) -> str:
-    return name.removesuffix("_s").replace("_", " ")
+def _shares(part: Mapping[str, Any]) -> dict[str, float]:
+    """Percent of a part's time by what it does, idle last."""
+    whole = sum(part["seconds"].values()) or 1.0
+    shares = dict.fromkeys(WORK_COLORS, 0.0)
+    for name, value in part["seconds"].items():
+        word = name.removesuffix("_s")
+        word = WORK.get(word, word)
+        shares[word] = shares.get(word, 0.0) + 100 * value / whole
+    return shares

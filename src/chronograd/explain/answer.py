@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from chronograd.answer import Answer, Section, Table
+from chronograd.answer import Answer, Section, Table, join
 from chronograd.errors import InputError
 from chronograd.explain import agents, explanation, wall_times
 from chronograd.explain.causes import Finding
@@ -38,8 +39,9 @@ def explain(paths: Sequence[Path]) -> Answer:
         accounts = wall_times.explain(tables[0])
         sections = [_account(account) for account in accounts]
         return Answer("Why it is not faster", sections=sections, data=[account.data() for account in accounts])
-    if len(paths) == 1 and (of_agents := agents.answer_of(paths[0])) is not None:
-        return of_agents
+    of_agents = [answer for path in paths if (answer := agents.answer_of(path)) is not None]
+    if of_agents and len(of_agents) == len(paths):
+        return of_agents[0] if len(paths) == 1 else _beside(paths, of_agents)
     explained = explanation.explain(paths)
     sections = [_causes(explained.runs[-1], _legend(explained.runs))]
     if explained.compared:
@@ -53,6 +55,15 @@ def explain(paths: Sequence[Path]) -> Answer:
         sections.append(_devices(explained.runs))
     sections += [_split(explained.runs), *_others(explained.runs[-1])]
     return Answer("Why it is not faster", sections=sections, data=explained.data(), notes=notes)
+
+
+def _beside(paths: Sequence[Path], answers: Sequence[Answer]) -> Answer:
+    """Several agents' answers, each section with the name of its run."""
+    named = [
+        replace(answer, sections=[replace(s, title=f"{path.name}: {s.title[0].lower()}{s.title[1:]}") for s in answer.sections])
+        for path, answer in zip(paths, answers, strict=True)
+    ]  # fmt: skip
+    return join("Why they are not faster", named)
 
 
 def disturbances(path: Path) -> str:

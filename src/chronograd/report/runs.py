@@ -11,7 +11,7 @@ from chronograd.compare.agreement import accuracy_of_prediction_section
 from chronograd.compare.joining import HOW_TO_JOIN, devices_of, is_same_work, job_key
 from chronograd.compare.ranks import communication_section, throughput_section
 from chronograd.compare.steps import parts_section, scaling_section
-from chronograd.explain.agents import timeline_sections
+from chronograd.explain.agents import sections_of
 from chronograd.figure import Figure, Picture, PictureRow, Pictures, gif_moments
 from chronograd.files import format_of
 from chronograd.fit.forecast import Forecast
@@ -209,8 +209,11 @@ def _place(
 
 
 def _sections(group: _Group, forecasts: Mapping[str, Forecast]) -> list[Section]:
-    sections = []
-    if group.predicted or group.measured:
+    sections: list[Section] = []
+    agents = [record for _, record in group.trained if sections_of(record)]
+    for record in agents:
+        sections += [training_section(record), *sections_of(record)]
+    if (group.predicted or group.measured) and not agents:
         sections.append(parts_section(group.predicted, group.measured))
     if len(group.predicted.keys() | group.measured.keys()) > 1:
         sections.append(scaling_section(group.predicted, group.measured))
@@ -230,7 +233,8 @@ def _sections(group: _Group, forecasts: Mapping[str, Forecast]) -> list[Section]
             sections.append(throughput_section(f"{name.capitalize()} scaling to more ranks", own))
         sections.append(communication_section("Computation and communication", rows))
     for name, record in group.trained:
-        sections += [training_section(record, forecasts.get(name)), *timeline_sections(record)]
+        if record not in agents:
+            sections.append(training_section(record, forecasts.get(name)))
     if any(r["training_time_s"].value is not None or r["cost_usd"].value is not None for r in group.planned):
         sections.append(plan_section(group.planned))
     return sections
