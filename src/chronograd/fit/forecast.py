@@ -220,6 +220,12 @@ class Forecast(Course):
         return float(np.mean(off)) / max(float(self.curve.values.max()), TINY) if off else None
 
     @property
+    def bias(self) -> float | None:
+        """Mean of forecast less `held_out` points over the largest value: above 0 where it was forecast too high."""
+        off = [one.value - one.seen for one in self.held_out if one.seen is not None]
+        return float(np.mean(off)) / max(float(self.curve.values.max()), TINY) if off else None
+
+    @property
     def num_inside(self) -> int:
         """How many of `held_out` lie in the 80 % interval that was forecast for them."""
         return sum(one.seen is not None and one.low <= one.seen <= one.high for one in self.held_out)

@@ -21,6 +21,7 @@ from chronograd.fit.loss import MIN_POINTS
 from chronograd.fit.schedule import NAMES, Schedule
 from chronograd.rundir import RunDir
 from chronograd.units import percent
+from chronograd.words import signed_percent
 
 POLL_EVERY_S = 1.0
 FARTHEST_DRAWN = 4.0  # times what was fitted: a target beyond leaves nothing to see of the curve
@@ -114,7 +115,8 @@ def loss(forecast: Forecast) -> Answer:
     others = [_value(one, curve) for one in forecast.at]
     if forecast.error is not None:
         others.append(
-            f"{len(forecast.held_out)} later {unit}s were missed by {percent(forecast.error)} of the largest value on average, "
+            f"{len(forecast.held_out)} later {unit}s were missed by {percent(forecast.error)} of the largest value on average "
+            f"(bias {signed_percent(forecast.bias or 0.0)}), "
             f"and {forecast.num_inside} of them lie in the 80 % band"
         )
     named = ", ".join(f"{name} {value:.4g}" for name, value in model.coefficients.items())

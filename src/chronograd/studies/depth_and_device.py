@@ -45,6 +45,7 @@ from chronograd.study.rows import distinct, grouped, matching, mean, shown
 from chronograd.study.runner import StudyRunner, curve
 from chronograd.study.study import Study, listed, table
 from chronograd.units import percent
+from chronograd.words import signed_percent
 
 Rows = dict[str, list[Row]]
 Curves = dict[str, dict[str, list[float | None]]]
@@ -405,17 +406,24 @@ def _panels(results: Results, of_set: str) -> list[Lines]:
     return panels
 
 
+def _bias(rows: Sequence[Row]) -> str:
+    """Mean of predicted over real, less 1, of epochs to a target."""
+    off = [row["epochs"] / row["seen"] - 1 for row in rows if row["seen"]]
+    return signed_percent(float(np.mean(off))) if off else "–"
+
+
 def _targets_section(rows: Sequence[Row], ours_by: str) -> Section:
     targets = distinct(rows, "target")
     columns: dict[str, Any] = {"features": lambda own: _marked(own[0]["features"], ours_by)}
     columns |= {t: lambda own, target=t: share_of(mean(own, "error", target=target)) for t in targets}
     columns["mean"] = lambda own: share_of(mean(own, "error"))
+    columns["bias"] = _bias
     columns["within its own\n80 % interval"] = lambda own: _inside(own, "low_alone", "high_alone")
     ours = matching(rows, features=ours_by)
     return Section(
         "Epochs to an accuracy of a network left out",
-        f"Our prediction, the one with the least error, is by {ours_by}: off by {share_of(mean(ours, 'error'))} on average"
-        f"{_beside(rows, ours)}. {_inside(ours)} lie within the 80 % interval of all regressions together.",
+        f"Our prediction, the one with the least error, is by {ours_by}: off by {share_of(mean(ours, 'error'))} on average "
+        f"(bias {_bias(ours)}){_beside(rows, ours)}. {_inside(ours)} lie within the 80 % interval of all regressions together.",
         intro="Log epochs are regressed themselves; errors are means of |predicted / real − 1| over networks left out and their "
         "runs. The intervals given with predictions hold all regressions in equal parts: which of them goes on where no network "
         "has been is not known.",
@@ -475,7 +483,8 @@ def _scored_epochs(results: Results, of_set: str) -> list[Section]:
         "error": lambda own: share_of(mean(own, "error")),
     }  # fmt: skip
     takeaway = (
-        f"Our prediction, by {ours_by}, is off by {share_of(mean(ours, 'error'))} on average{_beside(rows, ours)}; "
+        f"Our prediction, by {ours_by}, is off by {share_of(mean(ours, 'error'))} on average (bias {_bias(ours)})"
+        f"{_beside(rows, ours)}; "
         f"{_inside(ours)} lie within the 80 % interval."
     )
     title = "Its epochs to a target" if of_set == OWN else "Their epochs to a target"
