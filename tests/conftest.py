@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
+import importlib.util
 import os
 import shutil
 import tempfile
@@ -38,6 +40,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """One thread for each of several test processes: threads of one would wait, spinning, for cores that another has."""
+    # PyTorch imports Triton when it first traces; in a process that has TensorFlow by then, Triton's library crashes.
+    if importlib.util.find_spec("triton") is not None:
+        importlib.import_module("triton")
     if hasattr(session.config, "workerinput"):
         import threadpoolctl
         import torch
