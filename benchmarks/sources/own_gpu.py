@@ -133,7 +133,7 @@ def _by_blocks(timed: Sequence[Timed]) -> Iterator[tuple[Timed, Calibration]]:
 
 def _prior(setting: tuple[str, str, str, bool]) -> Calibration:
     name, precision, mode, channels_last = setting
-    return sheet_for(catalog.device(name), precision, mode, channels_last, False, False)
+    return sheet_for(catalog.device(name), precision, mode, channels_last, is_compiled=False, has_fused_attention=True)
 
 
 def _left_out(timed: Sequence[Timed]) -> list[tuple[Timed, Calibration]]:

@@ -39,8 +39,8 @@ def device(name: str, settings: list[Calibration] | None = None, speed: float = 
     peaks = {k: speed * v for k, v in base.peak_flops_per_s.items()}
     bandwidth = speed * base.bandwidth_bytes_per_s
     kept = None if settings is None else {"settings": [c.to_table() for c in settings]}
-    # Of unknown power: as well fed as any other.
-    base = base.model_copy(update={"tdp_w": None})
+    # Of unknown power: as well fed as any other; of a chip that no other has.
+    base = base.model_copy(update={"tdp_w": None, "chip": None})
     update = {"name": name, "aliases": (), "year": YEAR, "peak_flops_per_s": peaks, "bandwidth_bytes_per_s": bandwidth}
     return base.model_copy(update={**update, "calibration": kept, **changes})
 
@@ -174,6 +174,37 @@ def test_a_class_learns_from_all_that_saw_it_most_from_the_nearest(known: Callab
     assert alone.classes["conv_3x3.forward"].compute < both.classes["conv_3x3.forward"].compute < math.sqrt(0.2 * 0.9)
     # Who knows less does not make it surer.
     assert both.class_sigma["conv_3x3.forward"] == alone.class_sigma["conv_3x3.forward"]
+
+
+def test_a_board_of_the_same_chip_teaches_nearly_all(known: Callable[[Device], None]) -> None:
+    """However far its fit is off its own networks; a card whose tensor cores are halved is another chip."""
+    known(device("other", [taught(sigma=0.1)], year=YEAR))
+    mate = replace(taught("b.csv", sigma=0.6), classes={"conv_3x3.forward": replace(TAUGHT, compute=0.4)})
+    known(device("mate", [mate], year=YEAR + 3, chip="gx1"))
+    asked = device("asked", speed=1.5, chip="gx1")
+    found, _ = assumed_for(asked, "fp16", **LIKE)
+    rate = found.classes["conv_3x3.forward"]
+    assert rate.compute == pytest.approx(0.4, rel=0.02)
+    assert (
+        found.class_sigma["conv_3x3.forward"] == DATASHEET_SIGMA
+    )  # no less than its fit says, nor more than of a data sheet
+    halved = {**asked.peak_flops_per_s, "fp16": asked.peak("fp16") / 2}
+    far, _ = assumed_for(asked.model_copy(update={"peak_flops_per_s": halved}), "fp16", **LIKE)
+    assert far.classes["conv_3x3.forward"].compute < 0.2
+
+
+@pytest.mark.parametrize("network", ["torchvision:resnet50", "torchvision:vgg16", "gpt2-small"])
+@pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_an_h100_is_not_faster_than_an_h200(network: str, mode: str, precision: str) -> None:
+    """One chip, of which the H200 has more memory and bandwidth; of an H200 there are rows."""
+    shape = [1024] if network == "gpt2-small" else [3, 224, 224]
+    data = {"name": "synthetic", "shape": shape, "classes": 50257 if network == "gpt2-small" else 1000}
+    training = {"batch": 64, "precision": precision, "channels_last": False}
+    job = from_dict({"network": {"name": network}, "data": data, "mode": mode, "training": training})
+    trace = trace_job(job)
+    of = {name: predict(trace, job, device=catalog.device(name)).value("step_time_s") for name in ("h100", "h200")}
+    assert of["h100"] > 0.95 * of["h200"]
 
 
 def test_what_streams_hardly_depends_on_the_precision(known: Callable[[Device], None]) -> None:

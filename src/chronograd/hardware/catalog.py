@@ -120,6 +120,7 @@ class Device(_Entry):
     Attributes:
         name, aliases: how a job names it; lower case.
         note: which of several devices of like name this is.
+        chip: the vendor's name of the silicon. Devices of one chip differ in how many units work, clocks, memory and power.
         memory_bytes: as sold; drivers and error correction keep some of it.
         bandwidth_bytes_per_s: of that memory.
         l2_bytes: the last cache that all units share.
@@ -143,6 +144,7 @@ class Device(_Entry):
     aliases: tuple[Name, ...] = ()
     note: str = ""
     kind: Literal["gpu", "cpu"]
+    chip: Name | None = None
     memory_bytes: Count
     bandwidth_bytes_per_s: Rate
     l2_bytes: Count

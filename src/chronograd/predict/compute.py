@@ -12,7 +12,8 @@ Views cost nothing on the device. A pass, forward or backward, takes the smooth 
 issuing them, (device^4 + host^4)^(1/4): the device's queue hides the host while the device is behind. A CPU runs kernels in the thread
 that issues them: there a pass is its operators and what beginning it takes, `pass_s`, longer where it is compiled. Bytes are those of `traffic`: they depend on precision and compiler. Attention that
 no fused kernel takes also writes and reads its scores. Gradients of convolutions of few groups, in half precision and with
-channels last, are no work of tensor cores: they run as depthwise ones do.
+channels last, are no work of tensor cores: they run as depthwise ones do. Products in half precision whose matrices have rows that
+begin at any byte, such as those of GPT-2's 50,257 words, take several times as long: see _UNALIGNED.
 
 Left out: tile and wave quantisation, clock changes; that a CPU in half precision has other kernels for such groups.
 """
@@ -48,6 +49,12 @@ _LAID_OUT = [KINDS.index(k) for k in CONV_KINDS if k != "conv_depthwise"]
 # PyTorch's issues 34977 and 70954. The number is the least of ResNeXt's groups: timm's training table of 2022 has those as fast as
 # without channels last, RegNets and NFNets three times slower. Forward passes show none of it, in 2022 and in 2024.
 _MANY_GROUPS = 32
+# Tensor cores load 16 bytes at once: of half precision 8 numbers. Where a dimension of weights is no multiple of that, a product takes so
+# many times its FLOPs. Of ten networks timed on an H200, each predicted from the others: 3 to 6 for GPT-2, whose words are the only such
+# dimension, and the transformers beside it (20.7 % off at 1, 19.7 at 3, 18.8 at 6). That padding them made a step a quarter faster on
+# an A100 (Karpathy on nanoGPT, 2023) tells 2.
+_ALIGNED, _UNALIGNED = 8, 3.0
+_PRODUCT = KINDS.index("gemm")
 # Scores of unfused attention are written, read and written by the softmax, and read again.
 _SCORE_PASSES = 4
 # Planning asks for the same batches on one device after another.
@@ -101,6 +108,7 @@ class Work:
         cast_bytes: what changing the type or layout of operands moves; `relayout_bytes` what a convolution moves that does not
             find its channels last.
         depth, width, rows: of a product (rows × depth) · (depth × width); ones elsewhere.
+        is_unaligned: products in half precision of weights with a dimension that is no multiple of 8.
         out_width: pixels in a row of a convolution's output, its images taken as square: the root of a sample's rows, of which two
             gradients have twice as many. One elsewhere.
     """
@@ -118,6 +126,7 @@ class Work:
     width: np.ndarray
     rows: np.ndarray
     out_width: np.ndarray
+    is_unaligned: np.ndarray
 
     @classmethod
     def of(
@@ -160,6 +169,7 @@ class Work:
             width=width,
             rows=rows,
             out_width=np.sqrt(np.maximum(pixels, 1.0)),
+            is_unaligned=_is_unaligned(trace, batch, precision),
         )
 
     @classmethod
@@ -214,7 +224,7 @@ class Work:
             size = getattr(self, name)
             share = share * size / (size + rates[name][i])
         peak = np.where(self.is_vector, calibration.vector_flops_per_s, calibration.peak_flops_per_s)
-        t_compute = self.flops / (peak * share)
+        t_compute = self.flops * np.where(self.is_unaligned, _UNALIGNED, 1.0) / (peak * share)
         bandwidth = calibration.bandwidth_bytes_per_s
         fits = 1.0 / (1.0 + ((self.sample_bytes + self.weight_bytes) / max(calibration.cache_bytes, 1.0)) ** 2)
         cache = 1.0 + (calibration.cache_speedup - 1.0) * fits
@@ -231,6 +241,18 @@ def _is_direct(trace: Trace, precision: str) -> np.ndarray:
     c = trace.columns
     is_gradient = (c["kind"] == _GROUPED) & (c["phase"] == PHASES.index("backward"))
     return np.asarray(is_gradient & c["channels_last"] & (c["groups"] < _MANY_GROUPS) & (precision in ("fp16", "bf16")))
+
+
+def _is_unaligned(trace: Trace, batch: float, precision: str) -> np.ndarray:
+    """Which operators are products in half precision of which a dimension, the samples apart, is no multiple of _ALIGNED."""
+    c = trace.columns
+    sizes = [at_batch(c[name], batch) for name in ("depth", "width")]
+    grows = [c[name][..., 1] != 0 for name in ("depth", "width")]
+    # Where neither grows the rows do; else they are the weights' other dimension.
+    rows = at_batch(c["macs"], batch) / np.maximum(sizes[0] * sizes[1], 1.0)
+    odd = [(size % _ALIGNED != 0) & ~of_batch for size, of_batch in zip(sizes, grows, strict=True)]
+    odd.append((np.round(rows) % _ALIGNED != 0) & (grows[0] | grows[1]))
+    return np.asarray(np.any(odd, axis=0) & (c["kind"] == _PRODUCT) & (precision in ("fp16", "bf16")))
 
 
 def _families(trace: Trace, is_direct: np.ndarray) -> np.ndarray:

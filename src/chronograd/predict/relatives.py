@@ -58,6 +58,10 @@ _COMPILED_LAUNCH = 0.5
 # and SqueezeNet at batch 64, likewise.
 _COMPILED_MAX_POOLING = 0.0006
 
+# Of one chip: how far one board is from another. Run alike, which layout and what streams apart, it stands in for the other alone: what a fit
+# to a board misses of its own networks it misses of the other's, too.
+_SAME_CHIP, _ALIKE = 0.05, 0.25
+
 Lender = tuple[Device, Calibration]
 
 
@@ -178,21 +182,26 @@ def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple
     near = {False: [_distance(device, r) + _setting_distance(c, sheet, False) for r, c in lenders]}
     near[True] = [_distance(device, r) + _setting_distance(c, sheet, True) for r, c in lenders]
     columns = [c.columns() for _, c in lenders]
+    stands_in = {
+        is_matrix: [
+            r.name != device.name and _is_same_chip(device, r) and _setting_distance(c, sheet, is_matrix) < _ALIKE
+            for r, c in lenders
+        ]
+        for is_matrix in (False, True)
+    }
     classes, spreads = dict(sheet.classes), {}
     for i, name in enumerate(CLASSES):
         family = name.partition(".")[0]
         is_matrix = not uses_vector_peak(family)
-        sigma_of = {
-            k: math.hypot(c.sigma, _SPREAD * near[is_matrix][k])
-            for k, (_, c) in enumerate(lenders)
-            if name in c.classes_seen
-        }
-        knowing = [k for k, sigma in sigma_of.items() if sigma < sheet.sigma]
+        seen = [k for k, (_, c) in enumerate(lenders) if name in c.classes_seen]
+        sigma_of = {k: math.hypot(lenders[k][1].sigma, _SPREAD * near[is_matrix][k]) for k in seen}
+        mates = [k for k in seen if stands_in[is_matrix][k]]
+        knowing = mates or [k for k in seen if sigma_of[k] < sheet.sigma]
         if not knowing:
             continue
         # The fourth power: relatives err alike, so that many far ones do not outvote a near one.
         sigmas = np.array([sigma_of[k] for k in knowing])
-        weights = np.append(sigmas, sheet.sigma) ** -4.0
+        weights = np.append(sigmas, math.inf if mates else sheet.sigma) ** -4.0
         weights /= weights.sum()
         rates = asdict(sheet.classes[name])
         for field, own in rates.items():
@@ -202,10 +211,13 @@ def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple
                 values[-1] *= fed(device)
             rates[field] = float(np.exp(weights @ np.log(values)) if values.min() > 0 else weights @ values)
         classes[name] = ClassRate(**rates)
-        spreads[name] = float(sigmas.min())
+        spreads[name] = min(float(sigmas.min()), sheet.sigma)
     if not spreads:
         return sheet, None
-    k = min(range(len(lenders)), key=lambda k: math.hypot(lenders[k][1].sigma, _SPREAD * near[True][k]))
+    k = min(
+        range(len(lenders)),
+        key=lambda k: (not stands_in[True][k], math.hypot(lenders[k][1].sigma, _SPREAD * near[True][k])),
+    )
     lender, best = lenders[k]
     provenance = {
         "relative": f"{lender.name}, {best.precision}, {best.mode or 'both modes'}",
@@ -228,7 +240,7 @@ def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple
 
 
 def _host_s(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> float:
-    """Seconds in which a host issues an operator: of hosts as old as the device, in its mode, between those that are known.
+    """Seconds in which a host issues an operator: of hosts with its chip, or else as old as it, in its mode, between those that are known.
 
     A data sheet's assumption is one of `HOST_YEAR`. Hosts and frameworks both became faster; before the first known year and after
     the last they are as then.
@@ -236,10 +248,14 @@ def _host_s(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> fl
     if not sheet.host_launch_s:
         return 0.0
     known = {HOST_YEAR: [math.log(sheet.host_launch_s)]}
+    of_chip = []
     for relative, c in lenders:
         is_of_mode = sheet.mode is None or c.mode in (None, sheet.mode)
         if relative.year and 0 < c.host_sigma < HOST_SIGMA and not c.is_compiled and is_of_mode:
             known.setdefault(relative.year, []).append(math.log(c.host_launch_s))
+            of_chip += known[relative.year][-1:] if _is_same_chip(device, relative) else []
+    if of_chip:
+        return float(np.exp(np.mean(of_chip)))
     years = sorted(known)
     return float(np.exp(np.interp(device.year or HOST_YEAR, years, [np.mean(known[year]) for year in years])))
 
@@ -280,10 +296,22 @@ def fed(device: Device) -> float:
 def _distance(a: Device, b: Device) -> float:
     if a.name == b.name:
         return 0.0
+    if _is_same_chip(a, b):
+        return _SAME_CHIP + _PER_LOG_BALANCE * abs(math.log(a.machine_balance() / b.machine_balance()))
     years = abs(a.year - b.year) if a.year and b.year else 5
     balance = abs(math.log(a.machine_balance() / b.machine_balance()))
     issue = _OTHER_ISSUE * (a.issued_share != b.issued_share)
     return _OTHER_DEVICE[a.kind] + issue + _PER_YEAR * years + _PER_LOG_BALANCE * balance
+
+
+def _is_same_chip(a: Device, b: Device) -> bool:
+    """Whether one chip works at its full width in both: where a vendor halves the tensor cores of a card, work gets nearer to their peak."""
+    if a.name == b.name:
+        return True
+    if a.chip is None or a.chip != b.chip:
+        return False
+    width_a, width_b = (d.peak_flops_per_s.get("fp16", 0.0) / d.peak("fp32") for d in (a, b))
+    return math.isclose(width_a, width_b, rel_tol=0.1)
 
 
 def _setting_distance(c: Calibration, wanted: Calibration, is_matrix: bool) -> float:
