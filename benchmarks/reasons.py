@@ -32,7 +32,7 @@ REASONS: dict[str, str] = {
         "input and each other: one spread of steps serves both here."
     ),
     "CNNs": (
-        "Small ResNets are predicted a fifth too fast, VGGs on the Maxwell card a fifth too slow: Winograd's gain and what small "
+        "ResNet-18 is predicted a sixth too fast, VGG-19 a seventh too slow: Winograd's gain and what small "
         "images cost it are one number here for all sizes but rows. The GTX 1080 is not in the catalogue, so its rows are left out."
     ),
     "NeuSight": (

@@ -55,6 +55,7 @@ def device(name: str) -> Answer:
     rows = [
         ("kind", d.kind + (f", {d.year}" if d.year else "")),
         ("also called", ", ".join(d.aliases) or "–"),
+        *((("chip", d.chip.upper()),) if d.chip else ()),
         ("memory", f"{d.memory_bytes / GIB:.1f} GiB, {si(d.bandwidth_bytes_per_s, 'B/s', digits=4)}"),
         ("last shared cache", f"{d.l2_bytes / 2**20:g} MiB"),
         ("units", str(d.num_units)),
