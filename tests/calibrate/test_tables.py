@@ -136,7 +136,9 @@ def test_a_table_is_not_predicted_from_what_was_fitted_to_it(tmp_path: Path, mon
     rows = [Row("test_vit", 160, 2**k, 0.001 * 2**k) for k in range(12)]
     measured = table(*rows)
     # Of a time that no card of the catalogue is near to.
-    mine = catalog.device("v100").model_copy(update={"name": "mine", "aliases": (), "year": 1991, "calibration": None})
+    mine = catalog.device("v100").model_copy(
+        update={"name": "mine", "aliases": (), "year": 1991, "chip": None, "calibration": None}
+    )
     fitted = fit_table(measured, join(measured, rows).timed, from_datasheet(mine))
     kept = {"settings": [replace(fitted, sigma=0.1).to_table()]}
     mine.model_copy(update={"calibration": kept}).save(catalog.user_device_path("mine"))

@@ -35,6 +35,7 @@ def block(kind: str, flops: float, bytes_moved: float, cast: float = 0.0) -> Wor
         width=one * (100.0 if cast else 1e9),
         rows=one * (100.0 if cast else 1e9),
         out_width=one * (5.0 if cast else 1e9),
+        is_unaligned=one < 0,
     )
 
 

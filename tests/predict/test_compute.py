@@ -88,6 +88,19 @@ def test_short_rows_of_images_leave_a_cpu_s_registers_idle() -> None:
     assert from_datasheet(catalog.device("v100")).classes["conv_3x3.forward"].out_width == 0
 
 
+@pytest.mark.parametrize("batch", [1, 7, 64])
+def test_products_of_odd_dimensions_take_longer_in_half_precision(batch: int) -> None:
+    """ResNet-20's classifier has 64 × 10 weights: forward, and two gradients. The samples' number is no dimension of it."""
+    odd, even = (trace_network("resnet20", input_shape=(3, 32, 32), num_classes=k) for k in (10, 16))
+    assert Work.of(odd, batch, "bf16").is_unaligned.sum() == 3
+    assert not Work.of(odd, batch).is_unaligned.any()
+    assert not Work.of(even, batch, "bf16").is_unaligned.any()
+    work = Work.of(odd, batch, "bf16").chosen(Work.of(odd, batch, "bf16").is_unaligned)
+    aligned = replace(work, is_unaligned=np.zeros(3, dtype=bool))
+    rates = calibration()
+    assert work.terms(rates).compute == pytest.approx(3 * aligned.terms(rates).compute)
+
+
 def test_launch_cost_is_added_and_cache_speeds_small_operators_up() -> None:
     rates = {name: ClassRate(compute=1e9, bandwidth=1.0, weights=1e9) for name in CLASSES}
     slow = {name: replace(rate, launch_s=1e-3) for name, rate in rates.items()}
