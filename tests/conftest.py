@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """One thread for each of several test processes: threads of one would wait, spinning, for cores that another has."""
     # PyTorch imports Triton when it first traces; in a process that has TensorFlow by then, Triton's library crashes.
-    if importlib.util.find_spec("triton") is not None:
+    if all(importlib.util.find_spec(name) for name in ("triton", "tensorflow")):
         importlib.import_module("triton")
     if hasattr(session.config, "workerinput"):
         import threadpoolctl

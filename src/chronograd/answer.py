@@ -199,6 +199,11 @@ def _adapter() -> TypeAdapter[Answer]:
 _HINT = "`--save FILE` of a verb writes one"
 
 
+def under(name: str, sections: Sequence[Section]) -> list[Section]:
+    """The sections with a name before their titles, to stand beside those of another."""
+    return [replace(s, title=f"{name}: {s.title[0].lower()}{s.title[1:]}") for s in sections]
+
+
 def join(title: str, answers: Sequence[Answer], subtitle: str = "") -> Answer:
     """Several answers as one, in order: their sections, notes and records, and the worst exit status."""
     return Answer(

@@ -185,9 +185,8 @@ def test_a_board_of_the_same_chip_teaches_nearly_all(known: Callable[[Device], N
     found, _ = assumed_for(asked, "fp16", **LIKE)
     rate = found.classes["conv_3x3.forward"]
     assert rate.compute == pytest.approx(0.4, rel=0.02)
-    assert (
-        found.class_sigma["conv_3x3.forward"] == DATASHEET_SIGMA
-    )  # no less than its fit says, nor more than of a data sheet
+    # The fit of the other board is 60 % off its own networks; no more than a data sheet's is counted.
+    assert found.class_sigma["conv_3x3.forward"] == DATASHEET_SIGMA
     halved = {**asked.peak_flops_per_s, "fp16": asked.peak("fp16") / 2}
     far, _ = assumed_for(asked.model_copy(update={"peak_flops_per_s": halved}), "fp16", **LIKE)
     assert far.classes["conv_3x3.forward"].compute < 0.2

@@ -39,13 +39,6 @@ WORK_COLORS = {
     "acting": "teal", "environments": "green", "learning": "orange", "replay": "purple", "handing over": "vermilion",
     "waiting for minibatches": "sky", "idle": "grey",
 }  # fmt: skip
-STEP_COLORS = {
-    "choosing actions": "teal",
-    "the environment": "green",
-    "replay": "purple",
-    "learning": "orange",
-    "else": "grey",
-}
 # Parts of a step of an agent in one process: what each is called, and what to do where it takes most.
 STEP = {
     "act_s": ("choosing actions", "a smaller network, or several environments that share a pass through it (algorithms ape-x, gorila)"),
@@ -53,6 +46,9 @@ STEP = {
     "replay_s": ("replay", "uniform replay (reinforcement.replay), or fewer updates (reinforcement.update_every)"),
     "learn_s": ("learning", "fewer updates (reinforcement.update_every), or a smaller network or minibatch (training.batch)"),
 }  # fmt: skip
+STEP_COLORS = dict(
+    zip((*(name for name, _ in STEP.values()), "else"), ("teal", "green", "purple", "orange", "grey"), strict=True)
+)
 
 
 def answer_of(path: Path) -> Answer | None:
@@ -64,20 +60,24 @@ def answer_of(path: Path) -> Answer | None:
     except ChronogradError:
         return None
     found = sections_of(record)
-    of_parts = record.tables.model_extra or {}
-    data = {"verdict": next(iter(of_parts.get("verdict", [])), None), "parts": of_parts.get("agents", [])}
-    if data["verdict"] is None:
-        data = {"parts": [row for section in found for row in section.data]}
-    return Answer("Why it is not faster", sections=found, data=data, notes=record.notes) if found else None
+    if not found:
+        return None
+    verdict, parts = _several(record)
+    data = {"verdict": verdict, "parts": parts} if verdict else {"parts": [row for s in found for row in s.data]}
+    return Answer("Why it is not faster", sections=found, data=data, notes=record.notes)
 
 
 def sections_of(record: Record) -> list[Section]:
     """What limits an agent's run and where its time goes; nothing of another record."""
-    of_parts = record.tables.model_extra or {}
-    if not of_parts.get("verdict"):
-        return [*_of_a_step(record), *timeline_sections(record)]
-    verdict, parts = of_parts["verdict"][0], of_parts.get("agents", [])
-    return [_cause(verdict), *_numbers(verdict), _where(parts), *timeline_sections(record)]
+    verdict, parts = _several(record)
+    told = [_cause(verdict), *_numbers(verdict), _where(parts)] if verdict else _of_a_step(record)
+    return [*told, *timeline_sections(record)]
+
+
+def _several(record: Record) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """What limits actors, replay and learners, and what each did; of one process None and nothing."""
+    tables = record.tables.model_extra or {}
+    return next(iter(tables.get("verdict", [])), None), tables.get("agents", [])
 
 
 def _of_a_step(record: Record) -> list[Section]:
@@ -206,7 +206,6 @@ def _shares(part: Mapping[str, Any]) -> dict[str, float]:
     whole = sum(part["seconds"].values()) or 1.0
     shares = dict.fromkeys(WORK_COLORS, 0.0)
     for name, value in part["seconds"].items():
-        word = name.removesuffix("_s")
-        word = WORK.get(word, word)
+        word = WORK.get(name.removesuffix("_s"), name.removesuffix("_s"))
         shares[word] = shares.get(word, 0.0) + 100 * value / whole
     return shares

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from chronograd.answer import Answer, Section, Table, join
+from chronograd.answer import Answer, Section, Table, join, under
 from chronograd.errors import InputError
 from chronograd.explain import agents, explanation, wall_times
 from chronograd.explain.causes import Finding
@@ -59,11 +59,11 @@ def explain(paths: Sequence[Path]) -> Answer:
 
 def _beside(paths: Sequence[Path], answers: Sequence[Answer]) -> Answer:
     """Several agents' answers, each section with the name of its run."""
-    named = [
-        replace(answer, sections=[replace(s, title=f"{path.name}: {s.title[0].lower()}{s.title[1:]}") for s in answer.sections])
-        for path, answer in zip(paths, answers, strict=True)
-    ]  # fmt: skip
-    return join("Why they are not faster", named)
+    named = zip(paths, answers, strict=True)
+    return join(
+        "Why they are not faster",
+        [replace(answer, sections=under(path.name, answer.sections)) for path, answer in named],
+    )
 
 
 def disturbances(path: Path) -> str:

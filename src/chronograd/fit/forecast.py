@@ -216,14 +216,17 @@ class Forecast(Course):
     @property
     def error(self) -> float | None:
         """Mean distance of forecast and `held_out` points over the largest value, the scale of `errors`; None without such."""
-        off = [abs(one.value - one.seen) for one in self.held_out if one.seen is not None]
-        return float(np.mean(off)) / max(float(self.curve.values.max()), TINY) if off else None
+        return float(np.mean(np.abs(self._off))) if self._off else None
 
     @property
     def bias(self) -> float | None:
         """Mean of forecast less `held_out` points over the largest value: above 0 where it was forecast too high."""
-        off = [one.value - one.seen for one in self.held_out if one.seen is not None]
-        return float(np.mean(off)) / max(float(self.curve.values.max()), TINY) if off else None
+        return float(np.mean(self._off)) if self._off else None
+
+    @property
+    def _off(self) -> list[float]:
+        largest = max(float(self.curve.values.max()), TINY)
+        return [(one.value - one.seen) / largest for one in self.held_out if one.seen is not None]
 
     @property
     def num_inside(self) -> int:

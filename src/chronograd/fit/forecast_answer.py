@@ -24,11 +24,10 @@ from chronograd.fit.learning_curves import (
     read_curve,
 )
 from chronograd.fit.logs import HINT, read_log
-from chronograd.fit.loss_answer import panel
+from chronograd.fit.loss_answer import missed, panel
 from chronograd.fit.pace import Pace
 from chronograd.rundir.listing import one_run
 from chronograd.units import percent, seconds
-from chronograd.words import signed_percent
 
 # A level above 1 without a per cent sign is one of an accuracy from here on, and below rather a loss.
 PERCENT_FROM = 20.0
@@ -247,14 +246,7 @@ def _lines(forecast: Forecast) -> list[str]:
         )
     else:
         lines.append("pace: the log has no times (a column such as timestamp, or --pace), so hours are not known")
-    lines.append(forecast.basis)
-    if forecast.error is not None:
-        lines.append(
-            f"{len(forecast.held_out)} later points were missed by {percent(forecast.error)} of the largest value on average "
-            f"(bias {signed_percent(forecast.bias or 0.0)}), "
-            f"and {forecast.num_inside} of them lie in the 80 % band"
-        )
-    return lines
+    return [*lines, forecast.basis, *missed(forecast, "points")]
 
 
 def _untold(curve: LearningCurve) -> str:

@@ -103,6 +103,16 @@ def line(forecast: Forecast) -> str:
     return "; ".join([*parts, *curve.notes])
 
 
+def missed(forecast: Forecast, points: str) -> list[str]:
+    """How far off points were that came later, as a line; nothing where none did."""
+    if forecast.error is None:
+        return []
+    return [
+        f"{len(forecast.held_out)} later {points} were missed by {percent(forecast.error)} of the largest value on average "
+        f"(bias {signed_percent(forecast.bias)}), and {forecast.num_inside} of them lie in the 80 % band"
+    ]
+
+
 def loss(forecast: Forecast) -> Answer:
     """When a target is reached if there is one, what the curve will be, when it has converged, and how good that was."""
     curve, model, unit = forecast.curve, forecast.model, forecast.curve.unit
@@ -113,12 +123,7 @@ def loss(forecast: Forecast) -> Answer:
     ]
     first = converged.pop() if forecast.reached is None else _when(forecast.reached, curve)
     others = [_value(one, curve) for one in forecast.at]
-    if forecast.error is not None:
-        others.append(
-            f"{len(forecast.held_out)} later {unit}s were missed by {percent(forecast.error)} of the largest value on average "
-            f"(bias {signed_percent(forecast.bias or 0.0)}), "
-            f"and {forecast.num_inside} of them lie in the 80 % band"
-        )
+    others += missed(forecast, f"{unit}s")
     named = ", ".join(f"{name} {value:.4g}" for name, value in model.coefficients.items())
     section = Section(
         title=f"{curve.name}: {curve.metric}, {model.num_points} points{since} until {unit} {forecast.until:g}",

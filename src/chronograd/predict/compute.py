@@ -108,9 +108,9 @@ class Work:
         cast_bytes: what changing the type or layout of operands moves; `relayout_bytes` what a convolution moves that does not
             find its channels last.
         depth, width, rows: of a product (rows × depth) · (depth × width); ones elsewhere.
-        is_unaligned: products in half precision of weights with a dimension that is no multiple of 8.
         out_width: pixels in a row of a convolution's output, its images taken as square: the root of a sample's rows, of which two
             gradients have twice as many. One elsewhere.
+        is_unaligned: products in half precision of weights with a dimension that is no multiple of 8.
     """
 
     class_index: np.ndarray
@@ -169,7 +169,7 @@ class Work:
             width=width,
             rows=rows,
             out_width=np.sqrt(np.maximum(pixels, 1.0)),
-            is_unaligned=_is_unaligned(trace, batch, precision),
+            is_unaligned=_is_unaligned(trace, {"depth": depth, "width": width}, rows, precision),
         )
 
     @classmethod
@@ -243,16 +243,18 @@ def _is_direct(trace: Trace, precision: str) -> np.ndarray:
     return np.asarray(is_gradient & c["channels_last"] & (c["groups"] < _MANY_GROUPS) & (precision in ("fp16", "bf16")))
 
 
-def _is_unaligned(trace: Trace, batch: float, precision: str) -> np.ndarray:
+def _is_unaligned(trace: Trace, sizes: dict[str, np.ndarray], rows: np.ndarray, precision: str) -> np.ndarray:
     """Which operators are products in half precision of which a dimension, the samples apart, is no multiple of _ALIGNED."""
     c = trace.columns
-    sizes = [at_batch(c[name], batch) for name in ("depth", "width")]
-    grows = [c[name][..., 1] != 0 for name in ("depth", "width")]
-    # Where neither grows the rows do; else they are the weights' other dimension.
-    rows = at_batch(c["macs"], batch) / np.maximum(sizes[0] * sizes[1], 1.0)
-    odd = [(size % _ALIGNED != 0) & ~of_batch for size, of_batch in zip(sizes, grows, strict=True)]
-    odd.append((np.round(rows) % _ALIGNED != 0) & (grows[0] | grows[1]))
-    return np.asarray(np.any(odd, axis=0) & (c["kind"] == _PRODUCT) & (precision in ("fp16", "bf16")))
+    is_product = (c["kind"] == _PRODUCT) & (precision in ("fp16", "bf16"))
+    # Samples are depth, width, or else the rows.
+    is_odd, are_rows = np.zeros_like(is_product), np.ones_like(is_product)
+    for name, size in sizes.items():
+        grows = c[name][..., 1] != 0
+        is_odd |= (size % _ALIGNED != 0) & ~grows
+        are_rows &= ~grows
+    is_odd |= (np.round(rows) % _ALIGNED != 0) & ~are_rows
+    return np.asarray(is_product & is_odd)
 
 
 def _families(trace: Trace, is_direct: np.ndarray) -> np.ndarray:

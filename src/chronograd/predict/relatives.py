@@ -179,16 +179,14 @@ def assumed_for(
 
 def lent(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> tuple[Calibration, float | None]:
     """What calibrations of relatives teach about a device, beside the data sheet's: as `assumed_for`."""
-    near = {False: [_distance(device, r) + _setting_distance(c, sheet, False) for r, c in lenders]}
-    near[True] = [_distance(device, r) + _setting_distance(c, sheet, True) for r, c in lenders]
+    boards = [_distance(device, r) for r, _ in lenders]
+    is_mate = [r.name != device.name and _is_same_chip(device, r) for r, _ in lenders]
+    near, stands_in = {}, {}
+    for is_matrix in (False, True):
+        settings = [_setting_distance(c, sheet, is_matrix) for _, c in lenders]
+        near[is_matrix] = [board + setting for board, setting in zip(boards, settings, strict=True)]
+        stands_in[is_matrix] = [mate and setting < _ALIKE for mate, setting in zip(is_mate, settings, strict=True)]
     columns = [c.columns() for _, c in lenders]
-    stands_in = {
-        is_matrix: [
-            r.name != device.name and _is_same_chip(device, r) and _setting_distance(c, sheet, is_matrix) < _ALIKE
-            for r, c in lenders
-        ]
-        for is_matrix in (False, True)
-    }
     classes, spreads = dict(sheet.classes), {}
     for i, name in enumerate(CLASSES):
         family = name.partition(".")[0]
@@ -247,15 +245,18 @@ def _host_s(device: Device, sheet: Calibration, lenders: Sequence[Lender]) -> fl
     """
     if not sheet.host_launch_s:
         return 0.0
-    known = {HOST_YEAR: [math.log(sheet.host_launch_s)]}
-    of_chip = []
-    for relative, c in lenders:
-        is_of_mode = sheet.mode is None or c.mode in (None, sheet.mode)
-        if relative.year and 0 < c.host_sigma < HOST_SIGMA and not c.is_compiled and is_of_mode:
-            known.setdefault(relative.year, []).append(math.log(c.host_launch_s))
-            of_chip += known[relative.year][-1:] if _is_same_chip(device, relative) else []
+    measured = [
+        (relative, math.log(c.host_launch_s))
+        for relative, c in lenders
+        if relative.year and 0 < c.host_sigma < HOST_SIGMA and not c.is_compiled
+        if sheet.mode is None or c.mode in (None, sheet.mode)
+    ]
+    of_chip = [log_s for relative, log_s in measured if _is_same_chip(device, relative)]
     if of_chip:
         return float(np.exp(np.mean(of_chip)))
+    known = {HOST_YEAR: [math.log(sheet.host_launch_s)]}
+    for relative, log_s in measured:
+        known.setdefault(relative.year or HOST_YEAR, []).append(log_s)
     years = sorted(known)
     return float(np.exp(np.interp(device.year or HOST_YEAR, years, [np.mean(known[year]) for year in years])))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from chronograd.answer import FORMAT, Answer, Highlight, Section, join
+from chronograd.answer import FORMAT, Answer, Highlight, Section, join, under
 from chronograd.compare.agreement import accuracy_of_prediction_section
 from chronograd.compare.joining import HOW_TO_JOIN, devices_of, is_same_work, job_key
 from chronograd.compare.ranks import communication_section, throughput_section
@@ -82,7 +82,7 @@ def generic_page(records: Mapping[str, Record], forecasts: Mapping[str, Forecast
     for title, group in groups.items():
         added = _sections(group, forecasts or {})
         if len(groups) > 1:
-            added = [replace(s, title=f"{title}: {s.title[0].lower()}{s.title[1:]}") for s in added]
+            added = under(title, added)
         sections += added
         left_out += group.replaced
     apart = _unjoined(groups.values())
@@ -210,9 +210,10 @@ def _place(
 
 def _sections(group: _Group, forecasts: Mapping[str, Forecast]) -> list[Section]:
     sections: list[Section] = []
-    agents = [record for _, record in group.trained if sections_of(record)]
-    for record in agents:
-        sections += [training_section(record), *sections_of(record)]
+    agents = {name: found for name, record in group.trained if (found := sections_of(record))}
+    for name, record in group.trained:
+        if name in agents:
+            sections += [training_section(record), *agents[name]]
     if (group.predicted or group.measured) and not agents:
         sections.append(parts_section(group.predicted, group.measured))
     if len(group.predicted.keys() | group.measured.keys()) > 1:
@@ -233,7 +234,7 @@ def _sections(group: _Group, forecasts: Mapping[str, Forecast]) -> list[Section]
             sections.append(throughput_section(f"{name.capitalize()} scaling to more ranks", own))
         sections.append(communication_section("Computation and communication", rows))
     for name, record in group.trained:
-        if record not in agents:
+        if name not in agents:
             sections.append(training_section(record, forecasts.get(name)))
     if any(r["training_time_s"].value is not None or r["cost_usd"].value is not None for r in group.planned):
         sections.append(plan_section(group.planned))
