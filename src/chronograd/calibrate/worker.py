@@ -24,6 +24,7 @@ from chronograd.calibrate.blocks import Block, blocks
 from chronograd.calibrate.pace import PASSES, Laps
 from chronograd.calibrate.workers import read, say
 from chronograd.data.augment import normalise
+from chronograd.measure.memory import keep_freed_memory
 from chronograd.measure.steps import clock
 from chronograd.train.rank_command import exit_with_parent
 
@@ -238,6 +239,8 @@ def main(argv: list[str]) -> None:
     exit_with_parent()
     device = torch.device(place)
     torch.set_num_threads(int(threads))
+    if place == "cpu":
+        keep_freed_memory()  # as ranks do
     is_quick = float(seconds) < LEAST_SECONDS
     result: dict[str, Any] = {"peaks": peaks(device, precision)}
     laps = Laps(1 if is_quick else PASSES) if place == "cpu" else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -14,6 +16,21 @@ if TYPE_CHECKING:
     import torch
 
 _STATUS = Path("/proc/self/status")
+# Of glibc's mallopt(3).
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
+
+
+def keep_freed_memory() -> bool:
+    """Keep what this process frees for what it allocates next, where the C library is glibc; True if so.
+
+    Else a tensor above 32 MiB, and the free end of the heap above twice the largest of the others, go back to the system, and come
+    again page by page in the next step, each by a fault of some 2 µs. MobileNet-V2 in inference at batch 8 and 224 × 224 takes 82,000
+    faults, and 2.0 times as long (two cores of an EPYC, glibc 2.36). Resident memory then stays at its peak, some 10 % higher.
+    """
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library, or another system
+        option = ctypes.CDLL(None).mallopt
+        return bool(option(_MMAP_MAX, 0)) and bool(option(_TRIM_THRESHOLD, -1))
+    return False
 
 
 class PeakResident:

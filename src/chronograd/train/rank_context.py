@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from chronograd.errors import InputError
 from chronograd.job import Cluster, Job
 from chronograd.measure import environment
+from chronograd.measure.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     import torch
@@ -113,7 +114,7 @@ def rank_context_from_environment(
 ) -> RankContext:
     """The place of this process, from RANK, WORLD_SIZE and LOCAL_RANK as torchrun sets them.
 
-    Sets the number of threads of this process. Raises InputError if the device is not there.
+    Sets the number of threads of this process, which on the CPU also keeps what it frees. Raises InputError if the device is not there.
     """
     import torch
 
@@ -126,6 +127,7 @@ def rank_context_from_environment(
     exchange = communicator_of(job, world_size) if communicator_of is not None else Communicator()
     torch.set_num_threads(threads)
     if job.cluster.device == "cpu" or not has_cuda:
+        keep_freed_memory()
         return RankContext(rank, world_size, local_rank, torch.device("cpu"), threads, exchange)
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)

@@ -24,7 +24,7 @@ from chronograd.data import datasets
 from chronograd.errors import InputError, RunError
 from chronograd.job import Job, Training
 from chronograd.measure import environment
-from chronograd.measure.memory import PeakMemory
+from chronograd.measure.memory import PeakMemory, keep_freed_memory
 from chronograd.rundir.steps import Memory, Start, Step
 from chronograd.train import order
 from chronograd.train.loop import seed_everything
@@ -188,6 +188,8 @@ class Learner:
         """`servers` are handles of Ray actors; `path` is where the driver finds Python modules."""
         sys.path += [folder for folder in path if folder not in sys.path]
         torch.set_num_threads(threads)
+        if device == "cpu":
+            keep_freed_memory()
         place = RankContext(rank=0, world_size=1, local_rank=0, device=torch.device(device), threads=threads)
         dataset = datasets.load(job.data, job.training.seed)
         self._memory = PeakMemory(place.device)
