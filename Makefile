@@ -60,4 +60,4 @@ format: install
 	$(BIN)/ruff check --fix src tests benchmarks tools
 
 clean:
-	rm -rf .venv runs report.html .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv runs report.html report.ipynb report.json .pytest_cache .mypy_cache .ruff_cache

@@ -16,6 +16,7 @@ import importlib
 import inspect
 import json
 import platform
+import re
 import sys
 import textwrap
 import time
@@ -158,37 +159,65 @@ def print_table(result: dict[str, Any]) -> None:
     print(f"80 % intervals cover {percent(share, 0)} in the mean of {count} rows (aim 75 to 88 %)")
 
 
+# What a reader asks first, and of which rows the answer is made: how their titles begin or what is in them.
+_QUESTIONS = (
+    ("a network never timed, from 25 others on its GPU", r"timm, .*rtx3090.*: fit on 25 rows"),
+    ("a network never timed, from 25 others on its CPU, compiled", r"timm, .*12700h"),
+    ("a network never timed, on a CPU after `chronograd calibrate`", r"cores, .*at the pace"),
+    ("a GPU never timed, from its data sheet and other GPUs", r"NVIDIA.*left out|CNNs|NeuSight: each"),
+    ("a chip never timed, an H200, each kind of network", r"GPUs timed here: nothing of the chip"),
+    ("a GPU after `chronograd calibrate`, an H200", r"GPUs timed here: chronograd calibrate"),
+    ("more GPUs, to 64, from a few placements of fewer", r"TensorFlow|Pollux"),
+)
+
+
+def answers(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The table that the page opens with: for each of the questions from which mean error to which, with bias and coverage."""
+
+    def span(values: Sequence[float | None], say: Callable[[float], str]) -> str:
+        known = sorted(value for value in values if value is not None)
+        return " to ".join(dict.fromkeys(say(value) for value in (known[0], known[-1]))) if known else ""
+
+    found = []
+    for question, pattern in _QUESTIONS:
+        own = [r for r in rows if re.search(pattern, title(r))]
+        if own:
+            columns = (
+                span([r["mape"] for r in own], percent),
+                span([r.get("bias") for r in own], signed),
+                span([r["coverage80"] for r in own], lambda value: percent(value, 0)),
+                f"{sum(r['n'] for r in own):,}",
+            )
+            found.append(f"| {question} | {' | '.join(columns)} |")
+    return ["| what is predicted | mean error | bias | 80 % covers | n |", "|---|---:|---:|---:|---:|", *found]
+
+
 def page(result: dict[str, Any]) -> str:
     """docs/accuracy.md from saved results: what was predicted from what, errors, coverage, the worst and why."""
     rows = result["rows"]
-    share, count = coverage(rows)
     is_old = any(r.get("bias") is None for r in rows)
     versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items() if k != "chronograd")
     text = [
         "# Accuracy",
         "",
-        "How well predictions hold against measured times, and what stands in the way of the rest. Errors are |predicted /",
-        "measured − 1| of a time: mean, median, and what 90 % of cases stay below; *bias* is the mean with its sign, above 0 where",
-        "times are predicted too long. Calibration rows are chosen by seed alone; nothing knows a model or a family. *80 % covers*",
-        "is the share of measured values inside the predicted interval, which should be 80 %.",
+        "How far to trust a time that is predicted, held against measured ones that it was not fitted to:",
         "",
-        "```sh",
-        "python -m benchmarks.accuracy --page docs/accuracy.md --from benchmarks/results/accuracy.json",
-        "```",
+        *answers(rows),
         "",
-        f"writes this page from saved results ({result['date']}; {versions}); `python -m benchmarks.accuracy --measured DIR`",
-        "makes the results anew from tables of the same file names under DIR.",
+        "Errors are |predicted / measured − 1| of a time; *bias* is the mean with its sign, above 0 where times are predicted too long.",
+        "*80 % covers* is the share of measured values inside the predicted interval, which should be 80 %.",
+        "",
+        "## Every rule",
+        "",
+        "Calibration rows are chosen by seed alone; nothing knows a model or a family. *90 % below* is what nine cases of ten stay below.",
         "",
         "| " + " | ".join(COLUMNS) + " |",
         "|---|---|" + "---:|" * (len(COLUMNS) - 2),
-        *("| " + " | ".join(cells(r)) + " |" for r in rows),
+        *("| " + " | ".join(marked(r)) + " |" for r in rows),
         "",
-        f"80 % intervals cover {percent(share, 0)} in the mean of {count} rows.",
-        "",
-        *short_of_aims(rows),
+        *verdicts(rows),
         *(["Rows without a bias are of an older version's predictor, and were not made again.", ""] if is_old else []),
         *since(result),
-        "Rows whose aim is empty have none.",
     ]
     for source in dict.fromkeys(r["source"] for r in rows):
         group = [r for r in rows if r["source"] == source]
@@ -207,6 +236,17 @@ def page(result: dict[str, Any]) -> str:
         text += [f"Furthest off (predicted / measured, {group[-1]['rule']}): {worst}."]
         if reason(source):
             text += ["", *textwrap.wrap(reason(source), 118, break_long_words=False, break_on_hyphens=False)]
+    text += [
+        "",
+        "## How this page is made",
+        "",
+        "```sh",
+        "python -m benchmarks.accuracy --page docs/accuracy.md --from benchmarks/results/accuracy.json",
+        "```",
+        "",
+        f"writes it from saved results ({result['date']}; {versions}); `python -m benchmarks.accuracy --measured DIR`",
+        "makes the results anew from tables of the same file names under DIR.",
+    ]
     return "\n".join(text) + "\n"
 
 
@@ -214,26 +254,37 @@ def page(result: dict[str, Any]) -> str:
 _COVERAGE = (0.75, 0.85)
 
 
-def short_of_aims(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Which rows miss their aim, and whose intervals are too narrow or too wide."""
-    aimed = [r for r in rows if r["aim"] is not None]
-    missed = [r for r in aimed if r["mape"] > r["aim"]]
-    covered = [r for r in rows if r["coverage80"] is not None]
+def misses(row: dict[str, Any]) -> bool:
+    """Whether the mean error of a row is above its aim."""
+    return row["aim"] is not None and row["mape"] > row["aim"]
+
+
+def width(row: dict[str, Any]) -> str:
+    """`narrow` or `wide` where the intervals of a row are; else nothing."""
     low, high = _COVERAGE
-    lists = {
-        f"{len(missed)} of {len(aimed)} rows with an aim miss it": [
-            f"{title(r)}: {mean_of(r)} for {percent(r['aim'])}" for r in missed
-        ],
-    }
-    for what, chosen in (
-        ("too narrow", [r for r in covered if round(r["coverage80"], 2) < low]),
-        ("too wide", [r for r in covered if round(r["coverage80"], 2) > high]),
-    ):
-        lists[f"Intervals of {len(chosen)} of {len(covered)} rows are {what}"] = [
-            f"{title(r)}: {percent(r['coverage80'], 0)} of {r['n']}" for r in chosen
-        ]
+    share = row["coverage80"]
+    return "" if share is None or low <= round(share, 2) <= high else "narrow" if share < low else "wide"
+
+
+def marked(row: dict[str, Any]) -> list[str]:
+    """The cells of a row on the page: a mean that misses its aim is bold, and intervals say what they are."""
+    found = cells(row)
+    if misses(row):
+        found[COLUMNS.index("mean")] = f"**{found[COLUMNS.index('mean')]}**"
+    found[-1] = f"{found[-1]} {width(row)}".strip()
+    return found
+
+
+def verdicts(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """How many rows miss their aim, and of how many intervals are too narrow or too wide."""
+    aimed = [r for r in rows if r["aim"] is not None]
+    share, count = coverage(rows)
+    narrow, wide = (sum(width(r) == what for r in rows) for what in ("narrow", "wide"))
     return [
-        line for head, names in lists.items() for line in (f"{head}:", "", *(f"- {n}" for n in names or ["none"]), "")
+        f"{sum(map(misses, rows))} of {len(aimed)} rows with an aim miss it: their mean is bold. 80 % intervals cover "
+        f"{percent(share, 0)} in the mean of {count} rows:",
+        f"{narrow} are too narrow (less than 75 %) and {wide} too wide (more than 85 %).",
+        "",
     ]
 
 
@@ -249,9 +300,9 @@ def since(result: dict[str, Any]) -> list[str]:
         if (name := title(r)) in before["mape"] and r["mape"] < before["mape"][name] - _POINTS
     ]
     text = []
-    for what, names in (("new", new), ("better", better), ("worse", worse(before["mape"], result["rows"]))):
-        text += [f"Since {before['date']}, {what}:", "", *(f"- {n}" for n in names or ["none"]), ""]
-    return text
+    for what, names in (("new", new), ("better", better), ("gone or worse", worse(before["mape"], result["rows"]))):
+        text += [f"Since {before['date']}, {what}:", "", *(f"- {n}" for n in names), ""] if names else []
+    return text or [f"Since {before['date']} nothing is new, better, worse or gone.", ""]
 
 
 def breakdown(row: dict[str, Any]) -> list[str]:

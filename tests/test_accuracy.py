@@ -84,8 +84,22 @@ def test_results_are_held_against_older_ones(tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().out == "one: a rule: 13.3 %, no longer predicted\n"
     text = accuracy.page(json.loads(new.read_text()))
     assert "Since 2026-01-01, new:\n\n- three: a rule\n" in text
-    assert "Since 2026-01-01, worse:\n\n- one: a rule: 13.3 %, no longer predicted\n" in text
+    assert "Since 2026-01-01, gone or worse:\n\n- one: a rule: 13.3 %, no longer predicted\n" in text
     assert accuracy.main(["--since", str(new), "--from", str(new)]) == 0
+    assert "Since 2026-01-01 nothing is new, better, worse or gone." in accuracy.page(json.loads(new.read_text()))
+
+
+def test_the_page_opens_with_what_a_reader_asks_first() -> None:
+    """Each question has the span of its rows; one that no row answers is not asked."""
+    lines = accuracy.answers([
+        {"source": "timm, training, rtx3090, nchw", "rule": "fit on 25 rows", "mape": 0.1, "bias": -0.02, "coverage80": 0.8, "n": 900},
+        {"source": "timm, training, rtx3090, nhwc", "rule": "fit on 25 rows", "mape": 0.07, "bias": 0.01, "coverage80": 0.8, "n": 600},
+        {"source": "Pollux", "rule": "r", "mape": 0.06, "coverage80": None, "n": 5},
+    ])  # fmt: skip
+    assert lines[2:] == [
+        "| a network never timed, from 25 others on its GPU | 7.0 % to 10.0 % | −2.0 % to +1.0 % | 80 % | 1,500 |",
+        "| more GPUs, to 64, from a few placements of fewer | 6.0 % |  |  | 5 |",
+    ]
 
 
 def test_a_breakdown_has_bias_and_coverage_of_each_value() -> None:
@@ -100,11 +114,14 @@ def test_a_breakdown_has_bias_and_coverage_of_each_value() -> None:
 def test_the_page_has_every_row_and_its_worst() -> None:
     text = accuracy.page(result("one source", "two source"))
     for source in ("one source", "two source"):
-        assert f"| {source} | a rule | 3 | 13.3 % | +6.7 % | 10.0 % | 26.0 % | 10.0 % | 67 % |" in text
+        assert f"| {source} | a rule | 3 | **13.3 %** | +6.7 % | 10.0 % | 26.0 % | 10.0 % | 67 % narrow |" in text
         assert f"## {source}" in text
     assert "Furthest off (predicted / measured, a rule): two 1.30, three 0.90, one 1.00." in text
     assert "- a rule: by seed 10.0 %, 20.0 %" in text
-    assert "80 % intervals cover 67 % in the mean of 2 rows." in text
+    assert (
+        "2 of 2 rows with an aim miss it: their mean is bold. 80 % intervals cover 67 % in the mean of 2 rows:\n2 are too narrow"
+        in text
+    )
     assert text.endswith("\n")
     assert "nan" not in text
 

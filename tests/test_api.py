@@ -28,6 +28,7 @@ NAMES = [
     "fit",
     "forecast",
     "judge",
+    "keep_freed_memory",
     "measure",
     "plan",
     "predict",

@@ -287,6 +287,13 @@ def report(*runs: PathLike | Answer, out: PathLike | None = None, notebook: Path
     return answer
 
 
+def keep_freed_memory() -> bool:
+    """Keep what this process frees for what it allocates next; see `chronograd.measure.memory.keep_freed_memory`."""
+    from chronograd.measure import memory
+
+    return memory.keep_freed_memory()
+
+
 def record(path: PathLike | None = None, **options: Any) -> LoopRecorder:
     """A context around a training loop of your own that writes a run; see `chronograd.measure.user_loop.record`."""
     from chronograd.measure.user_loop import record as recorder

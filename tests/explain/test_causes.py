@@ -88,6 +88,7 @@ PLANTED: dict[str, tuple[str, dict[str, Any], float]] = {
         0.45,
     ),
     "a small batch": ("small_batch", {"what_if_batch": FIXED_75_MS}, (0.075 + 0.008 + 0.001) * 0.75 / 0.1),
+    "memory that is returned": ("returned_memory", {"page_faults": (10_000, 2e-6)}, 0.2),
     "a long start": ("start_up", {"start_up_s": WALL_S}, 0.5),
 }
 # What is just not enough, or looks like a cause and is another's, or none.
@@ -111,6 +112,7 @@ NEAR_MISSES: dict[str, dict[str, Any]] = {
         "what_if_batch": (0.082, 0.328),
     },
     "many threads on a GPU": {"start": {**CROWDED, "device": "cuda:0"}},
+    "page faults of 9 %": {"page_faults": (4_500, 2e-6)},
     "a batch at 14 %": {"what_if_batch": FIXED_10_MS},
     "a start at 9 %": {"start_up_s": 0.1 * WALL_S},
     "a processor waited for 19 % of the time": {"queued": (0.19, 0.5)},

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chronograd.rundir import RunDir
-from chronograd.rundir.steps import End, Ready, Start, Step, WhatIfBatch, WhatIfThreads, Work
+from chronograd.rundir.steps import End, PageFault, Ready, Start, Step, WhatIfBatch, WhatIfThreads, Work
 
 HEALTHY = {"input_s": 0.001, "forward_s": 0.03, "backward_s": 0.061, "update_s": 0.008, "exchange_wait_s": 0.001}
 STEPS, WARMUP = 45, 5
@@ -36,6 +36,7 @@ def write_run(
     environment: dict[str, Any] | None = None,
     what_if_batch: tuple[float, float] = (0.09, 0.36),
     what_if_threads: tuple[float, float] | None = None,
+    page_faults: tuple[int, float] | None = None,
     has_parts: bool = True,
 ) -> Path:
     """A run directory.
@@ -46,16 +47,20 @@ def write_run(
         start_up_s: from the start of recording to the first step.
         start, work: what is different in these events.
         what_if_batch: seconds of a rank's batch, and of one four times as large. what_if_threads: with 16, and with one.
+        page_faults: of each step of a rank, and the seconds of one.
         has_parts: whether the loop marked its parts.
     """
     run = RunDir.create(environment=environment or {}, out=path)
     for rank in range(world):
         with run.step_writer(rank) as lines:
             _write_rank(
-                lines.write, rank, at, steps, world, has_parts, start_up_s, queued[rank], start or {}, work or {}
-            )
+                lines.write, rank, at, steps, world, has_parts, start_up_s, queued[rank], start or {}, work or {},
+                None if page_faults is None else page_faults[0],
+            )  # fmt: skip
             small_s, large_s = what_if_batch
             lines.write(WhatIfBatch(step=0, times=4, seconds=small_s, larger_seconds=large_s))
+            if page_faults is not None:
+                lines.write(PageFault(step=0, seconds=page_faults[1]))
             if what_if_threads is not None:
                 crowded_s, fair_s = what_if_threads
                 lines.write(WhatIfThreads(step=0, threads=16, seconds=crowded_s, fair_threads=1, fair_seconds=fair_s))
@@ -64,7 +69,7 @@ def write_run(
 
 def _write_rank(
     write: Callable[..., None], rank: int, at: At, steps: int, world: int, has_parts: bool, start_up_s: float,
-    queued: float, start: dict[str, Any], work: dict[str, Any],
+    queued: float, start: dict[str, Any], work: dict[str, Any], faults: int | None,
 ) -> None:  # fmt: skip
     of_process = {"time": STARTED, "process_time": STARTED - 1, "busy_s": 1.0, "host": "a", "gpus_given": ""}
     own = {"device": "cpu", "device_name": "a processor", "threads": 1, "cores": 2}
@@ -81,7 +86,13 @@ def _write_rank(
         told = parts if has_parts else {"input_s": parts["input_s"]}
         write(
             Step(
-                step=step, mode="warmup" if step <= WARMUP else "parts", time=now, step_time_s=step_s, **told, **wait_s
+                step=step,
+                mode="warmup" if step <= WARMUP else "parts",
+                time=now,
+                step_time_s=step_s,
+                page_faults=faults,
+                **told,
+                **wait_s,
             )
         )
     write(End(step=steps, time=now, queued_s=queued * (now - STARTED - start_up_s)))

@@ -1,7 +1,14 @@
-"""Memory of tensors as the allocator tells it."""
+"""Memory of tensors as the allocator tells it, and what giving it back costs."""
 
 from __future__ import annotations
 
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 import torch
 from torch import nn
 
@@ -39,3 +46,38 @@ def test_predicted_memory_of_a_training_step_is_what_is_allocated() -> None:
     predicted = peak_memory(trace(model, [(256,)], loss="sum"), 512, "sgd").total
     # They differ by one weight's gradient, 3 % here: eager mode holds it a moment longer than the trace sees.
     assert abs(predicted / measured - 1) < 0.04
+
+
+# A loop whose steps write 64 MiB that they do not keep. The heap grows to what it needs in the first dozen.
+_LOOP = """
+import json, sys, torch, chronograd
+is_kept = sys.argv[2] == "kept" and chronograd.keep_freed_memory()
+with chronograd.record(sys.argv[1], what_if=True, quiet=True) as recorder:
+    for _ in range(40):
+        with recorder.step():
+            torch.ones(2**24)
+one = chronograd.explain(sys.argv[1]).data["runs"][0]
+found = {f["cause"]: f for f in one["causes"] + one["others"]}
+print(json.dumps([is_kept, [s.page_faults for s in recorder.run.read_steps(0).steps], found["returned_memory"]]))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no mallopt")
+def test_memory_that_is_returned_comes_again_by_faults_and_is_the_cause(tmp_path: Path) -> None:
+    """Told by a loop of the user's own, and gone where the memory is kept; in processes of their own, as it holds for their life."""
+
+    def run(how: str) -> tuple[bool, list[int], dict[str, str]]:
+        command = [sys.executable, "-c", _LOOP, str(tmp_path / how), how]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        is_kept, faults, finding = json.loads(done.stdout.splitlines()[-1])
+        return is_kept, faults, finding
+
+    is_kept, faults, finding = run("returned")
+    assert not is_kept
+    assert min(faults) * 4096 >= 2**26 or max(faults) <= 64  # huge pages are 2 MiB
+    if min(faults) * 4096 >= 2**26:
+        assert finding["verdict"] == "found", finding
+    is_kept, faults, finding = run("kept")
+    assert is_kept
+    assert max(faults[-10:]) < 64
+    assert finding["verdict"] != "found"

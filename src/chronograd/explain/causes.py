@@ -302,6 +302,22 @@ def _busy_host(run: Evidence, split: Split) -> Result | str:
     return Result((evidence,), min(shares), title="other processes use the host", least=LEAST_BUSY_COST)
 
 
+def _returned_memory(run: Evidence, split: Split) -> Result | str:
+    """What is freed in a step goes back to the system, and comes again page by page in the next, on every rank."""
+    faults_RK = [rank.page_faults * rank.page_fault_s for rank in run.ranks.values() if rank.page_fault_s is not None]
+    if len(faults_RK) < len(run.ranks) or any(len(faults_K) == 0 for faults_K in faults_RK):
+        return "page faults were not noted"
+    cost, halves = _steady(np.min(faults_RK, axis=0), run.step_time_s, quantile=0.5)
+    faults = float(np.median(run.first.page_faults))
+    evidence = (
+        f"a step takes {faults:,.0f} page faults, at {seconds(run.first.page_fault_s or 0.0)} each "
+        f"{seconds(faults * (run.first.page_fault_s or 0.0))} of {seconds(run.step_time_s)}"
+    )
+    return Result(
+        (evidence,), cost, halves, "memory goes back to the system after each step, and comes again page by page"
+    )
+
+
 def _small_batch(run: Evidence, split: Split) -> Result | str:
     """What a step costs whatever its batch: launches, the update, an exchange even over a fast link."""
     if run.kind == "profile":
@@ -398,6 +414,14 @@ CAUSES: dict[str, Cause] = {
         "run it again while nothing else runs (`uptime` shows the load): if a step takes as long, other processes are not the "
         "cause",
         remedies.busy_host,
+    ),
+    "returned_memory": Cause(
+        _returned_memory,
+        "memory that is freed stays with the process",
+        "set MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 before Python starts (glibc): if a step takes as long, page "
+        "faults are not the cause",
+        remedies.returned_memory,
+        lambda run: run.kind == "own loop" and not (run.first.start.device or "").startswith("cuda"),
     ),
     "small_batch": Cause(
         _small_batch,

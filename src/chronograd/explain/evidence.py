@@ -22,7 +22,7 @@ from chronograd.hardware import catalog
 from chronograd.predict.collectives import ring
 from chronograd.record import OWN_PARTS, WARMUP, JobHeader, Record
 from chronograd.rundir import RunDir, Step, StepLog
-from chronograd.rundir.steps import End, Ready, Start, WhatIfBatch, WhatIfThreads, Work
+from chronograd.rundir.steps import End, PageFault, Ready, Start, WhatIfBatch, WhatIfThreads, Work
 
 # Ranks of a record are alike, so that two stand for all.
 MOST_COPIES = 2
@@ -45,6 +45,7 @@ class Rank:
             but for input. `copies_s`: copies that nothing hides. Both empty where not known.
         device: what the device did over a whole trace; None where there is no trace of one.
         captures_graph: whether a graph was captured in a trace; kernels do not run meanwhile.
+        page_faults: pages that the system gave in each step, and `page_fault_s` what one takes; empty or None where not known.
         warmup_excess_s: what the first steps took longer than later ones, together, such as for a compiler.
     """
 
@@ -58,6 +59,8 @@ class Rank:
     end: End = field(default_factory=End)
     what_if_threads: WhatIfThreads | None = None
     what_if_batch: WhatIfBatch | None = None
+    page_faults: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    page_fault_s: float | None = None
     warmup_excess_s: float = 0.0
     launch_s: np.ndarray = field(default_factory=lambda: np.zeros(0))
     copies_s: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -289,6 +292,7 @@ def _rank(lines: Sequence[Step], log: StepLog) -> Rank:
 
     parts = {name: column(name) for name in OWN_PARTS if any(getattr(line, name) is not None for line in lines)}
     input_s = parts.get("input_s", np.full(len(lines), np.nan)) + parts.get("transfer_s", 0.0)
+    fault = log.last(PageFault)
     return Rank(
         column("step_time_s"),
         input_s,
@@ -300,6 +304,8 @@ def _rank(lines: Sequence[Step], log: StepLog) -> Rank:
         end=log.last(End) or End(),
         what_if_threads=log.last(WhatIfThreads),
         what_if_batch=log.last(WhatIfBatch),
+        page_faults=np.nan_to_num(column("page_faults")) if lines[0].page_faults is not None else np.zeros(0),
+        page_fault_s=None if fault is None else fault.seconds,
         warmup_excess_s=_excess_s(log, column("step_time_s")),
     )
 

@@ -201,6 +201,11 @@ def busy_host(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
     return _saves("run it while nothing else runs", "see `uptime` and `top`", run, cost)
 
 
+def returned_memory(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
+    """What page faults take, at most: memory that stays may lie less well for caches."""
+    return _saves("keep the memory, at most", "chronograd.keep_freed_memory() before the loop", run, cost)
+
+
 def start_up(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
     """One start for several runs."""
     startup_s, wall_s = split.startup_s.value, run.wall_s

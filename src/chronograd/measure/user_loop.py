@@ -41,12 +41,12 @@ from chronograd.errors import InputError, NotFoundError, RunError
 from chronograd.job import Job
 from chronograd.measure import environment, process, result
 from chronograd.measure.instrumentation import LoopInstrumentation
-from chronograd.measure.memory import PeakMemory
+from chronograd.measure.memory import PeakMemory, page_fault_s, page_faults
 from chronograd.measure.steps import clock
 from chronograd.measure.utilisation import put_utilisation
 from chronograd.record import OWN_PARTS, WARMUP, Cluster, Provenance, Record
 from chronograd.rundir import RunDir, Step
-from chronograd.rundir.steps import Memory, Start
+from chronograd.rundir.steps import Memory, PageFault, Start
 from chronograd.units import percent, quantity, si
 from chronograd.words import off
 
@@ -130,6 +130,8 @@ class LoopRecorder:
         self._loop.leave()
         if self._has_ablations and error is None:
             self._loop.write_ablations(self._lines.write)
+            if self._device.type == "cpu" and (fault_s := page_fault_s()) is not None:
+                self._lines.write(PageFault(step=self._num_steps, seconds=fault_s))
         self._lines.close()
         if self._rank == 0:
             record = self._record("" if error is None else f"{type(error).__name__}: {error}")
@@ -146,6 +148,7 @@ class LoopRecorder:
             self._lines.write(process.ready())
         start = time.perf_counter()
         input_s = self._input_s + start - self._since
+        faults = page_faults()
         self._parts = {}
         self._loop.begin_step()
         try:
@@ -156,6 +159,8 @@ class LoopRecorder:
             waited_s = self._loop.waited_s()
             if waited_s is not None:
                 parts.setdefault("exchange_wait_s", waited_s)
+            if faults is not None and self._device.type == "cpu":
+                parts["page_faults"] = (page_faults() or 0) - faults
         finally:
             self._parts = None
             self._loop.end_step()

@@ -71,6 +71,7 @@ class Step(Line):
         seconds: the training clock at its end. `epoch` is counted from 1.
         loss: of this rank, over its `samples`, before the update.
         exchange_wait_s: within backward, after this rank's own last gradient.
+        page_faults: pages that the system gave the process in this step.
         grad_sq_small, …: see chronograd.train.noise_scale.
         learner, …: see chronograd.backends.parameter_server; `time_s` is the clock of server 0.
         num_steps: steps of an agent that this line stands for, where it is more than one; `step` is the last of them,
@@ -96,6 +97,7 @@ class Step(Line):
     batch_small: float | None = None
     batch_big: float | None = None
     exchange_wait_s: float | None = None
+    page_faults: int | None = None
     learner: int | None = None
     staleness: int | None = None
     pull_s: float | None = None
@@ -272,6 +274,14 @@ class WhatIfBatch(Line):
 
 
 @dataclass(slots=True, kw_only=True)
+class PageFault(Line):
+    """What writing new memory takes longer than writing it again, for each fault, with the threads of the run."""
+
+    event: ClassVar[str] = "page_fault"
+    seconds: float
+
+
+@dataclass(slots=True, kw_only=True)
 class Error(Line):
     """What ended this attempt. `rank`: the one that failed, where that is another."""
 
@@ -288,7 +298,7 @@ class Other(Line):
 E = TypeVar("E", bound=Line)
 _EVENTS: tuple[type[Line], ...] = (
     *(Attempt, Start, Work, Weights, Features, Note, Ready, Epoch, Episode, EpochTiming, Memory, End),
-    *(WhatIfThreads, WhatIfBatch, Error),
+    *(WhatIfThreads, WhatIfBatch, PageFault, Error),
 )
 
 
