@@ -55,7 +55,7 @@ _TITLES = (
     "Pollux",
     "PALEO",
     "CIFAR",
-    "this machine",
+    "an EPYC",
 )
 
 
@@ -163,7 +163,8 @@ def print_table(result: dict[str, Any]) -> None:
 _QUESTIONS = (
     ("a network never timed, from 25 others on its GPU", r"timm, .*rtx3090.*: fit on 25 rows"),
     ("a network never timed, from 25 others on its CPU, compiled", r"timm, .*12700h"),
-    ("a network never timed, on a CPU after `chronograd calibrate`", r"cores, .*at the pace"),
+    ("a network never timed, on a CPU after `chronograd calibrate`", r"cores, .*24 unseen.*at the pace"),
+    ("the same, small images, batch 1 to 64, eager and compiled", r"cores, .*six small.*at the pace"),
     ("a GPU never timed, from its data sheet and other GPUs", r"NVIDIA.*left out|CNNs|NeuSight: each"),
     ("a chip never timed, an H200, each kind of network", r"GPUs timed here: nothing of the chip"),
     ("a GPU after `chronograd calibrate`, an H200", r"GPUs timed here: chronograd calibrate"),

@@ -55,48 +55,24 @@ REASONS: dict[str, str] = {
         "Epoch times of one run jump two to three times, so the noise is of the size of the error. The source does not say which "
         "network its ResNet-18 is: taken as torchvision's with a CIFAR stem it comes out at half the time."
     ),
-    "this machine's CPU": (
-        "Two shared cores: the spread of the clock is part of every error here, and none below it is claimed. Three calibrations within "
-        "an hour gave mean errors of 14, 14, 12 and 11 %, of 14, 23, 16 and 9 %, and, while something else ran unseen, of 80 % with two "
-        "processes: since then a calibration says what share of the cores others used. Large parameters (AlexNet) are updated twice as "
-        "slowly as predicted: their memory is given back to the system in every step."
-    ),
-    **dict.fromkeys(
-        ("this machine's CPU, inference, eager", "this machine's CPU, training, eager"),
-        "Steps of 1 to 300 ms; images of 28 × 28 to 64 × 64. At batch 1 ResNets of 8 and 20 layers and MobileNet-V3 are 1.6 to 1.9 times "
-        "faster in inference than predicted, for two reasons. Without groups and up to 3 × 3 PyTorch takes a convolution of one small image "
-        "(20,480 numbers and less) by a kernel of its own, else by oneDNN's. And what begins a pass was counted with operators: a batch norm "
-        "with 0.36 ms, a product with 0.20. Calibrations made since fit it apart. By one thread's processor time the spread of blocks left out falls "
-        "from 14.6 to 13.2 % in training, from 14.8 to 12.3 % in inference. MobileNet-V3 trains slower since gradients of "
-        "depthwise weights run at 0.2 to 2.4 GFLOP/s on a core for 5 × 5 kernels, and for 3 × 3 on 2 × 2 images, where else 3 × 3 runs at 3.5 to 17. "
-        "With its other gradients such convolutions are over half of the convolutions' backward at batch 16, and here one class with 3 × 3. Of "
-        "SqueezeNet no cause was found.",
-    ),
-    **dict.fromkeys(
-        ("this machine's CPU, inference, compiled", "this machine's CPU, training, compiled"),
-        "What a compiled pass costs beside its operators in training, 80 of an optimizer's, was fitted to these networks. With one left out in "
-        "turn (78 to 99 of them) training is 28.6 % off (bias −10 %); without it 36.3 %. Nothing was fitted in inference: the input is now "
-        "predicted with what the machine's own calibration measured, compiled or not, as the update is. In training the compiler gains little "
-        "on this CPU: compiled steps take 0.8 to 1.9 times the eager ones. In inference it gains 1.4 to 3.6 times at batch 64, mostly more than "
-        "predicted, and 1.0 to 1.7 at batch 1. Rounds of a case are 1.3 times apart in the median, and "
-        "of eight among 72 cases more than 3.7 times.",
-    ),
     "an EPYC's two cores": (
-        "A virtual machine, whose pace changed by a quarter between rounds with nothing else on it: rows at the pace of the calibration "
-        "take every time to one pace. The spread of three rounds is then up to a third for networks of many small operators. At batch 8 "
-        "MobileNets, MobileViT and EfficientNet are up to 42 % too fast in inference, with one process, where LCNet and MNASNet are a "
-        "third too slow: depthwise convolutions are one class here, whatever their image."
+        "Since ranks and calibration keep the memory that they free (docs/decisions/memory.md): before, the same 24 networks were 16.4 and "
+        "11.3 % off in inference with one and two processes, 8.8 and 12.1 % in training, at the pace of the calibration. With two threads in "
+        "one process times jump between two levels for some ten seconds each, 54 and 98 ms for GhostNet, without page faults, switches or other "
+        "work; two processes of one thread, which share no data, show none of it: it looks as if the host moved a core away from the other's "
+        "cache. MobileNet-V3, GhostNet, FBNet and MNASNet are up to a fifth too fast: depthwise convolutions are one class here, whatever their image."
     ),
     **dict.fromkeys(
         ("an EPYC's two cores, inference, eager", "an EPYC's two cores, training, eager"),
-        "MobileNet-V3's depthwise gradients are a quarter too fast, and LeNet at batch 1 a third: what a step does between its operators. "
-        "The 19 pieces for small images were chosen after it was seen which of these networks were off.",
+        "Half of the cases are within 7 %. Three networks at batch 1 run in two thirds of the time predicted: PyTorch takes a convolution of one "
+        "small image by a kernel of its own. MobileNet-V3's depthwise gradients are up to 42 % too fast, and LeNet at batch 1 a third: what a step "
+        "does between its operators. The 19 pieces for small images were chosen after it was seen which of these networks were off.",
     ),
     **dict.fromkeys(
         ("an EPYC's two cores, inference, compiled", "an EPYC's two cores, training, compiled"),
-        "By the machine's own calibration with channels last, as the compiler lays convolutions out: by the one with channels first, and what "
-        "other devices lend, inference was 28 % off and training 21. Two numbers were set by hand on these networks: operators begin in half the "
-        "time, and gradients of max poolings are slow code. ResNets at batch 64 gain more than predicted.",
+        "By the machine's own calibration with channels last, as the compiler lays convolutions out. Two numbers were set by hand on these "
+        "networks, when memory was still given back in every step, and 12.0 and 15.7 % were left: operators begin in half the time, and gradients "
+        "of max poolings are slow code. They were not fitted again. ResNets at batch 64 gain more than predicted.",
     ),
 }
 

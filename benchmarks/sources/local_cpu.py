@@ -11,7 +11,7 @@ from benchmarks.cpu import AIM, has_paces, is_of, judged
 from benchmarks.sources import Row, row_of
 
 FOLDER = Path(__file__).parents[1] / "results"
-MACHINES = {"this machine's CPU": "cpu", "an EPYC's two cores": "cpu-epyc"}
+MACHINES = {"an EPYC's two cores": "cpu-epyc"}
 RULES = {
     "unseen": "calibrate, then 24 unseen networks at batch 8",
     "host": "calibrate, then six small networks at batch 1 to 64",

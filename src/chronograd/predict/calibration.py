@@ -208,7 +208,7 @@ HOST_S, HOST_SIGMA, HOST_YEAR = 50e-6, 0.4, 2018
 PASS_S = 100e-6
 # What a pass of a compiled network in training costs a CPU beside, in elementary operators of an optimizer, which the same host issues:
 # guards, AOTAutograd's wrappers, what they save, and a region of threads for each kernel. Fitted to six small networks at batch 1 and 64
-# (benchmarks/results/cpu/host.json); in inference nothing more was found.
+# (two cores of a Xeon, 2026-11-23); in inference nothing more was found.
 COMPILED_TRAINING_ISSUES = 80
 # A pass that was recorded as one CUDA graph: Python, its guards and the launch. The launch alone takes the processor 3.5 µs (80
 # kernels) to 8 µs (CUDA.jl's manual, "Graphs", seen 2026-11-23; verified); 10 µs for all of it is assumed.
