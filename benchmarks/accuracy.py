@@ -218,8 +218,9 @@ def page(result: dict[str, Any]) -> str:
         "",
         *verdicts(rows),
         *(["Rows without a bias are of an older version's predictor, and were not made again.", ""] if is_old else []),
-        *since(result),
+        *since(result)[:-1],
     ]
+    reasons = {""}  # one of several sources is said of the first
     for source in dict.fromkeys(r["source"] for r in rows):
         group = [r for r in rows if r["source"] == source]
         text += ["", f"## {source}", ""]
@@ -235,8 +236,9 @@ def page(result: dict[str, Any]) -> str:
             text += breakdown(r)
         worst = ", ".join(f"{name} {ratio:.2f}" for name, ratio in group[-1]["worst_cases"][:8])
         text += [f"Furthest off (predicted / measured, {group[-1]['rule']}): {worst}."]
-        if reason(source):
+        if reason(source) not in reasons:
             text += ["", *textwrap.wrap(reason(source), 118, break_long_words=False, break_on_hyphens=False)]
+            reasons.add(reason(source))
     text += [
         "",
         "## How this page is made",
@@ -293,7 +295,7 @@ def since(result: dict[str, Any]) -> list[str]:
     """What is new and what became worse since the last version, if the results know it."""
     before: dict[str, Any] | None = result.get("before")
     if before is None:
-        return []
+        return [""]
     new = [title(r) for r in result["rows"] if title(r) not in before["mape"]]
     better = [
         f"{name}: {percent(before['mape'][name])}, now {mean_of(r)}"
