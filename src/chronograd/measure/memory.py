@@ -1,4 +1,4 @@
-"""Peak memory of one process, on CUDA and on the CPU. Imports torch only where it is measured."""
+"""Peak memory of one process, on CUDA and on the CPU. Imports torch and psutil only where they are needed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import psutil
 
 if TYPE_CHECKING:
     import torch
@@ -74,6 +72,8 @@ class PeakResident:
     """
 
     def __init__(self) -> None:
+        import psutil  # not in the base package
+
         self._start_bytes: int = psutil.Process().memory_info().rss
         what = "peak resident memory" if _forget_peak() else "peak resident memory of the process's life"
         self.source = f"{what} less what was resident at the start"
