@@ -148,7 +148,7 @@ class LoopRecorder:
             self._lines.write(process.ready())
         start = time.perf_counter()
         input_s = self._input_s + start - self._since
-        faults = page_faults()
+        faults = page_faults() if self._device.type == "cpu" else None
         self._parts = {}
         self._loop.begin_step()
         try:
@@ -159,7 +159,7 @@ class LoopRecorder:
             waited_s = self._loop.waited_s()
             if waited_s is not None:
                 parts.setdefault("exchange_wait_s", waited_s)
-            if faults is not None and self._device.type == "cpu":
+            if faults is not None:
                 parts["page_faults"] = (page_faults() or 0) - faults
         finally:
             self._parts = None
