@@ -407,3 +407,60 @@ def test_the_page_on_predicting_says_what_tf32_gives() -> None:
         judged("1/s", "a100-80", name, 256, with_advice=False).predicted.samples_per_s for name in ("fp32", "tf32")
     ]
     assert f"ResNet-50 is predicted with {rates[0]:,.0f} images/s and {rates[1]:,.0f} images/s at batch 256" in page
+
+
+# -- what the user left open ------------------------------------------------------------------------------------
+
+
+def test_a_plain_name_is_resolved_aloud_to_the_card_that_fits() -> None:
+    """NVIDIA published 2,470 images/s for the 80 GB card with channels last; `a100` alone is the 40 GB card."""
+    answer = chronograd.judge(RESNET, "2500 images/s", on="a100", precision="amp")
+    assert (answer.data["verdict"], answer.data["setting"]["device"]) == ("as expected", "a100-80")
+    assert set(answer.data["setting"]["assumed"]) == {"cluster.device=a100-80", "training.channels_last=true"}
+    lines = " ".join(answer.sections[0].lines)
+    assert "Assumed: a100 is the NVIDIA A100 SXM4 80 GB (a100-80)" in lines
+    assert "a100-40" in lines
+
+
+def test_a_card_that_is_named_exactly_is_not_exchanged() -> None:
+    answer = chronograd.judge(RESNET, "2500 images/s", "training.channels_last=false", on="a100-40", precision="amp")
+    assert answer.data["verdict"] == "suspicious"
+    assert answer.data["setting"]["device"] == "a100-40"
+
+
+def test_figures_of_a_sister_card_count_scaled_by_the_predictions() -> None:
+    there, here = (
+        judged("2000/s", name, "fp16", 256, "training.channels_last=true") for name in ("a100-80", "a100-40")
+    )
+    assert [row.device for row in there.alike] == ["a100-80"]
+    assert not here.alike
+    ratio = here.predicted.samples_per_s / there.predicted.samples_per_s
+    assert here.carried[0].samples_per_s == pytest.approx(there.alike[0].samples_per_s * ratio)
+    middle = sorted([here.predicted.samples_per_s, here.carried[0].samples_per_s])
+    assert middle[0] < (here.expected.value or 0) < middle[1]
+
+
+def test_a_memory_format_explains_before_a_compiler_does() -> None:
+    one = judged("2300/s", "a100-40", "bf16", 256)
+    words = [option.words for option in one.explanations]
+    assert words.index(("channels last",)) < words.index(("compiled",))
+
+
+def test_without_a_device_it_asks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["judge", RESNET, "2500 images/s"]) == 2
+    error = capsys.readouterr().err
+    assert "on which device was '2500 images/s' measured?" in error
+    assert "--on v100" in error
+
+
+def test_more_than_the_peak_names_winograd() -> None:
+    one = judged("200/s", "v100", "fp32", 64, network="torchvision:vgg16")
+    assert one.verdict == "as expected"
+    lines = " ".join(answer_of(one).sections[0].lines)
+    assert "118 % of the peak" in lines
+    assert "Winograd" in lines
+    mfu = one.predicted.record["mfu"]
+    assert mfu.value is not None
+    assert mfu.value > 1
+    assert mfu.high == pytest.approx(mfu.value**2 / (mfu.low or math.nan))
+    assert any("Winograd" in note for note in one.predicted.record.notes)

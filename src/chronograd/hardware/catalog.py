@@ -264,6 +264,22 @@ def device(name_or_path: str | os.PathLike[str]) -> Device:
     raise NotFoundError("device", text, [*_device_names(), *_user_files()], "`chronograd devices`")
 
 
+def variants(name: str) -> list[Device]:
+    """Devices that a plain name may mean, first the one that `device` returns; only that one for an unambiguous name.
+
+    Cards of one line share a chip and differ in memory, bandwidth or form.
+
+    >>> [one.name for one in variants("a100")]
+    ['a100-40', 'a100-80', 'a100-80-pcie', 'a100-pcie']
+    >>> [one.name for one in variants("a100-80")]
+    ['a100-80']
+    """
+    chosen = device(name)
+    line = _normal(name)
+    others = [one for one in _devices().values() if one.name.startswith(f"{line}-") and one.chip == chosen.chip]
+    return [chosen, *(one for one in others if one != chosen)]
+
+
 def devices() -> list[Device]:
     """Every device of the catalogue by name, then the user's own. Raises FileFormatError if one of those is broken."""
     return [*_devices().values(), *(_read_own(path, Device) for path in _user_files().values())]

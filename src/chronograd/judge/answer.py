@@ -9,8 +9,9 @@ from typing import Any
 
 from chronograd.answer import Answer, Section, Table
 from chronograd.figure import Bar, Bars, Figure
+from chronograd.hardware import catalog
 from chronograd.judge.limits import WINOGRAD
-from chronograd.judge.settings import Option
+from chronograd.judge.settings import PRECISION_NAMES, Option
 from chronograd.judge.verdict import Judged
 from chronograd.units import percent, seconds, si
 from chronograd.words import listed
@@ -77,6 +78,7 @@ def data_of(judged: Judged) -> dict[str, Any]:
             "is_batch_assumed": judged.is_batch_assumed,
             "channels_last": training.channels_last,
             "is_layout_assumed": judged.is_layout_assumed,
+            "assumed": list(judged.assumed),
             "compile": training.compile,
         },
         "share_of_expected": judged.of_expected,
@@ -149,8 +151,20 @@ def _sentence(j: Judged) -> str:
         return f"Slow: {figure} is {_share(j.of_expected)} of {expected}{_first_explanation(j)}."
     apart = percent(abs(j.of_expected - 1), 0)
     side = "in the middle" if apart == "0 %" else f"{apart} {'above' if j.of_expected >= 1 else 'below'} the middle"
-    said = "As expected with channels last" if j.is_layout_assumed else "As expected"
+    said = "As expected" + (f" with {listed(_assumed_words(j))}" if j.assumed else "")
     return f"{said}: {figure} is {side} of {expected}."
+
+
+def _assumed_words(j: Judged) -> list[str]:
+    """What was assumed so that the figure fits, such as `channels last` or `the card a100-80`."""
+    words = []
+    for change in j.assumed:
+        field, _, value = change.partition("=")
+        is_precision = field == "training.precision"
+        words.append(
+            "channels last" if value == "true" else PRECISION_NAMES[value] if is_precision else f"the card {value}"
+        )
+    return words
 
 
 def _first_explanation(j: Judged) -> str:
@@ -173,6 +187,11 @@ def _evidence(j: Judged) -> list[str]:
         f"the peak of {si(peak, 'FLOP/s')} ({j.job.training.precision}); a step of {per_rank} sample{'s' * (per_rank > 1)} takes {seconds(step_s)}"
         + (" on each device" if count > 1 else "")
     ]
+    if reached > peak and j.verdict != "impossible":
+        lines.append(
+            "More than 100 % of the peak is possible here: the FLOPs are counted plainly, and Winograd's algorithm needs as "
+            f"little as 1/{WINOGRAD:g} of the multiplications of a 3×3 convolution"
+        )
     if j.verdict == "impossible":
         lines.append(
             f"the least a step can take is {seconds(limit.least_s)}: {seconds(limit.flops_s)} of matrix work at the peak, were "
@@ -195,15 +214,18 @@ def _assumptions(j: Judged) -> list[str]:
     if j.is_batch_assumed:
         each = " per device" if j.job.cluster.count > 1 else ""
         lines.append(
-            f"assumed: batch {j.job.images_per_rank}{each}, the largest power of two up to 256 that fits (--batch)"
+            f"Assumed: batch {j.job.images_per_rank}{each}, the largest power of two up to 256 that fits (--batch)"
         )
-    if j.is_layout_assumed:
-        lines.append(
-            "taken as channels last, as the figure is too high for channels first, which is the default; and eager"
-        )
+    others = catalog.variants(j.named) if j.named else []
+    if others:
+        lines.append(f"Assumed: {j.named} is the {j.device.title} ({j.device.name}). If it is another card, name it: "
+                     f"{listed([card.name for card in others if card != j.device], 'or')} (--on)")  # fmt: skip
+    if j.assumed:
+        lines.append(f"Assumed: {listed(_assumed_words(j))}, because you left that open and the figure is too high otherwise "
+                     f"({' '.join(j.assumed)})")  # fmt: skip
     elif not {"channels_last", "compile"} & j.job.training.model_fields_set:
         lines.append(
-            "taken as channels first and eager, as nothing else was said: training.channels_last, training.compile"
+            "Assumed: memory format NCHW, no torch.compile, because you gave neither (training.channels_last, training.compile)"
         )
     if j.job.training.precision == "fp32" and "tf32" in j.device.peak_flops_per_s:
         lines.append(
@@ -216,7 +238,9 @@ def _assumptions(j: Judged) -> list[str]:
     calibration = j.predicted.record.provenance.calibration
     if "table" not in calibration and calibration.get("origin") != "measured":
         basis = calibration.get("relative")
-        lines.append(f"{j.device.name} was not calibrated: predicted from {basis or 'its data sheet alone'}")
+        lines.append(
+            f"No calibration of {j.device.name} in this mode: predicted from {basis or 'its data sheet alone'}"
+        )
     return lines
 
 
@@ -229,8 +253,8 @@ def _tokens(j: Judged) -> list[str]:
         _number((own.value or 0) * j.tokens),
         _between(own, j.tokens),
     ]
-    if j.alike:
-        rates = [one.samples_per_s for one in j.alike]
+    if j.alike or j.carried:
+        rates = [one.samples_per_s for one in j.alike or j.carried]
         told += [
             _number(max(rates) * j.tokens),
             _number((expected.value or 0) * j.tokens),
@@ -245,13 +269,13 @@ def _comparisons(j: Judged) -> list[list[str]]:
 
     rows = [row("the device could do at most", j.most), row("predicted", j.predicted.samples_per_s),
             ["  middle 80 %", _between(j.predicted.rate), ""]]  # fmt: skip
-    if j.alike:
-        rates = [one.samples_per_s for one in j.alike]
-        many = (
-            f"published, {len(rates)} figures: the most"
-            if len(rates) > 1
-            else f"published by {j.alike[0].source.title}"
-        )
+    published = j.alike or j.carried
+    if published:
+        rates = [one.samples_per_s for one in published]
+        first = f"published by {published[0].source.title}"
+        many = f"published, {len(rates)} figures: the most" if len(rates) > 1 else first
+        if j.carried:
+            many += f" for {published[0].device}, scaled to {j.device.name}"
         rows += [
             row(many, max(rates)),
             row("expected of both", j.expected.value),

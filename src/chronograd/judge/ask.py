@@ -97,10 +97,27 @@ def ask(words: Sequence[str], *, place: str | None = None, precision: str | None
     traces = Traces(None if trace_file is None else Trace.load(trace_file))
     record = listing.load(listing.one_run(sources[0])) if sources else None
     job = _job(names, record, input_shape, stated)
+    if record is None and "device" not in job.cluster.model_fields_set:
+        raise InputError(
+            f"on which device was {figures[0]!r} measured?", "add --on, such as --on v100; --on local is this machine"
+        )
     is_given = batch is not None or bool(record) or _has_batch(names, overrides)
     claim = of_record(record) if record is not None else parse(figures[0])
-    is_stated = record is not None or names[0].endswith((".yaml", ".yml")) or "channels_last" in " ".join(overrides)
-    return answer_of(judge(claim, job, traces, mode=mode, is_batch_given=is_given, is_layout_given=is_stated))
+    is_stated = record is not None or names[0].endswith((".yaml", ".yml"))
+    fields = {text.partition("=")[0] for text in stated}
+    named = job.cluster.device if record is None and len(catalog.variants(job.cluster.device)) > 1 else ""
+    return answer_of(
+        judge(
+            claim,
+            job,
+            traces,
+            mode=mode,
+            is_batch_given=is_given,
+            is_layout_given=is_stated or "training.channels_last" in fields,
+            is_precision_given=is_stated or "training.precision" in fields,
+            named=named,
+        )
+    )
 
 
 def _many(count: int, what: str) -> str:

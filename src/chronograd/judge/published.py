@@ -108,9 +108,14 @@ def of_network(setting: Setting, rows: Sequence[Row] | None = None) -> list[Row]
 
 
 def is_alike(row: Row, setting: Setting) -> bool:
-    """Whether a figure was measured in that setting: the device, its count, precision, layout, compiler and nearly its batch."""
+    """Check that a figure is of this setting: device, count, precision, layout, compiler and nearly the same batch."""
+    return row.device == setting.device and is_sister(row, setting)
+
+
+def is_sister(row: Row, setting: Setting) -> bool:
+    """Check that a figure is of this setting except for the device, which may be another card of the line."""
     return (
-        (row.device, row.devices) == (setting.device, setting.devices)
+        row.devices == setting.devices
         and (row.precision == setting.precision or {row.precision, setting.precision} <= set(_HALF))
         and row.source.channels_last in (None, setting.channels_last)
         and row.source.is_compiled == setting.is_compiled

@@ -24,6 +24,8 @@ MOST_BATCH, USUAL_BATCH, ENOUGH = 2048, 256, 0.98
 SMALLER_BATCH = 16
 # What is predicted to give less is not named.
 LEAST_GAIN = 0.03
+# How many changes of layout, precision, batch or card are as likely as one that the network was compiled or not. Assumed.
+RARE = 3
 # Micro-batches between two exchanges of gradients.
 ACCUMULATION = 4
 _HALF = ("bf16", "fp16")
@@ -67,8 +69,12 @@ class Option:
         return q.low is not None and q.high is not None and q.low <= rate <= q.high
 
     def order(self, rate: float) -> tuple[bool, int, float]:
-        """By how much it differs from the setting asked about, then by how near a figure it is predicted."""
-        return not self.changes, len(self.words), abs(math.log(rate / self.samples_per_s))
+        """Sort key: first the likeliest change, then the nearest prediction.
+
+        A memory format or a precision is easily left out of a report; that a network was compiled rarely is.
+        """
+        weight = sum(RARE if change.startswith("training.compile=") else 1 for change in self.changes)
+        return not self.changes, weight, abs(math.log(rate / self.samples_per_s))
 
 
 @dataclass(frozen=True)
@@ -112,17 +118,17 @@ class Near:
     def explanations(self, rate: float, with_batches: bool = False) -> list[Option]:
         """Settings in which a figure is as expected, and nearer than in its own, those that differ least first.
 
-        Of two of which one is part of the other only that one.
+        If one option's changes include another's, only the smaller one is returned.
 
         Args:
-            with_batches: smaller batches, too.
+            with_batches: try smaller batches, too.
         """
         layout = _toggled(self.job.training.channels_last, "channels_last", "channels last", "channels first")
         compiled = _toggled(bool(self.job.training.compile), "compile", "compiled", "not compiled")
         own = self.job.images_per_rank
         smaller = [2**k for k in range(11) if own <= SMALLER_BATCH * 2**k < SMALLER_BATCH * own] if with_batches else []
         options = [
-            *self._options([*self.precisions(), layout, compiled]),
+            *self._options([*self.precisions(), layout, compiled, *self._cards()]),
             *_nearest(rate, list(self._options([self._batch(size) for size in smaller]))),
             *self._options([([*a, *b], [*c, *d]) for a, c in self.precisions() for b, d in (layout, compiled)]),
         ]
@@ -148,6 +154,11 @@ class Near:
             return worth, None
         words = [word for option in together for word in option.words]
         return worth, next(self._options([(words, [change for one in together for change in one.changes])]), None)
+
+    def _cards(self) -> list[tuple[list[str], list[str]]]:
+        """The other cards that the device's name may mean."""
+        others = catalog.variants(self.job.cluster.device)[1:]
+        return [([card.name], [f"cluster.device={card.name}"]) for card in others]
 
     def _batches(self) -> list[tuple[list[str], list[str]]]:
         own = self.job.images_per_rank

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from chronograd.errors import ChronogradError, InputError
+from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.job import Job, changed
 from chronograd.judge import published
@@ -25,6 +26,8 @@ Verdict = Literal["impossible", "suspicious", "as expected", "slow"]
 
 # Standard deviation of the log throughput between two set-ups of one kind: versions, clocks, coolers, loaders. Assumed.
 OTHER_SETUP = 0.1
+# The same for a figure of another card of the line, scaled by the ratio of the two predictions. Assumed.
+OTHER_CARD = 0.15
 # Of the logarithm: figures that are so near each other are the same one, rounded.
 SAME = 0.02
 
@@ -38,7 +41,10 @@ class Judged:
         rate: samples per second of all devices. `most`: what the device could do at most.
         predicted: the setting itself, as the model has it. `expected`: with what was published of it.
         rows: published figures of the network on the device or its variants, nearest first; `alike` those of the setting.
-        is_batch_assumed, is_layout_assumed: the batch was not given; channels last was not, and fits where first does not.
+        carried: figures of this setting on other cards of the line, scaled by predictions to this one; empty if `alike` is not.
+        is_batch_assumed: the batch was not given.
+        assumed: changes to what the user left open (memory format, precision, card), in which the figure is as expected.
+        named: the device as the user wrote it, if that may mean several cards.
         is_circular: the calibration was fitted to one of `alike`.
         same_elsewhere: published figures of other settings that are nearly this one: what may have been copied.
         explanations: settings in which the figure is as expected, where it is not in its own.
@@ -60,11 +66,18 @@ class Judged:
     is_circular: bool
     is_batch_assumed: bool
     tokens: int = 1
-    is_layout_assumed: bool = False
+    carried: tuple[Row, ...] = ()
+    assumed: tuple[str, ...] = ()
+    named: str = ""
     same_elsewhere: tuple[Row, ...] = ()
     explanations: tuple[Option, ...] = ()
     gains: tuple[Option, ...] = ()
     together: Option | None = None
+
+    @property
+    def is_layout_assumed(self) -> bool:
+        """Whether channels last was assumed."""
+        return "training.channels_last=true" in self.assumed
 
     @property
     def of_expected(self) -> float:
@@ -87,6 +100,8 @@ def judge(
     mode: str = "training",
     is_batch_given: bool = True,
     is_layout_given: bool = True,
+    is_precision_given: bool = True,
+    named: str = "",
     rows: Sequence[Row] | None = None,
     with_advice: bool = True,
 ) -> Judged:
@@ -94,20 +109,40 @@ def judge(
 
     Args:
         is_batch_given: else the device's usual batch is assumed.
-        is_layout_given: else channels last is assumed where a figure is too high for channels first, and as expected so.
+        is_layout_given, is_precision_given: whether the user stated the memory format and the precision. A figure that is too high is also tried with the memory
+            formats, precisions and cards that the user left open; the first that makes it as expected is assumed.
+        named: the device as the user wrote it, if that may mean several cards; else only the job's own is tried.
         rows: published figures, in place of all there are.
         with_advice: also look for explanations and gains, which takes a second or two.
     Raises: InputError for a time of a step without its batch; as `predict` for the rest.
     """
-    one = _judge(claim, job, trace_of, mode, is_batch_given, rows, with_advice)
-    if is_layout_given or one.verdict != "suspicious" or job.training.channels_last:
+    one = replace(_judge(claim, job, trace_of, mode, is_batch_given, rows, with_advice), named=named)
+    if one.verdict not in ("suspicious", "impossible"):
         return one
-    with contextlib.suppress(ChronogradError):  # a trace that was given is of one layout
-        job = changed(one.job, ["training.channels_last=true"])
-        other = _judge(claim, job, trace_of, mode, True, rows, with_advice)
+    cards = catalog.variants(named)[1:] if named else []
+    for changes in _left_open(one.job, is_layout_given, is_precision_given, cards):
+        try:
+            other = _judge(claim, changed(one.job, list(changes)), trace_of, mode, True, rows, with_advice)
+        except ChronogradError:  # such as a precision that the card lacks, or a given trace of another layout
+            continue
         if other.verdict == "as expected":
-            return replace(other, is_batch_assumed=one.is_batch_assumed, is_layout_assumed=True)
+            return replace(other, is_batch_assumed=one.is_batch_assumed, assumed=changes, named=named)
     return one
+
+
+def _left_open(
+    job: Job, is_layout_given: bool, is_precision_given: bool, others: Sequence[Device]
+) -> Iterator[tuple[str, ...]]:
+    """Yield changes to what the user left open, single ones first: memory format, card, then precision."""
+    layouts = [] if is_layout_given or job.training.channels_last else ["training.channels_last=true"]
+    cards = [f"cluster.device={card.name}" for card in others]
+    peaks = catalog.device(job.cluster.device).peak_flops_per_s
+    precisions = (
+        [] if is_precision_given else [f"training.precision={name}" for name in ("tf32", "fp16") if name in peaks]
+    )
+    choices = list(itertools.product(["", *layouts], ["", *cards], ["", *precisions]))
+    changes = [tuple(part for part in choice if part) for choice in choices]
+    yield from sorted(filter(None, changes), key=len)
 
 
 def _judge(
@@ -134,8 +169,9 @@ def _judge(
     setting = setting_of(trace, job, device, mode)
     others = published.of_network(setting, rows)
     alike = [row for row in others if published.is_alike(row, setting)]
-    expected = expected_of(predicted, alike)
-    verdict = verdict_of(rate, most, expected, [row.samples_per_s for row in alike])
+    carried = [] if alike else list(_carried(others, setting, near))
+    expected = expected_of(predicted, alike) if alike else expected_of(predicted, carried, OTHER_CARD)
+    verdict = verdict_of(rate, most, expected, [row.samples_per_s for row in alike or carried])
     modes = (replace(setting, mode=one) for one in ("training", "inference"))
     same = tuple(
         row
@@ -144,7 +180,7 @@ def _judge(
         and row not in alike
         and abs(math.log(row.samples_per_s / rate)) <= SAME
     )
-    if alike:
+    if alike or carried:
         own = predicted.samples_per_s
         learnt = {name: (getattr(expected, name) or 0.0) / own for name in ("value", "low", "high")}
         near = replace(near, learnt=Quantity(unit="1", **learnt))
@@ -169,6 +205,7 @@ def _judge(
         expected=expected,
         rows=tuple(others),
         alike=tuple(alike),
+        carried=tuple(carried),
         is_circular=any(row.source.fitted == fitted for row in alike if row.source.fitted),
         is_batch_assumed=not is_batch_given,
         tokens=tokens,
@@ -177,6 +214,20 @@ def _judge(
         gains=tuple(gains),
         together=together,
     )
+
+
+def _carried(rows: Sequence[Row], setting: Setting, near: Near) -> Iterator[Row]:
+    """Yield the figures of this setting on other cards of the line, scaled by the ratio of the predictions for the two cards."""
+    chip = near.device.chip
+    for row in rows:
+        if (
+            row.device == setting.device
+            or not published.is_sister(row, setting)
+            or catalog.device(row.device).chip != chip
+        ):
+            continue
+        there = near.option(changes=[f"cluster.device={row.device}"]).samples_per_s
+        yield replace(row, samples_per_s=row.samples_per_s * near.option().samples_per_s / there)
 
 
 def tokens_of(trace: Trace, claim: Claim) -> int:
@@ -199,16 +250,16 @@ def verdict_of(rate: float, most: float, expected: Quantity, alike: Sequence[flo
     return "suspicious" if rate > high else "slow" if rate < low else "as expected"
 
 
-def expected_of(predicted: Option, alike: Sequence[Row]) -> Quantity:
-    """A prediction, and published figures of that setting: means of the logarithm, weighed by their variances.
+def expected_of(predicted: Option, alike: Sequence[Row], least_spread: float = OTHER_SETUP) -> Quantity:
+    """Combine a prediction with published figures of the setting: a mean of logarithms, weighted by inverse variance.
 
-    Published figures count as one, with the spread between them or `OTHER_SETUP`: they share what set-ups do not.
+    The published figures count as one, with the spread between them or `least_spread`, because they share what set-ups do not.
     """
     own, sigma = predicted.samples_per_s, float(predicted.record.provenance.sigma_log or 0.0)
     if not alike:
         return predicted.rate
     logs = np.log([row.samples_per_s for row in alike])
-    weights = np.array([sigma, max(OTHER_SETUP, float(np.std(logs)))]) ** -2.0
+    weights = np.array([sigma, max(least_spread, float(np.std(logs)))]) ** -2.0
     middle = float(np.average([math.log(own), float(np.mean(logs))], weights=weights))
     spread = Z80 * float(weights.sum()) ** -0.5
     low, value, high = (math.exp(middle + side * spread) for side in (-1, 0, 1))

@@ -11,12 +11,20 @@ from chronograd.predict.setting import Setting
 from chronograd.record import DOES_NOT_FIT
 from chronograd.units import memory
 
+MFU_ABOVE_PEAK = (
+    "an MFU above 100 % is no error: FLOPs are counted plainly, and Winograd's algorithm, which this device uses for 3×3 "
+    "convolutions, needs fewer multiplications (down to a quarter)"
+)
 
-def notes_of(setting: Setting, needed: Memory, shown: Shown | None = None, factor: float = 1.0) -> list[str]:
+
+def notes_of(
+    setting: Setting, needed: Memory, shown: Shown | None = None, factor: float = 1.0, mfu: float = 0.0
+) -> list[str]:
     """Notes of a predicted record.
 
     Args:
         needed: memory of a rank. shown: what the network showed elsewhere, for which times were corrected by `factor`.
+        mfu: predicted model FLOPs utilisation.
     """
     carried = [] if shown is None else [_carried(shown, factor)]
     return [
@@ -25,6 +33,7 @@ def notes_of(setting: Setting, needed: Memory, shown: Shown | None = None, facto
         *_of_threads(setting),
         *_of_compiler(setting),
         *_of_noise_scale(setting),
+        *([MFU_ABOVE_PEAK] if mfu > 1 else []),
     ]
 
 

@@ -312,7 +312,7 @@ def predict(
         put_run(record, job, setting.device, likely, steps, step.seconds)
     else:
         _put_cost_of_answers(record, job, setting.device, likely, images / step.seconds, tokens)
-    record.notes += notes_of(setting, step.memory, shown, factor)
+    record.notes += notes_of(setting, step.memory, shown, factor, record.value("mfu"))
     if step.kinds:
         record.tables.by_kind = step.kinds
         _put_roofline(record, roofline(trace, setting.batch_per_rank, setting.calibration, depth))
@@ -330,7 +330,8 @@ def likely_by(source: str, sigma: float) -> Callable[..., Quantity]:
 
     def likely(value: float, unit: str, source: str = source) -> Quantity:
         low, high = value / spread, value * spread
-        high = min(high, max(value, 1.0)) if unit == "1" else high
+        if unit == "1" and value <= 1:  # a share; an MFU may exceed 1, see `notes.py`
+            high = min(high, 1.0)
         return Quantity(value=value, unit=unit, low=low, high=high, source=source)
 
     return likely
