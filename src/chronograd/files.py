@@ -30,6 +30,15 @@ MOST_BYTES = 50_000_000
 MOST_LEVELS = 30
 _FORMAT = re.compile(rb'"format"\s*:\s*"(chronograd-[a-z]+)"')
 DOWNLOAD_TIMEOUT_S = 20.0
+_PLACES = {
+    stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe (FIFO)", stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device", stat.S_IFBLK: "a disk device",
+}  # fmt: skip
+
+
+def irregular(mode: int) -> str:
+    """What a path's mode says that it is, if it is no regular file; empty for one."""
+    return "" if stat.S_ISREG(mode) else _PLACES.get(stat.S_IFMT(mode), "no regular file")
 
 
 def open_plain(path: str | os.PathLike[str]) -> BufferedReader:
@@ -39,9 +48,9 @@ def open_plain(path: str | os.PathLike[str]) -> BufferedReader:
         handle = os.open(path, flags)
     except ValueError as error:  # a name that no file can have, such as one with a NUL
         raise OSError(errno.EINVAL, str(error)) from None
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
+    if place := irregular(os.fstat(handle).st_mode):
         os.close(handle)
-        raise OSError(errno.EINVAL, "it is a folder, a pipe or a device, not a file")
+        raise OSError(errno.EINVAL, f"it is {place}, not a file")
     return open(handle, "rb")
 
 
@@ -51,9 +60,9 @@ def open_to_append(path: Path) -> IO[bytes]:
     for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
         flags |= getattr(os, name, 0)
     handle = os.open(path, flags, 0o644)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
+    if place := irregular(os.fstat(handle).st_mode):
         os.close(handle)
-        raise OSError(errno.EINVAL, "it is a folder, a pipe or a device, not a file")
+        raise OSError(errno.EINVAL, f"it is {place}, not a file")
     return os.fdopen(handle, "ab")
 
 

@@ -1,0 +1,315 @@
+"""The door that every file of a user goes through before a parser sees it.
+
+`opened` looks at what a path is and at its first bytes, and returns a stream, or says in one sentence what the file is instead.
+`read_bytes` also unpacks a single compressed file, `read_text` decodes, and `parse_json` finds a file that was cut off. None of
+them waits (a FIFO), reads without end (a device) or reads more than `most_bytes`, packed or unpacked. What is wrong is always
+a FileFormatError: what the file is, its path, what to do.
+
+    stream = door.opened(path, "weights", expects=("zip", "pickle"))
+    text = door.read_text(path, "a training log")
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import errno
+import gzip
+import io
+import json
+import lzma
+import os
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from chronograd.errors import FileFormatError
+from chronograd.files import MOST_BYTES, irregular, open_plain
+
+HEAD_BYTES = 4096
+EMPTY_HINT = "copy or write it again"
+_EXPORT = "export what it holds as CSV or JSON"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file that its first bytes give away: `magic` at byte `at`."""
+
+    key: str
+    what: str
+    magic: bytes
+    hint: str
+    at: int = 0
+
+    def fits(self, head: bytes) -> bool:
+        return head[self.at : self.at + len(self.magic)] == self.magic
+
+
+# The first that fits is it. "packed" kinds are read through by `read_bytes`.
+KINDS = (
+    Kind("lfs", "a Git LFS pointer (the file itself was not downloaded)", b"version https://git-lfs.github.com/spec",
+         "run `git lfs pull` in its repository"),
+    Kind("gzip", "a gzip file", b"\x1f\x8b", "unpack it with `gunzip`"),
+    Kind("bzip2", "a bzip2 file", b"BZh", "unpack it with `bunzip2`"),
+    Kind("xz", "an xz file", b"\xfd7zXZ\0", "unpack it with `unxz`"),
+    Kind("zip", "a zip file", b"PK\x03\x04", "unpack it with `unzip`, and name one of its files"),
+    Kind("zip", "an empty zip file", b"PK\x05\x06", EMPTY_HINT),
+    Kind("zstd", "a Zstandard file", b"\x28\xb5\x2f\xfd", "unpack it with `unzstd`"),
+    Kind("7z", "a 7-Zip archive", b"7z\xbc\xaf\x27\x1c", "unpack it with `7z x`, and name one of its files"),
+    Kind("rar", "a RAR archive", b"Rar!", "unpack it, and name one of its files"),
+    Kind("tar", "a tar archive", b"ustar", "unpack it with `tar -xf`, and name one of its files", at=257),
+    Kind("picture", "a picture (PNG)", b"\x89PNG", "name another file"),
+    Kind("picture", "a picture (JPEG)", b"\xff\xd8\xff", "name another file"),
+    Kind("picture", "a picture (GIF)", b"GIF8", "name another file"),
+    Kind("pdf", "a PDF document", b"%PDF-", "name another file"),
+    Kind("program", "a compiled program or library", b"\x7fELF", "name another file"),
+    Kind("hdf5", "an HDF5 file", b"\x89HDF", _EXPORT),
+    Kind("sqlite", "an SQLite database", b"SQLite format 3", _EXPORT),
+    Kind("parquet", "a Parquet file", b"PAR1", "convert it: pandas.read_parquet(…).to_csv(…)"),
+    Kind("numpy", "a NumPy array", b"\x93NUMPY", _EXPORT),
+    Kind("wandb", "W&B's own file of a run (.wandb)", b":W&B", "export the run's history as CSV or JSON lines"),
+    *(Kind("pickle", "a Python pickle, which is never loaded as it may run code", bytes([0x80, version]), _EXPORT)
+      for version in range(2, 6)),
+)  # fmt: skip
+_UNPACK: dict[str, Callable[[IO[bytes]], io.BufferedIOBase]] = {
+    "gzip": lambda stream: gzip.GzipFile(fileobj=stream),
+    "bzip2": lambda stream: bz2.BZ2File(stream),
+    "xz": lambda stream: lzma.LZMAFile(stream),  # noqa: SIM115, as the reader closes its source
+}
+# Byte order marks; the longer ones first, as one of UTF-16 begins one of UTF-32.
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
+}  # fmt: skip
+_WEB_PAGE = re.compile(r"\s*(<!doctype html|<html\b)", re.IGNORECASE)
+_PYTHON = re.compile(r"(import \w[\w.]*( as \w+)?|from [\w.]+ import .+|def \w+\(.*|class \w+[(:].*|@\w.*)\s*")
+
+
+def opened(
+    path: str | os.PathLike[str],
+    what: str = "a text file",
+    *,
+    expects: Collection[str] = (),
+    most_bytes: int | None = MOST_BYTES,
+    hint: str = "",
+) -> io.BufferedReader:
+    """A stream of a file, at its start, that is a file of at most `most_bytes` and none of `KINDS`.
+
+    Args:
+        what: what the reader wants, with an article, for the message: "a trace of torch.profiler".
+        expects: keys of `KINDS` that are welcome, such as `zip` for weights; `any` for all but Git LFS pointers.
+        most_bytes: None where the reader itself reads little of a large file.
+        hint: what to do, where the kind has no better advice.
+    Raises FileFormatError, also for a file that is not there or may not be read.
+    """
+    stream = _opened(Path(path), what)
+    try:
+        size = os.fstat(stream.fileno()).st_size
+        if most_bytes is not None and size > most_bytes:
+            raise _too_large(path, what, size, most_bytes)
+        head = stream.read(HEAD_BYTES)
+        if not head:
+            raise FileFormatError(f"{path} is empty, not {what}", hint or EMPTY_HINT)
+        kind = kind_of(head)
+        if kind is not None and kind.key not in expects and ("any" not in expects or kind.key == "lfs"):
+            raise FileFormatError(f"{path} is {kind.what}, not {what}", kind.hint)
+        stream.seek(0)
+    except OSError as error:
+        stream.close()
+        raise FileFormatError(f"cannot read {path}: {error.strerror}", hint) from None
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
+def check(
+    path: str | os.PathLike[str], what: str, *, expects: Collection[str] = (), most_bytes: int | None = None
+) -> None:
+    """Raise what `opened` would, and read no further: before a library opens the file by its name."""
+    opened(path, what, expects=expects, most_bytes=most_bytes).close()
+
+
+def read_bytes(
+    path: str | os.PathLike[str],
+    what: str = "a text file",
+    *,
+    expects: Collection[str] = (),
+    most_bytes: int = MOST_BYTES,
+    hint: str = "",
+) -> bytes:
+    """All of a file as `opened`; a file compressed by gzip, bzip2, xz, or the only one of a zip, is unpacked."""
+    with opened(path, what, expects=(*expects, "zip", *_UNPACK), most_bytes=most_bytes, hint=hint) as stream:
+        kind = kind_of(stream.read(HEAD_BYTES))
+        stream.seek(0)
+        if kind is None or kind.key in expects or not (kind.key in _UNPACK or kind.key == "zip"):
+            return _limited(stream, path, what, most_bytes)
+        try:
+            data = _unpacked(stream, kind, path, what, most_bytes)
+        except (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, OSError, NotImplementedError) as error:
+            told = " ".join(str(error).split())[:120]
+            raise FileFormatError(f"{path} is {kind.what} that is damaged or was cut off: {told}", EMPTY_HINT) from None
+    inner = kind_of(data)
+    if inner is not None and inner.key not in expects:
+        raise FileFormatError(f"{path} is {kind.what} of {inner.what}, not {what}", inner.hint)
+    if not data:
+        raise FileFormatError(f"{path} is {kind.what} of an empty file, not {what}", EMPTY_HINT)
+    return data
+
+
+def read_text(
+    path: str | os.PathLike[str], what: str = "a text file", *, most_bytes: int = MOST_BYTES, hint: str = ""
+) -> str:
+    """The text of a file as `read_bytes`: UTF-8, UTF-16 or UTF-32 by its byte order mark, else Latin-1. Line ends become one.
+
+    Raises FileFormatError for binary data, a program, a notebook and a web page.
+    """
+    data = read_bytes(path, what, most_bytes=most_bytes, hint=hint)
+    text = decoded(data)
+    if text is None:
+        raise FileFormatError(f"{path} is a binary file, not {what}", hint or "name a text file")
+    if (problem := _program(text, Path(path))) is not None:
+        raise FileFormatError(f"{path} is {problem[0]}, not {what}", hint or problem[1])
+    if not text.strip():
+        raise FileFormatError(f"{path} has only blanks, not {what}", hint or EMPTY_HINT)
+    return text
+
+
+def decoded(data: bytes) -> str | None:
+    """Text of bytes, without its byte order mark; None for binary data.
+
+    >>> decoded("ä".encode("utf-16")), decoded(b"caf\\xe9"), decoded(b"a\\0b")
+    ('ä', 'café', None)
+    """
+    coding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), None)
+    if coding is None and b"\0" in data:
+        return None
+    for name in (coding,) if coding else ("utf-8", "cp1252", "latin-1"):
+        try:
+            return data.decode(name)
+        except UnicodeDecodeError:
+            continue
+    return None
+
+
+def parse_json(text: str | bytes, path: str | os.PathLike[str], what: str) -> Any:
+    """The data of a JSON text: bare NaN and Infinity become NaN and Infinity, control characters in strings are allowed.
+
+    Raises FileFormatError that says where it was cut off, or in which line what is wrong.
+    """
+    if isinstance(text, bytes):
+        found = decoded(text)
+        if found is None:
+            raise FileFormatError(f"{path} is a binary file, not {what}", "name a JSON file")
+        text = found
+    try:
+        return json.loads(text, strict=False)
+    except RecursionError:
+        raise FileFormatError(f"{path} is nested too deep to be {what}", "write it again") from None
+    except json.JSONDecodeError as error:
+        if is_cut_off(text, error):
+            raise FileFormatError(
+                f"{path} is cut off in line {text.count(chr(10)) + 1:,}: its JSON has no end",
+                "copy or write it again in full",
+            ) from None
+        raise FileFormatError(
+            f"{path} is no {what.removeprefix('a ').removeprefix('an ')}: in line {error.lineno:,}, column {error.colno:,} its JSON is not valid ({error.msg})",
+            "write it again",
+        ) from None
+    except ValueError as error:  # a number of too many digits
+        raise FileFormatError(f"{path} is no {what}: {error}", "write it again") from None
+
+
+def is_cut_off(text: str, error: json.JSONDecodeError) -> bool:
+    """Whether a JSON text failed because it ends too early: within a string, a word, a number or a list."""
+    rest = text[error.pos :].rstrip()
+    is_string_without_end = error.msg.startswith("Unterminated string")
+    return is_string_without_end or not rest or (len(rest) < 12 and re.fullmatch(r"[-+\w.\"\\]*", rest) is not None)
+
+
+def kind_of(head: bytes) -> Kind | None:
+    """The kind of file that bytes begin, of those in `KINDS`; None for any other."""
+    return next((kind for kind in KINDS if kind.fits(head)), None)
+
+
+def _opened(path: Path, what: str) -> io.BufferedReader:
+    """Raises FileFormatError for what is no file, is not there, or may not be read."""
+    try:
+        if place := irregular(os.stat(path).st_mode):
+            to_do = "name a file in it" if place == "a folder" else "write its content to a file, and name that"
+            raise FileFormatError(f"{path} is {place}, not {what}", to_do)
+        return open_plain(path)
+    except (OSError, ValueError) as error:
+        raise FileFormatError(*_unreadable(path, error)) from None
+
+
+def _unreadable(path: Path, error: Exception) -> tuple[str, str]:
+    """Message and hint of a path that cannot be opened."""
+    number = getattr(error, "errno", None)
+    if number == errno.ENOENT and path.is_symlink():
+        return (
+            f"{path} is a symbolic link to {os.readlink(path)}, which does not exist",
+            "mend the link, or name the file",
+        )
+    if number == errno.ENOENT:
+        return f"there is no file {path}", "check the path"
+    if number == errno.ELOOP:
+        return f"{path} is a symbolic link that leads back to itself", "mend the link, or name the file"
+    if number in (errno.EACCES, errno.EPERM):
+        return f"you have no permission to read {path}", f"chmod u+r {path}, or ask its owner"
+    if number == errno.ENOTDIR:
+        return f"cannot read {path}: a part of this path is a file, not a folder", "check the path"
+    if number == errno.ENAMETOOLONG:
+        return f"cannot read {str(path)[:60]}…: the path is too long", "check the path"
+    return f"cannot read {path}: {getattr(error, 'strerror', None) or error}", "check the path"
+
+
+def _too_large(path: str | os.PathLike[str], what: str, size: int | None, most_bytes: int) -> FileFormatError:
+    has = f"{size:,} bytes" if size is not None else f"more than {most_bytes:,} bytes unpacked"
+    return FileFormatError(f"{path} has {has}; {what} may have at most {most_bytes:,}", "name a smaller file")
+
+
+def _limited(stream: IO[bytes] | io.BufferedIOBase, path: str | os.PathLike[str], what: str, most_bytes: int) -> bytes:
+    data = stream.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise _too_large(path, what, None, most_bytes)
+    return data
+
+
+def _unpacked(stream: IO[bytes], kind: Kind, path: str | os.PathLike[str], what: str, most_bytes: int) -> bytes:
+    if kind.key in _UNPACK:
+        return _limited(_UNPACK[kind.key](stream), path, what, most_bytes)
+    with zipfile.ZipFile(stream) as archive:
+        members = [m for m in archive.infolist() if not m.is_dir() and not m.filename.startswith("__MACOSX/")]
+        names = [member.filename for member in members]
+        if any(name.endswith("data.pkl") for name in names):
+            raise FileFormatError(
+                f"{path} is a file of PyTorch (weights or a checkpoint), not {what}", "name another file"
+            )
+        if "[Content_Types].xml" in names:
+            raise FileFormatError(f"{path} is an Excel workbook or another Office file, not {what}", "save it as CSV")
+        if len(members) != 1:
+            shown = ", ".join(names[:3]) + ", …" * (len(names) > 3)
+            raise FileFormatError(f"{path} is a zip file of {len(names):,} files ({shown}), not {what}", kind.hint)
+        if members[0].flag_bits & 1:
+            raise FileFormatError(f"{path} is a zip file with a password", "unpack it, and name the file in it")
+        with archive.open(members[0]) as member:
+            return _limited(member, path, what, most_bytes)
+
+
+def _program(text: str, path: Path) -> tuple[str, str] | None:
+    """What a text is that is no data, and what to do; None for data."""
+    if text.startswith("#!"):
+        return f"a script (`{text.splitlines()[0][:60]}`)", "name the file that it writes"
+    if _WEB_PAGE.match(text[:HEAD_BYTES]):
+        return "a web page (HTML)", "download the raw file"
+    if text.lstrip().startswith("{") and '"nbformat"' in text and '"cells"' in text:
+        return "a Jupyter notebook", "name the file that it writes"
+    first = next((line for line in text[:HEAD_BYTES].splitlines() if line.strip() and not line.startswith("#")), "")
+    if path.suffix == ".py" or _PYTHON.fullmatch(first) or first.startswith(('"""', "'''")):
+        return "a Python program", "name the file that it writes"
+    return None

@@ -1,0 +1,180 @@
+"""What comes through the door: each kind of thing that is no file of the right kind is named in one sentence."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import socket
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chronograd import door
+from chronograd.errors import FileFormatError
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:085ec00b\nsize 15972\n"
+TEXT = b"epoch,loss\n1,0.5\n"
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return stream.getvalue()
+
+
+def tarred(files: dict[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return stream.getvalue()
+
+
+REFUSED: dict[str, tuple[bytes, str, str]] = {
+    "LFS": (POINTER, "a Git LFS pointer", "git lfs pull"),
+    "zipped LFS": (zipped({"log": POINTER}), "a zip file of a Git LFS pointer", "git lfs pull"),
+    "zip of two": (zipped({"a": TEXT, "b": TEXT}), "a zip file of 2 files (a, b)", "unzip"),
+    "cut zip": (zipped({"a": TEXT})[:60], "a zip file that is damaged or was cut off", "copy"),
+    "cut gzip": (gzip.compress(TEXT)[:-6], "a gzip file that is damaged or was cut off", "copy"),
+    "gzip of zip": (gzip.compress(zipped({"a": TEXT})), "a gzip file of a zip file", "unzip"),
+    "gzip of nothing": (gzip.compress(b""), "a gzip file of an empty file", "copy"),
+    "tar": (tarred({"log": TEXT}), "a tar archive", "tar -xf"),
+    "tar.gz": (gzip.compress(tarred({"log": TEXT})), "a gzip file of a tar archive", "tar -xf"),
+    "weights": (
+        zipped({"archive/data.pkl": b"x"}),
+        "a file of PyTorch",
+        "another",
+    ),
+    "workbook": (zipped({"[Content_Types].xml": b"x", "a": b"y"}), "an Excel workbook", "CSV"),
+    "7z": (b"7z\xbc\xaf\x27\x1c\0\0", "a 7-Zip archive", "7z x"),
+    "zstd": (b"\x28\xb5\x2f\xfd\0\0", "a Zstandard file", "unzstd"),
+    "pickle": (b"\x80\x04\x95\x10", "a Python pickle", "CSV"),
+    "hdf5": (b"\x89HDF\r\n\x1a\n", "an HDF5 file", "CSV"),
+    "sqlite": (b"SQLite format 3\0", "an SQLite database", "CSV"),
+    "parquet": (b"PAR1\x15\x04", "a Parquet file", "to_csv"),
+    "picture": (b"\x89PNG\r\n\x1a\n\0", "a picture", "another"),
+    "wandb": (b":W&B\x10", "W&B's own file", "CSV"),
+    "binary": (b"\1\0\2\0" * 50, "a binary file", "text"),
+    "shell": (b"#!/bin/bash\npython train.py\n", "a script (`#!/bin/bash`)", "the file that it writes"),
+    "python": (b"# train\nimport torch\n\nloss = 1\n", "a Python program", "the file that it writes"),
+    "notebook": (b'{"cells": [], "nbformat": 4}', "a Jupyter notebook", "the file that it writes"),
+    "html": (b"\n<!DOCTYPE html>\n<html>", "a web page", "raw file"),
+    "empty": (b"", "is empty", "copy"),
+    "blank": (b"\n \n", "only blanks", "copy"),
+    "large": (b"1" * 2_000, "2,000 bytes; a log may have at most 1,000", "smaller"),
+    "bomb": (gzip.compress(b"1" * 100_000), "more than 1,000 bytes unpacked", "smaller"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_says_what_a_file_is_instead(name: str, tmp_path: Path) -> None:
+    data, what, to_do = REFUSED[name]
+    path = tmp_path / "log"
+    path.write_bytes(data)
+    with pytest.raises(FileFormatError) as caught:
+        door.read_text(path, "a log", most_bytes=1_000 if name in ("large", "bomb") else 50_000)
+    assert what in caught.value.message
+    assert to_do in caught.value.hint
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [bytes, gzip.compress, bz2.compress, lzma.compress, lambda data: zipped({"log": data, "__MACOSX/log": b"x"})],
+    ids=["plain", "gzip", "bzip2", "xz", "zip"],
+)
+def test_reads_through_one_compressed_file(pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_bytes(pack(TEXT))
+    assert door.read_text(path) == TEXT.decode()
+
+
+@pytest.mark.parametrize("coding", ["utf-8", "utf-8-sig", "utf-16", "utf-32", "cp1252"])
+def test_reads_text_of_other_codings(coding: str, tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_bytes("epoch,ü\n".encode(coding))
+    assert door.read_text(path) == "epoch,ü\n"
+
+
+def places(folder: Path) -> dict[str, Path]:
+    os.mkfifo(folder / "fifo")
+    with socket.socket(socket.AF_UNIX) as unbound:
+        os.chdir(folder)  # a socket's path is short
+        unbound.bind("socket")
+    (folder / "loop").symlink_to("loop")
+    (folder / "broken").symlink_to("nowhere")
+    (folder / "zero").symlink_to("/dev/zero")
+    (folder / "folder").mkdir()
+    return {name: folder / name for name in ("fifo", "socket", "loop", "broken", "zero", "folder", "missing")}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("fifo", "is a named pipe (FIFO)"),
+        ("socket", "is a socket"),
+        ("loop", "leads back to itself"),
+        ("broken", "a symbolic link to nowhere, which does not exist"),
+        ("zero", "is a device"),
+        ("folder", "is a folder"),
+        ("missing", "there is no file"),
+    ],
+)
+def test_says_what_is_no_file(name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileFormatError) as caught:
+        door.opened(places(tmp_path)[name])
+    assert message in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_says_that_a_file_may_not_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(TEXT)
+    path.chmod(0)
+    with pytest.raises(FileFormatError, match="no permission"):
+        door.opened(path)
+
+
+def test_lets_in_what_a_reader_expects(tmp_path: Path) -> None:
+    path = tmp_path / "weights.pt"
+    path.write_bytes(zipped({"archive/data.pkl": b"x"}))
+    with door.opened(path, "weights", expects=("zip",), most_bytes=None) as stream:
+        assert stream.read(2) == b"PK"
+    with pytest.raises(FileFormatError, match="a zip file, not a log"):
+        door.check(path, "a log")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": [1, 2', "cut off in line 1"),
+        ('{"a": "tex', "cut off in line 1"),
+        ('{"a": 1,\n "b": tru', "cut off in line 2"),
+        ('{"a": 1,\n', "cut off in line 2"),
+        ('{"a" 1, "b": [1, 2, 3, 4]}', "line 1, column 6"),
+        ("[" * 100_000, "nested too deep"),
+    ],
+)
+def test_json_that_is_cut_off_or_wrong(text: str, message: str) -> None:
+    with pytest.raises(FileFormatError) as caught:
+        door.parse_json(text, "a.json", "a log")
+    assert message in caught.value.message
+
+
+def test_json_with_bare_nan_and_control_characters() -> None:
+    data = door.parse_json(b'{"a": NaN, "b": -Infinity, "c": "x\ty"}', "a.json", "a log")
+    assert data["a"] != data["a"]
+    assert data["b"] == float("-inf")
+    assert data["c"] == "x\ty"
