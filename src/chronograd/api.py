@@ -228,14 +228,15 @@ def judge(network: PathLike | None, figure: str | float | PathLike, *overrides: 
                trace_file=None if trace is None else Path(trace))  # fmt: skip
 
 
-def forecast(log: PathLike, to: str | float | None = None, *, metric: str | None = None, schedule: str | None = None,
-             drops: Sequence[float] = (), planned: float | None = None, at: Sequence[float] = (),
+def forecast(log: PathLike, to: str | float | None = None, *, metric: str | None = None, run: str | None = None,
+             schedule: str | None = None, drops: Sequence[float] = (), planned: float | None = None, at: Sequence[float] = (),
              pace_s: float | None = None) -> Answer:  # fmt: skip
     """When a run or log will reach a level: epoch or step, hours and clock time, each with its 80 % interval.
 
     Args:
         log: a run, or what `chronograd.fit.logs` reads.
         to: an accuracy, such as `"92%"` or 0.92, or a loss. metric: `loss`, `accuracy` or a column.
+        run: one of several runs in a file.
         schedule, drops, planned: of the learning rate, where neither a job nor the log tells it.
         at: epochs or steps to forecast as well. pace_s: seconds of one, where the log has no times.
     Raises: InputError, FileFormatError, NotFoundError.
@@ -246,7 +247,7 @@ def forecast(log: PathLike, to: str | float | None = None, *, metric: str | None
     from chronograd.fit.forecast import forecast as make_forecast
 
     level = None if to is None else str(to)
-    curve = forecast_answer.with_pace(forecast_answer.read(Path(log), metric, level), pace_s)
+    curve = forecast_answer.with_pace(forecast_answer.read(Path(log), metric, level, run), pace_s)
     curve = loss_answer.with_schedule(curve, schedule, drops, planned)
     target = None if level is None else forecast_answer.level(level, curve.metric)
     return forecast_answer.forecast_answer(make_forecast(curve, target=target, at=at), now=time.time())

@@ -179,9 +179,11 @@ def test_what_is_no_curve_is_refused(tmp_path: Path) -> None:
         "epoch,loss\n2,1\n1,2\n": "do not rise",
         "epoch,speed\n1,2\n": "none of them loss",
         "epoch,loss\n1,x\n": "no number",
-        "": "no curve",
-        "[1, 2]": "no curve",
-        '{"loss": 3}{': "cannot read",
+        "": "is empty",
+        "[1, 2]": "none of them loss",
+        "[]": "no curve",
+        "a poem\nof two lines\n": "no output of a training",
+        '{"loss": [3, 2, 1': "cut off",
         '{"accuracy": [1e400]}': "none of them loss",
     }
     for text, told in bad.items():
@@ -191,7 +193,7 @@ def test_what_is_no_curve_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("epoch,loss\n1,2\n")
     with pytest.raises(NotFoundError, match="los"):
         read_curve(tmp_path / "x.csv", column="los")
-    with pytest.raises(FileFormatError, match="cannot read"):
+    with pytest.raises(FileFormatError, match="there is no file"):
         read_curve(tmp_path / "none.csv")
     (tmp_path / "x.csv").write_text("epoch,acc\n1,20\n2,130\n")
     with pytest.raises(FileFormatError, match="130"):

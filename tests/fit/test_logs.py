@@ -126,7 +126,13 @@ def test_the_accuracy_of_the_validation_split_is_found(tmp_path: Path, write: Ca
 
 def test_a_curve_of_steps_in_rows_of_epochs(tmp_path: Path) -> None:
     found = read_curve(lightning(tmp_path), column="train_loss_step")
-    assert (found.unit, found.steps.tolist()) == ("step", [1, 2, 3, 4, 5, 6, 7, 8])
+    assert (found.unit, found.steps.tolist()) == ("step", [0.5, 1, 2, 3, 4, 5, 6, 7])
+
+
+def test_steps_from_0_stay_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("step,loss\n" + "".join(f"{100 * i},{1 / (i + 1)}\n" for i in range(8)))
+    found = read_curve(tmp_path / "log.csv")
+    assert found.steps.tolist() == [1, 100, 200, 300, 400, 500, 600, 700]
 
 
 def test_one_run_of_mlflow_is_read(tmp_path: Path) -> None:
@@ -137,7 +143,7 @@ def test_one_run_of_mlflow_is_read(tmp_path: Path) -> None:
         read_log(folder)
     lines = (mlflow_csv(tmp_path).read_text()).splitlines()
     (tmp_path / "two.csv").write_text("\n".join([*lines, "other,val_acc,0.5,0,1"]))
-    with pytest.raises(InputError, match="several runs"):
+    with pytest.raises(InputError, match="2 runs: 5f2c, other"):
         read_log(tmp_path / "two.csv")
 
 

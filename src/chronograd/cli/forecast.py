@@ -22,6 +22,7 @@ from chronograd.cli.fit import SCHEDULES
 @click.option(
     "--metric", metavar="NAME", help="loss, accuracy, or a column such as val_acc; found by its name by default."
 )
+@click.option("--run", metavar="NAME", help="One of several runs in a file, such as a chart that W&B exports.")
 @click.option(
     "--schedule", type=click.Choice(SCHEDULES), help="Of the learning rate, where neither the log nor a job tells it."
 )
@@ -39,19 +40,20 @@ from chronograd.cli.fit import SCHEDULES
 @click.option("--pace", type=common.ABOVE_0, metavar="SECONDS", help="Of an epoch or step, where the log has no times.")
 @click.option("--out", type=common.FILE, help="Also write a page (.html).")
 @common.answer_options
-def command(source: Path, to: str | None, metric: str | None, schedule: str | None, drops: str | None, planned: float | None,
+def command(source: Path, to: str | None, metric: str | None, run: str | None, schedule: str | None, drops: str | None, planned: float | None,
             fraction: float, ats: tuple[float, ...], pace: float | None, out: Path | None, as_json: bool) -> None:  # fmt: skip
     """When will a run or log reach a level: epoch or step, hours and clock time, each with its 80 % interval.
 
-    LOG is a run directory; CSV, JSON or JSON lines; a TensorBoard folder; an MLflow run; or what W&B, Keras, Lightning and Hugging
-    Face's Trainer export. The schedule of the learning rate is taken from the run's job or from the log's column of rates.
+    LOG is a run directory; a table with any delimiter; JSON or JSON lines; what a program printed; a TensorBoard folder; an MLflow
+    run; or what W&B, Keras, Lightning, Hugging Face, timm, Ultralytics, Detectron2, OpenMMLab, fastai and others write, also
+    zipped. The schedule of the learning rate is taken from the run's job or from the log's column of rates.
     """
     from chronograd.fit import forecast_answer
     from chronograd.fit.forecast import forecast
     from chronograd.fit.loss_answer import with_schedule
 
     places = common.numbers("--drops", drops) if drops else ()
-    curve = forecast_answer.read(source, metric, to)
+    curve = forecast_answer.read(source, metric, to, run)
     curve = with_schedule(forecast_answer.with_pace(curve, pace), schedule, places, planned, is_part=fraction < 1)
     target = None if to is None else forecast_answer.level(to, curve.metric)
     answer = forecast_answer.forecast_answer(forecast(curve, fraction, target=target, at=ats), now=time.time())

@@ -57,18 +57,18 @@ def level(text: str, metric: Metric) -> float:
     return value
 
 
-def read(source: Path, metric: str | None, to: str | None) -> LearningCurve:
+def read(source: Path, metric: str | None, to: str | None, run: str | None = None) -> LearningCurve:
     """The curve of a run or log that a level is asked of.
 
     Args:
         metric: `loss`, `accuracy`, or the name of a column; by default an accuracy where there is one and the level may be
             one, of the validation or test split before that of training.
-        to: the level, as the user wrote it.
+        to: the level, as the user wrote it. run: the name of one of several runs in a file.
     """
     source = one_run(source)
     if is_run(source):
         return read_curve(source, _metric_of_run(metric, to))
-    log = read_log(source)
+    log = read_log(source, run)
     name = None
     if metric in ("loss", "accuracy"):
         kind: Metric = "loss" if metric == "loss" else "accuracy"

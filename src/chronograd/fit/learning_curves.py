@@ -7,6 +7,7 @@ the first column or tag whose name says so is taken (`epoch`, `step`; `loss`, `t
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,7 +47,11 @@ _SPLITS = (
 )
 _LOSSES = {"loss", "nll", "perplexity", "ppl", "error", "err", "wer", "mse", "rmse", "mae"}
 _ACCURACIES = {"accuracy", "acc", "top1", "acc1", "prec1"}
-_RATES = {"lr", "learning rate", "learningrate"}
+_WHOLE = {"loss", "total loss", "lm loss", "loss step", "loss epoch", "y"}
+# Other shares of which 100 % is the best.
+_SHARES = re.compile(r"(.* )?([cmb]?ap|map\d*|m?iou|miou|f1|dice|auc|auroc|mcc)( .*)?")
+_RATE = re.compile(r"(.* )?(lr\d*|learning ?rate)( .*)?")
+_NO_RATE = {"scale", "mult", "decay", "factor", "ratio", "warmup", "max", "min", "scheduler"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,18 +97,19 @@ class LearningCurve:
         return started, replace(self, steps=self.steps[kept] - started, values=self.values[kept], times=times)
 
 
-def read_curve(path: Path, metric: Metric = "loss", column: str | None = None) -> LearningCurve:
+def read_curve(path: Path, metric: Metric = "loss", column: str | None = None, run: str | None = None) -> LearningCurve:
     """Read a learning curve.
 
     Args:
         column: name of the column or tag of the values, rather than the usual names of `metric`.
+        run: name of one of several runs in a file.
     Raises: FileFormatError naming what is wrong; NotFoundError for a column that is not there; InputError for a run without
         such points, and for several runs.
     """
     path = one_run(path)
     if is_run(path):
         return _of_run(RunDir.open(path), metric)
-    log = read_log(path)
+    log = read_log(path, run)
     if column is None:
         name = matching(log.names, metric)
         if name is None:
@@ -128,7 +134,9 @@ def metric_of(name: str) -> Metric | None:
     own = set(words(name).split())
     if own & _LOSSES or words(name).endswith("loss"):
         return "loss"
-    return "accuracy" if own & _ACCURACIES or words(name).endswith(("accuracy", "top 1", "acc 1")) else None
+    if own & _ACCURACIES or words(name).endswith(("accuracy", "top 1", "acc 1")):
+        return "accuracy"
+    return "accuracy" if _SHARES.fullmatch(words(name)) else None
 
 
 def matching(names: Sequence[str], metric: Metric, is_held_out: bool = False) -> str | None:
@@ -146,7 +154,19 @@ def matching(names: Sequence[str], metric: Metric, is_held_out: bool = False) ->
         return usual[0]
     fitting = [*usual, *(name for name in names if metric_of(name) == metric)]
     order = (0, 1, 2, 3) if is_held_out or metric == "accuracy" else (2, 3, 0, 1)
-    return min(fitting, key=lambda name: order.index(_split(name)), default=None)
+    return min(fitting, key=lambda name: (_rank(name), order.index(_split(name))), default=None)
+
+
+def _rank(name: str) -> int:
+    """Accuracies before other shares, and a loss as a whole before its parts.
+
+    >>> [_rank(name) for name in ("val/accuracy", "train/total_loss", "loss_cls", "mIoU")]
+    [0, 0, 1, 1]
+    """
+    own = " ".join(word for word in words(name).split() if not any(word in split for split in _SPLITS))
+    if metric_of(name) == "loss":
+        return 0 if own.endswith(("loss", "lm")) and own.removeprefix("eval ") in _WHOLE else 1
+    return 1 if _SHARES.fullmatch(words(name)) else 0
 
 
 def _split(name: str) -> int:
@@ -166,27 +186,38 @@ def named_column(names: Sequence[str], column: str) -> str:
 def curve_of_log(log: Log, name: str, metric: Metric, path: Path) -> LearningCurve:
     """The curve of a column, with the times of its points and the schedule that the log's learning rate tells."""
     own = log.read(name)
-    notes = (*log.notes, *_without(own.num_rows - len(own.steps), own.num_rows, "row", name))
-    curve = _curve(path.name, own.steps, own.values, metric, own.unit, notes=notes, times=own.times, column=name)
-    rates = next((one for one in log.names if _is_rate(one)), None)
-    return curve if rates is None else _with_rates(curve, log.read(rates), own)
+    notes = (*log.notes, *own.notes, *_without(own.num_rows - len(own.steps), own.num_rows, "row", name))
+    steps, note = _counted(own)
+    curve = _curve(path.name, steps, own.values, metric, own.unit, notes=(*notes, *note), times=own.times, column=name)
+    rates = next(filter(_is_rate, log.names), None)
+    return curve if rates is None else _with_rates(curve, log.read(rates, curve.unit))
 
 
 def _is_rate(name: str) -> bool:
     """
-    >>> [_is_rate(name) for name in ("lr-SGD", "train/learning_rate", "lr", "blur", "lr_found")]
-    [True, True, True, False, True]
+    >>> [_is_rate(name) for name in ("lr-SGD", "train/learning_rate", "x/lr0", "lr/pg0", "blur", "lr_found", "lr_scale")]
+    [True, True, True, True, False, True, False]
     """
-    own = words(name)
-    return own in _RATES or own.startswith("lr ") or own.endswith((" lr", " learning rate")) or "learning rate" in own
+    return _RATE.fullmatch(words(name)) is not None and not _NO_RATE & set(words(name).split())
 
 
-def _with_rates(curve: LearningCurve, rates: Column, own: Column) -> LearningCurve:
-    if rates.unit != curve.unit or not len(rates.steps) or not (np.diff(rates.steps) > 0).all():
+def _with_rates(curve: LearningCurve, rates: Column) -> LearningCurve:
+    steps, _ = _counted(rates)
+    if rates.unit != curve.unit or not len(steps) or not (np.diff(steps) > 0).all():
         return curve
-    shift = 1 - float(own.steps[0]) if own.steps[0] <= 0 else 0.0
-    told = schedule_of_rates(rates.steps + shift, rates.values, curve.unit)
+    told = schedule_of_rates(steps, rates.values, curve.unit)
     return replace(curve, schedule=told.schedule, schedule_told=f"{told.text}, by column {rates.name}")
+
+
+def _counted(own: Column) -> tuple[Array, tuple[str, ...]]:
+    """Steps above 0: epoch 0 is the first; a point at step 0, before any training, is placed just before the next."""
+    steps = own.steps
+    if own.counts_from_0:
+        return steps + 1, ("the log numbers epochs from 0; here the first is epoch 1",)
+    if len(steps) and steps[0] == 0:
+        first = min(1.0, steps[1] / 2) if len(steps) > 1 else 1.0
+        steps = np.concatenate([[first], steps[1:]])
+    return steps, ()
 
 
 def _without(count: int, of: int, what: str, name: str) -> tuple[str, ...]:
@@ -211,11 +242,11 @@ def _curve(
     times: Array | None = None,
     **said: Any,
 ) -> LearningCurve:
-    """Steps from 1, as first epochs are often numbered 0; accuracies as errors, percent as shares."""
+    """Accuracies as errors, percent as shares."""
     if not np.isfinite(steps).all() or not (np.diff(steps) > 0).all():
         raise FileFormatError(f"{name}: steps do not rise from point to point", "sort them, and leave one of each")
     if len(steps) and steps[0] <= 0:
-        steps = steps + 1 - steps[0]
+        raise FileFormatError(f"{name}: {unit} {steps[0]:g} is below 0", "count from 0 or 1")
     known = np.isfinite(values)  # a run that diverged has none at its end
     if lost := int((~known).sum()):
         first = f"{unit} {steps[~known][0]:g}" if lost == 1 else f"the first at {unit} {steps[~known][0]:g}"

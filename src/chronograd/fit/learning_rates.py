@@ -89,12 +89,16 @@ def _multi_step(steps: Array, falls: NDArray[np.intp], unit: str) -> Told:
 
 def _annealed(all_steps: Array, steps: Array, after: Array, start: int, unit: str) -> Told:
     fits = {name: _fitted(*shape, steps, after) for name, shape in SHAPES.items()}
+    is_whole = unit == "epoch" and bool((steps == np.round(steps)).all())
+    if start:  # warm-up may have replaced the first part of a curve that began with the first epoch
+        over = {name: _fitted(*shape, steps, after, float(all_steps[0])) for name, shape in SHAPES.items()}
+        fits |= {name: fit for name, fit in over.items() if fit[0] < fits[name][0]}
     name = min(fits, key=lambda one: fits[one][0])
     error, begin, end = fits[name]
     if error > CLOSE:
         return Told(Schedule(), "falling in no form that is known; give --schedule and --planned")
-    if not start and unit == "epoch" and begin > 0:  # the first epoch has the rate at the start of the first epoch
-        end -= begin
+    if is_whole and begin > 0 and (not start or begin == all_steps[0]):
+        end -= begin  # the first epoch has the rate at the start of the first epoch
     planned = float(round(end)) if unit == "epoch" or end > 100 else end
     rise = start and (all_steps[start] - all_steps[0]) / max(planned, 1e-9)
     named = "one_cycle" if rise >= ONE_CYCLE_FROM else f"{name} after warm-up" if rise else name
@@ -102,15 +106,19 @@ def _annealed(all_steps: Array, steps: Array, after: Array, start: int, unit: st
 
 
 def _fitted(
-    shape: Callable[[Array], Array], most_left: float, steps: Array, after: Array
+    shape: Callable[[Array], Array], most_left: float, steps: Array, after: Array, begun: float | None = None
 ) -> tuple[float, float, float]:
-    """Largest error, begin and end of a shape between a rate of 1 and a least rate."""
+    """Largest error, begin and end of a shape between a rate of 1 and a least rate, or from where it `begun` to the least."""
     span = float(steps[-1] - steps[0])
     first = float(steps[0])
 
     def curve(p: Array) -> Array:
         begin, length, least = p
-        return np.asarray(least + (1 - least) * shape((steps - begin) / length))
+        form = shape((steps - (begin if begun is None else begun)) / length)
+        top = (
+            1.0 if begun is None else (1 - least * (1 - form[0])) / max(float(form[0]), SAME)
+        )  # 1 where it is seen first
+        return np.asarray(least + (top - least) * form)
 
     best = (np.inf, first, float(steps[-1]))
     for times in (1.0, 1.5, 3.0, 10.0):
@@ -122,5 +130,6 @@ def _fitted(
         )
         error = float(np.abs(found.fun).max())
         if error < best[0]:
-            best = error, float(found.x[0]), float(found.x[0] + found.x[1])
+            begin = float(found.x[0]) if begun is None else begun
+            best = error, begin, begin + float(found.x[1])
     return best

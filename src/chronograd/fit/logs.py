@@ -1,43 +1,32 @@
 """Logs of training from wherever they were written, as columns by name.
 
-    CSV, TSV          any header; Lightning's metrics.csv; W&B's exports of a history or a chart; MLflow's metrics
+    tables            CSV with any delimiter, header and decimal sign; Lightning's metrics.csv; W&B's exports; MLflow's metrics
     JSON, JSON lines  rows, or lists by name as Keras keeps a history; W&B's history; Hugging Face's trainer_state.json
+    text              what programs print: `Epoch 3/90 [10/500] loss: 0.52`, progress bars, lines with JSON
     folders           TensorBoard events; an MLflow run (`mlruns/EXPERIMENT/RUN`)
 
-A column has the points of its own: rows without a value are no points of it.
+A column has the points of its own: rows without a value are no points of it. Where a run was restarted the later values hold.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from chronograd import files
+from chronograd import door
 from chronograd.errors import FileFormatError, InputError
 from chronograd.fit.curves import Array
+from chronograd.fit.log_rows import HINT, STEPS, WHAT, read_rows
+from chronograd.fit.log_times import carried, named, times_of, words
 
-MOST_ROWS = 5_000_000
-HINT = "give columns such as epoch,loss, or --column NAME"
-# Names of columns as words, in the order in which they are looked for.
-STEPS = ("epoch", "epochs", "train epoch", "step", "steps", "global step", "trainer global step", "train global step",
-         "iteration", "iter", "k", "x")  # fmt: skip
-# When a row was written, in seconds (since 1970 or since the start), milliseconds since 1970, or as a date.
-TIMES = ("timestamp", "wall time", "walltime", "datetime", "date", "time", "runtime", "elapsed", "elapsed time", "elapsed s",
-         "seconds", "time s", "relative time process", "relative time wall", "total time", "train time", "training time")  # fmt: skip
-HOURS, MINUTES = ("hours", "time hours", "elapsed hours"), ("minutes", "elapsed minutes")
-# What each row took.
-DURATIONS = ("epoch time", "epoch time s", "time per epoch", "step time", "step time s", "duration", "epoch seconds")
-MILLISECONDS_FROM = 1e11  # of a number since 1970: as seconds that is the year 5138
-CLOCK_FROM = 1e9  # seconds since 1970: a log of before September 2001 is none
+__all__ = ["HINT", "Column", "Log", "read_log", "words"]
+ITERATIONS = ("iter", "iteration", "step", "batch")
+# Restarts are rare: where steps go back more often, rows of several runs, ranks or splits are mixed.
+MOST_RESTARTS = 0.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +34,11 @@ class Column:
     """Points of one name, each of shape (num_points,), in the order of the log.
 
     Attributes:
+        steps: as the log counts them; `counts_from_0` where they are whole epochs of which the first has number 0.
         times: seconds, since 1970 or since some start; None where the log does not tell them.
         unit: `epoch` or `step`.
         num_rows: rows or records that could have had a value.
+        notes: what was left out or assumed, in words.
     """
 
     name: str
@@ -56,146 +47,174 @@ class Column:
     times: Array | None
     unit: str
     num_rows: int
+    counts_from_0: bool = False
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Log:
-    """Columns that may be asked for, and what reads one; `notes` say what could not be read."""
+    """Columns that may be asked for, and what reads one, by epochs or steps if that is stated; `notes` say what could not be read."""
 
     names: tuple[str, ...]
-    read: Callable[[str], Column]
+    reader: Callable[[str, str | None], Column]
     notes: tuple[str, ...] = ()
 
+    def read(self, name: str, unit: str | None = None) -> Column:
+        return self.reader(name, unit)
 
-def words(name: str) -> str:
-    """A column's name in lower case with blanks between its words; of W&B's charts without the run's name before it.
 
-    >>> words("Accuracy/val"), words("worldly-sun-3 - val_acc"), words("_step")
-    ('accuracy val', 'val acc', 'step')
+def read_log(path: Path, run: str | None = None) -> Log:
+    """A log that is a file or a folder, but no run directory.
+
+    Args:
+        run: the name of one of several runs in a file.
+    Raises: FileFormatError; InputError for several runs of which none is named; NotFoundError for a run that is not there.
     """
-    return re.sub(r"[^a-z0-9]+", " ", name.rpartition(" - ")[2].lower()).strip()
-
-
-def read_log(path: Path) -> Log:
-    """A log that is a file or a folder, but no run directory. Raises FileFormatError; InputError for several runs of MLflow."""
     if path.is_dir() and (folder := _mlflow_metrics(path)) is not None:
         return _of_points(_mlflow_points(folder))
     if path.is_dir() or ".tfevents." in path.name:
         return _of_events(path)
-    rows = _rows(path)
+    rows, notes = read_rows(path, run)
     names = list(dict.fromkeys(name for row in rows for name in row))
     names = [name for name in names if not name.endswith(("__MIN", "__MAX"))]  # of W&B's charts
-    return Log(tuple(names), lambda name: _of_rows(rows, names, name, path))
+    return Log(tuple(names), lambda name, unit: _of_rows(rows, names, name, unit, path), tuple(notes))
 
 
 # -- rows ---------------------------------------------------------------------------------------------------
 
 
-def _of_rows(rows: Sequence[Mapping[str, Any]], names: Sequence[str], name: str, path: Path) -> Column:
-    own = [(number, row) for number, row in enumerate(rows, 1) if row.get(name) not in (None, "")]
-    values = _numbers((row[name] for _, row in own), name, path)
-    steps_at, steps = None, np.array([float(number) for number, _ in own])
-    for place in _named(names, STEPS):
-        there = [row.get(place) for _, row in own]
-        if None in there or "" in there:
-            continue
-        own_steps = _numbers(there, place, path)
-        if steps_at is None or (np.diff(own_steps) > 0).all():  # the first, unless another rises as the first does not
-            steps_at, steps = place, own_steps
-        if (np.diff(steps) > 0).all():
-            break
-    unit = "step" if steps_at is not None and "epoch" not in words(steps_at) else "epoch"
-    return Column(name, steps, values, _row_times(rows, names, [number - 1 for number, _ in own]), unit, len(rows))
+def _of_rows(
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str], name: str, unit: str | None, path: Path
+) -> Column:
+    own = [number for number, row in enumerate(rows) if row.get(name) not in (None, "")]
+    values = _numbers((rows[number][name] for number in own), name, path)
+    others = [one for one in names if one != name]
+    steps, unit, notes = _steps(rows, others, own, unit)
+    kept = _held(steps)
+    if len(kept) < len(own):
+        back = int(np.flatnonzero(np.diff(steps) <= 0)[0])
+        if (np.diff(steps) <= 0).sum() > max(MOST_RESTARTS * len(own), 0):
+            raise FileFormatError(
+                f"{path.name}: steps do not rise from point to point ({unit} {steps[back + 1]:g} follows {steps[back]:g})",
+                "sort them, and leave one of each; several runs or splits in one file need a column that tells them apart",
+            )
+        notes.append(
+            f"{unit}s go back from {steps[back]:,g} to {steps[back + 1]:,g}, as after a restart: the later values hold, and "
+            f"{len(own) - len(kept):,} earlier points are left out"
+        )
+    times = times_of(rows, others, own)
+    from_0 = unit == "epoch" and len(steps) > 0 and min(steps) == 0 and bool((steps == np.round(steps)).all())
+    is_text = any("of iterations" in row for row in rows)  # its lines are of many kinds
+    return Column(
+        name, steps[kept], values[kept], None if times is None else times[kept], unit,
+        len(kept) if is_text else len(rows) - len(own) + len(kept), from_0, tuple(notes),
+    )  # fmt: skip
 
 
-def _numbers(given: Iterable[Any], name: str, path: Path) -> Array:
+def _steps(
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str], own: list[int], unit: str | None
+) -> tuple[Array, str, list[str]]:
+    """Where each point lies, in which unit, and what was assumed: the first counter that rises from point to point.
+
+    That is one of the rows' own, else epochs with the iterations in them, else one that goes back at a few restarts, else one of
+    the rows before, else the rows themselves. An `unit` that is asked for comes first.
+    """
+    counters = {name: found for name in named(names, STEPS) if (found := _counts(carried(rows, name, own))) is not None}
+    theirs = [name for name in counters if all(rows[number].get(name) not in (None, "") for number in own)]
+    if unit is not None:
+        counters = {name: steps for name, steps in counters.items() if _unit(name) == unit}
+        if unit == "epoch" and (ahead := _ahead(rows, names, own)) is not None:
+            return ahead, unit, []
+        theirs = [name for name in counters if name in theirs] or list(counters)
+    for name in theirs:
+        if (np.diff(counters[name]) > 0).all():
+            epochs = next((steps for other, steps in counters.items() if _unit(other) == "epoch"), None)
+            is_epoch = epochs is not None and len(own) > 1 and np.array_equal(epochs, counters[name])
+            return counters[name], "epoch" if is_epoch else _unit(name), []
+    within = _within_epochs(rows, names, own) if unit != "step" else None
+    if within is not None and (np.diff(within) > 0).all():
+        return within, "epoch", []
+    restarted = [(int((np.diff(steps) <= 0).sum()), name) for name, steps in counters.items() if np.ptp(steps) > 0]
+    if within is not None:
+        restarted.append((int((np.diff(within) <= 0).sum()), ""))
+    fewest, name = min(restarted, default=(len(own), ""))
+    if restarted and fewest <= MOST_RESTARTS * len(own):
+        return (counters[name], _unit(name), []) if name else (np.asarray(within), "epoch", [])
+    for name in named(names, STEPS):
+        before = _counts(carried(rows, name, own, skips_own=True))
+        if name in theirs and before is not None and (np.diff(before) > 0).all() and not np.ptp(counters[name]):
+            note = f"every point has {name} {counters[name][0]:g}, so each is placed at the {name} of the row before it"
+            return before, _unit(name), [note]
+    if restarted:
+        return (counters[name], _unit(name), []) if (name := min(restarted)[1]) else (np.asarray(within), "epoch", [])
+    notes = (
+        [f"every point has {name} {counters[name][0]:g}: points are counted in their order" for name in theirs[:1]]
+        if len(own) > 1
+        else []
+    )
+    return np.array([number + 1.0 for number in (range(len(own)) if notes else own)]), unit or "epoch", notes
+
+
+def _unit(name: str) -> str:
+    return "epoch" if "epoch" in words(name) else "step"
+
+
+def _counts(values: Sequence[Any]) -> Array | None:
     try:
-        return np.array([float(value) for value in given])
+        found = np.array([float(value) for value in values])
     except (TypeError, ValueError):
-        raise FileFormatError(f"{path} has a {name} that is no number", HINT) from None
+        return None
+    return found if np.isfinite(found).all() else None
 
 
-def _named(names: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """Those of the names that are wanted, in the order of what is wanted."""
-    by_words = {words(name): name for name in reversed(names)}
-    return [by_words[one] for one in wanted if one in by_words]
+def _within_epochs(rows: Sequence[Mapping[str, Any]], names: Sequence[str], own: Sequence[int]) -> Array | None:
+    """Epochs with the share of their iterations, where iterations start anew in each epoch: 1.5 in the middle of the second."""
+    epoch, inner = named(names, ("epoch", "epochs")), named(names, ITERATIONS)
+    if not epoch or not inner:
+        return None
+    epochs, counts = _counts(carried(rows, epoch[0], own)), _counts([rows[number].get(inner[0]) for number in own])
+    if epochs is None or counts is None:
+        return None
+    totals = _counts([rows[number].get("of iterations") or 0 for number in own])
+    least = min(float(row[epoch[0]]) for row in rows if row.get(epoch[0]) not in (None, ""))
+    total = totals if totals is not None and totals.all() else np.full(len(own), max(counts.max(), 1.0))
+    return np.asarray(epochs - (least > 0) + counts / total)
 
 
-def _row_times(rows: Sequence[Mapping[str, Any]], names: Sequence[str], own: Sequence[int]) -> Array | None:
-    for wanted, length in ((TIMES, 1.0), (HOURS, 3600.0), (MINUTES, 60.0)):
-        for name in _named(names, wanted):
-            times = [_time(rows[number].get(name)) for number in own]
-            if times and None not in times:
-                found = length * np.array(times, dtype=float)
-                if (np.diff(found) >= 0).all() and (length > 1 or np.ptp(found) > 0):
-                    return found
-    for name in _named(names, DURATIONS):
-        took = [_time(row.get(name)) for row in rows]
-        if any(took):
-            return np.cumsum([one or 0.0 for one in took])[list(own)]
+def _ahead(rows: Sequence[Mapping[str, Any]], names: Sequence[str], own: Sequence[int]) -> Array | None:
+    """Epochs of rows that are written before those of their epoch, and do not name it themselves, as Lightning's rates."""
+    for name in named(names, STEPS):
+        if _unit(name) == "epoch" and all(rows[number].get(name) in (None, "") for number in own):
+            turned = [len(rows) - 1 - number for number in reversed(own)]
+            found = _counts(carried(list(reversed(rows)), name, turned)[::-1])
+            if found is not None and (np.diff(found) > 0).all():
+                return found
     return None
 
 
-def _time(value: Any) -> float | None:
-    """Seconds; None for what is no time."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
+def _held(steps: Array) -> list[int]:
+    """The points that hold where steps go back: of each step the last, and none that a restart goes back before.
+
+    >>> _held(np.array([1.0, 2, 3, 2, 3, 4]))
+    [0, 3, 4, 5]
+    """
+    held: list[int] = []
+    for number, step in enumerate(steps):
+        while held and steps[held[-1]] >= step:
+            held.pop()
+        held.append(number)
+    return held
+
+
+def _numbers(given: Iterable[Any], name: str, path: Path) -> Array:
+    found = []
+    for value in given:
         try:
-            return datetime.fromisoformat(str(value)).timestamp()
-        except ValueError:
-            return None
-    if not np.isfinite(number):
-        return None
-    return number / 1000 if number > MILLISECONDS_FROM else number
-
-
-def _rows(path: Path) -> list[Mapping[str, Any]]:
-    """Of CSV (commas or tabs), JSON lines, or JSON: a list of objects, or lists by name as Keras keeps a history."""
-    try:
-        text = files.read_bytes(path).decode("utf-8-sig")
-        rows = _parsed(text.strip())
-    except (OSError, ValueError, RecursionError, csv.Error) as error:
-        raise FileFormatError(f"cannot read {path}: {' '.join(str(error).split())[:200]}", HINT) from None
-    if not rows or len(rows) > MOST_ROWS or not all(isinstance(row, dict) and row for row in rows):
-        raise FileFormatError(f"{path} has {len(rows):,} rows that make no curve", HINT)
-    return _by_key(rows, path)
-
-
-def _parsed(text: str) -> list[Any]:
-    if text.startswith(("{", "[")):
-        try:
-            data = json.loads(text)
-        except ValueError:
-            return [json.loads(line) for line in text.splitlines() if line.strip()]
-        return _of_object(data) if isinstance(data, dict) else list(data)
-    first = text.partition("\n")[0]
-    if re.fullmatch(r"\d{12,} \S+ \d+.*", first):  # one metric of an MLflow run
-        return [dict(zip(("timestamp", "value", "step"), line.split(), strict=False)) for line in text.splitlines()]
-    lines = csv.DictReader(io.StringIO(text), delimiter="\t" if "\t" in first else ",", strict=True)
-    return [{name: value for name, value in line.items() if isinstance(name, str)} for line in lines]
-
-
-def _of_object(data: dict[str, Any]) -> list[Any]:
-    """Rows of trainer_state.json, of lists by name, of a pandas frame (values by row number), or the one row that it is."""
-    if isinstance(history := data.get("log_history"), list):
-        return history
-    if data and all(isinstance(values, dict) for values in data.values()):
-        data = {name: list(values.values()) for name, values in data.items()}
-    lists = {name: values for name, values in data.items() if isinstance(values, list)}
-    length = max(map(len, lists.values()), default=0)
-    rows = [{name: values[i] for name, values in lists.items() if i < len(values)} for i in range(length)]
-    return rows or [data]
-
-
-def _by_key(rows: list[Mapping[str, Any]], path: Path) -> list[Mapping[str, Any]]:
-    """MLflow writes metrics as rows of key, value, step and timestamp: the value goes into a column of the key's name."""
-    named = {words(name): name for name in rows[0]}
-    if not {"key", "value", "step"} <= named.keys():
-        return rows
-    if "run id" in named and len({row.get(named["run id"]) for row in rows}) > 1:
-        raise InputError(f"{path} holds several runs", "export one run")
-    return [{**row, str(row.get(named["key"])): row.get(named["value"])} for row in rows]
+            is_share = isinstance(value, str) and value.rstrip().endswith("%")
+            found.append(float(value.rstrip().rstrip("%")) / 100 if is_share else float(value))
+        except (TypeError, ValueError):
+            raise FileFormatError(f"{path} has a {name} that is no number: {str(value)[:40]!r}", HINT) from None
+    return np.array(found)
 
 
 # -- folders ------------------------------------------------------------------------------------------------
@@ -204,7 +223,7 @@ Points = dict[str, dict[float, tuple[float, float]]]  # by name and step: value 
 
 
 def _of_points(points: Points, notes: Sequence[str] = ()) -> Log:
-    def read(name: str) -> Column:
+    def read(name: str, _: str | None) -> Column:
         by_step = dict(sorted(points[name].items()))
         values, times = np.array(list(by_step.values()), dtype=float).reshape(-1, 2).T
         is_told = len(times) > 0 and np.isfinite(times).all() and times.max() > 0
@@ -248,7 +267,7 @@ def _mlflow_points(folder: Path) -> Points:
     """A file for each metric, a line for each value: milliseconds since 1970, value, step."""
     points: Points = {}
     for file in sorted(one for one in folder.rglob("*") if one.is_file()):
-        lines = [line.split() for line in files.read_bytes(file).decode(errors="replace").splitlines() if line.strip()]
+        lines = [line.split() for line in door.read_text(file, WHAT).splitlines() if line.strip()]
         try:
             told = [(float(line[0]) / 1000, float(line[1]), float((*line, "0")[2])) for line in lines]
         except (ValueError, IndexError):

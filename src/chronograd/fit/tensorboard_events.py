@@ -6,11 +6,12 @@ A file is a row of records: the length of the data in 8 bytes, its checksum in 4
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 from typing import IO
 
-from chronograd import files
+from chronograd import door
 from chronograd.errors import FileFormatError, MissingExtraError
 
 try:
@@ -33,12 +34,8 @@ def scalars(file: Path) -> tuple[list[Point], list[str]]:
     Raises FileFormatError for a file that cannot be read from its first record on.
     """
     try:
-        with files.open_plain(file) as stream:  # a pipe would wait for ever
-            size = stream.seek(0, 2)
-            if size > LARGEST_BYTES:
-                raise FileFormatError(f"{file} has more than {LARGEST_BYTES:,} bytes", "write scalars only")
-            stream.seek(0)
-            return _records(stream, size, file)
+        with door.opened(file, "an event file of TensorBoard", most_bytes=LARGEST_BYTES) as stream:
+            return _records(stream, os.fstat(stream.fileno()).st_size, file)
     except OSError as error:
         raise FileFormatError(f"cannot read {file}: {error.strerror}") from None
 

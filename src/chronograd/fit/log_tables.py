@@ -1,0 +1,149 @@
+"""Tables in text: the delimiter, the header and the decimal sign are found from the lines themselves.
+
+Delimiters are tabs, semicolons, bars, commas or blanks. Lines before the header, comments, rules and repeated headers are skipped.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+DELIMITERS = ("\t", ";", "|", ",", " ")  # in order of preference among those that fit the same number of lines
+NUMERIC_ROWS = 0.6  # share of rows, or of cells between blanks, with numbers: below it is prose
+MISSING = {"", "-", "–", "na", "n/a", "none", "null"}
+_RULE = re.compile(r"[-|+=:\s]+")
+_NUMBER = re.compile(r"[-+]?(\d[\d,]*\.?\d*|\.\d+)(e[-+]?\d+)?\s*%?|[-+]?(nan|inf(inity)?)", re.IGNORECASE)
+_POINT = re.compile(r"[-+]?\d*\.\d+(e[-+]?\d+)?\s*%?", re.IGNORECASE)
+_COMMA = re.compile(r"[-+]?\d+,\d+(e[-+]?\d+)?\s*%?", re.IGNORECASE)
+_THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?\s*%?")
+
+Row = dict[str, str]
+Cells = tuple[int, list[str]]  # a line's number and its cells
+
+
+@dataclass
+class Lines:
+    """Rows of a text, each by the names of its columns, and notes on lines that are left out."""
+
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def is_number(cell: str) -> bool:
+    """
+    >>> [is_number(cell) for cell in ("1.5e-3", "0,42", "91.2 %", "NaN", "loss", "")]
+    [True, True, True, True, False, False]
+    """
+    return _NUMBER.fullmatch(cell) is not None
+
+
+def table_of(text: str) -> Lines | None:
+    """The rows of a table; None where the text is none.
+
+    >>> table_of("epoch;loss\\n1;0,5\\n2;0,4").rows
+    [{'epoch': '1', 'loss': '0.5'}, {'epoch': '2', 'loss': '0.4'}]
+    """
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    comments = [(number, line.strip().lstrip("#")) for number, line in lines if line.lstrip().startswith("#")]
+    body = [(number, line) for number, line in lines if not line.lstrip().startswith("#") and not _RULE.fullmatch(line)]
+    delimiter = max(DELIMITERS, key=lambda one: _fitting(body, one))
+    cells = [(number, _cells(line, delimiter)) for number, line in body]
+    width = _width(cells)
+    at = next((i for i, (_, row) in enumerate(cells) if len(row) == width and _is_header(row)), None)
+    header = None if at is None else cells[at][1]
+    if header is None:  # numbers below a comment that names them
+        named = [row for _, line in comments for row in (_cells(line, delimiter), line.split()) if len(row) == width]
+        header, at = (named[-1], -1) if named and _is_header(named[-1]) else (None, -1)
+    if header is None or at is None:
+        return None
+    found = _read(cells[at + 1 :], header, is_whole=text.endswith("\n"))
+    if not _is_numeric(found.rows, of_cells=delimiter == " "):
+        return None
+    _one_decimal_sign(found.rows, delimiter)
+    return found
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    if delimiter == " ":
+        return line.split()
+    if delimiter == "|":
+        line = line.strip().strip("|")
+    try:
+        cells = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
+    except csv.Error:
+        cells = line.split(delimiter)
+    return [cell.strip() for cell in cells]
+
+
+def _fitting(lines: Sequence[tuple[int, str]], delimiter: str) -> int:
+    """How many lines have as many cells as most have; none where that is one cell, or where blanks are all there is."""
+    widths = Counter(len(_cells(line, delimiter)) for _, line in lines)
+    count = max((count for width, count in widths.items() if width > 1), default=0)
+    return min(count, 1) if delimiter == " " and count < len(lines) / 2 else count
+
+
+def _width(cells: Sequence[Cells]) -> int:
+    widths = Counter(len(row) for _, row in cells)
+    return (
+        max((width for width in widths), key=lambda width: (min(width, 2), widths[width]), default=0) if widths else 0
+    )
+
+
+def _is_header(cells: Sequence[str]) -> bool:
+    named = [cell for cell in cells if cell]
+    return bool(named) and len(set(named)) == len(named) and not any(is_number(cell) for cell in named)
+
+
+def _is_numeric(rows: Sequence[Row], *, of_cells: bool) -> bool:
+    if of_cells:
+        cells = [cell for row in rows for cell in row.values()]
+        return bool(cells) and sum(map(is_number, cells)) >= NUMERIC_ROWS * len(cells)
+    return bool(rows) and sum(any(map(is_number, row.values())) for row in rows) >= NUMERIC_ROWS * len(rows)
+
+
+def _read(cells: Sequence[Cells], header: list[str], *, is_whole: bool) -> Lines:
+    """Rows below a header, which may be repeated, or change where a run goes on with other columns."""
+    found = Lines()
+    odd: list[int] = []
+    for at, (number, row) in enumerate(cells):
+        if row == header:
+            found.notes.append(f"the header is repeated in line {number:,} and skipped")
+        elif len(row) > 1 and all(row) and _is_header(row) and len(set(row) & set(header)) > 1:
+            header = row
+            found.notes.append(f"from line {number:,} on the columns are {', '.join(row)[:120]}")
+        elif len(row) < len(header) and at == len(cells) - 1 and not is_whole:
+            found.notes.append(f"line {number:,} is cut off and left out")
+        elif len(row) > len(header) and any(row[len(header) :]):
+            odd.append(number)
+        else:
+            found.rows.append({name: cell for name, cell in zip(header, row, strict=False) if name})
+    if odd:
+        found.notes.append(left_out(odd, "has more cells than the header", "have more cells than the header"))
+    return found
+
+
+def left_out(lines: Sequence[int], one: str, many: str) -> str:
+    """A note on lines, by their numbers, that are left out.
+
+    >>> left_out([7], "is torn", "are torn"), left_out([7, 9], "is torn", "are torn")
+    ('line 7 is torn and left out', '2 lines are torn and left out (the first: line 7)')
+    """
+    if len(lines) == 1:
+        return f"line {lines[0]:,} {one} and left out"
+    return f"{len(lines):,} lines {many} and left out (the first: line {lines[0]:,})"
+
+
+def _one_decimal_sign(rows: Iterable[Row], delimiter: str) -> None:
+    """Decimal commas become points, unless commas group thousands: beside points, or where they separate cells."""
+    rows = list(rows)
+    cells = [cell for row in rows for cell in row.values() if cell]
+    is_decimal = delimiter != "," and not any(_POINT.fullmatch(cell) for cell in cells)
+    for row in rows:
+        for name, cell in row.items():
+            if is_decimal and _COMMA.fullmatch(cell):
+                row[name] = cell.replace(",", ".")
+            elif not is_decimal and _THOUSANDS.fullmatch(cell):
+                row[name] = cell.replace(",", "")
