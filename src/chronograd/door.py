@@ -85,6 +85,8 @@ _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
 }  # fmt: skip
+# nan and inf where a value stands; looked for only in what is no JSON as it is.
+_NO_NUMBER = re.compile(r"(?<=[:\[,\s])(-?)(?:(nan)|inf(?:inity)?)(?=\s*[,\]}])", re.IGNORECASE)
 _WEB_PAGE = re.compile(r"\s*(<!doctype html|<html\b)", re.IGNORECASE)
 _PYTHON = re.compile(r"(import \w[\w.]*( as \w+)?|from [\w.]+ import .+|def \w+\(.*|class \w+[(:].*|@\w.*)\s*")
 
@@ -207,7 +209,7 @@ def parse_json(text: str | bytes, path: str | os.PathLike[str], what: str) -> An
             raise FileFormatError(f"{path} is a binary file, not {what}", "name a JSON file")
         text = found
     try:
-        return json.loads(text, strict=False)
+        return loads(text)
     except RecursionError:
         raise FileFormatError(f"{path} is nested too deep to be {what}", "write it again") from None
     except json.JSONDecodeError as error:
@@ -222,6 +224,21 @@ def parse_json(text: str | bytes, path: str | os.PathLike[str], what: str) -> An
         ) from None
     except ValueError as error:  # a number of too many digits
         raise FileFormatError(f"{path} is no {what}: {error}", "write it again") from None
+
+
+def loads(text: str) -> Any:
+    """`json.loads` that also takes control characters in strings and bare numbers that are none, as C++ writes them.
+
+    >>> loads('[nan, -inf, NaN]')
+    [nan, -inf, nan]
+    """
+    try:
+        return json.loads(text, strict=False)
+    except ValueError:
+        mended = _NO_NUMBER.sub(lambda found: "NaN" if found[2] else f"{found[1]}Infinity", text)
+        if mended == text:
+            raise
+        return json.loads(mended, strict=False)
 
 
 def is_cut_off(text: str, error: json.JSONDecodeError) -> bool:

@@ -12,6 +12,7 @@ from chronograd.explain import agents, explanation, wall_times
 from chronograd.explain.causes import Finding
 from chronograd.explain.explanation import Explained, Explanation
 from chronograd.explain.ranks import scaling_text
+from chronograd.explain.trace_file import distinguished
 from chronograd.explain.wall_times import Account
 from chronograd.figure import Bar, Bars, Figure
 from chronograd.units import percent, quantity, seconds
@@ -53,6 +54,9 @@ def explain(paths: Sequence[Path]) -> Answer:
     ]
     if any(rank.device is not None for one in explained.runs for rank in one.run.ranks.values()):
         sections.append(_devices(explained.runs))
+    sections += [
+        _operators(one, number) for one in explained.runs for number, rank in one.run.ranks.items() if rank.operators
+    ]
     sections += [_split(explained.runs), *_others(explained.runs[-1])]
     return Answer("Why it is not faster", sections=sections, data=explained.data(), notes=notes)
 
@@ -222,9 +226,11 @@ def _devices(runs: Sequence[Explained]) -> Section:
     ]
     busy, idle = percent(first.share(first.busy_s), 0), percent(first.share(first.idle_s), 0)
     exposed = f", {percent(first.share(first.exposed_s), 0)} in exposed communication" if first.exposed_s else ""
+    short = distinguished([name for name, _ in first.kernels])
+    most = zip(short[:3], first.kernels, strict=False)
     lines = [
         f"{named[0][0]}, the kernels that took most: "
-        + "; ".join(f"{name[:60]} {percent(first.share(length), 0)}" for name, length in first.kernels[:3])
+        + "; ".join(f"{name} {percent(first.share(length), 0)}" for name, (_, length) in most)
     ]
     return Section(
         title="What the device did",
@@ -239,6 +245,25 @@ def _devices(runs: Sequence[Explained]) -> Section:
         ),
         data=[{"rank": name} | device.data() for name, device in named],
     )
+
+
+def _operators(one: Explained, number: int) -> Section:
+    """The operators of a trace of a processor that took most time by themselves."""
+    rank = one.run.ranks[number]
+    span_s = float(rank.step_s.sum())
+    names = distinguished([name for name, _ in rank.operators])
+    rows = [
+        [name, quantity(length, "s"), percent(length / span_s, 0)]
+        for name, (_, length) in zip(names, rank.operators, strict=True)
+    ]
+    where = one.run.title if len(one.run.ranks) == 1 else f"{one.run.title}, rank {number}"
+    return Section(
+        title=f"Operators of {where} that took most",
+        takeaway=f"{rows[0][0]} took {rows[0][1]} by itself, {rows[0][2]} of the time of the steps.",
+        table=Table(("operator", "by itself", "share of the steps"), rows, {1, 2},
+                    ("by itself: less the operators that it calls; of all threads together",)),
+        data=[{"operator": name, "seconds": length, "share": length / span_s} for name, length in rank.operators],
+    )  # fmt: skip
 
 
 def _account(account: Account) -> Section:

@@ -44,6 +44,7 @@ class Rank:
         launch_s: of a profiled step, what went to launching work rather than to work: on a device, all that it was idle
             but for input. `copies_s`: copies that nothing hides. Both empty where not known.
         device: what the device did over a whole trace; None where there is no trace of one.
+        operators: of a trace without a device, the operators that took most by themselves, with their seconds.
         captures_graph: whether a graph was captured in a trace; kernels do not run meanwhile.
         page_faults: pages that the system gave in each step, and `page_fault_s` what one takes; empty or None where not known.
         warmup_excess_s: what the first steps took longer than later ones, together, such as for a compiler.
@@ -65,6 +66,7 @@ class Rank:
     launch_s: np.ndarray = field(default_factory=lambda: np.zeros(0))
     copies_s: np.ndarray = field(default_factory=lambda: np.zeros(0))
     device: DeviceTime | None = None
+    operators: tuple[tuple[str, float], ...] = ()
     captures_graph: bool = False
 
     @property

@@ -19,10 +19,7 @@ as waiting.
 
 from __future__ import annotations
 
-import gzip
 import itertools
-import json
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -32,13 +29,13 @@ from typing import Any
 import numpy as np
 
 from chronograd.errors import ChronogradError, FileFormatError
-from chronograd.explain.device_time import Activity, DeviceTime, device_time, is_communication, is_waiting
+from chronograd.explain import trace_file
+from chronograd.explain.device_time import MOST_KERNELS, Activity, DeviceTime, device_time, is_communication, is_waiting
 from chronograd.explain.evidence import Evidence, Rank
 from chronograd.explain.intervals import Intervals
 from chronograd.files import without_collection
 from chronograd.rundir.steps import Start
 
-LARGEST_BYTES = 4_000_000_000
 # 3,000 years; the clock of a trace is microseconds since 1970, or since the machine was started.
 LATEST_US = 1e17
 # Steps that take less are none: a clock of nanoseconds does not see them.
@@ -95,7 +92,7 @@ def read(paths: Sequence[Path]) -> list[Evidence]:
     traces: list[_Trace] = []
     for path in paths:
         with without_collection():
-            trace = _load(path)
+            trace = trace_file.load(path)
         stated = trace.get("distributedInfo")
         stated = stated if isinstance(stated, dict) else {}
         number, world = stated.get("rank", 0), stated.get("world_size")
@@ -105,8 +102,9 @@ def read(paths: Sequence[Path]) -> list[Evidence]:
         with without_collection():
             events = _sorted_out(trace["traceEvents"])
             rank = _rank(path, trace, events)
+            notes = tuple(trace_file.contradictions(trace["traceEvents"], events.kernels))
         name = path.name if names[path.name] == 1 else f"{path.resolve().parent.name}/{path.name}"
-        traces.append(_Trace(name, number, world, rank, _device_name(trace, ""), _span_us(trace, events)))
+        traces.append(_Trace(name, number, world, rank, _device_name(trace, ""), _span_us(trace, events), notes))
     alone = [_alone(one) for one in traces if one.world in (None, 1)]
     return [*alone, *map(_evidence, _runs([one for one in traces if one.world not in (None, 1)]))]
 
@@ -121,6 +119,7 @@ class _Trace:
     rank: Rank
     device: str
     span_us: tuple[float, float]
+    notes: tuple[str, ...] = ()
 
     def goes_with(self, run: Sequence[_Trace]) -> bool:
         """Whether it can be another rank of a run: of as many, on the same kind of device, at the same time."""
@@ -155,17 +154,17 @@ def _span_us(trace: dict[str, Any], events: _Events) -> tuple[float, float]:
 def events_of(path: Path) -> _Events:
     """What one trace holds, by what it is. Raises FileFormatError for what is no trace."""
     with without_collection():
-        return _sorted_out(_load(path)["traceEvents"])
+        return _sorted_out(trace_file.load(path)["traceEvents"])
 
 
 def _alone(trace: _Trace) -> Evidence:
     """A trace that is the only one of its run, or does not say how many ranks there were."""
-    number, rank = trace.number, trace.rank
+    number, rank, notes = trace.number, trace.rank, trace.notes
     if trace.world is None and (number > 0 or float(np.nansum(rank.wait_s)) > 0):
         least = max(2, number + 1)
         unknown = f"the trace does not say how many ranks there were: {least} or more"
-        return _with_notes(Evidence(trace.name, "profile", least, {number: rank}, notes=(unknown,)))
-    return _with_notes(Evidence(trace.name, "profile", 1, {0: rank}))
+        return _with_notes(Evidence(trace.name, "profile", least, {number: rank}, notes=(*notes, unknown)))
+    return _with_notes(Evidence(trace.name, "profile", 1, {0: rank}, notes=notes))
 
 
 def _evidence(run: Sequence[_Trace]) -> Evidence:
@@ -173,7 +172,8 @@ def _evidence(run: Sequence[_Trace]) -> Evidence:
     shortest, world = min(len(one.rank.step_s) for one in run), run[0].world or 1
     ranks = {one.number: _cut(one.rank, shortest) for one in sorted(run, key=lambda one: one.number)}
     missing = () if len(ranks) == world else (f"traces of {len(ranks)} of {world} ranks were given",)
-    return _with_notes(Evidence(run[0].name, "profile", world, ranks, notes=missing))
+    notes = tuple(f"rank {one.number}: {note}" for one in run for note in one.notes)
+    return _with_notes(Evidence(run[0].name, "profile", world, ranks, notes=(*notes, *missing)))
 
 
 def _with_notes(run: Evidence) -> Evidence:
@@ -196,27 +196,11 @@ def _cut(rank: Rank, steps: int) -> Rank:
     )
 
 
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > LARGEST_BYTES:
-            raise FileFormatError(f"{path} has {path.stat().st_size:,} bytes", "profile fewer steps")
-        raw = path.read_bytes()
-        if raw[:2] == b"\x1f\x8b":
-            with gzip.open(path) as stream:
-                raw = stream.read(LARGEST_BYTES)
-        trace = json.loads(raw)
-    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
-        raise FileFormatError(
-            f"{path} is neither a run directory nor a trace of torch.profiler: {' '.join(str(error).split())[:200]}",
-            "write one with profiler.export_chrome_trace",
-        ) from None
-    if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
-        raise FileFormatError(f"{path} has no traceEvents", "write one with profiler.export_chrome_trace")
-    return trace
-
-
 def _rank(path: Path, trace: dict[str, Any], events: _Events) -> Rank:
     steps = _steps(events)
+    if not (events.on_device or events.operators or steps):
+        trace_file.check_writer(path, trace["traceEvents"], {name for name in _CATEGORIES if name})
+    trace_file.check_steps(path, steps, events.kernels)
     if not events.on_device:
         _check_host(path, trace, events, steps)
         return _of_host(trace, events, steps)
@@ -263,6 +247,7 @@ def _of_host(trace: dict[str, Any], events: _Events, steps: Sequence[_Event]) ->
         wait / 1e6,
         _parts(events, main, lows, highs),
         start=_start(trace, "cpu", ""),
+        operators=_dearest(operators, float(lows[0]), float(highs[-1])),
         launch_s=np.maximum(0.0, highs - lows - seen) / 1e6,
     )
 
@@ -329,6 +314,8 @@ def _edges(
     next_start = np.append(np.minimum.accumulate(starts[::-1])[::-1], np.inf)
     firsts = next_start[np.searchsorted(launch[order], np.array([step.start for step in steps]))]
     edges = np.unique(firsts[np.isfinite(firsts)])
+    if not len(edges):
+        return np.array(span)
     edges = edges[np.concatenate([[True], np.diff(edges) >= SHORTEST_US])]
     return edges if len(edges) > 1 else np.array(span)
 
@@ -373,8 +360,8 @@ def _sorted_out(raw_events: list[Any]) -> _Events:
         category = _CATEGORIES.get(str(raw.get("cat", "")))
         if category is None:
             continue
-        start, duration, name = raw.get("ts"), raw.get("dur"), raw.get("name")
-        if not isinstance(start, (int, float)) or not isinstance(duration, (int, float)) or not isinstance(name, str):
+        start, duration, name = trace_file.number(raw.get("ts")), trace_file.number(raw.get("dur")), raw.get("name")
+        if start is None or duration is None or not isinstance(name, str):
             continue
         if not (abs(start) < LATEST_US and 0 <= duration < LATEST_US):  # nor nan
             continue
@@ -382,7 +369,7 @@ def _sorted_out(raw_events: list[Any]) -> _Events:
         args = args if isinstance(args, dict) else {}
         correlation = args.get("correlation")
         lists[category].append(
-            _Event(name, category, float(start), float(start + duration), str(raw.get("tid")),
+            _Event(name, category, start, start + duration, str(raw.get("tid")),
                    str(args.get("device", raw.get("pid", ""))) if category in ("kernel", "copy") else "",
                    correlation if isinstance(correlation, (int, str)) else None)
         )  # fmt: skip
@@ -412,7 +399,27 @@ def _union(events: Sequence[_Event]) -> Intervals:
 
 def _work_intervals(operators: Sequence[_Event], thread: str) -> Intervals:
     """Where operators on a thread do something themselves, less those that are short."""
-    own = sorted((e for e in operators if e.thread == thread), key=lambda e: (e.start, -e.end))
+    own = [e for e in operators if e.thread == thread]
+    alone = [pieces for _, pieces in _by_themselves(own) if _length(pieces) >= SHORT_US]
+    return Intervals.union([piece for pieces in alone for piece in pieces])
+
+
+def _dearest(operators: Sequence[_Event], low: float, high: float) -> tuple[tuple[str, float], ...]:
+    """Operators that took most by themselves, less those that they call, in seconds of all threads, the dearest first."""
+    totals: Counter[str] = Counter()
+    for thread in {e.thread for e in operators}:
+        for event, pieces in _by_themselves([e for e in operators if e.thread == thread and low <= e.start < high]):
+            totals[event.name] += _length(pieces)
+    return tuple((name, us / 1e6) for name, us in totals.most_common(MOST_KERNELS))
+
+
+def _length(pieces: Sequence[tuple[float, float]]) -> float:
+    return sum(end - start for start, end in pieces)
+
+
+def _by_themselves(operators: Sequence[_Event]) -> list[tuple[_Event, list[tuple[float, float]]]]:
+    """Operators of one thread, and the pieces of each in which none of those that it calls runs."""
+    own = sorted(operators, key=lambda e: (e.start, -e.end))
     inner: list[list[_Event]] = [[] for _ in own]
     holding: list[int] = []
     for number, event in enumerate(own):
@@ -421,12 +428,7 @@ def _work_intervals(operators: Sequence[_Event], thread: str) -> Intervals:
         if holding:
             inner[holding[-1]].append(event)
         holding.append(number)
-    pieces: list[tuple[float, float]] = []
-    for event, held in zip(own, inner, strict=True):
-        alone = _between(event, held)
-        if sum(end - start for start, end in alone) >= SHORT_US:
-            pieces += alone
-    return Intervals.union(pieces)
+    return [(event, _between(event, held)) for event, held in zip(own, inner, strict=True)]
 
 
 def _between(event: _Event, held: Sequence[_Event]) -> list[tuple[float, float]]:

@@ -74,7 +74,7 @@ def read_rows(path: Path, run: str | None = None) -> tuple[list[Row], list[str]]
 def _of_json(text: str, path: Path) -> Lines | None:
     """Rows of a JSON file or of JSON lines; None where lines begin with brackets for another reason."""
     try:
-        data = json.loads(text, strict=False)
+        data = door.loads(text)
     except ValueError as error:
         return _of_json_lines(text, path, error)
     return Lines(_of_object(data) if isinstance(data, dict) else _of_list(data))
@@ -86,7 +86,7 @@ def _of_json_lines(text: str, path: Path, error: Exception) -> Lines | None:
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     for number, line in lines:
         try:
-            row = json.loads(line, strict=False)
+            row = door.loads(line)
             if isinstance(row, dict):
                 found.rows.append(row)
                 continue

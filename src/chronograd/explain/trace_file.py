@@ -1,0 +1,188 @@
+"""Reads trace files of torch.profiler through the door, and finds where a trace contradicts itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from chronograd import door
+from chronograd.errors import FileFormatError
+from chronograd.units import seconds
+
+LARGEST_BYTES = 2_000_000_000
+WHAT = "a trace of torch.profiler"
+HINT = "write one with profiler.export_chrome_trace"
+# Networks have kernels that are shorter: where none is, times are hardly microseconds.
+SHORTEST_KERNEL_US = 5_000.0
+OVERLAP_US = 1.0  # what clocks round away
+
+
+class Timed(Protocol):
+    @property
+    def start(self) -> float: ...
+    @property
+    def end(self) -> float: ...
+    @property
+    def thread(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A trace: an object with `traceEvents`, or only their list, whose end Chrome's format lets be missing; also packed.
+
+    Raises FileFormatError for what is no trace, or is cut off.
+    """
+    text = door.decoded(door.read_bytes(path, WHAT, most_bytes=LARGEST_BYTES, hint=HINT))
+    if text is None:
+        raise FileFormatError(f"{path} is a binary file, not a run directory or {WHAT}", HINT)
+    if not text.lstrip().startswith(("{", "[")):
+        raise FileFormatError(f"{path} is neither a run directory nor {WHAT}: it is no JSON", HINT)
+    if text.lstrip().startswith("[") and not text.rstrip().endswith("]"):
+        text = text.rstrip().rstrip(",") + "]"
+    trace = door.parse_json(text, path, WHAT)
+    if isinstance(trace, list) and any(isinstance(event, dict) and "ph" in event for event in trace):
+        trace = {"traceEvents": trace}
+    if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
+        raise FileFormatError(f"{path} has no traceEvents, so it is not {WHAT}", HINT)
+    trace["traceEvents"] = completed(trace["traceEvents"])
+    return trace
+
+
+def completed(events: list[Any]) -> list[Any]:
+    """Events with pairs of a begin and an end as one of a duration.
+
+    >>> completed([{"ph": "B", "ts": 1, "name": "a"}, {"ph": "E", "ts": 4}])
+    [{'ph': 'X', 'ts': 1, 'name': 'a', 'dur': 3.0}]
+    """
+    if not any(isinstance(event, dict) and event.get("ph") == "B" for event in events):
+        return events
+    found: list[Any] = []
+    begun: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for event in events:
+        if not isinstance(event, dict) or event.get("ph") not in ("B", "E"):
+            found.append(event)
+            continue
+        own = begun.setdefault((str(event.get("pid")), str(event.get("tid"))), [])
+        if event["ph"] == "B":
+            own.append(event)
+        elif own:
+            first = own.pop()
+            start, end = number(first.get("ts")), number(event.get("ts"))
+            if start is not None and end is not None:
+                found.append({**first, "ph": "X", "dur": end - start})
+    return found
+
+
+def number(value: Any) -> float | None:
+    """A finite number, also one in a string; None for anything else.
+
+    >>> number("12.5"), number(3), number(True), number("soon")
+    (12.5, 3.0, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if np.isfinite(found) else None
+
+
+def check_writer(path: Path, events: Sequence[Any], known: set[str]) -> None:
+    """Raise FileFormatError where no event has a category that torch.profiler writes: another tool wrote the trace."""
+    dicts = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
+    if not dicts or any(event.get("cat") in known for event in dicts):
+        return
+    if not any(event.get("cat") or isinstance(event.get("args"), dict) for event in dicts):
+        return  # marks of the user's own
+    is_xla = any(isinstance(args := event.get("args"), dict) and "hlo_op" in args for event in dicts)
+    writer = "JAX or TensorFlow" if is_xla else "another tool"
+    raise FileFormatError(
+        f"{path} was written by {writer}: none of its {len(dicts):,} events has a category of torch.profiler such as kernel or "
+        "cpu_op",
+        f"give {WHAT}",
+    )
+
+
+def check_steps(path: Path, steps: Sequence[Timed], kernels: Sequence[Timed]) -> None:
+    """Raise FileFormatError where steps are marked and no kernel runs during any of them."""
+    if not steps or not kernels:
+        return
+    low, high = min(step.start for step in steps), max(step.end for step in steps)
+    first, last = min(kernel.start for kernel in kernels), max(kernel.end for kernel in kernels)
+    if first > high or last < low:
+        apart_s = max(first - high, low - last) / 1e6
+        raise FileFormatError(
+            f"{path} contradicts itself: all kernels run {'after' if first > high else 'before'} its {len(steps)} steps, "
+            f"{seconds(apart_s)} apart, so steps and kernels are not of one clock",
+            "profile again, or correct the times of one of them",
+        )
+
+
+def contradictions(raw: Sequence[Any], kernels: Sequence[Timed]) -> list[str]:
+    """What in a trace cannot be so, a sentence each; empty where nothing is seen."""
+    found = []
+    dicts = [event for event in raw if isinstance(event, dict) and event.get("ph") == "X"]
+    negative = sum((length := number(event.get("dur"))) is not None and length < 0 for event in dicts)
+    if negative:
+        are = "ends before it begins and is" if negative == 1 else "end before they begin and are"
+        found.append(f"the trace contradicts itself: {negative:,} of {len(dicts):,} events {are} left out")
+    overlapping = _overlapping(kernels)
+    if overlapping:
+        found.append(
+            f"the trace contradicts itself: {overlapping:,} of {len(kernels):,} kernels overlap another on the same stream, which "
+            "runs one after the other (but for CUDA graphs and programmatic launches)"
+        )
+    lengths = [kernel.end - kernel.start for kernel in kernels]
+    if len(lengths) >= 4 and min(lengths) >= SHORTEST_KERNEL_US:
+        found.append(
+            f"the unit of time is unclear: read as microseconds, the shortest kernel takes {min(lengths) / 1e3:,.4g} ms; if the "
+            f"trace has nanoseconds, it is {min(lengths) / 1e3:,.4g} µs, and all times here are 1,000 times too long"
+        )
+    return found
+
+
+def _overlapping(kernels: Sequence[Timed]) -> int:
+    """Kernels that begin while another one of their device and stream runs, by more than a tenth of their time."""
+    latest: dict[tuple[str, str], float] = {}
+    count = 0
+    for kernel in sorted(kernels, key=lambda one: one.start):
+        place = kernel.device, kernel.thread
+        over = latest.get(place, kernel.start) - kernel.start
+        count += over > max(OVERLAP_US, 0.1 * (kernel.end - kernel.start))
+        latest[place] = max(latest.get(place, kernel.end), kernel.end)
+    return count
+
+
+def distinguished(names: Sequence[str], width: int = 60) -> list[str]:
+    """Names of kernels within a width, cut so that different ones stay different: from where they begin to differ.
+
+    >>> distinguished(["gemm_" + "x" * 20 + "_nn", "gemm_" + "x" * 20 + "_tn", "relu"], 20)
+    ['gemm_xxx…xxx_nn', 'gemm_xxx…xxx_tn', 'relu']
+    """
+    plain = [re.sub(r"^void ", "", name) for name in names]
+    return [_cut(name, [other for other in plain if other != name], width) for name in plain]
+
+
+def _cut(name: str, others: Sequence[str], width: int) -> str:
+    if len(name) <= width:
+        return name
+    alike = max((_alike(name, other) for other in others), default=0)
+    if alike < width - 1:
+        return f"{name[: width - 1]}…"
+    head = 2 * width // 5
+    at = max(head, alike - 4)
+    rest = name[at:]
+    room = width - head - 2
+    return f"{name[:head]}…{rest if len(rest) <= room + 1 else rest[:room] + '…'}"
+
+
+def _alike(one: str, other: str) -> int:
+    """How many letters two names have in common before they differ."""
+    differs = (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differs, min(len(one), len(other)))
