@@ -153,6 +153,22 @@ def test_losses_of_a_run_that_were_not_finite_are_told(tmp_path: Path, told_by_c
         forecast(read_curve(run.path), fraction=0.4)
 
 
+def test_the_pause_before_a_run_went_on_is_no_epoch(tmp_path: Path) -> None:
+    """Six epochs of 10 s, and an hour between the third and the fourth."""
+    run = RunDir.create(environment={"created": "2026-11-22T08:00:00+00:00"}, out=tmp_path / "run")
+    for first, began in ((1, 1.7e9), (4, 1.7e9 + 3600)):
+        with run.step_writer() as lines:
+            for epoch in range(first, first + 3):
+                clock = {"seconds": 10.0 * epoch, "epoch_time_s": 10.0, "time": began + 10 * epoch}
+                figures = {"train_loss": 1 / epoch, "test_loss": 1.0, "test_accuracy": 0.1 * epoch}
+                lines.write(Epoch(step=epoch, epoch=epoch, **clock, **figures))
+    found = read_curve(run.path)
+    assert found.times is not None
+    assert np.diff(found.times).tolist() == pytest.approx([10] * 5)
+    assert found.times[-1] == 1.7e9 + 3660
+    assert any("went on once after a pause: 1 h 00 min" in note for note in found.notes)
+
+
 def test_accuracies_become_errors(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("epoch,top1\n0,50\n1,\n2,75\n3,nan\n4,80.5\n")
     found = read_curve(tmp_path / "a.csv", "accuracy")

@@ -23,6 +23,7 @@ from chronograd.fit.schedule import Schedule, schedule_of
 from chronograd.rundir import RunDir, is_run_dir
 from chronograd.rundir.listing import one_run
 from chronograd.rundir.steps import Epoch
+from chronograd.units import seconds
 
 Metric = Literal["loss", "accuracy"]
 # In the order in which they are looked for, in lower case; then any name of such words, as `matching` has it.
@@ -266,16 +267,23 @@ def _of_run(run: RunDir, metric: Metric) -> LearningCurve:
     log = run.read_steps(min(run.ranks(), default=0))
     ends = log.of(Epoch)
     name = "train_loss" if metric == "loss" else "test_accuracy"
-    points = [(end.epoch, value, end.time) for end in ends if (value := getattr(end, name)) is not None]
+    points = [
+        (end.epoch, value, end.time, end.attempt, end.seconds)
+        for end in ends
+        if (value := getattr(end, name)) is not None
+    ]
     count, unit = len(ends), "epoch"
     if len(points) < 3 and metric == "loss":
         points = [
-            (line.step, line.loss, line.time) for line in log.steps if line.loss is not None and np.isfinite(line.loss)
+            (line.step, line.loss, line.time, line.attempt, line.seconds)
+            for line in log.steps
+            if line.loss is not None and np.isfinite(line.loss)
         ]
         count, unit = len(log.steps), "step"
     if not points:
         raise InputError(f"{run.path} has no {metric} yet", "wait for its first epochs, or name another run")
-    steps, values, times = (np.array(column, dtype=float) for column in zip(*points, strict=True))
+    steps, values, times, attempts, clock = (np.array(column, dtype=float) for column in zip(*points, strict=True))
+    times, pauses = without_pauses(times, attempts, clock)
     said: dict[str, Any] = {"column": name, "times": times if all(map(math.isfinite, times)) else None}
     if unit == "epoch" and (run.path / "job.yaml").exists():
         job = run.job()
@@ -283,5 +291,28 @@ def _of_run(run: RunDir, metric: Metric) -> LearningCurve:
             "schedule": schedule_of(job),
             "schedule_told": f"{job.training.schedule} until epoch {job.training.epochs}, by its job",
         }
-    notes = _without(count - len(points), count, unit, f"finite {metric}")  # such a number is written as none
+    notes = [
+        *_without(count - len(points), count, unit, f"finite {metric}"),
+        *pauses,
+    ]  # such a number is written as none
     return _curve(run.path.name, steps, values, metric, unit, notes=notes, **said)
+
+
+def without_pauses(times: Array, attempts: Array, clock: Array) -> tuple[Array, list[str]]:
+    """Times of points without what passed between two attempts of a run, and a note on it. The last time stays as it is.
+
+    Args:
+        clock: seconds of training until each point, which pauses do not count in.
+
+    >>> without_pauses(np.array([10.0, 20, 3620]), np.array([1, 1, 2]), np.array([9.0, 18, 27]))[0].tolist()
+    [3601.0, 3611.0, 3620.0]
+    """
+    took, trained = np.diff(times), np.maximum(np.diff(clock), 0.0)
+    is_new = (np.diff(attempts) != 0) & (trained < took) & np.isfinite(trained)
+    if not is_new.any():
+        return times, []
+    pause = seconds(float((took - trained)[is_new].sum()))
+    took = np.where(is_new, trained, took)
+    count = int(is_new.sum())
+    note = f"the run went on {'once' if count == 1 else f'{count} times'} after a pause: {pause} between its attempts is left out"
+    return times[-1] - np.append(np.cumsum(took[::-1])[::-1], 0.0), [note]
