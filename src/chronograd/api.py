@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from chronograd import ask
+from chronograd import ask, trust
 from chronograd import job as jobs
 from chronograd.answer import Answer
 from chronograd.errors import InputError
@@ -224,8 +224,9 @@ def judge(network: PathLike | None, figure: str | float | PathLike, *overrides: 
     from chronograd.judge.ask import ask
 
     words = [*([] if network is None else [os.fspath(network)]), str(figure), *overrides]
-    return ask(words, place=on, precision=precision, batch=batch, input_shape=input_shape, mode=mode,
-               trace_file=None if trace is None else Path(trace))  # fmt: skip
+    with trust.only(words):
+        return ask(words, place=on, precision=precision, batch=batch, input_shape=input_shape, mode=mode,
+                   trace_file=None if trace is None else Path(trace))  # fmt: skip
 
 
 def forecast(log: PathLike, to: str | float | None = None, *, metric: str | None = None, run: str | None = None,
@@ -257,7 +258,8 @@ def explain(*runs: PathLike) -> Answer:
     """Why it is not faster: where each step goes, and what it loses time to. Of run directories, records, profiler traces."""
     from chronograd.explain import answer
 
-    return answer.explain([path for _, path in listing.runs(*runs)])
+    with trust.only(()):
+        return answer.explain([path for _, path in listing.runs(*runs)])
 
 
 def report(*runs: PathLike | Answer, out: PathLike | None = None, notebook: PathLike | None = None) -> Answer:
@@ -284,7 +286,8 @@ def report(*runs: PathLike | Answer, out: PathLike | None = None, notebook: Path
     if notebook is not None:
         from chronograd.report.notebook import write_notebook
 
-        write_notebook(answer, Path(notebook))
+        with trust.only(()):
+            write_notebook(answer, Path(notebook))
     return answer
 
 

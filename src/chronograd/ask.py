@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from chronograd import job as jobs
-from chronograd import known
+from chronograd import known, trust
 from chronograd.data import catalogue, published
 from chronograd.errors import InputError
 from chronograd.job import Job
@@ -47,6 +47,7 @@ def job_of(
     Raises: JobError for a job that is not valid, NotFoundError for a name, InputError where a network's samples are not known.
     """
     given = {key: value for key, value in (short or {}).items() if value is not None}
+    trust.name(str(what))
     if is_job_file(what):
         return jobs.load(what, [*as_overrides(given), *overrides])
     return jobs.from_dict(

@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from chronograd import files
+from chronograd import files, trust
 from chronograd.errors import InputError, JobError, did_you_mean, problems, shown
 from chronograd.recipes import ALGORITHMS, RECIPES, REPLAYS, recipe
 
@@ -532,10 +532,18 @@ def from_dict(data: Any, where: str = "job") -> Job:
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Job:
-    """Read a job file and apply overrides such as `training.batch=128`.
+    """Read a job file that the user names, with overrides such as `training.batch=128`; its network's code may run.
 
     Raises JobError for anything from a missing file to a wrong type.
     """
+    job = read(path, overrides)
+    trust.name(job.network.name)
+    trust.name(job.data.name.removeprefix("gymnasium:"))
+    return job
+
+
+def read(path: str | Path, overrides: Sequence[str] = ()) -> Job:
+    """Read a job file as `load` does, as that of a run, which may be anyone's: its network's code does not run for that."""
     path = Path(path)
     try:
         data = files.parse_yaml(files.read_bytes(path, MAX_JOB_BYTES).decode())

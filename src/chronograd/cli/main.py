@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import click
 
+from chronograd import trust
 from chronograd.errors import ChronogradError, missing_extra, near_names
 
 # When one wants a verb → its name → one line of help. The file of a verb is this folder's VERB.py.
@@ -96,19 +97,29 @@ class _Verbs(click.Group):
 
 @click.group(cls=_Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(package_name="chronograd")
-def command() -> None:
+@click.option(
+    "--trust",
+    "trusted",
+    multiple=True,
+    metavar="CODE",
+    help="FILE.py or MODULE that a run or record names, and that may run.",
+)
+def command(trusted: tuple[str, ...]) -> None:
     """A performance lab for deep learning.
 
     Say what you want to train and on what; learn how long it takes, what it costs and how accurate it
     gets, before renting a GPU. Then run it for real and see why the two differ.
     """
+    for code in trusted:
+        trust.allow(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb and return its exit status. Errors of the user's input are one message, no traceback."""
     args = list(sys.argv[1:] if argv is None else argv)
     try:
-        status = command.main(args=args, prog_name="chronograd", standalone_mode=False)
+        with trust.only(args):
+            status = command.main(args=_trust_first(args), prog_name="chronograd", standalone_mode=False)
         return status if isinstance(status, int) else 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
@@ -131,6 +142,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(missing, args)
     except ChronogradError as error:
         return _fail(error, args)
+
+
+def _trust_first(args: Sequence[str]) -> list[str]:
+    """The words with each `--trust CODE` before the verb, where every verb has it."""
+    at = {i + j for i, word in enumerate(args) if word == "--trust" for j in (0, 1)}
+    return [args[i] for i in sorted(at) if i < len(args)] + [word for i, word in enumerate(args) if i not in at]
 
 
 def _fail(error: ChronogradError, args: Sequence[str]) -> int:

@@ -15,6 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from chronograd import trust
 from chronograd.answer import Answer, Section, Table
 from chronograd.errors import InputError, NotFoundError
 
@@ -113,9 +114,12 @@ def listed() -> Answer:
 def check(reference: str) -> None:
     """Raise NotFoundError, with near names, for a network that neither the zoo nor an installed library has.
 
-    A function of the user's is not looked for; nor is a library whose source does not show its names.
+    A function of the user's is not looked for; nor is a library whose source does not show its names. Raises InputError for code
+    that the user did not name.
     """
     library, name = split(reference)
+    if library == "function":
+        trust.check(reference)
     if library == "zoo" and name not in zoo():
         error = NotFoundError("network", name, zoo(), LIST)
         elsewhere = [f"{other}:{name}" for other in LIBRARIES if name in of_library(other)]

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch import nn
 
+from chronograd import trust
 from chronograd.errors import EXTRAS, ChronogradError, InputError, MissingExtraError, NotFoundError
 from chronograd.models import names, without_init
 from chronograd.models.names import FORMS
@@ -237,7 +238,8 @@ def _working_directory_importable() -> Iterator[None]:
 
 
 def _function(reference: str) -> Builder:
-    """The function of the user's that `my_net.py:MyNet` or `package.module:function` names. Raises InputError."""
+    """The function of the user's that `my_net.py:MyNet` or `package.module:function` names. Raises InputError, also where only a file that was read names it."""
+    trust.check(reference)
     path, _, attribute = reference.rpartition(":")
     try:
         target: Any = _file(Path(path)) if path.endswith(".py") else importlib.import_module(path)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from chronograd import trust
 from chronograd.errors import InputError, MissingExtraError, NotFoundError, require
 from chronograd.job import Job
 
@@ -95,6 +96,8 @@ def make(job: Job, *, is_evaluation: bool = False, with_pictures: bool = False) 
     require("gymnasium", "reinforcement", f"environment {job.data.name}")
     import gymnasium
 
+    if ":" in name:  # gymnasium imports the module before it
+        trust.check(name)
     try:
         environment = gymnasium.make(name, render_mode="rgb_array" if with_pictures else None, disable_env_checker=True)
     except gymnasium.error.DependencyNotInstalled as error:

@@ -87,7 +87,7 @@ class RunDir:
         """The job of this run. Raises RunError if it is a loop of the user's own, which has none."""
         if not (self.path / "job.yaml").exists():
             raise RunError(f"{self.path} has no job.yaml: it is a loop of your own and cannot be run again from here")
-        return jobs.load(self.path / "job.yaml")
+        return jobs.read(self.path / "job.yaml")
 
     def environment(self) -> dict[str, Any]:
         path = self.path / "environment.json"

@@ -32,6 +32,7 @@ from chronograd.launch.jobs import OnLine, check_anywhere, new_run
 from chronograd.launch.processes import tail
 from chronograd.launch.slurm import commands as slurm_commands
 from chronograd.launch.slurm.script import EXIT_FILE, TIMED_OUT, Options, for_nodes, plan_of, render, shape_of
+from chronograd.models import names
 from chronograd.rundir import DEFAULT_PARENT, RunDir, StepFollower
 from chronograd.train.checkpoint_folder import list_checkpoints
 
@@ -102,6 +103,7 @@ def submit(run: RunDir, options: Options | None = None) -> str:
         if not (now := state(run)).is_over:
             raise RunError(f"{run.path} is {now.state} as job {now.job_id}", "wait for it, or scancel that job")
         options = options or submission(run).options
+    names.check(run.job().network.name)
     options = options or Options()
     script = run.path / SCRIPT
     if not script.exists():

@@ -1,0 +1,61 @@
+"""Which code of a user's own may run: the code that the user names, never code that only a file names.
+
+A network `FILE.py:NAME` or `package.module:NAME` and an environment `module:NAME` are code: to build one is to run it. A record, a
+run, a table or a job that a cloud kept may come from anyone, so its words start nothing. Within `only(words)`, which surrounds
+every verb, code runs if a word has the same file or module before its last colon, if a job file that the user names has it
+(`chronograd.job.load`), or if `--trust FILE.py` names it. Elsewhere, as in a rank, which a verb started, all code may run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from chronograd.errors import InputError
+
+# What may run now; None outside of verbs. Not of a thread or a context: verbs start threads, which must not know more.
+_named: set[str] | None = None
+
+
+@contextmanager
+def only(words: Iterable[str]) -> Iterator[None]:
+    """Let nothing run meanwhile but the code that these words, or those of a verb around it, name."""
+    global _named
+    before = _named
+    _named = set(before or ())
+    for word in words:
+        name(word.rpartition("=")[2] if "=" in word else word)
+    try:
+        yield
+    finally:
+        _named = before
+
+
+def name(reference: str) -> None:
+    """Let the code of a reference such as `FILE.py:NAME` run: the user names it."""
+    code, colon, _ = reference.rpartition(":")
+    if colon:
+        allow(code)
+
+
+def allow(code: str) -> None:
+    """Let a file or a module run, whichever of its names a network has."""
+    if _named is not None:
+        _named.add(_key(code))
+
+
+def check(reference: str) -> None:
+    """Raise InputError for a reference whose code nobody named."""
+    code = reference.rpartition(":")[0]
+    if _named is None or _key(code) in _named:
+        return
+    raise InputError(
+        f"{reference} is code that you did not name: only a file that was read names it, so it is not run",
+        f"read {code}; if you trust it, allow it with `chronograd --trust {code} VERB ...`",
+    )
+
+
+def _key(code: str) -> str:
+    """One name for one file, however it is written."""
+    return os.path.realpath(code) if code.endswith(".py") else code
