@@ -92,7 +92,7 @@ def predict(network: JobLike | Trace | nn.Module, *overrides: str, on: str | Seq
         if counted.mode == "training":
             raise InputError(f"batches {batches} of training", "give one batch, or mode='inference'")
         return predict_batches(counted, on_devices(asked, places), batches)
-    answer = predict_jobs(counted, on_devices(asked, places), samples=_samples(asked) if is_job else None,
+    answer = predict_jobs(counted, on_devices(asked, places), samples=(_samples(asked) or None) if is_job else None,
                           algorithm=algorithm, paced=counted_input)  # fmt: skip
     return replace(answer, records=dict(zip(places or [asked.cluster.device], answer.records.values(), strict=True)))
 
@@ -356,18 +356,22 @@ def _trace(given: Any, overrides: Sequence[str], options: dict[str, Any]) -> tup
 
 def _job_of(trace: Trace, batch: int, precision: str) -> Job:
     """A job for a network that has none: synthetic samples of its shape."""
-    shape = [size.const for size in trace.input_shapes[0][1:]]
+    if not (trace.takes_images or trace.takes_tokens):
+        data: dict[str, Any] = {"name": jobs.INPUTS}
+    else:
+        data = {"name": "synthetic", "shape": list(trace.sample_shape), "classes": 2, "samples": max(batch, 1)}
     return jobs.from_dict(
         {
             "mode": trace.mode,
             "network": {"name": trace.network or "network"},
-            "data": {"name": "synthetic", "shape": shape, "classes": 2, "samples": max(batch, 1)},
+            "data": data,
             "training": {"batch": batch, "precision": precision},
         }
     )
 
 
 def _samples(job: Job) -> int:
+    """Of an epoch; 0 where nothing says."""
     from chronograd.data.datasets import card
 
     return card(job.data).train_size

@@ -26,6 +26,7 @@ USUAL = "imagenet"
 SHORT = {
     "data": "data.name",
     "input": "data.shape",
+    "inputs": "network.inputs",
     "classes": "data.classes",
     "batch": "training.batch",
     "precision": "training.precision",
@@ -100,6 +101,13 @@ def _of_network(
     """The job of a network as plain data, without overrides."""
     if not _is_trace(network):
         names.check(network)
+    own = _own_inputs(network, given, overrides)
+    if own is not None:
+        network_fields = {"name": network, **({"inputs": list(own)} if own else {})}
+        data = {"name": jobs.INPUTS, **({"classes": given["classes"]} if "classes" in given else {})}
+        training = {key: given[key] for key in ("batch", "precision") if key in given}
+        modes = {"mode": given["mode"]} if "mode" in given else {}
+        return {**modes, "network": network_fields, "data": data, "training": training}
     data = _data(network, given, overrides)
     results = known.known(network, data["name"])
     enough = [one for one in results if target is not None and one.probability(target) >= 0.5]
@@ -108,6 +116,43 @@ def _of_network(
     training |= {key: given[key] for key in ("batch", "precision") if key in given}
     mode = {"mode": given["mode"]} if "mode" in given else {}
     return {**mode, "network": {"name": network}, "data": data, "training": training}
+
+
+def _own_inputs(network: str, given: Mapping[str, Any], overrides: Sequence[str]) -> Sequence[str] | None:
+    """The inputs of a network that takes neither one image nor one row of tokens per sample; None for one that does."""
+    if given.get("inputs"):
+        return list(given["inputs"])
+    stated = dict(text.split("=", 1) for text in overrides if "=" in text)
+    if "network.inputs" in stated:
+        return []
+    if "data" in given or any(key.startswith("data.") for key in stated):
+        return None
+    if _is_trace(network):
+        from chronograd.trace import Trace
+
+        trace = Trace.load(network)
+        return None if trace.takes_images or trace.takes_tokens else []
+    library, _ = names.split(network)
+    shape = given.get("input")
+    if library == "zoo" or (shape is not None and len(shape) == 3):
+        return None
+    from chronograd.models import registry
+
+    spec = registry.spec(network)
+    if spec.inputs and shape is None:
+        return spec.inputs
+    shape = shape or spec.input_shape
+    if shape is None or len(shape) == 3 or (len(shape) == 1 and _takes_tokens(network, given)):
+        return None
+    return ["x".join(map(str, shape))]
+
+
+def _takes_tokens(network: str, given: Mapping[str, Any]) -> bool:
+    """Whether a row of numbers is tokens to a network: it begins with an embedding."""
+    from chronograd.count.calls import takes_tokens
+    from chronograd.models import registry
+
+    return takes_tokens(registry.build(network, num_classes=given.get("classes"), device="meta"))
 
 
 def _data(network: str, given: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -164,7 +209,7 @@ def _own(network: str, known_shape: Sequence[int] | None = None) -> tuple[tuple[
 
         trace = Trace.load(network)
         classes = [trace.tensors[i].shape[-1].const for i in trace.outputs if len(trace.tensors[i].shape) in (2, 3)]
-        return tuple(size.const for size in trace.input_shapes[0][1:]), classes[0] if classes else None
+        return trace.sample_shape, classes[0] if classes else None
     if library == "zoo":
         shape, num_classes = names.zoo()[name].shape, names.zoo()[name].classes
     else:
@@ -175,7 +220,10 @@ def _own(network: str, known_shape: Sequence[int] | None = None) -> tuple[tuple[
     if known_shape is not None:
         return tuple(known_shape), num_classes
     if not shape:
-        raise InputError(f"{network} does not say the shape of its samples", "write --data NAME, or --input 3,224,224")
+        raise InputError(
+            f"{network} does not say the shape of its samples",
+            "write --data NAME, or --input 3,224,224, or one --input NAME:SHAPE:DTYPE for each tensor that it takes",
+        )
     if len(shape) not in (1, 3):
         raise InputError(
             f"{network} takes samples of shape {shape}, and a job is of images or of text",

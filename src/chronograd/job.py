@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from chronograd import files, trust
+from chronograd import files, inputs, trust
 from chronograd.errors import InputError, JobError, did_you_mean, problems, shown
 from chronograd.recipes import ALGORITHMS, RECIPES, REPLAYS, recipe
 
@@ -36,6 +36,8 @@ MAX_JOB_BYTES = 32_000
 MOST_CLASSES = 1_000_000
 # The data set of synthetic text.
 TOKENS = "tokens"
+# Random values of whatever the network takes.
+INPUTS = "inputs"
 
 
 class _Model(BaseModel):
@@ -62,6 +64,22 @@ class Network(_Section):
     """Keyword arguments of the network's function. Number of classes and input shape come from the data."""
     weights: str | None = None
     """Weights to start from: a run directory, a safetensors or PyTorch file, or `torchvision` or `timm` for theirs."""
+    inputs: tuple[str, ...] = ()
+    """Tensors that it takes where it is not one per sample of the data: NAME:SHAPE:DTYPE each, or one FILE.py:example_inputs."""
+
+    @model_serializer(mode="wrap")
+    def _without_inputs(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = dump(self)
+        return {key: value for key, value in data.items() if key != "inputs" or value}
+
+    @field_validator("inputs")
+    @classmethod
+    def _readable(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            inputs.check(given)
+        except InputError as error:
+            raise ValueError(f"{error.message}: {error.hint}") from None
+        return given
 
 
 class Data(_Section):
@@ -69,7 +87,7 @@ class Data(_Section):
 
     name: str = Field(min_length=1)
     """A data set: digits, fashion-mnist, cifar10, cifar100, synthetic, folder:PATH, imagenet:PATH, decathlon:SET, voc:PATH, coco:PATH,
-    open-images:PATH, tokens; or an environment to act in: gymnasium:NAME, atari:GAME."""
+    open-images:PATH, tokens, inputs (random values of network.inputs); or an environment to act in: gymnasium:NAME, atari:GAME."""
     shape: tuple[int, ...] | None = None
     """Shape of one sample, for synthetic data; of text the number of tokens, such as [1024]."""
     classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | None = None
@@ -591,6 +609,8 @@ def stated(job: Job) -> dict[str, Any]:
 
 def steps_per_epoch(num_samples: int, batch: int) -> int:
     """Whole global batches in an epoch; the last incomplete one is dropped. Raises InputError if there is none."""
+    if not num_samples:
+        raise InputError("the number of training samples is not known", "write data.samples=N, those of an epoch")
     if batch > num_samples:
         raise InputError(
             f"training.batch is {batch:,}, more than the {num_samples:,} training samples: there is no whole batch",

@@ -239,6 +239,24 @@ class Trace:
             known[key] = make()
         return known[key]
 
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one sample of the first input, without the batch."""
+        first = self.input_shapes[0] if self.input_shapes else ()
+        sizes = [size for size in first if not size.per_sample]
+        return tuple(size.const for size in (sizes if len(sizes) < len(first) else first[1:]))
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether its only input is a batch of images: channels, height, width."""
+        return len(self.input_shapes) == 1 and len(self.sample_shape) == 3
+
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether its only input is a batch of rows of whole numbers."""
+        dtypes = [self.tensors[i].dtype for i in self.inputs]
+        return len(self.input_shapes) == 1 and len(self.sample_shape) == 1 and dtypes in (["int64"], ["int32"])
+
     # -- totals ---------------------------------------------------------------------------------
 
     def parameters(self) -> dict[str, Tensor]:

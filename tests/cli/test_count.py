@@ -150,7 +150,7 @@ def test_parameters_as_keras_counts_them_are_explained(capsys: pytest.CaptureFix
 
 def test_what_is_not_counted_is_listed(capsys: pytest.CaptureFixture[str], networks: str) -> None:
     _, out, _ = run(capsys, f"{networks}:odd", "--mode", "inference")
-    assert "not counted: linalg_qr, 1 times (its bytes are)" in out
+    assert "not counted: linalg_qr, 1 time (its bytes are)" in out
 
 
 # -- traces -----------------------------------------------------------------------------------------

@@ -12,8 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from chronograd.count.layers import layers
+from chronograd.count.answer import count
+from chronograd.count.layers import layers, summary
 from chronograd.count.tracing import trace
+from chronograd.errors import TraceError
+from chronograd.inputs import Input
 from chronograd.trace import Trace
 
 T, D, H = 10, 32, 4  # positions, width, heads
@@ -227,6 +230,102 @@ def test_products(function: Callable[..., Tensor], shapes: list[tuple[int, ...]]
     assert (traced.macs(), traced.macs(1, "backward")) == (macs, 2 * macs)
 
 
+class Called(nn.Module):
+    """A function as a network."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *given: Tensor) -> Tensor:
+        return self.function(*given)
+
+
+def test_bilinear_layers_are_two_products() -> None:
+    """For each of 7 outputs the first input with the weight, then that with the second: 7 × (5 × 6 + 6) per sample."""
+    traced = trace(nn.Bilinear(5, 6, 7), [(5,), (6,)], inputs_require_grad=True, loss="sum")
+    assert (traced.params, traced.macs(), traced.macs(3)) == (217, 7 * 36, 3 * 7 * 36)
+    assert traced.uncounted() == {}
+    # A product with the weight for each of the three gradients, and a smaller one.
+    assert 3 * 7 * 30 <= traced.macs(1, "backward") <= 3 * 7 * 30 + 2 * 7 * 30
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "macs"),
+    [
+        (lambda a, w: torch.tensordot(a, w, dims=1), [(8,), "=8x3x2"], 48),
+        (lambda m, a, b: torch.addbmm(m, a, b), ["=3x5", (3, 4), (4, 5)], 60),
+        (lambda m, a, b: torch.addmv(m, a, b), ["=3", "=3x4", "=4"], 12),
+        (lambda m, a, b: torch.addr(m, a, b), ["=3x4", "=3", "=4"], 12),
+        (lambda a, b: torch.dot(a, b), ["=6", "=6"], 6),
+        (lambda a, b: torch.linalg.multi_dot([a, b, b]), ["=2x3", "=3x3"], 18 + 18),
+        (lambda a: torch.matrix_power(a, 3), ["=4x4"], 2 * 64),
+        (lambda a, b: torch.cdist(a, b, compute_mode="use_mm_for_euclid_dist"), [(3, 4), (5, 4)], 3 * 5 * (4 + 2)),
+        (lambda a, w: F.linear(F.unfold(a, 3).transpose(1, 2), w), [(2, 5, 5), "=7x18"], 9 * 7 * 18),
+    ],
+)  # fmt: skip
+def test_products_by_other_names(function: Callable[..., Tensor], shapes: list[Any], macs: int) -> None:
+    inputs = [Input.parse(one) if isinstance(one, str) else one for one in shapes]
+    traced = trace(Called(function), inputs, inputs_require_grad=True, loss="sum")
+    assert (traced.macs(), traced.uncounted()) == (macs, {})
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_a_complex_product_is_four_real_ones(dtype: torch.dtype) -> None:
+    traced = trace(nn.Linear(16, 5, dtype=dtype), [(16,)], loss="sum", inputs_require_grad=True)
+    assert traced.tensors[traced.inputs[0]].dtype == str(dtype)[6:]
+    assert traced.macs() == 4 * 16 * 5
+    conv = trace(nn.Conv1d(3, 4, 5, dtype=dtype), [(3, 9)], loss="sum")
+    assert conv.macs() == 3 * (4 * 5 * 3 * 5)  # PyTorch runs three real convolutions
+    assert "four" in summary(traced)["convention"]
+    assert "four" not in summary(trace(nn.Linear(2, 2), [(2,)]))["convention"]
+
+
+def test_distances_are_arithmetic_and_no_product() -> None:
+    traced = trace(
+        Called(lambda a, b: torch.cdist(a, b, p=1.0)), [(3, 4), (5, 4)], inputs_require_grad=True, loss="sum"
+    )
+    assert (traced.macs(), traced.uncounted()) == (0, {})
+    (op,) = [op for op in traced.select("forward") if op.name == "_cdist_forward"]
+    assert op.vector_flops.at(2) == 2 * 3 * 3 * 5 * 4
+
+
+def test_a_bag_adds_rows_whatever_its_table() -> None:
+    traced = trace(nn.EmbeddingBag(1000, 4), [(7,)], loss="sum")
+    (op,) = [op for op in traced.select("forward") if "_embedding_bag" in op.name]
+    assert op.vector_flops.at(3) == 3 * 7 * 4
+    assert traced.uncounted() == {}
+
+
+def test_all_dimensions_of_a_transform_count() -> None:
+    traced = trace(Called(lambda x: torch.fft.fft2(x).real), [(8, 16)], mode="inference")
+    (op,) = [op for op in traced.operators if op.name.startswith("_fft")]
+    assert op.vector_flops.at(1) == 5 * 8 * 16 * 7  # log2 of 8 × 16
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.gt(0).logical_and(x.lt(1)).float() * x,
+        lambda x: F.interpolate(x, scale_factor=2, mode="linear"),
+        lambda x: F.pad(x, (1, 1), mode="reflect"),
+        lambda x: x.cummax(1)[0],
+        lambda x: torch.complex(x, x).abs(),
+        lambda x: torch.bucketize(x, torch.arange(3.0)).float(),
+        lambda x: x.clone().index_copy_(2, torch.tensor([0]), x[:, :, :1]),
+        lambda x: x.clone().eq_(0),
+        lambda x: torch.scatter_reduce(x, 1, torch.zeros(2, 3, 4, dtype=torch.int64), x, "sum"),
+    ],
+)
+def test_work_without_products_is_no_gap(function: Callable[..., Tensor]) -> None:
+    """Nothing of it could add to the MACs, so totals need no `at least`."""
+    try:
+        traced = trace(Called(function), [(3, 4)], mode="inference")
+    except TraceError:
+        traced = trace(Called(function), [(3, 4)], mode="inference", fixed_batch=2)
+    assert (traced.macs(), traced.uncounted()) == (0, {})
+
+
 def test_recurrent_layers() -> None:
     class Last(nn.Module):
         def __init__(self) -> None:
@@ -402,23 +501,13 @@ def test_uncounted_operators_are_listed() -> None:
 
     traced = trace(Odd(), [(4, 4)], mode="inference")
     assert traced.uncounted() == {"linalg_qr": 1}
+    totals = count(traced)
+    assert totals.sections[0].takeaway.startswith("0 parameters; forward takes at least 0 FLOP")
+    assert totals.data["is_lower_bound"] is True
+    assert totals.data["macs"] == 0
+    assert not count(trace(nn.Linear(2, 2), [(2,)])).data["is_lower_bound"]
     (op,) = traced.select(kinds=["unknown"])
     assert op.read_bytes.at(3) == 3 * 16 * 4
-
-
-def test_what_a_bilinear_layer_does_is_not_known() -> None:
-    class Pair(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Bilinear(5, 6, 7)
-
-        def forward(self, a: Tensor, b: Tensor) -> Tensor:
-            out: Tensor = self.layer(a, b)
-            return out
-
-    traced = trace(Pair(), [(5,), (6,)])
-    assert (traced.params, traced.macs()) == (217, 0)
-    assert set(traced.uncounted()) == {"_trilinear"}
 
 
 def test_operators_without_a_known_dtype_of_their_own() -> None:

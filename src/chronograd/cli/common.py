@@ -94,13 +94,48 @@ def shape(_: Any, __: Any, text: str | None) -> tuple[int, ...] | None:
         raise click.BadParameter(f"{text!r} is not a shape; write 3,224,224") from None
 
 
+def inputs_option(function: F) -> F:
+    """--input and --inputs, whose values stand as `input` (shape of one plain sample) and `inputs` (words of others)."""
+
+    def keep(context: click.Context, option: click.Parameter, words: tuple[str, ...]) -> None:
+        context.meta.setdefault("inputs", {})[option.name or ""] = words
+
+    both: dict[str, Any] = {"expose_value": False, "callback": keep}
+    text = "Shape of one sample; or NAME:SHAPE:DTYPE for each tensor, such as tokens:128:int64."
+    function = click.option("--input", "input_words", multiple=True, metavar="C,H,W", help=text, **both)(function)
+    text = "A function or object with the network's arguments."
+    return click.option("--inputs", "example", metavar="FILE.py:NAME", help=text, **both)(function)
+
+
+def inputs() -> dict[str, Any]:
+    """What --input and --inputs ask for: `input`, the shape of one sample, or `inputs`, words. Raises UsageError."""
+    from chronograd import inputs as words
+    from chronograd.errors import InputError
+
+    context = click.get_current_context(silent=True)
+    given = {} if context is None else context.meta.get("inputs", {})
+    texts, example = given.get("input_words") or (), given.get("example")
+    if texts and example:
+        raise click.UsageError("--inputs holds everything that the network takes: leave --input out")
+    if example:
+        if not words.is_reference(example):
+            raise click.BadParameter(
+                f"{example!r} names no function: write FILE.py:example_inputs", param_hint="'--inputs'"
+            )
+        return {"inputs": [example]}
+    try:
+        words.check(texts)
+        found = [words.Input.parse(text) for text in texts]
+    except InputError as error:
+        raise click.BadParameter(f"{error.message}; {error.hint}", param_hint="'--input'") from None
+    if len(found) == 1 and found[0].is_plain and found[0].shape:
+        return {"input": found[0].shape}
+    return {"inputs": [str(one) for one in found]} if found else {}
+
+
 def _keep(context: click.Context, option: click.Parameter, value: Any) -> None:
     """Of a short form of a field: kept for `read_job`, so that no verb has to pass it on."""
     context.meta.setdefault("short", {})[option.name] = value
-
-
-def _keep_shape(context: click.Context, option: click.Parameter, text: str | None) -> None:
-    _keep(context, option, shape(context, option, text))
 
 
 def _keep_batches(context: click.Context, option: click.Parameter, text: str | None) -> None:
@@ -121,7 +156,7 @@ def short_options(function: F) -> F:
     for option in (
         click.option("--save-job", type=FILE, help="Write the job that was meant (.yaml).", **kept),
         click.option("--classes", type=click.IntRange(2), help="Number of classes.", **kept),
-        click.option("--input", metavar="C,H,W", help="Shape of one sample.", **{**kept, "callback": _keep_shape}),
+        inputs_option,
         click.option(
             "--batch", metavar="N", help="Samples of a step, over all devices.", **{**kept, "callback": _keep_batches}
         ),
@@ -165,7 +200,7 @@ def read_job(
     from chronograd import ask, job
 
     context = click.get_current_context(silent=True)
-    short = dict(context.meta.get("short", {})) if context is not None else {}
+    short = {**(context.meta.get("short", {}) if context is not None else {}), **inputs()}
     if not takes_batches and len(batches() or ()) > 1:
         raise click.UsageError(f"--batch {','.join(map(str, batches() or ()))}: give one number here")
     save_to = short.pop("save_job", None)

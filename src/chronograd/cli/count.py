@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.argument("network", metavar="NETWORK|JOB|TRACE", required=False, shell_complete=common.complete_jobs)
 @click.argument("overrides", nargs=-1, metavar="[FIELD=VALUE]...")
 @click.option("--batch", type=click.IntRange(1), help="Samples in one step; 1, or the job's batch.")
-@click.option("--input", "input_shape", callback=common.shape, metavar="C,H,W", help="Shape of one sample.")
+@common.inputs_option
 @click.option("--classes", type=click.IntRange(1), help="Size of the head.")
 @click.option("--mode", type=click.Choice(["training", "inference"]), default="training")
 @click.option("--loss", type=click.Choice(["cross_entropy", "sum"]), default="cross_entropy")
@@ -58,6 +58,7 @@ def command(network: str | None, overrides: tuple[str, ...], batch: int | None, 
 
 def _trace(network: str, overrides: tuple[str, ...], settings: dict[str, Any]) -> tuple[Trace, int, str | None]:
     """The trace, the batch it is wanted at, and the job's optimizer if there is a job."""
+    given = common.inputs()
     if network.endswith((".yaml", ".yml")):
         from chronograd.data.trace_job import trace_job
 
@@ -71,4 +72,6 @@ def _trace(network: str, overrides: tuple[str, ...], settings: dict[str, Any]) -
     from chronograd.count.cached import cached_trace
 
     settings["num_classes"] = settings.pop("classes")
-    return cached_trace(network, common.options(overrides), **settings), 1, None
+    settings |= {"input_shape": given["input"]} if "input" in given else given
+    traced = cached_trace(network, common.options(overrides), **settings)
+    return traced, 1, None

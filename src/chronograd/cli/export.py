@@ -31,7 +31,7 @@ def _sizes(_: Any, option: click.Parameter, text: str) -> list[int]:
 @click.option("--int8", type=click.Choice(["static", "dynamic"]),
               help="Also a file of eight-bit weights; static for convolutions, dynamic for text.")  # fmt: skip
 @click.option("--data", metavar="NAME", help="Data set of a NETWORK: `chronograd data --list`.")
-@click.option("--input", metavar="C,H,W", callback=common.shape, help="Shape of one sample of a NETWORK.")
+@common.inputs_option
 @click.option("--classes", type=click.IntRange(2), help="Number of classes of a NETWORK.")
 @common.answer_options
 def command(
@@ -40,7 +40,6 @@ def command(
     path: Path,
     as_json: bool,
     data: str | None,
-    input: tuple[int, ...] | None,
     classes: int | None,
     **chosen: Any,
 ) -> int:
@@ -62,7 +61,7 @@ def command(
     from chronograd.deploy.export_answer import export
     from chronograd.rundir import run_named
 
-    short = {"data": data, "input": input, "classes": classes}
+    short = {"data": data, "classes": classes, **common.inputs()}
     run = run_named(what)
     if run is not None:
         source = export_source.of_run(run, [*ask.as_overrides(short), *fields])

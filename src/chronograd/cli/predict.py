@@ -178,7 +178,7 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, place
         catalog.device(job.cluster.device)  # before torch is imported
     with common.waiting("counting the work of the network"):
         trace = trace_job(jobs[0], trace_file)
-    samples = card(jobs[0].data).train_size
+    samples = card(jobs[0].data).train_size or None
     options: dict[str, Any] = {
         "algorithm": algorithm or ("tree" if is_paleo else None),
         "ppp": (ppp, ppp_comm) if is_paleo else None,

@@ -40,27 +40,31 @@ def count(
 
 def _totals(counted: dict[str, Any]) -> Section:
     n = "{:,}".format
+    least = "at least " if counted["is_lower_bound"] else ""
     keras = " + ".join(f"{count:,} {name}" for name, count in counted["params_keras_parts"].items())
     share, forward, backward = counted["conv_share"], counted["flops_forward"], counted["flops_backward"]
     rows = [
         ("parameters", n(counted["params"]), f"{n(counted['weights'])} without biases"),
         ("parameters, as Keras counts", n(counted["params_keras"]), keras),
-        ("MACs", n(counted["macs"]), "" if share is None else f"{100 * share:.3f} % in convolutions"),
-        ("FLOPs forward", n(forward), "2 × MACs"),
-        ("FLOPs backward", n(backward), f"{backward / forward:.3f} × forward" if forward else ""),
+        ("MACs", least + n(counted["macs"]), "" if share is None else f"{100 * share:.3f} % in convolutions"),
+        ("FLOPs forward", least + n(forward), "2 × MACs"),
+        ("FLOPs backward", least + n(backward), f"{backward / forward:.3f} × forward" if forward else ""),
         ("vector FLOPs", n(counted["vector_flops_forward"]), "forward, everything that is no matrix work"),
         ("activations", n(counted["activations"]), "input, convolutions, linear layers, attention, pooling"),
         ("peak memory", memory(counted["memory_bytes"]), _memory(counted)),
     ]
     if counted["params_keras"] == counted["params"]:
         del rows[1]
-    shape = " × ".join(str(d) for d in (counted["input_shapes"] or [[]])[0])
-    passes = "forward and backward" if backward else "forward"
+    shape = ", ".join(" × ".join(map(str, sizes)) or "one number" for sizes in counted["input_shapes"])
+    passes = "forward and backward take" if backward else "forward takes"
     return Section(
         title=f"{counted['network']}, input {shape}, {counted['mode']}",
-        takeaway=f"{si(counted['params'])} parameters; {passes} take {si(forward + backward, 'FLOP')} "
+        takeaway=f"{si(counted['params'])} parameters; {passes} {least}{si(forward + backward, 'FLOP')} "
         f"and {memory(counted['memory_bytes'])} at batch {counted['batch']}.",
-        lines=[f"not counted: {name}, {times} times (its bytes are)" for name, times in counted["uncounted"].items()],
+        lines=[
+            f"not counted: {name}, {times} {'time' if times == 1 else 'times'} (its bytes are)"
+            for name, times in counted["uncounted"].items()
+        ],
         table=Table(("total", "", ""), rows, {1}),
         caption=counted["convention"],
     )

@@ -49,9 +49,11 @@ class _Attention(torch.autograd.Function):
     """Scaled dot-product attention that keeps what fused kernels keep: q, k, v, output and row statistics."""
 
     @staticmethod
-    def forward(ctx: Any, q: Any, k: Any, v: Any, mask: Any, recorder: Recorder, settings: dict[str, Any]) -> Any:
+    def forward(
+        ctx: Any, q: Any, k: Any, v: Any, mask: Any, recorder: Recorder, settings: dict[str, Any], run: Any
+    ) -> Any:
         with recorder.paused():
-            out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+            out = run(q, k, v, mask) if recorder.is_real else q.new_empty((*q.shape[:-1], v.shape[-1]))
             statistics = q.new_empty(q.shape[:-1], dtype=torch.float32)
         index = _record(recorder, [q, k, v, mask], [out, statistics], settings, 1, None)
         op = recorder.trace.operators[index]
@@ -64,14 +66,14 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         q, k, v, mask, out, statistics = ctx.saved_tensors
         with ctx.recorder.paused():
-            made = [
-                torch.empty_like(t) if need else None for t, need in zip((q, k, v), ctx.needs_input_grad, strict=False)
-            ]
-            mask_grad = torch.empty_like(mask) if mask is not None and ctx.needs_input_grad[3] else None
+            # Of real values only the forward pass matters: backward takes no decisions.
+            empty_like = torch.zeros_like if ctx.recorder.is_real else torch.empty_like
+            made = [empty_like(t) if need else None for t, need in zip((q, k, v), ctx.needs_input_grad, strict=False)]
+            mask_grad = empty_like(mask) if mask is not None and ctx.needs_input_grad[3] else None
         # dV = Pᵀ dO, dP = dO Vᵀ, dQ = dS K, dK = dSᵀ Q: twice the forward; scores made again are not counted.
         ins, outs = [q, k, v, mask, out, statistics, grads[0]], [*made, mask_grad]
         _record(ctx.recorder, ins, outs, ctx.settings, 2, ctx.owner)
-        return (*made, mask_grad, None, None)
+        return (*made, mask_grad, None, None, None)
 
 
 class Functions(TorchFunctionMode):
@@ -88,7 +90,7 @@ class Functions(TorchFunctionMode):
             return self._attention(*args, **kwargs)
         if func is F.multi_head_attention_forward:
             return self._multi_head(*args, **kwargs)
-        if func in self._constructors and kwargs.get("device") is None:
+        if func in self._constructors and kwargs.get("device") is None and not self.recorder.is_real:
             kwargs = {**kwargs, "device": "meta"}
         return func(*args, **kwargs)
 
@@ -109,7 +111,13 @@ class Functions(TorchFunctionMode):
                 query.shape[:-2], key.shape[:-2], value.shape[:-2]
             )
             query, key, value = (t.expand(*batch, *t.shape[-2:]) for t in (query, key, value))
-        out: torch.Tensor = _Attention.apply(query, key, value, attn_mask, self.recorder, settings)
+
+        def run(q: Any, k: Any, v: Any, mask: Any) -> Any:
+            return F.scaled_dot_product_attention(
+                q, k, v, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+
+        out: torch.Tensor = _Attention.apply(query, key, value, attn_mask, self.recorder, settings, run)
         return out
 
     def _multi_head(self, *args: Any, **kwargs: Any) -> Any:

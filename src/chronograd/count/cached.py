@@ -19,6 +19,7 @@ import platformdirs
 
 from chronograd.count import packed
 from chronograd.files import as_asked, write_aside
+from chronograd.inputs import is_reference
 from chronograd.models import names
 from chronograd.trace import VERSION, Trace
 
@@ -31,7 +32,7 @@ def cached_trace(reference: str, options: dict[str, Any] | None = None, **settin
     """
     names.check(reference)
     library, _ = names.split(reference)
-    if library == "function":
+    if library == "function" or any(is_reference(word) for word in settings.get("inputs", ())):
         return _traced(reference, options, settings)
     versions = [VERSION, _source(), sys.version, *(_version(name) for name in ("torch", "chronograd", library))]
     key = json.dumps([reference, options or {}, sorted(settings.items()), versions], default=str)

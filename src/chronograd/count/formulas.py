@@ -4,6 +4,7 @@ Formulas work on shapes, plain tuples of integers, so that one formula serves ev
 counted for matrix work only: a convolution multiplies and adds once per weight and output element, its
 bias is not counted; attention is `Q Kᵀ` and `P V`, dense whether masked or not. `vector_flops` is all other
 arithmetic, in elementary operations per element; they are conventions, good to a small factor.
+A multiply-add of complex numbers is four of real ones; PyTorch runs a complex convolution as three real ones.
 """
 
 from __future__ import annotations
@@ -78,6 +79,57 @@ def attention_macs(query: Shape, key: Shape, value: Shape) -> int:
     return math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
 
 
+def _trilinear(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
+    """Two products one after the other: of the first two operands, summed over what the third does not have, and with that.
+
+    i1, i2, i3, expand1, expand2, expand3, sumdim: each operand gets dimensions of size 1 at its `expand`.
+    """
+    sizes, has = [], []
+    for shape, expand in zip(ins, args[3:6], strict=True):
+        rest = iter(shape)
+        dims = [1 if d in expand else next(rest) for d in range(len(shape) + len(expand))]
+        sizes.append(dims)
+        has.append([d not in expand for d in range(len(dims))])
+    rank = len(sizes[0])
+    size = [max(one[d] for one in sizes) for d in range(rank)]
+    first = math.prod(size[d] for d in range(rank) if has[0][d] or has[1][d])
+    is_summed = [d in args[6] and not has[2][d] for d in range(rank)]
+    return first + math.prod(size[d] for d in range(rank) if not is_summed[d])
+
+
+def _outer(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
+    return int(math.prod(outs[0]))
+
+
+def _squared_distances(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
+    """One product of the rows, each with its square and a one behind it."""
+    return int(math.prod(outs[0]) * (ins[0][-1] + 2))
+
+
+def _distances(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
+    """Of every pair of rows: a difference, its power and a sum, per coordinate."""
+    return int(3 * math.prod(outs[0]) * ins[0][-1])
+
+
+def _distances_backward(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
+    return int(4 * math.prod(ins[0]) * ins[1][-1])
+
+
+def _bag(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
+    """A sum over the rows that are looked up, whatever the size of the table."""
+    return int(math.prod(ins[1]) * ins[0][-1])
+
+
+# Operator → elementary operations by its shapes, where the largest tensor does not tell them.
+ARITHMETIC: dict[str, tuple[str, Macs]] = {
+    "_cdist_forward": ("elementwise", _distances),
+    "_cdist_backward": ("elementwise", _distances_backward),
+    **dict.fromkeys(
+        ("_embedding_bag", "_embedding_bag_forward_only", "_embedding_bag_backward", "_embedding_bag_dense_backward"),
+        ("gather", _bag),
+    ),
+}
+
 # Operator → its kind and its MACs. Names as in native_functions.yaml.
 MATRIX: dict[str, tuple[str, Macs]] = {
     **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), ("conv", _convolution)),
@@ -86,7 +138,11 @@ MATRIX: dict[str, tuple[str, Macs]] = {
     **dict.fromkeys(("addmm", "addmm_", "_addmm_activation", "addmv"), ("gemm", _matmul(1))),
     "linear": ("gemm", _linear),
     "bmm": ("batched_gemm", _matmul(0)),
-    **dict.fromkeys(("baddbmm", "baddbmm_", "addbmm"), ("batched_gemm", _matmul(1))),
+    **dict.fromkeys(("baddbmm", "baddbmm_", "addbmm", "addbmm_"), ("batched_gemm", _matmul(1))),
+    "_euclidean_dist": ("batched_gemm", _squared_distances),
+    "_trilinear": ("batched_gemm", _trilinear),
+    **dict.fromkeys(("addr", "addr_"), ("gemm", _outer)),
+    "_weight_int8pack_mm": ("gemm", _linear),
 }
 
 _TABLES = tomllib.loads((resources.files("chronograd.count") / "operators.toml").read_text(encoding="utf-8"))
@@ -94,7 +150,9 @@ WRITE_ONLY, WITH_DIMS = (frozenset(f"aten::{name}" for name in _TABLES[key]) for
 # Operator → family, kind, and what the family counts by: a formula, or operations per element.
 RULES: dict[str, tuple[str, str, Any]] = {
     "torchvision::deform_conv2d": ("matrix", "conv_kxk", _deform_conv),
+    **{f"profiler::{name}": ("view", "view", None) for name in ("_record_function_enter_new", "_record_function_exit")},
     **{f"aten::{name}": ("matrix", *rule) for name, rule in MATRIX.items()},
+    **{f"aten::{name}": ("arithmetic", *rule) for name, rule in ARITHMETIC.items()},
     **{
         f"aten::{name}": (family, family, None)
         for family in ("view", "copy", "gather", "pooling")

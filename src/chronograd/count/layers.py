@@ -223,6 +223,10 @@ def _is_global_pool(trace: Trace, op: Operator) -> bool:
     return op.kind == "reduction" and "Pool" in trace.modules.get(op.module, "")
 
 
+def _has_complex(trace: Trace) -> bool:
+    return any(t.dtype.startswith("complex") for t in trace.tensors)
+
+
 def keras_parts(trace: Trace) -> dict[str, int]:
     """What `count_params` of Keras adds up for the same network: non-trainable statistics are parameters there."""
     statistics = sum(
@@ -259,7 +263,8 @@ def summary(trace: Trace, batch: int = 1, optimizer: str = "sgd-momentum") -> di
         "mode": trace.mode,
         "loss": trace.loss,
         "input_shapes": [[d.at(batch) for d in s] for s in trace.input_shapes],
-        "convention": "1 MAC = 2 FLOPs; MACs of convolutions, GEMMs and attention; biases not counted",
+        "convention": "1 MAC = 2 FLOPs; MACs of convolutions, GEMMs and attention; biases not counted"
+        + ("; one of complex numbers is four" if _has_complex(trace) else ""),
         "params": trace.params,
         "trained_params": trace.trained_params,
         "weights": sum(t.numel_at(1) for n, t in trace.parameters().items() if not _is_bias(n)),
@@ -276,6 +281,7 @@ def summary(trace: Trace, batch: int = 1, optimizer: str = "sgd-momentum") -> di
         "memory_bytes": memory.total,
         "memory": {**asdict(memory), "optimizer": optimizer},
         "uncounted": trace.uncounted(),
+        "is_lower_bound": bool(trace.uncounted()),
         "by_kind": by_kind,
         "layers": [asdict(row) for row in rows],
         "notes": trace.notes,

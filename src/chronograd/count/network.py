@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
+from chronograd import inputs as words
+from chronograd.count.calls import takes_tokens
 from chronograd.count.tracing import trace
 from chronograd.errors import InputError
+from chronograd.inputs import Input
 from chronograd.models import registry
 from chronograd.trace import Trace
 
@@ -18,6 +22,8 @@ def trace_network(
     options: dict[str, Any] | None = None,
     *,
     input_shape: Sequence[int] | None = None,
+    inputs: Sequence[str] = (),
+    batch_dim: int = 0,
     num_classes: int | None = None,
     mode: str = "training",
     loss: str = "cross_entropy",
@@ -32,37 +38,54 @@ def trace_network(
         reference: a name of ours, `torchvision:NAME`, `timm:NAME` or `package.module:function`.
         options: keyword arguments of the network's function.
         input_shape: shape of one sample; the network's own by default.
+        inputs: everything that the network takes, as `chronograd.inputs` reads it, or one name of what holds example inputs
+            (`FILE.py:example_inputs`), of which `batch_dim` is the dimension of the batch; in place of `input_shape`.
         num_classes: size of the head; the network's own by default.
         channels_last: layout of images and convolutions in memory.
-        input_dtype: `float32` or `int64`; the network's own by default.
+        input_dtype: `float32` or `int64`; the network's own by default, or int64 where it begins with an embedding.
         param_dtype: `bf16` for a network that is in it as a whole, with its images.
 
     Raises: NotFoundError, InputError, MissingExtraError for a wrong name; TraceError as `trace`.
     """
     spec = registry.spec(reference, options)
-    shape = tuple(input_shape or spec.required_input_shape())
+    if input_shape is None:
+        inputs = inputs or spec.inputs
+    if inputs:
+        words.check(inputs)
+    is_example = len(inputs) == 1 and words.is_reference(inputs[0])
+    shapes = [] if is_example else [Input.parse(word) for word in inputs]
+    shape = tuple(input_shape or (shapes[0].shape if shapes else ()))
+    if not inputs and not shape:
+        shape = spec.required_input_shape()
     if any(d < 1 for d in shape):
         raise InputError(f"input shape is {shape}", "every dimension is at least 1, such as 3,224,224")
-    model = registry.build(
-        reference, options, input_shape=shape if input_shape else None, num_classes=num_classes, device="meta"
-    )
-    if spec.input_shape and len(shape) != len(spec.input_shape):
-        raise InputError(f"{reference} takes samples of shape {spec.input_shape}, not {shape}", "set --input")
-    taken = getattr(torch, input_dtype or spec.input_dtype)
+    sized = tuple(shape) if input_shape or (len(shapes) == 1 and shapes[0].is_plain) else None
+
+    def build(device: str) -> nn.Module:
+        return registry.build(reference, options, input_shape=sized, num_classes=num_classes, device=device)
+
+    model = build("meta")
+    if sized and spec.input_shape and len(sized) != len(spec.input_shape):
+        raise InputError(f"{reference} takes samples of shape {spec.input_shape}, not {sized}", "set --input")
+    taken = getattr(torch, input_dtype or ("int64" if takes_tokens(model) else spec.input_dtype))
     if param_dtype == "bf16":
         model.to(torch.bfloat16)
         taken = torch.bfloat16 if taken.is_floating_point else taken
     extra = spec.keras_extra(model) if spec.keras_extra else {}
+    given = shapes or [Input(shape)]
     result = trace(
         model,
-        [shape],
+        [] if is_example else given,
+        example_inputs=registry.target(inputs[0], "inputs") if is_example else None,
+        batch_dim=batch_dim,
         network=reference,
-        input_dtypes=[taken],
+        input_dtypes=[taken] * len(given),
         mode=mode,
         loss=loss,
         fixed_batch=fixed_batch,
         channels_last=channels_last,
         is_ours=True,
+        build=lambda: build("cpu"),
     )
     result.keras_extra = extra
     return result

@@ -7,6 +7,7 @@ that the network and autograd really hold: weak references tell when each one di
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ SYMBOLIC_BATCH = 134_217_757
 # More operators than this, or more samples picked out of the batch, means that Python loops over the batch.
 MAX_OPERATORS = 1_000_000
 MAX_SAMPLES_PICKED = 256
+# Multiply-adds of real numbers in one of complex numbers.
+_COMPLEX = 4
 
 Rule = tuple[str, str, Any]
 
@@ -34,8 +37,10 @@ Rule = tuple[str, str, Any]
 class Recorder(TorchDispatchMode):
     """Records every aten operator that runs under it into `trace`."""
 
-    def __init__(self, trace: Trace, batch: int, is_symbolic: bool) -> None:
+    def __init__(self, trace: Trace, batch: int, is_symbolic: bool, is_real: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.is_real = is_real
+        self._kernels = {} if is_real else KERNELS
         self.trace = trace
         self.batch = batch
         self.is_symbolic = is_symbolic
@@ -49,6 +54,7 @@ class Recorder(TorchDispatchMode):
         self._node_op: dict[int, int] = {}
         self._is_paused = False
         self._samples_picked = 0
+        self.recurrent: list[str] = []  # classes of the recurrent layers that now run
         self._depth = 0  # of `modules` where backward begins
 
     def begin_backward(self) -> None:
@@ -142,7 +148,7 @@ class Recorder(TorchDispatchMode):
     def _dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
         if self.is_symbolic and func in _PICKS:
             self._check_picks(func, args)
-        out = KERNELS.get(func, func)(*args, **kwargs)
+        out = self._kernels.get(func, func)(*args, **kwargs)
         if self._is_paused:
             return out
         rule = _RULES.get(func)
@@ -179,9 +185,13 @@ class Recorder(TorchDispatchMode):
         if family == "matrix":
             shapes_in = [tuple(t.shape) for t in ins]
             macs = self.affine(detail, args, shapes_in, [tuple(t.shape) for t in outs])
+            if any(t.is_complex() for t in ins):
+                macs = macs.times(_COMPLEX)
             if kind == "conv":
                 kind, attributes = _describe_conv(func, args)
                 attributes |= _layout_of(ins[: 3 if "backward" in func._schema.name else 2])
+        elif family == "arithmetic":
+            vector = self.affine(detail, args, [tuple(t.shape) for t in ins], [tuple(t.shape) for t in outs])
         elif family == "vector":
             if func is torch.ops.aten.native_batch_norm.default and not args[5]:
                 detail = 2  # with stored statistics: scale and shift
@@ -197,7 +207,7 @@ class Recorder(TorchDispatchMode):
             vector = self._numel[outputs[0]].times(size)
             attributes = _describe_pool(args, kernel)
         elif family == "fft":
-            length = ins[0].shape[args[1][-1]]
+            length = math.prod(ins[0].shape[d] for d in args[1])
             vector = self._largest(inputs, outputs).times(formulas.fft_flops(1, length))
         if func._schema.name in formulas.WITH_DIMS:
             attributes = {"args": _plain(args[1:])}
@@ -250,6 +260,8 @@ class Recorder(TorchDispatchMode):
                 "trace at one batch with --fixed-batch N",
             )
         module, call, forward = owner or self._owner(index)
+        if self.recurrent:
+            attributes = {**attributes, "recurrent": self.recurrent[-1]}
         self.trace.operators.append(
             Operator(
                 self.phase, kind, name, module, call, inputs, outputs, attributes, macs, vector, read, written, forward
@@ -320,6 +332,10 @@ def watch_modules(model: nn.Module, recorder: Recorder) -> Iterator[None]:
         def leave(_: Any, __: Any, ___: Any) -> None:
             recorder.modules.pop()
 
+        if isinstance(module, nn.RNNBase | nn.RNNCellBase):
+            kind = next(c.__name__ for c in type(module).__mro__ if c.__module__.startswith("torch."))
+            handles.append(module.register_forward_pre_hook(lambda _, __, kind=kind: recorder.recurrent.append(kind)))
+            handles.append(module.register_forward_hook(lambda *_: recorder.recurrent.pop() and None, always_call=True))
         if name:
             handles.append(module.register_forward_pre_hook(enter))
             handles.append(module.register_forward_hook(leave, always_call=True))
@@ -350,11 +366,22 @@ def _rule(func: Any) -> Rule:
             return formulas.RULES[candidate]
     if name.startswith("aten::_fft_"):
         return ("fft", "elementwise", None)
-    if torch.Tag.pointwise in func.tags:
+    copied = base.removesuffix("_copy")
+    if copied != base and formulas.RULES.get(copied, ("",))[0] == "view":
+        return ("copy", "copy", None)
+    if any(torch.Tag.pointwise in one.tags for one in (func, *_overloads(base))):
         return ("vector", "elementwise", 1)
     if func.is_view:
         return ("view", "view", None)
     return ("unknown", "unknown", None)
+
+
+def _overloads(name: str) -> Iterator[Any]:
+    """Operators of a name such as `aten::eq`, whose tags those in place may lack."""
+    library, _, own = name.partition("::")
+    packet = getattr(getattr(torch.ops, library), own, None)
+    for overload in packet.overloads() if packet is not None and hasattr(packet, "overloads") else ():
+        yield getattr(packet, overload)
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:

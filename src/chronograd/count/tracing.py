@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,21 +15,37 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from chronograd.count.attention import Functions
+from chronograd.count.calls import Call, Slot, takes_tokens
+from chronograd.count.failures import check_modules, explained, needs_values
 from chronograd.count.recorder import SYMBOLIC_BATCH, Recorder, watch_modules
-from chronograd.errors import ChronogradError, InputError, TraceError
+from chronograd.errors import InputError, TraceError
 from chronograd.files import without_collection
+from chronograd.inputs import Input
 from chronograd.trace import Trace
 
 Loss = Callable[[list[torch.Tensor]], torch.Tensor]
 
 # Sizes of storage are signed numbers of 64 bits, also on the meta device.
 _MOST_BYTES = 2**63 - 1
+# Batches at which a network is tried that fails at every batch at once, to learn what its batch has to do with it.
+_TRIED = (2, 1)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How a network is run: at which batch, whether that stands for every batch, and whether on its real values."""
+
+    batch: int
+    is_symbolic: bool = False
+    is_real: bool = False
 
 
 def trace(
     model: nn.Module,
-    input_shapes: Sequence[Sequence[int]],
+    input_shapes: Sequence[Sequence[int] | Input] = (),
     *,
+    example_inputs: Any = None,
+    batch_dim: int | Mapping[str, int | None] = 0,
     network: str = "",
     input_dtypes: Sequence[torch.dtype] | None = None,
     mode: str = "training",
@@ -37,21 +54,29 @@ def trace(
     inputs_require_grad: bool = False,
     channels_last: bool = False,
     is_ours: bool = False,
+    build: Callable[[], nn.Module] | None = None,
 ) -> Trace:
     """Run a network once on the meta device and write down its work.
 
     Args:
         model: any module, on any device; it is neither changed nor copied in memory.
-        input_shapes: shape of each positional input without the batch dimension.
+        input_shapes: shape of each positional input without the batch dimension, or an `Input`, which may state a keyword, a type
+            and another place for the batch.
+        example_inputs, batch_dim: the inputs themselves, in place of shapes, and where their batch is; see `Call.of_example`. If
+            the work cannot be stated for every batch, the trace holds for the batch of the example, and if it depends on values,
+            the network is run on them.
         network: reference to keep in the trace.
-        input_dtypes: by default that of the first floating-point parameter.
+        input_dtypes: by default int64 for a network that begins with an embedding, else that of the first floating-point
+            parameter.
         mode: `training` (training mode: forward, loss, backward) or `inference` (evaluation
             mode, forward, no gradients kept).
-        loss: `cross_entropy` (mean over samples, summed over outputs with classes) or `sum` of all outputs.
+        loss: `cross_entropy` (mean over samples, summed over outputs with classes) or `sum` of all outputs; a network that
+            returns a loss of its own, as with targets, is differentiated by that.
         fixed_batch: trace at this one batch; for networks that loop over or mix their samples.
         inputs_require_grad: also take the gradient of floating inputs, as inside a larger network.
         channels_last: lay images and convolutions out with channels last in memory, as training.channels_last does.
         is_ours: the model is on meta already and may be changed, so that no copy is made.
+        build: makes the model again, with real weights; for a model on meta whose work depends on values.
 
     Raises: TraceError if the network raises, needs real values, or its work is not affine in the batch.
         Whatever happens, the model, its hooks and the process are left as they were.
@@ -64,57 +89,142 @@ def trace(
     if fixed_batch is not None and fixed_batch < 1:
         raise InputError(f"fixed_batch is {fixed_batch}", "at least 1")
     name = network or type(model).__name__
-    lazy = [n for n, p in model.named_parameters() if nn.parameter.is_lazy(p)]
-    if lazy:
-        raise TraceError(f"{name} has parameters without a shape: {', '.join(lazy[:3])}", "call it once on a sample")
-    batch = fixed_batch or SYMBOLIC_BATCH
+    check_modules(model, name)
+    if example_inputs is not None:
+        call = Call.of_example(example_inputs, model, batch_dim)
+    else:
+        call = Call.of_inputs(input_shapes, list(input_dtypes or [_dtype_of(model)] * len(input_shapes)))
+
+    def at(way: _Way) -> Trace:
+        return _traced(model, call, way, name, mode, loss, inputs_require_grad, channels_last, is_ours, build)
+
+    return _first_way(at, call, fixed_batch)
+
+
+def _first_way(at: Callable[[_Way], Trace], call: Call, fixed_batch: int | None) -> Trace:
+    """A trace for every batch, else for the batch of the user's values, else one made with these values."""
+    own = fixed_batch or call.batch or 1
+    error: TraceError | None = None
+    if fixed_batch is None and not call.is_listed:
+        try:
+            return at(_Way(SYMBOLIC_BATCH, is_symbolic=True))
+        except TraceError as failure:
+            error = failure
+    has_values = any(slot.value is not None for slot in call.slots)
+    if error is not None and not has_values:
+        _explain_batch(at, error)
+    try:
+        result = at(_Way(own))
+    except TraceError as failure:
+        is_real = has_values and all(s.value is not None and s.value.device.type != "meta" for s in call.slots)
+        if not is_real or not needs_values(failure):
+            raise
+        result = at(_Way(own, is_real=True))
+        result.notes.append(
+            f"the work depends on the values of the inputs, so the network was run on them: it holds for these {own} samples"
+        )
+    if fixed_batch is None:
+        result.notes.append(f"the work could not be stated for every batch, so it was counted at batch {own} alone")
+    return result
+
+
+def _explain_batch(at: Callable[[_Way], Trace], error: TraceError) -> None:
+    """Raise the error of a network that fails at every batch at once as it is at a real batch, or say which batch works."""
+    if error.__cause__ is None or needs_values(error):
+        raise error  # the recorder's own words, or values that no batch has
+    first: TraceError | None = None
+    for batch in _TRIED:
+        try:
+            at(_Way(batch))
+        except TraceError as failure:
+            first = first or failure
+            continue
+        raise TraceError(
+            error.message, f"its work depends on the batch: give it, such as --fixed-batch {batch}"
+        ) from error
+    assert first is not None
+    raise first
+
+
+def _traced(
+    model: nn.Module,
+    call: Call,
+    way: _Way,
+    name: str,
+    mode: str,
+    loss: str,
+    inputs_require_grad: bool,
+    channels_last: bool,
+    is_ours: bool,
+    build: Callable[[], nn.Module] | None,
+) -> Trace:
+    """Run a network in one way. Arguments and errors as of `trace`."""
     result = Trace(name, mode, loss if mode == "training" else "none", [])
     result.versions = {"torch": str(torch.__version__)}
     result.channels_last = channels_last
-    result.fixed_batch = fixed_batch
-    dtypes = list(input_dtypes or [_dtype_of(model)] * len(input_shapes))
-    for shape, dtype in zip(input_shapes, dtypes, strict=True):
-        _check_size(shape, dtype, batch, is_symbolic=fixed_batch is None)
-    recorder = Recorder(result, batch, is_symbolic=fixed_batch is None)
-    on_meta = model
+    result.fixed_batch = None if way.is_symbolic else way.batch
+    for slot in call.slots:
+        _check_size(slot, way)
+    recorder = Recorder(result, way.batch, is_symbolic=way.is_symbolic, is_real=way.is_real)
+    run = model
     try:
-        with torch.inference_mode(False):
-            on_meta = model if is_ours else _meta_copy(model, name)
-            on_meta.train(mode == "training")
+        with torch.inference_mode(False), _without_mkldnn(way):
+            run = _real_copy(model, build) if way.is_real else model if is_ours else _meta_copy(model, name)
+            run.train(mode == "training")
             if channels_last:
-                on_meta.to(memory_format=torch.channels_last)
-            inputs = [
-                torch.empty(
-                    (batch, *shape),
-                    dtype=dtype,
-                    device="meta",
-                    requires_grad=inputs_require_grad and dtype.is_floating_point,
-                )
-                for shape, dtype in zip(input_shapes, dtypes, strict=True)
-            ]
-            if channels_last:
-                inputs = [_channels_last(t) for t in inputs]
-            _name_state(on_meta, recorder)
+                run.to(memory_format=torch.channels_last)
+
+            def make(slot: Slot) -> torch.Tensor:
+                wants_grad = inputs_require_grad and slot.dtype.is_floating_point
+                if way.is_real:
+                    assert slot.value is not None
+                    made = slot.value.detach().clone()
+                else:
+                    made = torch.empty(slot.sized(way.batch), dtype=slot.dtype, device="meta")
+                made.requires_grad_(wants_grad)
+                return _channels_last(made) if channels_last else made
+
+            given = list(call.filled(make))
+            _name_state(run, recorder)
+            inputs = [t for t in tree_leaves(given) if isinstance(t, torch.Tensor)]
             result.inputs = [recorder.add_tensor(t, role="input") for t in inputs]
             result.input_shapes = [result.tensors[i].shape for i in result.inputs]
-            _run(on_meta, inputs, recorder, LOSSES[loss])
+            inputs.clear()
+            with explained(run, call, name):
+                _run(run, given, recorder, LOSSES[loss])
     finally:
         recorder.forget()
-        if on_meta is not model or is_ours:
-            for p in on_meta.parameters():
+        if run is not model or is_ours:
+            for p in run.parameters():
                 p.grad = None
     return result
 
 
-def _check_size(shape: Sequence[int], dtype: torch.dtype, batch: int, is_symbolic: bool) -> None:
+@contextmanager
+def _without_mkldnn(way: _Way) -> Iterator[None]:
+    """Real recurrent layers of the CPU would run as one operator of that library."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(before and not way.is_real)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
+def _real_copy(model: nn.Module, build: Callable[[], nn.Module] | None) -> nn.Module:
+    return copy.deepcopy(model) if build is None else build()
+
+
+def _check_size(slot: Slot, way: _Way) -> None:
     """Raise InputError for an input that torch cannot address."""
-    most = _MOST_BYTES // (batch * dtype.itemsize)
-    if math.prod(shape) > most:
-        of_batch = "" if is_symbolic else f" in a batch of {batch:,}"
+    batch = 1 if slot.batch_dim is None else way.batch
+    most = _MOST_BYTES // (batch * slot.dtype.itemsize)
+    if math.prod(slot.shape) > most:
+        of_batch = "" if way.is_symbolic else f" in a batch of {batch:,}"
         raise InputError(
-            f"a sample of shape {' × '.join(map(str, shape))}{of_batch} is too large to trace: "
-            f"it has {math.prod(shape):,} elements, and {most:,} is the most",
-            "give a smaller shape (--input, or data.shape of a job)" + ("" if is_symbolic else ", or batch"),
+            f"a sample of shape {' × '.join(map(str, slot.shape))}{of_batch} is too large to trace: "
+            f"it has {math.prod(slot.shape):,} elements, and {most:,} is the most",
+            "give a smaller shape (--input, or data.shape of a job)" + ("" if way.is_symbolic else ", or batch"),
         )
 
 
@@ -129,27 +239,26 @@ def _warm_up() -> None:
         trace(nn.Linear(1, 1, device="meta"), [(1,)], is_ours=True)
 
 
-def _run(model: nn.Module, inputs: list[torch.Tensor], recorder: Recorder, loss: Loss) -> None:
+def _run(model: nn.Module, given: list[Any], recorder: Recorder, loss: Loss) -> None:
+    """Forward, loss and backward. `given` holds arguments and keywords, and is emptied once they are used."""
     result = recorder.trace
     result.frozen = [n for n, p in model.named_parameters() if not p.requires_grad]
     # The modes stay on in backward: activation checkpointing runs modules again there.
-    modes = (_explained(result.network), recorder, Functions(recorder), watch_modules(model, recorder))
     with (
         without_collection(),
-        modes[0],
-        modes[1],
-        modes[2],
-        modes[3],
+        recorder,
+        Functions(recorder),
+        watch_modules(model, recorder),
         torch.set_grad_enabled(result.mode == "training"),
     ):
-        outputs = [t for t in tree_leaves(model(*inputs)) if isinstance(t, torch.Tensor)]
+        outputs = [t for t in tree_leaves(model(*given[0], **given[1])) if isinstance(t, torch.Tensor)]
         result.outputs = [recorder.add_tensor(t) for t in outputs]
         if result.mode == "inference":
             return
         recorder.modules.append(("loss", 0))
         value = loss(outputs)
         outputs.clear()
-        inputs.clear()
+        given.clear()
         if not value.requires_grad:
             result.notes.append("nothing takes a gradient: there is no backward pass")
             return
@@ -164,20 +273,25 @@ def _run(model: nn.Module, inputs: list[torch.Tensor], recorder: Recorder, loss:
 
 
 def cross_entropy(outputs: list[torch.Tensor]) -> torch.Tensor:
-    """Mean cross-entropy of every floating output with a class dimension: (N, C), (N, C, H, W) or (N, T, C)."""
-    losses = []
-    for t in outputs:
+    """Mean cross-entropy of every floating output with a class dimension: (N, C), (N, C, H, W) or (N, T, C).
+
+    A network that returns scalars has a loss of its own: their sum.
+    """
+    losses = [t for t in outputs if t.is_floating_point() and t.dim() == 0 and t.requires_grad]
+    for t in outputs if not losses else ():
         if not t.is_floating_point() or t.dim() < 2:
             continue
         scores = t.flatten(0, 1) if t.dim() == 3 else t
-        target = torch.empty((scores.shape[0], *scores.shape[2:]), dtype=torch.int64, device="meta")
+        empty = torch.empty if t.is_meta else torch.zeros  # real targets are classes
+        target = empty((scores.shape[0], *scores.shape[2:]), dtype=torch.int64, device=t.device)
         losses.append(F.cross_entropy(scores, target))
     return torch.stack(losses).sum() if len(losses) > 1 else (losses[0] if losses else sum_of_outputs(outputs))
 
 
 def sum_of_outputs(outputs: list[torch.Tensor]) -> torch.Tensor:
-    """Sum of every floating output: the plainest thing that has a gradient."""
-    sums = [t.sum() for t in outputs if t.is_floating_point()]
+    """Sum of every floating or complex output: the plainest thing that has a gradient."""
+    real = [torch.view_as_real(t) if t.is_complex() else t for t in outputs]
+    sums = [t.sum() for t in real if t.is_floating_point()]
     if not sums:
         raise TraceError("the network returns no floating-point tensor", "count it with --mode inference")
     return torch.stack(sums).sum() if len(sums) > 1 else sums[0]
@@ -202,7 +316,9 @@ def _channels_last(image: torch.Tensor) -> torch.Tensor:
 
 
 def _dtype_of(model: nn.Module) -> torch.dtype:
-    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    if takes_tokens(model):
+        return torch.int64
+    return next((p.dtype for p in model.parameters() if p.is_floating_point() or p.is_complex()), torch.float32)
 
 
 def _meta_copy(model: nn.Module, name: str) -> nn.Module:
@@ -221,21 +337,3 @@ def _meta_copy(model: nn.Module, name: str) -> nn.Module:
             f"{name} cannot be copied: {type(error).__name__}: {error}",
             "build it on the device meta and pass is_ours=True, which traces the network itself",
         ) from error
-
-
-@contextmanager
-def _explained(network: str) -> Iterator[None]:
-    """Whatever a network raises becomes one clear error that keeps its cause."""
-    try:
-        yield
-    except ChronogradError:
-        raise
-    except Exception as error:
-        text = " ".join(str(error).split()) or "no message"
-        needs_values = "meta tensor" in text.lower() or "Tensor.item()" in text or "data-dependent" in text.lower()
-        hint = (
-            "its work depends on the values of its input, which a trace does not have"
-            if needs_values
-            else "check the input shape (--input) and number of classes; --fixed-batch N where the batch must divide"
-        )
-        raise TraceError(f"{network} raised {type(error).__name__} while traced: {text[:400]}", hint) from error

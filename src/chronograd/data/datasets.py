@@ -4,6 +4,7 @@
     fashion-mnist       28x28 grey clothes
     cifar10, cifar100   32x32 colour photographs
     tokens              seeded text of any length and vocabulary, its words as frequent as Zipf's law has it
+    inputs              random values of whatever network.inputs states: counted, predicted, measured, exported; not trained on
     synthetic           seeded normal images of any shape; labels are drawn, so nothing can be learned beyond chance
     folder:PATH         one folder of pictures per class
     imagenet:PATH       ILSVRC 2012 as it is published
@@ -27,7 +28,7 @@ from chronograd.data import catalogue, detection, labels, layouts, published, sy
 from chronograd.data.normalisation import scale_shift
 from chronograd.data.published import FOLDER_VARIABLE, DatasetCard, data_folder
 from chronograd.errors import InputError, MissingExtraError, NotFoundError
-from chronograd.job import TOKENS, Data, Job
+from chronograd.job import INPUTS, TOKENS, Data, Job
 
 if TYPE_CHECKING:
     import torch
@@ -103,6 +104,10 @@ def card(data: Data) -> DatasetCard:
         return _folder_card(data, layouts.listing(data.name))
     if text.is_drawn(data):
         return text.card(data)
+    if data.name == INPUTS:
+        return DatasetCard(
+            INPUTS, (), data.classes or 0, (), data.samples or 0, 0, "random values of the network's inputs"
+        )
     if data.name == "synthetic":
         drawn = synthetic.card(data)
         return replace(drawn, train_size=labels.num_training(data, drawn.train_size))
@@ -116,7 +121,11 @@ def card(data: Data) -> DatasetCard:
 
 def names() -> list[str]:
     """Names of the data sets, and how those of folders are written."""
-    return [*sorted([*published.SETS, *catalogue.sets(), "synthetic", TOKENS]), *layouts.names(), *detection.names()]
+    return [
+        *sorted([*published.SETS, *catalogue.sets(), "synthetic", TOKENS, INPUTS]),
+        *layouts.names(),
+        *detection.names(),
+    ]
 
 
 def check_task(job: Job, described: DatasetCard) -> None:
@@ -135,6 +144,13 @@ def check_task(job: Job, described: DatasetCard) -> None:
         )
 
 
+def _no_samples() -> InputError:
+    return InputError(
+        "data.name is inputs: the network takes inputs of its own (network.inputs), of which no data set has samples",
+        "count, predict, measure or export it; or train it in a loop of your own inside chronograd.record()",
+    )
+
+
 def fetch(data: Data) -> None:
     """Make sure that the data is on disk, downloading it where there is a network. One process per machine calls it.
 
@@ -147,6 +163,8 @@ def fetch(data: Data) -> None:
         layouts.listing(data.name)
     elif text.is_drawn(data):
         text.check_memory(text.card(data))
+    elif data.name == INPUTS:
+        raise _no_samples()
     elif data.name == "synthetic":
         synthetic.check_memory(synthetic.card(data))
     elif data.name in catalogue.sets():
@@ -169,6 +187,8 @@ def load(data: Data, seed: int = 0) -> Dataset:
         raise MissingExtraError("torch", "vision", f"data set {data.name}") from None
     from chronograd.data import reading
 
+    if data.name == INPUTS:
+        raise _no_samples()
     if text.is_drawn(data):
         return _drawn_text(data, seed)
     if detection.is_detection(data.name):

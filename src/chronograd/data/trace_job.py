@@ -6,7 +6,7 @@ from pathlib import Path
 
 from chronograd.data.datasets import TASKS, card, check_task
 from chronograd.errors import InputError
-from chronograd.job import Job
+from chronograd.job import INPUTS, Job
 from chronograd.trace import CONV_KINDS, Trace
 
 
@@ -41,6 +41,16 @@ def trace_job(job: Job, saved: Path | None = None, mode: str | None = None) -> T
 
     data = card(job.data)
     check_task(job, data)
+    if job.network.inputs or job.data.name == INPUTS:
+        return cached_trace(
+            job.network.name,
+            dict(job.network.options),
+            inputs=job.network.inputs,
+            num_classes=job.data.classes,
+            mode=mode or job.mode,
+            channels_last=job.training.channels_last,
+            **({"param_dtype": job.training.param_dtype} if job.training.is_pure else {}),
+        )
     return cached_trace(
         job.network.name,
         dict(job.network.options),
@@ -92,13 +102,12 @@ def _read(job: Job, path: Path) -> Trace:
 
 def _check_data(job: Job, trace: Trace, path: Path) -> None:
     """Hold a saved trace against the samples and the classes of a job."""
-    if job.task not in TASKS:
+    if job.task not in TASKS or job.data.name == INPUTS:
         return
     data = card(job.data)
     check_task(job, data)
-    shapes = [tuple(size.const for size in shape[1:]) for shape in trace.input_shapes]
-    if shapes and shapes[0] != data.shape:
-        raise _not_of_the_job(path, f"samples of shape {shapes[0]}", f"{data.shape} ({job.data.name})")
+    if trace.input_shapes and trace.sample_shape != data.shape:
+        raise _not_of_the_job(path, f"samples of shape {trace.sample_shape}", f"{data.shape} ({job.data.name})")
     dimensions = 3 if job.is_text else 2
     classes = [trace.tensors[i].shape[-1].const for i in trace.outputs if len(trace.tensors[i].shape) == dimensions]
     if classes and classes[0] != data.num_classes:

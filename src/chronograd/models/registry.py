@@ -29,7 +29,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from chronograd import trust
 from chronograd.errors import EXTRAS, ChronogradError, InputError, MissingExtraError, NotFoundError
@@ -56,6 +56,7 @@ class NetworkSpec:
         input_shape: shape of one sample, such as (3, 224, 224); None if the network does not say.
         input_dtype: `float32` for images, `int64` for tokens.
         num_classes: outputs per sample (vocabulary of a language model); None if it is no classifier.
+        inputs: what it takes in place of one tensor of that shape, as `chronograd.inputs` reads it.
         published: `params` and `macs` of the network without options, where somebody has printed them.
         keras_extra: given the network, what Keras counts as parameters beyond `parameters()` and the
             running statistics of batch norm.
@@ -66,6 +67,7 @@ class NetworkSpec:
     input_dtype: str = "float32"
     num_classes: int | None = 1000
     paper: str = ""
+    inputs: tuple[str, ...] = ()
     published: Mapping[str, Published] = field(default_factory=dict)
     keras_extra: KerasExtra | None = None
 
@@ -74,7 +76,8 @@ class NetworkSpec:
         if self.input_shape is None:
             raise InputError(
                 f"{self.name} does not say the shape of its input",
-                "write --input 3,224,224, or set the attribute input_shape of the function",
+                "write --input 3,224,224, or one --input NAME:SHAPE:DTYPE for each tensor that it takes; or set the attribute "
+                "input_shape of the function",
             )
         return self.input_shape
 
@@ -108,7 +111,7 @@ def register(
     published = {
         key: Published(value, source) for key, value in (("params", params), ("macs", macs)) if value is not None
     }
-    entered = NetworkSpec(name, input_shape, input_dtype, num_classes, paper, published, keras_extra)
+    entered = NetworkSpec(name, input_shape, input_dtype, num_classes, paper, (), published, keras_extra)
 
     def enter(builder: _B) -> _B:
         assert name not in _ZOO, f"two networks are called {name}"
@@ -172,8 +175,10 @@ def spec(reference: str, options: dict[str, Any] | None = None) -> NetworkSpec:
         found = _torchvision_spec(reference, name)
     elif library == "function":
         with _working_directory_importable():
-            shape = getattr(_function(reference), "input_shape", None)
-        found = NetworkSpec(reference, tuple(shape) if shape is not None else None, num_classes=None)
+            function = _function(reference)
+        shape, own = getattr(function, "input_shape", None), getattr(function, "inputs", ())
+        inputs = tuple(own) if isinstance(own, tuple | list) and all(isinstance(one, str) for one in own) else ()
+        found = NetworkSpec(reference, tuple(shape) if shape is not None else None, num_classes=None, inputs=inputs)
     else:
         found = _zoo_entry(name).spec
     return _with_options(found, options) if options else found
@@ -238,23 +243,45 @@ def _working_directory_importable() -> Iterator[None]:
 
 
 def _function(reference: str) -> Builder:
-    """The function of the user's that `my_net.py:MyNet` or `package.module:function` names. Raises InputError, also where only a file that was read names it."""
-    trust.check(reference)
-    path, _, attribute = reference.rpartition(":")
-    try:
-        target: Any = _file(Path(path)) if path.endswith(".py") else importlib.import_module(path)
-    except Exception as error:
-        raise InputError(f"network {reference}: cannot import {path}: {one_line(error)}", _PATHS) from error
-    for part in attribute.split("."):
-        if not hasattr(target, part):
-            raise InputError(f"network {reference}: {path} has no {attribute}", FORMS)
-        target = getattr(target, part)
-    if isinstance(target, nn.Module) or not callable(target):
-        kind = type(target).__name__
+    """The function of the user's that `my_net.py:MyNet` or `package.module:function` names. Raises InputError."""
+    found = _attribute(reference, "network", FORMS)
+    if isinstance(found, nn.Module) or not callable(found):
+        kind, attribute = type(found).__name__, reference.rpartition(":")[2]
         raise InputError(
             f"network {reference}: {attribute} is a {kind}, not a function", "name a function that returns the network"
         )
-    return target  # type: ignore[no-any-return]
+    return found  # type: ignore[no-any-return]
+
+
+def target(reference: str, what: str) -> Any:
+    """What `my_net.py:example_inputs` names: a function, or the object itself. Raises InputError."""
+    with _working_directory_importable():
+        found = _attribute(
+            reference, what, "name a function or an object of the file, such as my_net.py:example_inputs"
+        )
+        if not callable(found) or isinstance(found, nn.Module | Tensor):
+            return found
+        try:
+            return found()
+        except Exception as error:
+            raise InputError(
+                f"{what} {reference}: {one_line(error)}", "the function is called without arguments"
+            ) from error
+
+
+def _attribute(reference: str, what: str, forms: str) -> Any:
+    """Return what a reference to code names. Raises InputError, also for code that the user did not name."""
+    trust.check(reference)
+    path, _, attribute = reference.rpartition(":")
+    try:
+        found: Any = _file(Path(path)) if path.endswith(".py") else importlib.import_module(path)
+    except Exception as error:
+        raise InputError(f"{what} {reference}: cannot import {path}: {one_line(error)}", _PATHS) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise InputError(f"{what} {reference}: {path} has no {attribute}", forms)
+        found = getattr(found, part)
+    return found
 
 
 def _file(path: Path) -> ModuleType:
@@ -275,6 +302,10 @@ def _loaded(path: Path, modified_ns: int) -> ModuleType:
 
 
 _PATHS = "a module is looked for in the current directory, in PYTHONPATH and among installed packages"
+
+
+# Of `chronograd count` and others, which people write as fields.
+_OPTIONS_OF_VERBS = ("input", "inputs", "batch", "classes", "mode", "loss", "optimizer", "depth")
 
 
 def _taken(
@@ -298,6 +329,14 @@ def _taken(
         if input_shape[1] == input_shape[2]:
             wanted["image_size"] = input_shape[1]
     signature = inspect.signature(builder)
+    is_open = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    wrong = next((key for key in options if key not in signature.parameters and not is_open), None)
+    if wrong in _OPTIONS_OF_VERBS:
+        value = options[wrong]
+        words = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+        raise InputError(
+            f"network {reference} takes no option {wrong!r}", f"write --{wrong} {words} instead of {wrong}="
+        )
     try:
         signature.bind_partial(**options)
     except TypeError as error:

@@ -195,4 +195,4 @@ def _check_same_network(job: Job, measured: Job) -> None:
 
 def _shape(trace: Trace) -> tuple[int, ...]:
     """Of one sample of the first input."""
-    return tuple(size.const for shape in trace.input_shapes[:1] for size in shape[1:])
+    return trace.sample_shape

@@ -1,0 +1,191 @@
+"""What a network is called with: positional and keyword arguments, and where the batch is in each of their tensors."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from chronograd.errors import InputError
+from chronograd.inputs import Input
+
+_FORMS = "return a tensor, a tuple of arguments, a dictionary of keyword arguments, or (args, kwargs)"
+# How many samples of random values or of zeros a network is called with where nothing else says.
+SAMPLES = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """The place of one tensor among the arguments. `shape` is without the batch; `value` is the user's own tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    batch_dim: int | None = 0
+    name: str = ""
+    value: Tensor | None = None
+
+    def sized(self, batch: int) -> tuple[int, ...]:
+        """The whole shape at a batch."""
+        at = self.batch_dim
+        return self.shape if at is None else (*self.shape[:at], batch, *self.shape[at:])
+
+    def __str__(self) -> str:
+        name, dtype = (f"{self.name} " if self.name else ""), str(self.dtype).removeprefix("torch.")
+        return f"{name}{' × '.join(map(str, self.shape)) or 'one number'} {dtype}"
+
+
+@dataclass(frozen=True)
+class Call:
+    """Arguments of a network with a `Slot` in place of each tensor.
+
+    Attributes:
+        batch: samples of the user's own values; None where there are none, or they have no batch.
+        is_listed: samples stand in lists, as detectors take them, so that the number of tensors depends on the batch.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    batch: int | None = None
+    is_listed: bool = False
+
+    @classmethod
+    def of_inputs(cls, inputs: Sequence[Input | Sequence[int]], dtypes: Sequence[torch.dtype]) -> Call:
+        """Tensors by shape. A plain shape is that of a sample; `dtypes` hold where an input states none."""
+        args: list[Slot] = []
+        kwargs: dict[str, Slot] = {}
+        for one, usual in zip(inputs, dtypes, strict=True):
+            stated = one if isinstance(one, Input) else Input(tuple(one))
+            dtype = getattr(torch, stated.dtype) if stated.dtype else usual
+            slot = Slot(stated.shape, dtype, stated.batch_dim, stated.name)
+            if stated.name:
+                kwargs[stated.name] = slot
+            else:
+                args.append(slot)
+        return cls(tuple(args), kwargs)
+
+    @classmethod
+    def of_example(cls, example: Any, model: nn.Module, batch_dim: int | Mapping[str, int | None] = 0) -> Call:
+        """The arguments that an example holds.
+
+        Args:
+            example: a tensor or another single argument; a tuple of arguments; a dictionary of keyword arguments; (args, kwargs);
+                or a function without arguments that returns one of these.
+            batch_dim: place of the batch in every tensor. By default it is the first dimension of the first tensor, and of each
+                other tensor whose first dimension is as long. A mapping gives it by the name of an argument, None for no batch.
+        Raises: InputError for an example without tensors.
+        """
+        if callable(example) and not isinstance(example, nn.Module | Tensor):
+            example = example()
+        args, kwargs = _arguments(example, model)
+        named = {**_names(model, args), **kwargs}
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        if not tensors:
+            raise InputError(f"the example inputs hold no tensor, but {_kind(example)}", _FORMS)
+        listed = next((a for a in named.values() if isinstance(a, list) and _are_samples(a)), None)
+        by_name = batch_dim if isinstance(batch_dim, Mapping) else {}
+        usual = batch_dim if isinstance(batch_dim, int) else 0
+        sizes = [
+            t.shape[at]
+            for name, argument in named.items()
+            for t in tree_leaves(argument)
+            if isinstance(t, Tensor) and (at := by_name.get(name, usual)) is not None and t.dim() > at
+        ]
+        batch = len(listed) if listed is not None else sizes[0] if sizes else None
+
+        def slot(value: Any, name: str) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            at = by_name.get(name, usual)
+            if listed is not None or at is None or value.dim() <= at or value.shape[at] != batch:
+                return Slot(tuple(value.shape), value.dtype, None, name, value)
+            return Slot((*value.shape[:at], *value.shape[at + 1 :]), value.dtype, at, name, value)
+
+        slots = {name: tree_map(lambda v, name=name: slot(v, name), argument) for name, argument in named.items()}
+        positional = tuple(slots[name] for name in list(named)[: len(args)])
+        return cls(positional, {name: slots[name] for name in kwargs}, batch, listed is not None)
+
+    @property
+    def slots(self) -> list[Slot]:
+        """Places of tensors in the order in which a network takes them."""
+        return [one for one in tree_leaves((self.args, self.kwargs)) if isinstance(one, Slot)]
+
+    def filled(self, make: Callable[[Slot], Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments with a tensor in each place."""
+
+        def fill(one: Any) -> Any:
+            return make(one) if isinstance(one, Slot) else one
+
+        return tree_map(fill, self.args), tree_map(fill, self.kwargs)
+
+    def values(self, model: nn.Module, batch: int, seed: int = 0) -> Iterator[Tensor]:
+        """A real tensor for each slot: the user's own repeated to the batch, else normal numbers, and tokens that are in every table."""
+        drawn = torch.Generator().manual_seed(seed)
+        tables = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+        bound = min(tables, default=1)
+        for slot in self.slots:
+            shape = slot.sized(batch)
+            if slot.value is not None:
+                yield _resized(slot.value, slot.batch_dim, batch)
+            elif slot.dtype.is_floating_point or slot.dtype.is_complex:
+                yield torch.randn(shape, generator=drawn, dtype=torch.float32).to(slot.dtype)
+            elif slot.dtype == torch.bool:
+                yield torch.ones(shape, dtype=torch.bool)
+            else:
+                yield torch.randint(0, min(bound, torch.iinfo(slot.dtype).max), shape, generator=drawn).to(slot.dtype)
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.slots))
+
+
+def takes_tokens(model: nn.Module) -> bool:
+    """Whether the first layer with parameters looks up rows of a table, so that the network's usual input is whole numbers."""
+    layers = (m for m in model.modules() if not any(True for _ in m.children()))
+    first = next((m for m in layers if any(True for _ in m.parameters())), None)
+    return isinstance(first, nn.Embedding | nn.EmbeddingBag)
+
+
+def _arguments(example: Any, model: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments of an example."""
+    if isinstance(example, Mapping):
+        takes = inspect.signature(model.forward).parameters.values()
+        names = {p.name for p in takes if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        is_open = any(p.kind is p.VAR_KEYWORD for p in takes)
+        if all(isinstance(key, str) and (is_open or key in names) for key in example):
+            return (), dict(example)
+        return (dict(example),), {}
+    if not isinstance(example, tuple):
+        return (example,), {}
+    is_pair = len(example) == 2 and isinstance(example[0], tuple | list) and isinstance(example[1], dict)
+    if is_pair and all(isinstance(key, str) for key in example[1]):
+        return tuple(example[0]), dict(example[1])
+    return example, {}
+
+
+def _names(model: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
+    """Positional arguments by the names that the network gives them."""
+    takes = inspect.signature(model.forward).parameters.values()
+    known = [p.name for p in takes if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return {known[i] if i < len(known) else f"argument {i + 1}": value for i, value in enumerate(args)}
+
+
+def _are_samples(values: list[Any]) -> bool:
+    """Whether a list holds one image or one set of targets per sample, as detectors take them, rather than batched tensors."""
+    return bool(values) and all(
+        isinstance(one, Mapping) or (isinstance(one, Tensor) and one.dim() == 3) for one in values
+    )
+
+
+def _resized(value: Tensor, batch_dim: int | None, batch: int) -> Tensor:
+    """A tensor at another batch: its samples over and over."""
+    if batch_dim is None or value.shape[batch_dim] == batch:
+        return value
+    return value.index_select(batch_dim, torch.arange(batch, device=value.device) % value.shape[batch_dim])
+
+
+def _kind(value: Any) -> str:
+    return f"a {type(value).__name__}"

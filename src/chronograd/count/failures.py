@@ -1,0 +1,126 @@
+"""Why a network could not be traced: the module and line that raised, what was raised, and what would help."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+import torch
+from torch import nn
+
+from chronograd.count.calls import Call
+from chronograd.errors import ChronogradError, TraceError
+
+_MOST_LETTERS = 400
+_TORCH = str(Path(torch.__file__).parent)
+_OWN = str(Path(__file__).parent.parent)
+_EXAMPLE = "--inputs FILE.py:example_inputs (example_inputs= in Python)"
+# What torch says where a tensor has no values, or where the shape of a result depends on them.
+_NO_VALUES = re.compile(
+    r"meta tensor|tensor\.item\(\)|data-dependent|_local_scalar_dense|data-independent|no fake impl|'Meta' backend|with Meta tensors|\bmeta device\b",
+    re.IGNORECASE,
+)
+_WRONG_CALL = re.compile(
+    r"missing \d+ required|unexpected keyword argument|positional arguments? but|multiple values for"
+)
+_WRONG_SIZE = re.compile(r"shape|size|dimension|channels|expected \d|\bdims?\b", re.IGNORECASE)
+_WRONG_TYPE = re.compile(r"dtype|scalar type", re.IGNORECASE)
+_INDICES = re.compile(r"indices|Long, Int", re.IGNORECASE)
+
+
+class _NeedsValuesError(TraceError):
+    """The network reads values of its input, which a trace on shapes does not have."""
+
+
+def needs_values(error: TraceError) -> bool:
+    """Whether a network failed for want of the values of its inputs."""
+    return isinstance(error, _NeedsValuesError)
+
+
+def check_modules(model: nn.Module, network: str) -> None:
+    """Raise TraceError for what cannot be traced whatever its input: parameters without a shape, and compiled TorchScript."""
+    lazy = [n for n, p in model.named_parameters() if nn.parameter.is_lazy(p)]
+    if lazy:
+        raise TraceError(f"{network} has parameters without a shape: {', '.join(lazy[:3])}", "call it once on a sample")
+    for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            name = getattr(module, "original_name", type(module).__name__)
+            raise TraceError(
+                f"{network}: {f'its module {path}' if path else 'it'} ({name}) is a torch.jit.ScriptModule, which runs outside of "
+                "Python, so that its operators cannot be seen",
+                "count the network with the module as it was before torch.jit.script or torch.jit.trace",
+            )
+
+
+@contextmanager
+def explained(model: nn.Module, call: Call, network: str) -> Iterator[None]:
+    """Whatever a network raises becomes one clear error that keeps its cause."""
+    try:
+        yield
+    except ChronogradError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())[:_MOST_LETTERS] or "no message"
+        path, line = _place(model, error.__traceback__)
+        kind = TraceError
+        if "flex_attention" in _functions(error.__traceback__):
+            hint = (
+                "flex_attention cannot be counted: count the network with F.scaled_dot_product_attention in its place"
+            )
+        elif _NO_VALUES.search(text):
+            kind, hint = _NeedsValuesError, f"its work depends on the values of its input: give real inputs, {_EXAMPLE}"
+        else:
+            hint = _hint(error, text, model, call)
+        raise kind(f"{network} raised {type(error).__name__}{path}: {text}{line}", hint) from error
+
+
+def _hint(error: Exception, text: str, model: nn.Module, call: Call) -> str:
+    """What would help against an error that is not about values."""
+    if isinstance(error, TypeError) and _WRONG_CALL.search(text):
+        if text.startswith(f"{type(model).__name__}.forward()"):
+            return (
+                f"{_signature(model)}; it was given {call}: write one --input NAME:SHAPE:DTYPE for each, or {_EXAMPLE}"
+            )
+        return "the call of that module is wrong, whatever the input"
+    if _INDICES.search(text):
+        return "an embedding takes whole numbers: write the type behind the shape, such as --input 128:int64"
+    if isinstance(error, RuntimeError | ValueError | IndexError | AssertionError):
+        if _WRONG_TYPE.search(text):
+            return f"it was given {call}: write the type that it takes behind the shape, such as --input 128:int64"
+        if _WRONG_SIZE.search(text):
+            return f"a sample was {call}: check the shape (--input) and the options of the network"
+    return f"it was given {call}: if it runs on other inputs, give them with {_EXAMPLE}"
+
+
+def _signature(model: nn.Module) -> str:
+    takes = inspect.signature(model.forward).parameters.values()
+    names = [
+        f"{p.name}={p.default!r}" if p.default is not p.empty and p.default is not None else str(p.name) for p in takes
+    ]
+    return f"{type(model).__name__}.forward takes ({', '.join(names)})"
+
+
+def _place(model: nn.Module, trace: TracebackType | None) -> tuple[str, str]:
+    """The innermost module that ran, and the last line outside of torch and of this library."""
+    paths = {id(module): path for path, module in model.named_modules()}
+    path, line = "", ""
+    for frame, number in traceback.walk_tb(trace):
+        module = frame.f_locals.get("self")
+        if id(module) in paths and paths[id(module)]:
+            path = f" in {paths[id(module)]} ({type(module).__name__})"
+        file = frame.f_code.co_filename
+        if not file.startswith((_TORCH, _OWN)) and not file.startswith("<"):
+            code = linecache.getline(file, number).strip()
+            line = f" ({Path(file).name}:{number}: {code[:120]})" if code else ""
+    return path, line
+
+
+def _functions(trace: TracebackType | None) -> set[str]:
+    """Names of the functions that were running."""
+    return {frame.f_code.co_name for frame, _ in traceback.walk_tb(trace)}

@@ -1,0 +1,374 @@
+"""Whatever a network takes: several tensors, whole numbers, keywords, dictionaries, lists of samples and targets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chronograd.count.calls import Call, takes_tokens
+from chronograd.count.network import trace_network
+from chronograd.count.tracing import trace
+from chronograd.errors import InputError, TraceError
+from chronograd.inputs import Input, check, is_reference
+from chronograd.trace import Affine
+
+VOCAB, T, D = 11, 6, 8
+
+
+class Recurrent(nn.Module):
+    """Tokens to the next token, by an LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.rnn, self.head = nn.Embedding(VOCAB, D), nn.LSTM(D, D, batch_first=True), nn.Linear(D, VOCAB)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.rnn(self.embed(tokens))[0])  # type: ignore[no-any-return]
+
+
+class Gpt(nn.Module):
+    """Tokens and learned positions, masked attention, tied head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(VOCAB, D), nn.Embedding(T, D)
+        self.block = nn.TransformerEncoderLayer(D, 2, 2 * D, batch_first=True)
+        self.register_buffer("mask", torch.ones(T, T, dtype=torch.bool).triu(1))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        return F.linear(self.block(x, src_mask=self.mask), self.tokens.weight)
+
+
+class Bert(nn.Module):
+    """Keywords, two of them masks, and labels that make it return its loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.kinds = nn.Embedding(VOCAB, D), nn.Embedding(2, D)
+        self.block, self.head = nn.TransformerEncoderLayer(D, 2, 2 * D, batch_first=True), nn.Linear(D, 3)
+
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None
+    ) -> Any:
+        x = self.words(input_ids) + self.kinds(token_type_ids)
+        logits = self.head(self.block(x, src_key_padding_mask=attention_mask == 0)[:, 0])
+        return {"logits": logits} if labels is None else {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+
+class Noisy(nn.Module):
+    """A U-Net's input: images and the step of each, which is one whole number per sample or for all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.step, self.last = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(4, 4), nn.Conv2d(4, 3, 1)
+
+    def forward(self, x: Tensor, step: Tensor | int) -> Tensor:
+        angle = torch.as_tensor(step).float().reshape(-1, 1) * torch.arange(4.0)
+        return self.last(self.first(x) + self.step(angle.sin())[:, :, None, None])  # type: ignore[no-any-return]
+
+
+class Detector(nn.Module):
+    """Lists of images of any size and of targets; it keeps boxes by their values, and returns its losses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.box = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(4, 4)
+
+    def forward(self, images: list[Tensor], targets: list[dict[str, Tensor]] | None = None) -> Any:
+        features = torch.stack([self.conv(image).mean((1, 2)) for image in images])
+        boxes = self.box(features)
+        if targets is None:
+            return [{"boxes": box[None]} for box in boxes]
+        wanted = torch.stack([target["boxes"][target["labels"] > 0].mean(0) for target in targets])
+        return {"boxes": F.l1_loss(boxes, wanted), "size": boxes.square().mean()}
+
+
+def bert_inputs(batch: int) -> dict[str, Tensor]:
+    whole = torch.zeros(batch, T, dtype=torch.int64)
+    return {
+        "input_ids": whole,
+        "token_type_ids": whole.clone(),
+        "attention_mask": whole + 1,
+        "labels": whole[:, 0].clone(),
+    }
+
+
+def detector_inputs() -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+    images = [torch.rand(3, 10, 12), torch.rand(3, 8, 8)]
+    target = {"boxes": torch.rand(2, 4), "labels": torch.tensor([1, 0])}
+    return images, [target, target]
+
+
+BLOCK = T * (4 * D * D + 2 * D * 2 * D) + 2 * T * T * D  # of an encoder layer, per sample
+
+
+@pytest.mark.parametrize(
+    ("model", "macs"),
+    [(Recurrent(), T * (8 * D * D + D * VOCAB)), (Gpt(), BLOCK + T * D * VOCAB)],
+)
+def test_tokens_need_no_word(model: nn.Module, macs: int) -> None:
+    """A network that begins with an embedding takes whole numbers."""
+    assert takes_tokens(model)
+    traced = trace(model, [(T,)])
+    assert (traced.macs(), traced.macs(5)) == (macs, 5 * macs)
+    assert [traced.tensors[i].dtype for i in traced.inputs] == ["int64"]
+    assert traced.takes_tokens
+    assert not traced.notes
+
+
+def test_keywords_by_shape_and_by_example() -> None:
+    words = [f"{name}:{T}:int64" for name in ("input_ids", "token_type_ids", "attention_mask")]
+    by_shape = trace(Bert(), [Input.parse(word) for word in words])
+    by_example = trace(Bert(), example_inputs=bert_inputs(3))
+    assert by_shape.macs(4) == by_example.macs(4) == 4 * (BLOCK + 3 * D)
+    assert by_example.fixed_batch is None
+    assert by_example.flops(4, "backward") == by_shape.flops(4, "backward")
+
+
+def test_a_network_that_returns_its_loss_is_differentiated_by_it() -> None:
+    traced = trace(Bert(), example_inputs=lambda: bert_inputs(3))
+    names = [op.name for op in traced.select("forward") if op.module == "loss"]
+    assert "nll_loss_forward" not in names  # the network has made it itself
+    assert traced.macs(1, "backward") > 0
+
+
+@pytest.mark.parametrize("step", ["step::int64", "step:1:int64"])
+def test_images_with_the_step_of_each(step: str) -> None:
+    traced = trace(Noisy(), [Input.parse("3x8x8"), Input.parse(step)])
+    assert traced.macs(3) == 3 * (8 * 8 * 4 * 27 + 16 + 8 * 8 * 4 * 3)
+    assert traced.input_shapes[1][0] == Affine(0, 1)
+
+
+def test_one_number_for_all_samples() -> None:
+    """Work that does not grow with the batch stays apart: the step is embedded once."""
+    by_tensor = trace(Noisy(), example_inputs=(torch.zeros(2, 3, 8, 8), torch.tensor(7)))
+    by_number = trace(Noisy(), example_inputs=(torch.zeros(2, 3, 8, 8), 7))
+    per_sample = 8 * 8 * 4 * 27 + 8 * 8 * 4 * 3
+    assert by_tensor.macs(5) == by_number.macs(5) == 5 * per_sample + 16
+
+
+def test_arguments_and_keywords_together() -> None:
+    traced = trace(Noisy(), example_inputs=((torch.zeros(2, 3, 8, 8),), {"step": torch.zeros(2, dtype=torch.int64)}))
+    assert traced.macs(1) == 8 * 8 * 4 * 27 + 16 + 8 * 8 * 4 * 3
+
+
+def test_the_batch_in_another_place() -> None:
+    model = nn.GRU(D, D)  # time, batch, features
+    per_sample = T * 6 * D * D
+    by_shape = trace(model, [Input.parse(f"{T}xNx{D}")])
+    by_example = trace(model, example_inputs=torch.zeros(T, 3, D), batch_dim=1)
+    by_name = trace(model, example_inputs=torch.zeros(T, 3, D), batch_dim={"input": 1})
+    assert by_shape.macs(4) == by_example.macs(4) == by_name.macs(4) == 4 * per_sample
+    assert by_shape.sample_shape == (T, D)
+
+
+def test_lists_of_samples_and_targets_hold_for_their_batch() -> None:
+    traced = trace(Detector(), example_inputs=detector_inputs())
+    convs = (10 * 12 + 8 * 8) * 4 * 27
+    assert traced.macs(2) == convs + 2 * 16
+    assert traced.fixed_batch == 2
+    assert [note for note in traced.notes if "run on them" in note]
+    assert [note for note in traced.notes if "batch 2 alone" in note]
+    assert traced.macs(2, "backward") == convs + 2 * 2 * 16
+
+
+def test_real_values_leave_the_network_as_it_was() -> None:
+    model = Detector()
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    model.eval()
+    trace(model, example_inputs=detector_inputs())
+    assert not model.training
+    assert all(p.grad is None and torch.equal(p, before[name]) for name, p in model.named_parameters())
+
+
+def test_a_network_of_a_mixed_batch_takes_the_batch_of_its_example() -> None:
+    class Mixes(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ x.T
+
+    traced = trace(Mixes(), example_inputs=torch.zeros(6, 4), loss="sum", inputs_require_grad=True)
+    assert (traced.macs(), traced.fixed_batch) == (6 * 6 * 4, 6)
+
+
+def test_an_example_without_tensors_is_refused() -> None:
+    with pytest.raises(InputError, match=r"no tensor[\s\S]*tuple of arguments"):
+        trace(nn.Linear(3, 3), example_inputs={"x": 3})
+
+
+def test_values_are_valid_for_every_table() -> None:
+    model = Bert()
+    call = Call.of_inputs([Input.parse(w) for w in ("input_ids:6:int64", "x:2x2", "m:3:bool")], [torch.float32] * 3)
+    tokens, normal, mask = call.values(model, batch=50)
+    assert tokens.shape == (50, 6)
+    assert set(tokens.unique().tolist()) == {0, 1}  # the smaller table has two rows
+    assert normal.std() > 0.5
+    assert mask.all()
+
+
+# -- words ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("3,224,224", Input((3, 224, 224))),
+        ("3x32x32:float16", Input((3, 32, 32), "float16")),
+        ("128:int64", Input((128,), "int64")),
+        ("tokens:128:long", Input((128,), "int64", "tokens")),
+        ("x:2x128", Input((2, 128), "", "x")),
+        ("step::int64", Input((), "int64", "step")),
+        (":int64", Input((), "int64")),
+        ("memory:10xNx64", Input((10, 64), "", "memory", 1)),
+        ("Nx5", Input((5,))),
+        ("mask:=10x10:bool", Input((10, 10), "bool", "mask", None)),
+    ],
+)
+def test_words_of_inputs(text: str, expected: Input) -> None:
+    assert Input.parse(text) == expected
+    assert Input.parse(str(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["3;32", "x:y:z", "3x0x3", "a b:3", "NxN", "=Nx3", "x:3:int65", "-1,3", "", "nets.py:f"]
+)
+def test_words_that_are_none(text: str) -> None:
+    with pytest.raises(InputError):
+        check([text, "3"])
+
+
+def test_references() -> None:
+    assert is_reference("nets.py:example_inputs")
+    assert is_reference("package.module:inputs")
+    assert not is_reference("128:int64")
+    with pytest.raises(InputError, match="positional inputs first"):
+        check(["x:3", "4"])
+
+
+# -- by name ----------------------------------------------------------------------------------------
+
+FILE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    inputs = ("5", "flag:1:bool")
+    def __init__(self, width=5, num_classes=2):
+        super().__init__()
+        self.fc = nn.Linear(width, num_classes)
+    def forward(self, x, flag):
+        return self.fc(x) * flag
+
+def example():
+    return (torch.zeros(4, 5),), {"flag": torch.ones(4, 1, dtype=torch.bool)}
+
+stored = (torch.zeros(4, 5), torch.ones(4, 1, dtype=torch.bool))
+
+def broken():
+    raise OSError("no such picture")
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "own_nets.py"
+    path.write_text(FILE)
+    return str(path)
+
+
+def test_a_network_may_state_its_inputs(file: str) -> None:
+    traced = trace_network(f"{file}:Net")
+    assert traced.macs(3) == 3 * 10
+    assert [traced.tensors[i].dtype for i in traced.inputs] == ["float32", "bool"]
+
+
+@pytest.mark.parametrize("name", ["example", "stored"])
+def test_inputs_of_a_file(file: str, name: str) -> None:
+    assert trace_network(f"{file}:Net", inputs=[f"{file}:{name}"], num_classes=7).macs(3) == 3 * 35
+
+
+def test_inputs_of_a_file_that_cannot_be_made(file: str) -> None:
+    with pytest.raises(InputError, match="no such picture"):
+        trace_network(f"{file}:Net", inputs=[f"{file}:broken"])
+    with pytest.raises(InputError, match="has no missing"):
+        trace_network(f"{file}:Net", inputs=[f"{file}:missing"])
+
+
+# -- what failed is named ---------------------------------------------------------------------------
+
+
+def error_of(model: nn.Module, *words: str) -> TraceError:
+    with pytest.raises(TraceError) as refused:
+        trace(model, [Input.parse(word) for word in words], network="mine")
+    return refused.value
+
+
+def test_a_missing_argument_names_those_that_are_taken() -> None:
+    error = error_of(Noisy(), "3x8x8")
+    assert "missing 1 required positional argument: 'step'" in error.message
+    assert "Noisy.forward takes (x, step)" in error.hint
+    assert "--input" in error.hint
+
+
+def test_indices_that_are_no_whole_numbers() -> None:
+    error = error_of(Recurrent(), f"{T}:float32")
+    assert "in embed (Embedding)" in error.message
+    assert "int64" in error.hint
+
+
+def test_a_wrong_shape_names_the_module_and_no_batch_of_millions() -> None:
+    error = error_of(nn.Sequential(nn.Linear(4, 5), nn.Linear(6, 7)), "4")
+    assert "in 1 (Linear)" in error.message
+    assert "134217757" not in error.message
+    assert "check the shape" in error.hint
+    assert "--fixed-batch" not in error.hint
+
+
+def test_a_batch_that_must_divide_is_told_so() -> None:
+    class Pairs(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.view(-1, 2, 3).sum(1)
+
+    error = error_of(Pairs(), "3")
+    assert "--fixed-batch 2" in error.hint
+    assert trace(Pairs(), [(3,)], mode="inference", fixed_batch=2).fixed_batch == 2
+
+
+def test_values_are_asked_for() -> None:
+    class Decides(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(6, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(x) if x.sum() > 0 else -self.fc(x)  # type: ignore[no-any-return]
+
+    error = error_of(Decides(), "6")
+    assert "depends on the values" in error.message + error.hint
+    assert "--inputs" in error.hint
+    assert trace(Decides(), example_inputs=torch.ones(3, 6)).macs(3) == 3 * 24
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_a_compiled_module_is_named() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), torch.jit.script(nn.Linear(3, 3)))
+    error = error_of(model, "3")
+    assert "module 1 (Linear) is a torch.jit.ScriptModule" in error.message
+    assert "--input" not in error.hint
+
+
+def test_flex_attention_is_named() -> None:
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+
+    class Flex(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return flex.flex_attention(x, x, x)  # type: ignore[no-any-return]
+
+    error = error_of(Flex(), "2x16x16")
+    assert "flex_attention" in error.message
+    assert "scaled_dot_product_attention" in error.hint
