@@ -10,7 +10,7 @@ from typing import Any
 
 from chronograd.answer import Answer, Section, Table
 from chronograd.figure import Role, Series
-from chronograd.record import DOES_NOT_FIT, QUANTITIES, STEP_PARTS, Record
+from chronograd.record import DOES_NOT_FIT, QUANTITIES, ROUGH, STEP_PARTS, Record
 from chronograd.units import percent, quantity
 from chronograd.words import interval, listed, named, quantity_name, scaled
 
@@ -80,7 +80,7 @@ def record_answer(*records: Record) -> Answer:
     """Records of any kind, one or side by side. As data: the records themselves, or the one there is."""
     data: list[Any] = [record.model_dump(mode="json") for record in records]
     is_one = len(records) == 1
-    notes = [(r.title, note) for r in records for note in r.notes if not note.startswith(DOES_NOT_FIT)]
+    notes = [(r.title, note) for r in records for note in r.notes if not note.startswith((DOES_NOT_FIT, ROUGH))]
     return Answer(
         title=records[0].title if is_one else f"{len(records)} records",
         sections=[record_section(records[0]) if is_one else records_section(records)],
@@ -105,7 +105,7 @@ def record_section(record: Record) -> Section:
     return Section(
         title=f"{record.title} ({record.kind})",
         takeaway=_takeaway(record),
-        lines=[words] if (words := _parts_words(record)) else [],
+        lines=[*_rough([record]), *([words] if (words := _parts_words(record)) else [])],
         table=table.without_empty_columns(),
         data=[{"quantity": name, **record[name].model_dump(mode="json")} for name in names],
     )
@@ -140,6 +140,7 @@ def records_section(records: Sequence[Record]) -> Section:
         title=f"{listed(list(dict.fromkeys(r.title.partition(' on ')[0] for r in records)))} on {len(records)} settings "
         f"({listed(sorted({r.kind for r in records}))})",
         takeaway=_side_by_side(records, labels),
+        lines=_rough(records),
         table=table,
         data=[
             {"record": record.title, "quantity": name, **record[name].model_dump(mode="json")}
@@ -210,6 +211,13 @@ def _side_by_side(records: Sequence[Record], labels: Sequence[str]) -> str:
 def _misfit(record: Record) -> str:
     """That the device has too little memory, with the figures; empty if it has enough."""
     return next((note for note in record.notes if note.startswith(DOES_NOT_FIT)), "")
+
+
+def _rough(records: Sequence[Record]) -> list[str]:
+    """Why a prediction is rough, each reason once, with the record that it is of where there are several."""
+    notes = [(r.title, note) for r in records for note in r.notes if note.startswith(ROUGH)]
+    words = [text if len(records) == 1 else f"{title}: {text}" for title, text in notes]
+    return [f"{text[0].upper()}{text[1:]}." for text in dict.fromkeys(words)]
 
 
 def _parts_words(record: Record) -> str:

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from chronograd.predict.basis import Basis, basis
 from chronograd.predict.calibration import (
     CLASSES,
     FAMILIES,
@@ -311,11 +312,33 @@ def graph_input_seconds(input_bytes: float, calibration: Calibration) -> float:
 
 
 def sigma_log(trace: Trace, times: np.ndarray, calibration: Calibration) -> float:
-    """Standard deviation of the log error of both passes; see `class_sigma_log`."""
+    """Standard deviation of the log error of both passes; see `class_sigma_log`, and `basis` for what widens it."""
+    index, issues = _classes(trace, calibration)
+    return _basis(trace, times, calibration).widened(class_sigma_log(index, times, issues, calibration))
+
+
+def without_basis(trace: Trace, times: np.ndarray, calibration: Calibration) -> list[str]:
+    """Sentences on what nothing was measured for; see `basis`."""
+    return _basis(trace, times, calibration).sentences()
+
+
+def _basis(trace: Trace, times: np.ndarray, calibration: Calibration) -> Basis:
+    index, issues = _classes(trace, calibration)
+    return basis(trace, times, issues, _share_of_host(index, times, issues, calibration), index, calibration)
+
+
+def _classes(trace: Trace, calibration: Calibration) -> tuple[np.ndarray, np.ndarray]:
+    """Index into CLASSES of each operator, and what the host does for it."""
     families = _families(trace, _is_direct(trace, calibration.precision))
-    index = 2 * families + np.minimum(trace.columns["phase"], 1)
     issues = traffic(trace, calibration.precision, calibration.is_compiled).issues
-    return class_sigma_log(index, times, issues, calibration)
+    return 2 * families + np.minimum(trace.columns["phase"], 1), issues
+
+
+def _share_of_host(index: np.ndarray, times: np.ndarray, issues: np.ndarray, calibration: Calibration) -> float:
+    """How much of the time the host sets, from 0 to 1."""
+    device = float(times.sum())
+    host = float(host_seconds(np.bincount(index % 2, issues, 2), calibration).sum())
+    return host**4 / max(host**4 + device**4, 1e-120)
 
 
 def class_sigma_log(index: np.ndarray, times: np.ndarray, issues: np.ndarray, calibration: Calibration) -> float:
@@ -325,8 +348,7 @@ def class_sigma_log(index: np.ndarray, times: np.ndarray, issues: np.ndarray, ca
     on its own. The share of the time that the host sets is as uncertain as the host.
     """
     device, num_classes = float(times.sum()), len(CLASSES)
-    host = float(host_seconds(np.bincount(index % 2, issues, 2), calibration).sum())
-    of_host = host**4 / max(host**4 + device**4, 1e-120)
+    of_host = _share_of_host(index, times, issues, calibration)
     spread = np.bincount(index, times, num_classes) / max(device, 1e-30) * calibration.sigmas()
     is_lent = np.array([name in calibration.class_sigma for name in CLASSES])
     together = float((spread * np.where(is_lent, math.sqrt(_LENT_TOGETHER), 1.0)).sum())

@@ -27,6 +27,7 @@ from chronograd.predict.compute import (
     phase_seconds,
     sigma_log,
     update_seconds,
+    without_basis,
 )
 from chronograd.predict.memory import Footprint, Memory, footprint_of_job
 from chronograd.predict.notes import notes_of
@@ -49,6 +50,7 @@ from chronograd.predict.setting import Setting, setting_of
 from chronograd.record import (
     FORWARD_PARTS,
     QUANTITIES,
+    ROUGH,
     STEP_PARTS,
     Z80,
     Cluster,
@@ -312,6 +314,9 @@ def predict(
         put_run(record, job, setting.device, likely, steps, step.seconds)
     else:
         _put_cost_of_answers(record, job, setting.device, likely, images / step.seconds, tokens)
+    if ppp is None:
+        times, _ = rank_work(trace, setting.batch_per_rank, setting)
+        record.notes += [f"{ROUGH}: {text}" for text in without_basis(trace, times, setting.calibration)]
     record.notes += notes_of(setting, step.memory, shown, factor, record.value("mfu"))
     if step.kinds:
         record.tables.by_kind = step.kinds

@@ -1,0 +1,158 @@
+"""Where nothing was measured, intervals are wide and a sentence says so."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import Tensor, nn
+
+from chronograd import api
+from chronograd.answer import Answer
+from chronograd.count.tracing import trace
+from chronograd.hardware import catalog
+from chronograd.predict.basis import RECURRENT_SIGMA
+from chronograd.predict.calibration import CLASSES, from_datasheet
+from chronograd.predict.compute import Work, operator_seconds, sigma_log, without_basis
+from chronograd.trace import Trace
+
+T, D = 20, 16
+
+
+class Loop(nn.Module):
+    """A recurrent layer by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(D, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = x[:, 0]
+        for t in range(T):
+            state = torch.tanh(self.inner(state) + x[:, t])
+        return state
+
+
+class Cells(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(D, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = x[:, 0]
+        for t in range(4):
+            state = self.cell(x[:, t], state)
+        return state
+
+
+class Mine(nn.LSTM):
+    """A subclass is recurrent, too."""
+
+
+def ratio(answer: Answer) -> float:
+    (record,) = answer.records.values()
+    step = record["step_time_s"]
+    assert step.high is not None
+    assert step.low is not None
+    return step.high / step.low
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (nn.LSTM(D, D, batch_first=True), "LSTM"),
+        (nn.GRU(D, D, batch_first=True), "GRU"),
+        (nn.RNN(D, D, batch_first=True), "RNN"),
+        (Mine(D, D, batch_first=True), "LSTM"),
+        (Cells(), "GRUCell"),
+        (Loop(), "reuses its weights"),
+    ],
+)
+def test_recurrent_layers_are_rough(model: nn.Module, name: str, tmp_path: Path) -> None:
+    traced = trace(model, [(T, D)])
+    answer = api.predict(traced, on="v100", batch=8)
+    first = answer.sections[0].lines[0]
+    assert first.startswith("Rough: ")
+    assert name in first
+    plain = api.predict(trace(nn.Linear(D, D), [(T, D)]), on="v100", batch=8)
+    assert not any(line.startswith("Rough") for line in plain.sections[0].lines)
+    if not isinstance(model, Loop):  # of which the sums between are not known to belong to it
+        assert ratio(answer) > 100
+    assert ratio(answer) > 4 * ratio(plain)
+    traced.save(tmp_path / "saved.json")
+    again = api.predict(Trace.load(tmp_path / "saved.json"), on="v100", batch=8)
+    assert again.sections[0].lines == answer.sections[0].lines
+
+
+def test_the_interval_grows_with_the_share() -> None:
+    """A small recurrent layer behind a large convolution changes little."""
+
+    class Mostly(nn.Module):
+        def __init__(self, steps: int) -> None:
+            super().__init__()
+            self.conv, self.rnn, self.steps = nn.Conv2d(64, 64, 3, padding=1), nn.RNN(64, 8, batch_first=True), steps
+
+        def forward(self, x: Tensor) -> Any:
+            y = self.conv(x)
+            return self.rnn(y.flatten(2).transpose(1, 2)[:, : self.steps])[0]
+
+    device = from_datasheet(catalog.device("v100"))
+    sigmas = []
+    for steps in (1, 10, 200):
+        traced = trace(Mostly(steps), [(64, 28, 28)])
+        sigmas.append(sigma_log(traced, operator_seconds(traced, 512, device), device))
+    assert sigmas == sorted(sigmas)
+    assert device.sigma <= sigmas[0] < 1
+    assert sigmas[0] < sigmas[2] <= RECURRENT_SIGMA
+
+
+def test_a_block_that_is_shared_is_no_recurrence() -> None:
+    """ALBERT runs one block twelve times."""
+    block = nn.Linear(D, D)
+    traced = trace(nn.Sequential(*[block] * 12), [(D,)])
+    assert traced.params == D * D + D
+    device = from_datasheet(catalog.device("v100"))
+    assert without_basis(traced, operator_seconds(traced, 8, device), device) == []
+
+
+def test_classes_that_were_never_measured() -> None:
+    traced = trace(nn.Sequential(nn.Embedding(1000, 512), nn.Flatten(), nn.Linear(512 * 16, 4)), [(16,)])
+    seen = [name for name in CLASSES if not name.startswith("gather")]
+    device = replace(
+        from_datasheet(catalog.device("v100")), origin="measured", sigma=0.05, provenance={"classes_seen": seen}
+    )
+    times = operator_seconds(traced, 64, device)
+    (said,) = without_basis(traced, times, device)
+    assert "never measured on this device (gather)" in said
+    whole = replace(device, provenance={"classes_seen": list(CLASSES)})
+    assert without_basis(traced, times, whole) == []
+    assert sigma_log(traced, times, whole) < sigma_log(traced, times, device)
+
+
+def test_work_that_is_not_known_widens() -> None:
+    class Odd(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.linalg.qr(x)[0]
+
+    traced = trace(Odd(), [(8, 8)], mode="inference")
+    device = replace(from_datasheet(catalog.device("v100")), sigma=0.05, provenance={"classes_seen": list(CLASSES)})
+    times = operator_seconds(traced, 8, device)
+    (said,) = without_basis(traced, times, device)
+    assert "linalg_qr is not known" in said
+    assert sigma_log(traced, times, device) >= 0.45
+
+
+def test_an_empty_share_is_none() -> None:
+    traced = trace(nn.LSTM(D, D, batch_first=True), [(T, D)])
+    device = from_datasheet(catalog.device("v100"))
+    zero = np.zeros(len(traced.operators))
+    assert math.isfinite(sigma_log(traced, zero, device))
+    assert Work.on(traced, 8, device).total_seconds(device) > 0
