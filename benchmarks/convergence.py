@@ -5,13 +5,14 @@
     python -m benchmarks.convergence --train NETWORK...
 
 Without --write it says how the files would change. --coverage forecasts the last level of every run from its first part, with
-the runs of its team, network or data set left out, and later training losses. --train trains networks on digits for those. The
+the runs of its team, network or data set left out, later training losses, and curves of kinds that no known run is of. --train trains networks on digits for those. The
 rest is what `chronograd study run loss-curves` tells.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import functools
 import itertools
 import json
@@ -222,10 +223,84 @@ def coverage_of_losses() -> None:
         if one.team in digits:
             left_out["all of digits"] = functools.reduce(Published.without, digits, known)
         for what, others in left_out.items():
-            made = forecast(curve, count / len(one.steps) + 1e-9, known=others, draws=0)
+            made = forecast(curve, count / len(one.steps) + 1e-9, known=others, draws=20)
             inside.setdefault(what, []).extend(at.low <= (at.seen or 0) <= at.high for at in made.held_out)
     for what, held in sorted(inside.items()):
         print(f"losses, without {what:46} {len(held):4} {np.mean(held):5.0%}")
+
+
+SIMULATED = 40  # language models
+NOISE = (0.003, 0.01, 0.02)  # of the log of a point of the log
+
+
+def language_model(seed: int, num_points: int = 60) -> LearningCurve:
+    """A loss under a cosine: L0 + A · S1^-α - C · S2, with S1 the sum of the rates so far and S2 what they have fallen.
+
+    Source of the form: Tissue et al. 2024, Scaling Law with Learning Rate Annealing. Offsets, exponents and gains are drawn: from 0 to
+    8 % of the loss is gained by the fall of the rate, and the irreducible loss is 1.5 to 3.
+    """
+    chance = np.random.default_rng(seed)
+    irreducible, size, exponent, gain = (chance.uniform(*ends) for ends in ((1.5, 3), (0.6, 8), (0.25, 0.6), (0, 0.08)))
+    progress = np.arange(1, num_points + 1) / num_points
+    rate = 0.1 + 0.9 * (1 + np.cos(np.pi * progress)) / 2
+    losses = irreducible * (1 - gain * (1 - rate)) + size * (100 * np.cumsum(rate) / num_points) ** -exponent
+    losses *= np.exp(chance.choice(NOISE) * chance.standard_normal(num_points))
+    planned = 100.0 * num_points
+    return LearningCurve(
+        f"simulated {seed}", planned * progress, losses, "loss", "step", Schedule("annealed", (), planned)
+    )
+
+
+def fine_tuned(measured: Path) -> Iterator[LearningCurve]:
+    """Losses of Llama-3.2-3B by many methods of adapters, 5,000 steps each; the rate fell to the end (huggingface/peft)."""
+    logs: dict[str, list[tuple[float, float]]] = {}
+    with (measured / "large_models" / "peft_curves.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["task"] == "MetaMathQA" and row["train_loss"]:
+                logs.setdefault(row["run"], []).append((float(row["step"]), float(row["train_loss"])))
+    for name, points in logs.items():
+        steps, losses = np.array(points).T
+        yield LearningCurve(name, steps, losses, "loss", "step", Schedule("annealed", (), float(steps[-1])))
+
+
+def coverage_of_unlike(measured: Path | None) -> None:
+    """Prints how far off forecasts are of curves that no known run is of the kind of, and how often bands held later points.
+
+    Accuracies are those of published runs, as if only small ones were known, and the other way round.
+    """
+    known = published_curves.published()
+    kinds: dict[str, list[tuple[LearningCurve, Published]]] = {
+        "simulated language models": [(language_model(seed), known) for seed in range(SIMULATED)]
+    }
+    if measured is not None:
+        kinds["fine-tuned Llama-3.2-3B"] = [(curve, known) for curve in fine_tuned(measured)]
+    for name, runs, others in (
+        ("published errors, small runs known", known.runs, Published((), {}, known.small)),
+        ("small errors, published runs known", known.small[::3], Published(known.runs, {})),
+    ):
+        kinds[name] = [
+            (LearningCurve(one.name, one.steps, one.errors, "accuracy", "epoch", one.schedule), others) for one in runs
+        ]
+    print(f"{'curves':36} {'from':>5} {'n':>4} {'bias':>7} {'off':>6} {'width':>6} inside  by its own curve")
+    for kind, share in itertools.product(kinds, (0.25, 0.5, 0.75)):
+        rows = []
+        for curve, others in kinds[kind]:
+            count = int((curve.steps <= share * (curve.schedule.planned or 0)).sum())
+            if count < MIN_POINTS or curve.schedule.next_fall(float(curve.steps[count - 1])) is None:
+                continue
+            made = forecast(curve, count / len(curve.steps) + 1e-9, known=others, draws=50)
+            last = made.held_out[-1]
+            value, seen, low, high = (
+                1 - x if curve.metric == "accuracy" else x for x in (last.value, last.seen or 0.0, last.low, last.high)
+            )
+            width = abs(np.log(max(high, 1e-12) / max(low, 1e-12)))
+            rows.append((np.log(seen / value), width, made.num_inside / len(made.held_out), bool(made.unlike)))
+        if rows:
+            off, width, inside, own = np.array(rows, dtype=float).T
+            print(
+                f"{kind:36} {share:5.0%} {len(off):4} {np.median(off):+7.3f} {np.median(abs(off)):6.3f} "
+                f"{np.median(width):6.2f} {np.mean(inside):6.0%}  {np.mean(own):.0%}"
+            )
 
 
 def main() -> None:
@@ -241,6 +316,7 @@ def main() -> None:
     if given.coverage:
         coverage()
         coverage_of_losses()
+        coverage_of_unlike(given.measured)
         return
     tables = {published_curves.SMALL_FILE: small_table(), published_curves.LOSS_FILE: loss_table()}
     if given.measured is not None:

@@ -11,7 +11,7 @@ import pytest
 
 from chronograd.cli.main import main
 from chronograd.errors import InputError
-from chronograd.fit.convergence import converged_at, forecast_convergence, levels_ahead, zero_line
+from chronograd.fit.convergence import converged_at, forecast_convergence, levels_ahead, why_unlike, zero_line
 from chronograd.fit.forecast import forecast
 from chronograd.fit.learning_curves import LearningCurve
 from chronograd.fit.published_curves import Published, PublishedRun, published, weighted_quantiles
@@ -185,9 +185,84 @@ def test_intervals_of_losses_hold_about_as_often_as_they_say_of_networks_left_ou
     known, inside = published(), []
     for run in known.losses[::5]:
         curve = LearningCurve(run.name, run.steps, run.errors, "loss", "epoch", run.schedule)
-        made = forecast(curve, 0.5, known=known.without(run.team), draws=0)
+        made = forecast(curve, 0.5, known=known.without(run.team), draws=20)
         inside += [made.num_inside / len(made.held_out)]
     assert 0.7 <= np.mean(inside) <= 0.95
+
+
+# A language model at step 3,000 of 10,000 under a cosine: 2.6 irreducible, and a power law in the steps at the full rate.
+LANGUAGE = Schedule("annealed", (), 10_000.0)
+
+
+def language_model(until: float = 3000.0, noise: float = 0.01) -> LearningCurve:
+    steps = np.arange(100.0, until + 1, 100.0)
+    losses = 2.6 + 20 * LANGUAGE.at_full_rate(steps) ** -0.4
+    losses *= np.exp(noise * np.random.default_rng(0).standard_normal(len(steps)))
+    return LearningCurve("lm", steps, losses, "loss", "step", LANGUAGE, column="train/loss")
+
+
+class TestUnlikeAnyKnownRun:
+    def test_a_language_model_is_forecast_by_its_own_power_law(self) -> None:
+        """As classifiers' training losses fall it was to reach 0.15 to 3.7."""
+        made = forecast(language_model(), target=2.5)
+        end, true = made.at[-1], 2.6 + 20 * 5000**-0.4
+        assert end.step == 10_000
+        assert end.value == pytest.approx(true, rel=0.05)
+        assert 0.75 * true < end.low < true < end.high < 1.2 * true
+        assert made.model.family == "power"
+        assert "not by other runs: fewer than 5 %" in made.basis
+        assert made.warnings
+        assert made.reached is not None
+        assert made.reached.step is None  # below the level that it can fall to
+        assert made.data()["unlike_known_runs"]
+
+    def test_when_it_reaches_a_loss(self) -> None:
+        reached = forecast(language_model(noise=0.0), target=3.35, draws=20).reached
+        assert reached is not None
+        assert reached.step is not None
+        at = 2.6 + 20 * LANGUAGE.at_full_rate(np.array([reached.step])) ** -0.4
+        at *= np.exp(
+            -0.05 * np.log(5.77 / 3.47) * (reached.step - 3000) / 10_000
+        )  # what may be gained by the fall of the rate
+        assert at[0] == pytest.approx(3.35, rel=0.002)
+        assert reached.low is not None
+        assert reached.low <= reached.step
+
+    def test_a_constant_rate_does_not_bring_it_to_zero_either(self) -> None:
+        steps = np.arange(100.0, 3001.0, 100.0)
+        losses = (2.6 + 20 * steps**-0.4) * np.exp(0.02 * np.random.default_rng(1).standard_normal(30))
+        curve = LearningCurve("lm", steps, losses, "loss", "step", Schedule("constant"))
+        found = forecast(curve, target=2.0, draws=20).reached
+        assert found is not None
+        assert found.high is None
+        assert found.step is None or found.step > 10_000  # a straight line of log(loss) would be there in 9,000
+
+    def test_columns_that_are_no_cross_entropy(self) -> None:
+        values = np.geomspace(1.5, 0.5, 20)
+        for column, is_like in (("val_loss", True), ("perplexity", False), ("eval/mse_loss", False), ("", True)):
+            made = LearningCurve(
+                "c", np.arange(1.0, 21), values, "loss", "epoch", Schedule("annealed", (), 40.0), column=column
+            )
+            assert (why_unlike(made, published()) is None) == is_like, column
+
+    def test_an_accuracy_that_stays_where_no_known_run_stayed(self) -> None:
+        """3 % of 1,000 classes after three quarters of the epochs: known errors had fallen below 0.7 by then."""
+        steps = np.arange(1.0, 31)
+        curve = LearningCurve(
+            "c", steps, 0.995 - 0.025 * steps / 30, "accuracy", "epoch", Schedule("annealed", (), 40.0)
+        )
+        made = forecast(curve, draws=20)
+        assert made.unlike
+        assert made.at[-1].value < 0.15
+        assert made.at[-1].low <= made.at[-1].value <= made.at[-1].high
+
+    def test_nearly_every_known_error_is_like_runs_of_other_teams(self) -> None:
+        known, num_unlike = published(), 0
+        for run in (*known.runs, *known.small)[::4]:
+            half = run.steps <= 0.5 * (run.schedule.planned or 0)
+            curve = LearningCurve(run.name, run.steps[half], run.errors[half], "accuracy", "epoch", run.schedule)
+            num_unlike += why_unlike(curve, known.without(run.team)) is not None
+        assert num_unlike <= 2
 
 
 def test_the_package_knows_published_runs() -> None:

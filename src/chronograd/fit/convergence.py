@@ -19,6 +19,7 @@ import numpy as np
 from chronograd.errors import InputError
 from chronograd.fit.curves import LARGEST_EXPONENT, TINY, Array
 from chronograd.fit.learning_curves import LearningCurve
+from chronograd.fit.logs import words
 from chronograd.fit.loss import FARTHEST, MIN_POINTS, fit_loss, num_before_tail
 from chronograd.fit.published_curves import Published, published, weighted_quantiles
 from chronograd.fit.schedule import Schedule
@@ -33,6 +34,12 @@ FARTHEST_WEIGHT = 0.02  # of the nearest run's: so that there is no forecast of 
 STAYS = 0.11  # weight of a run that gains nothing: just enough for the upper bound
 # The same of training losses, which are fewer, and go on falling.
 NEAR_LOSS, STAYS_LOSS = 0.4, 0.05
+# By how much log(value), or its slope on logarithmic axes, may exceed that of a run that is like it. Judged: a language model must
+# not be like a classifier, and a network must be like the same network with another schedule.
+LIKE = 0.3
+SHARE_LIKE = 0.05  # of the known runs, at least one: some diverged, and are like nothing
+EVERY_PROGRESS = (0.1, 0.25, 0.5, 0.75, 1.0)
+NO_ENTROPIES = {"perplexity", "ppl", "error", "err", "wer", "mse", "rmse", "mae"}
 LITTLE, MOST_TIMES = 0.1, 3.0  # of log(error): keep the ratio of two falls sane where they have hardly begun
 MOST_APART = 4.0  # times the way to its own level: a loss that needs longer to 0 is not on its way there
 SHARES = (INTERVAL[0], 0.5, INTERVAL[1])
@@ -167,6 +174,57 @@ def zero_error(steps: Array, values: Array) -> float:
     slope, intercept = zero_line(steps[:head], values[:head])
     forecast = np.exp(np.minimum(intercept + slope * steps[head:], LARGEST_EXPONENT))
     return float(np.mean(np.abs(forecast - values[head:])) / max(float(values.max()), TINY))
+
+
+def why_unlike(curve: LearningCurve, known: Published) -> str | None:
+    """Why known runs say nothing of how the values of a curve go on; None where a share SHARE_LIKE of them is like it.
+
+    A known run is like a curve unless the curve started higher, lies higher at the same progress, or falls less steeply, by more
+    than LIKE. One that falls faster than all that are known is still of their kind: it goes on towards 0. Where the end of a
+    curve is not known, every progress is compared. Known losses are cross-entropies of classifiers of few classes; a perplexity
+    or a squared error is not compared with them.
+    """
+    if curve.metric == "loss" and not is_entropy(curve.column):
+        return f"{curve.column} is not a cross-entropy"
+    runs = (
+        known.of_losses()[0] if curve.metric == "loss" and known.losses else known.alike_with_small(curve.schedule)[0]
+    )
+    mine, now = shape_of(curve.steps, curve.values), curve.steps[-1:]
+    at = curve.schedule.progress(now) if curve.schedule.planned else EVERY_PROGRESS
+    apart = []
+    for run in runs:
+        seen = [run.steps <= run.scale(curve.schedule).step(progress) for progress in at]
+        shapes = [shape_of(run.steps[part], run.errors[part]) for part in seen if int(part.sum()) >= MIN_POINTS]
+        if shapes:
+            apart.append(min((mine - shape for shape in shapes), key=max))
+    apart.sort(key=max)
+    if not apart:
+        return "no known run has points so early"
+    nearest = apart[int(SHARE_LIKE * len(apart))]
+    if nearest.max() <= LIKE:
+        return None
+    kind = "loss" if curve.metric == "loss" else "error"
+    what = (f"started at a {kind} as high", f"have a {kind} as high at this progress", "fall as slowly")
+    return f"fewer than {SHARE_LIKE:.0%} of {len(apart)} known runs {what[int(np.argmax(nearest))]}".replace("%", " %")
+
+
+def is_entropy(column: str) -> bool:
+    """Whether a column of losses may hold a cross-entropy.
+
+    >>> is_entropy("eval_loss"), is_entropy("val_perplexity"), is_entropy("")
+    (True, False, True)
+    """
+    return not set(words(column).split()) & NO_ENTROPIES
+
+
+def shape_of(steps: Array, values: Array) -> Array:
+    """First level, level at the last step, and slope, of log(value); the last two by a line through the later half of the points
+    on logarithmic axes: shape (3,)."""
+    late = slice(-max(MIN_POINTS, len(steps) // 2), None)
+    logs = np.log(np.maximum(values, TINY))
+    slope, intercept = np.polyfit(np.log(steps[late]), logs[late], 1)
+    level = float(intercept + slope * math.log(steps[-1]))
+    return np.array([float(logs[0]), level, float(slope)])
 
 
 def levels_ahead(

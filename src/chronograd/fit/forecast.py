@@ -15,6 +15,7 @@ from chronograd.fit.convergence import (
     Convergence,
     forecast_convergence,
     levels_ahead,
+    why_unlike,
     zero_error,
     zero_reaches,
 )
@@ -28,6 +29,9 @@ from chronograd.record import Z80
 # Of log(level) beyond what runs differ by: the noise of a level that is read from few points.
 # An error's is half of the scatter of its own last points about the fit, and at most this; a loss is given all of it.
 LEVEL_SIGMA, SHARE_OF_SCATTER = 0.1, 0.5
+# A run that is like no known one may fall further than its own curve where the rate falls: by these shares of log(first / now)
+# at the lower bound, and in the middle. Judged by fine-tuned language models; those that are trained from scratch gain 0 to 8 %.
+MOST_GAINED, GAINED = 0.25, 0.05
 FAMILY_WORDS = {
     "inverse": "Optimus' curve",
     "power": "a power law",
@@ -63,13 +67,14 @@ class Reached:
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """A curve's family until `ahead`, and published runs from there on.
+    """A curve's family until `ahead`, and from there on published runs, if some are like it, or its own power law.
 
     Attributes:
         kept: the points that were fitted, their steps counted from `started`: the drop of the learning rate before them, or 0.
         errors: by family, of its forecast of the last quarter of the fitted points, over the largest value.
         until: the last step that was fitted.
         ahead: the step after which the rate falls on, and published runs rather than the curve are asked; None if it does not.
+        unlike: why no known run says how this one goes on; None where some do.
     """
 
     curve: LearningCurve
@@ -80,15 +85,38 @@ class Course:
     until: float
     ahead: float | None
     known: Published
+    unlike: str | None
 
     def expected(self, step: float) -> At:
-        if self.ahead is None or step <= self.ahead:
-            value, low, high = self.model.at(step - self.started), *self.model.interval(step - self.started)
+        if self.ahead is None or step <= self.ahead or self.unlike:
+            value, low, high = (float(bound[0]) for bound in self._own(np.array([step])))
         else:
             value, low, high = self._as_published(step)
         low, high = sorted((self._shown(low), self._shown(high)))
         seen = self.curve.values[self.curve.steps == step]
         return At(step, self._shown(value), low, high, self._shown(float(seen[0])) if len(seen) else None)
+
+    def _own(self, steps: Array) -> tuple[Array, Array, Array]:
+        """The curve's own family and its 80 % bounds, the lower one further down where the rate falls."""
+        places = self.place(steps)
+        low, high = self.model.bounds(places)
+        gain = max(0.0, -float(np.log(max(self._fallen(), TINY)))) * self._rate_fallen(steps)
+        middle = self.model.curve(places) * np.exp(-GAINED * gain)
+        return middle, np.minimum(low, middle) * np.exp(-MOST_GAINED * gain), high
+
+    def place(self, steps: Array) -> Array:
+        """Steps as the family counts them: since `started`; of an annealed run that is like no known one, at the full rate."""
+        is_annealed = self.unlike and self.ahead is not None and self.curve.schedule.kind != "multi_step"
+        return self.curve.schedule.at_full_rate(steps) if is_annealed else steps - self.started
+
+    def _rate_fallen(self, steps: Array) -> Array:
+        """The share of its fall that the rate will have taken since `until`: 1 after a drop; of an annealed one as progress."""
+        schedule = self.curve.schedule
+        if self.ahead is None:
+            return np.zeros(len(steps))
+        if schedule.kind == "multi_step":
+            return np.where(steps > self.ahead, 1.0, 0.0)
+        return np.asarray(schedule.progress(steps) - schedule.progress(np.array([self.until])))
 
     def _as_published(self, step: float) -> tuple[float, float, float]:
         level = self._level()
@@ -102,6 +130,8 @@ class Course:
         value = self._shown(target)
         is_there = np.flatnonzero(self.curve.values <= value)
         seen = float(self.curve.steps[is_there[0]]) if len(is_there) else None
+        if self.ahead is not None and self.unlike:
+            return Reached(target, *self._reached_by_its_own(value), seen)
         found = [self._steps_to(value), *self.model.steps_to_interval(value)]
         step, low, high = (None if k is None else k + self.started for k in found)
         low, high = (
@@ -118,11 +148,19 @@ class Course:
     def _steps_to(self, value: float) -> float | None:
         """As the family has it; of a loss that may as well fall to 0, by the line to it where that is sooner."""
         own, kept = self.model.steps_to(value), self.kept
-        is_likely = zero_error(kept.steps, kept.values) <= NO_WORSE * min(self.errors.values(), default=0.0)
+        is_likely = not self.unlike and zero_error(kept.steps, kept.values) <= NO_WORSE * min(
+            self.errors.values(), default=0.0
+        )
         if self.curve.metric != "loss" or not is_likely:
             return own
         zero = zero_reaches(value, kept.steps, kept.values)
         return own if zero <= 0 or zero >= (own or np.inf) else zero
+
+    def _reached_by_its_own(self, value: float) -> list[float | None]:
+        """When its own curve and its bounds come down to a value, until the planned end."""
+        steps = np.linspace(self.until, self._end(), NUM_STEPS)[1:]
+        there = [np.flatnonzero(bound <= value) for bound in self._own(steps)]
+        return [float(steps[at[0]]) if len(at) else None for at in there]
 
     def _reached_as_published(self, value: float) -> list[float | None]:
         """When runs of such a schedule had fallen as far as it is from here to the value; None where they never did."""
@@ -142,14 +180,14 @@ class Course:
 
     def _level(self) -> float:
         """Now, without noise: the curve's family where it was fitted."""
-        return self.model.at(self.until - self.started)
+        return float(self.model.curve(self.place(np.array([self.until])))[0])
 
     def _level_sigma(self) -> float:
         """Of log(level): what the last third of the fitted points tells of its noise."""
         if self.curve.metric == "loss":
             return LEVEL_SIGMA
         last = max(MIN_POINTS, len(self.kept.steps) // 3)
-        seen, fitted = self.kept.values[-last:], self.model.curve(self.kept.steps[-last:])
+        seen, fitted = self.kept.values[-last:], self.model.curve(self.place(self.kept.steps[-last:] + self.started))
         residuals = np.log(np.maximum(seen, TINY) / np.maximum(fitted, TINY))
         return min(LEVEL_SIGMA, SHARE_OF_SCATTER * float(np.sqrt(np.mean(residuals**2))))
 
@@ -194,6 +232,9 @@ class Forecast(Course):
         """What the forecast rests on, in words."""
         own = f"its own points since {self.curve.unit} {self.started:,.10g}" if self.started else "its own points"
         here = f"{own}, as {FAMILY_WORDS[self.model.family]}"
+        if self.ahead is not None and self.unlike:
+            of_rates = "" if self.curve.schedule.kind == "multi_step" else " in the sum of its learning rates"
+            return f"forecast from {here}{of_rates}, not by other runs: {self.unlike}"
         if self.ahead is None:
             return f"forecast from {here}"
         is_loss = self.curve.metric == "loss" and bool(self.known.losses)
@@ -207,6 +248,8 @@ class Forecast(Course):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What a reader must know before trusting it: where levels are those of other runs' schedules, and how far off such are."""
+        if self.ahead is not None and self.unlike:
+            return ("the learning rate will fall, and how much that gains is not known; the lower bound allows for it",)
         if self.ahead is None or self.curve.metric != "accuracy":
             return ()
         return (
@@ -246,6 +289,7 @@ class Forecast(Course):
             "family": self.model.family,
             "coefficients": self.model.coefficients,
             "errors": self.errors,
+            "unlike_known_runs": self.unlike,
             "at": [vars(one) for one in self.at],
             "reached": None if self.reached is None else vars(self.reached),
             "converged": {**vars(self.converged), "remaining": max(0.0, self.converged.step - self.until)},
@@ -266,7 +310,8 @@ def forecast(
 ) -> Forecast:
     """Fit the first `fraction` of a curve, since the last drop of its learning rate, and forecast.
 
-    Beyond the next drop, and in an annealed schedule, levels fall as they did in published runs of such a schedule.
+    Beyond the next drop, and in an annealed schedule, levels fall as they did in published runs of such a schedule, if some
+    are like this one (`convergence.why_unlike`); if none is, by its own power law.
 
     Args:
         family: None takes the best on held-out points of the fitted part.
@@ -286,9 +331,13 @@ def forecast(
     early, known = curve.first(count), published() if known is None else known
     started, kept = early.since_last_drop(MIN_POINTS)
     errors = family_errors(kept.steps, kept.values)
-    model = fit_loss(kept.steps, kept.values, family or best_of(errors), draws)
     until = float(early.steps[-1])
-    course = Course(curve, kept, model, errors, started, until, curve.schedule.next_fall(until), known)
+    ahead, unlike = curve.schedule.next_fall(until), why_unlike(early, known)
+    family = family or ("power" if ahead is not None and unlike else best_of(errors))
+    is_annealed = ahead is not None and unlike and curve.schedule.kind != "multi_step"
+    places = curve.schedule.at_full_rate(kept.steps) if is_annealed else kept.steps
+    model = fit_loss(places, kept.values, family, draws)
+    course = Course(curve, kept, model, errors, started, until, ahead, known, unlike)
     ends = [curve.steps[-1], *([curve.schedule.planned] if curve.schedule.planned else [])]
     counts = np.unique(np.linspace(0, count, num_earlier + 2)[1:-1].astype(int))
     steps = sorted({float(step) for step in (*at, *ends) if step > started})

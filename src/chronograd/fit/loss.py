@@ -74,7 +74,7 @@ class LossModel:
         Covers the scatter of the fitted points, what it does to the coefficients, and, beyond the fitted points, how
         far forecasts from the earlier ones to the later ones were off, growing with the logarithm of the horizon.
         """
-        low, high = self._bounds(np.array([step]))
+        low, high = self.bounds(np.array([step]))
         return float(low[0]), float(high[0])
 
     def steps_to(self, loss: float) -> float | None:
@@ -85,11 +85,12 @@ class LossModel:
     def steps_to_interval(self, loss: float) -> tuple[float | None, float | None]:
         """The steps at which the bounds of `interval` first come down to `loss`; None if that is too far to tell."""
         steps = np.geomspace(self.first_step, self.thirds[2] * FARTHEST, NUM_STEPS_TRIED)
-        reached = [np.flatnonzero(bound <= loss) for bound in self._bounds(steps)]
+        reached = [np.flatnonzero(bound <= loss) for bound in self.bounds(steps)]
         low, high = (float(steps[at[0]]) if len(at) else None for at in reached)
         return low, high
 
-    def _bounds(self, steps: Array) -> tuple[Array, Array]:
+    def bounds(self, steps: Array) -> tuple[Array, Array]:
+        """The ends of `interval` at each of some steps, in their shape."""
         curves = np.array([evaluate(self.family, steps / self.first_step, p) for p in self.draws])
         beyond = np.maximum(0.0, np.log(steps / self.thirds[2]))
         third = np.minimum(2, np.searchsorted(self.thirds, steps))

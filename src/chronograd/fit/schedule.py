@@ -64,6 +64,17 @@ class Schedule:
         steps, marks = self._scale()
         return float(np.interp(progress, marks, steps))
 
+    def at_full_rate(self, steps: Array) -> Array:
+        """The steps at the full rate that add up to the same sum of rates, if the rate falls evenly to 0 at the planned end.
+
+        >>> Schedule("annealed", (), 100.0).at_full_rate(np.array([0.0, 50.0, 100.0])).tolist()
+        [0.0, 37.5, 50.0]
+        """
+        if not self.planned:
+            return steps
+        progress = np.minimum(steps / self.planned, 1.0)
+        return np.asarray(self.planned * progress * (1 - progress / 2))
+
     def next_fall(self, step: float) -> float | None:
         """Where a rate falls next that trains on from a step: at the next drop; at once where it falls, or may fall, until a
         planned end that is still to come. None where it falls no more."""
