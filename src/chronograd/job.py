@@ -65,12 +65,10 @@ class Network(_Section):
     weights: str | None = None
     """Weights to start from: a run directory, a safetensors or PyTorch file, or `torchvision` or `timm` for theirs."""
     inputs: tuple[str, ...] = ()
-    """Tensors that it takes where it is not one per sample of the data: NAME:SHAPE:DTYPE each, or one FILE.py:example_inputs."""
-
-    @model_serializer(mode="wrap")
-    def _without_inputs(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        data: dict[str, Any] = dump(self)
-        return {key: value for key, value in data.items() if key != "inputs" or value}
+    """Tensors that it takes if it does not take one per sample of the data: NAME:SHAPE:DTYPE each, or one FILE.py:example_inputs."""
+    head: Literal["new", "kept"] | None = None
+    """The last layer of these weights: `new` gives it random values, `kept` trains it further. By default it is new where
+    the weights were trained on other classes."""
 
     @field_validator("inputs")
     @classmethod
@@ -80,6 +78,18 @@ class Network(_Section):
         except InputError as error:
             raise ValueError(f"{error.message}: {error.hint}") from None
         return given
+
+    @model_validator(mode="after")
+    def _head_of_weights(self) -> Self:
+        if self.head is not None and self.weights is None:
+            raise ValueError(f"head is {self.head} without weights: name them in network.weights, or leave head out")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_unset(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out fields that are not set, so that earlier jobs look as they did."""
+        data: dict[str, Any] = dump(self)
+        return {key: value for key, value in data.items() if key not in ("inputs", "head") or value}
 
 
 class Data(_Section):
@@ -555,7 +565,8 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Job:
     Raises JobError for anything from a missing file to a wrong type.
     """
     job = read(path, overrides)
-    trust.name(job.network.name)
+    for reference in (job.network.name, *job.network.inputs):
+        trust.name(reference)
     trust.name(job.data.name.removeprefix("gymnasium:"))
     return job
 

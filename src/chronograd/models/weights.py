@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlparse
 
 import torch
@@ -31,6 +31,7 @@ from chronograd.errors import FileFormatError, InputError, RunError
 from chronograd.models.registry import one_line, optional_library
 
 Tensors = dict[str, Tensor]
+Head = Literal["new", "kept"]
 
 PYTORCH_SUFFIXES = (".pth", ".pt", ".th", ".tar")
 # Networks of ours with the layers and parameter names of a network of torchvision's.
@@ -59,7 +60,7 @@ class Loaded:
     fresh: tuple[str, ...]
 
 
-def load_pretrained(network: nn.Module, source: str, reference: str) -> Loaded:
+def load_pretrained(network: nn.Module, source: str, reference: str, head: Head | None = None) -> Loaded:
     """Give a network the weights of `source`, in place.
 
     All tensors must match by name and shape. Only those of the head (see `head_of`), and of the last layers of auxiliary
@@ -69,6 +70,7 @@ def load_pretrained(network: nn.Module, source: str, reference: str) -> Loaded:
     Args:
         source: `torchvision`, `timm`, a file or a run directory, as at the top of this file.
         reference: what the network was built from, such as torchvision:resnet50.
+        head: `new` leaves the head with its initial values whatever its shape, `kept` refuses a head of another shape.
     Raises: InputError for a source that is not there or has nothing for this network, FileFormatError for damaged
         files and weights of another network, RunError where weights can be had only from a network that is not there,
         MissingExtraError.
@@ -79,7 +81,7 @@ def load_pretrained(network: nn.Module, source: str, reference: str) -> Loaded:
         given, said = _from_timm(network, reference)
     else:
         given, said = _from_path(source)
-    loaded = _load(network, given, said)
+    loaded = _load(network, given, said, head)
     if source == "torchvision" and hasattr(network, "transform_input"):
         # GoogLeNet and Inception v3 were trained by TensorFlow on images of -1 … 1 and convert theirs to that.
         setattr(network, "transform_input", True)  # noqa: B010, a plain attribute, of which nn.Module knows nothing
@@ -219,7 +221,7 @@ def _no_head(network: nn.Module, what: str) -> InputError:
 # -- matching ---------------------------------------------------------------------------------------
 
 
-def _load(network: nn.Module, given: Tensors, said: str) -> Loaded:
+def _load(network: nn.Module, given: Tensors, said: str, head: Head | None = None) -> Loaded:
     """Copy tensors into the network. Raises FileFormatError if they are another network's."""
     own: Mapping[str, Tensor] = network.state_dict()
     given, said = _in_grey(_own_names(network, _without_wrapper(given, own)), own, said)
@@ -227,10 +229,9 @@ def _load(network: nn.Module, given: Tensors, said: str) -> Loaded:
     missing = [name for name in own if name not in (*given, *fresh) and not name.endswith("num_batches_tracked")]
     unexpected = [name for name in given if name not in own and not _is_auxiliary(name)]
     reshaped = [name for name in own if name in given and own[name].shape != given[name].shape]
-    for path in _class_layers(network):
-        inside = [name for name in own if name.startswith(f"{path}." if path else "")]
-        if any(name in reshaped for name in inside):
-            fresh += inside
+    for inside in _class_tensors(network, own):
+        if head == "new" or any(name in reshaped for name in inside):
+            fresh += [name for name in inside if name not in fresh]
     wrong = [
         *_listed("missing", missing),
         *_listed("unexpected", unexpected),
@@ -244,9 +245,24 @@ def _load(network: nn.Module, given: Tensors, said: str) -> Loaded:
             f"{said}: not the weights of this {_name(network)}; {'; '.join(wrong)}",
             "name weights of the same network, with the same options and shape of input; only its head may differ",
         )
+    if head == "kept" and fresh:
+        raise InputError(
+            f"network.head is kept, and the head of {said} does not fit: {fresh[0]} has another shape or is missing",
+            "write network.head=new, or leave it out",
+        )
     chosen = {name: tensor for name, tensor in given.items() if name in own and name not in fresh}
     network.load_state_dict(chosen, strict=False)
     return Loaded(said, len(chosen), tuple(fresh))
+
+
+def head_tensors(network: nn.Module) -> list[str]:
+    """Names of all parameters and buffers of the head and of the last layers of auxiliary classifiers."""
+    return [name for inside in _class_tensors(network, network.state_dict()) for name in inside]
+
+
+def _class_tensors(network: nn.Module, own: Mapping[str, Tensor]) -> list[list[str]]:
+    paths = [f"{path}." if path else "" for path in _class_layers(network)]
+    return [[name for name in own if name.startswith(path)] for path in paths]
 
 
 def _without_wrapper(given: Tensors, own: Mapping[str, Tensor]) -> Tensors:

@@ -25,8 +25,9 @@ from chronograd.data.datasets import Dataset
 from chronograd.errors import FileFormatError
 from chronograd.job import Job, Training
 from chronograd.models import registry
-from chronograd.models.weights import head_of, load_pretrained, without_head
+from chronograd.models.weights import head_of, without_head
 from chronograd.predict.checkpointing import blocks_to_checkpoint
+from chronograd.train.heads import load_start
 from chronograd.train.inputs import CHUNK, FeatureInput, Input, in_chunks, input_of
 from chronograd.train.optimizer import make_optimizer, set_rate
 from chronograd.train.order import SampleOrder, random_seed, rank_slice
@@ -374,9 +375,7 @@ def initial_network(
     )
     said = ""
     if job.network.weights is not None:
-        loaded = load_pretrained(network, job.network.weights, job.network.name)
-        fresh = f"; new: {', '.join(loaded.fresh)}" if loaded.fresh else ""
-        said = f"{loaded.num_loaded} tensors of weights from {loaded.source}{fresh}"
+        said = load_start(network, job, dataset)
     if initial_weights is not None:
         load_weights(network, initial_weights)
     network.to(place.device)
