@@ -10,6 +10,7 @@ import pytest
 
 from chronograd.errors import FileFormatError
 from chronograd.explain.queue import queue_of
+from chronograd.figure import Bars
 from chronograd.measure.layer_times import LayerTime, LayerTimes, Product, Timing
 from chronograd.report.html import render_html
 from chronograd.studies import layer_timing as study
@@ -111,7 +112,7 @@ def test_files_of_a_gpu_and_a_trace_are_added(tmp_path: Path) -> None:
     results = conducted(tmp_path, tmp_path / "gpu.json", trace(tmp_path / "trace.json"))
     assert results.notes == []
     page = STUDY.page(results)
-    sums, queues, hosts, products, predicted, *layers = page.sections
+    sums, events, queues, hosts, products, predicted, *layers = page.sections
     place = "NVIDIA H100 80GB HBM3, fp32, batch 1"
     assert f"on {place} the layers, waited for one by one, add up to 150 % of the whole pass" in sums.takeaway
     assert sums.table is not None
@@ -119,6 +120,7 @@ def test_files_of_a_gpu_and_a_trace_are_added(tmp_path: Path) -> None:
         list(r) for r in sums.table.rows
     ]
     assert not any(NOT_MEASURED in row for row in sums.table.rows)
+    assert "more than the whole pass in 0 of 1 passes." in events.takeaway
     assert "4 kernels" in queues.takeaway
     assert "107 % of that" in queues.takeaway  # 48 of 45 µs
     # Batch 1 and 32 of a small network: its kernels take less than the host that asks for them.
@@ -135,6 +137,28 @@ def test_files_of_a_gpu_and_a_trace_are_added(tmp_path: Path) -> None:
     assert layers[-1].title == f"Layers of small on {place}"
     assert "60 % of the time of the layers is in 1 of 2: conv" in layers[-1].takeaway
     assert render_html(page).startswith("<!doctype html>")
+
+
+def test_events_between_layers_may_add_up_to_more_than_the_whole() -> None:
+    """A host that needs 0.95 of 1 ms leaves gaps, which events time."""
+    row = study._pass_row(of_a_gpu())
+    slow = row | {"network": "deep", "issued_s": 9.5e-4, "unsynchronised_s": 2.2e-3}
+    (section,) = study._events_sections([row, slow])
+    assert section.takeaway.startswith(
+        "The times between events add up to more than the whole pass in 1 of 2 passes, by up to 2.20 times: 2.2 ms against 1 ms in deep"
+    )
+    assert section.table is not None
+    assert list(section.table.rows[1])[2:] == ["1 ms", "950 µs", "95 %", "2.2 ms", "220 %"]
+    assert study._events_sections([row | {"device": "cpu"}]) == []
+
+
+def test_each_way_of_timing_has_a_colour_and_a_name_in_the_legend() -> None:
+    figure = study._sums_section([study._pass_row(of_a_gpu())], []).figure
+    assert figure is not None
+    (panel,) = figure.panels
+    assert isinstance(panel, Bars)
+    assert [list(bar.segments) for bar in panel.bars] == [[name] for name in study.SUMS.values()]
+    assert len({panel.colors[name] for name in study.SUMS.values()}) == len(study.SUMS)
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from chronograd.study.counted import counted
 from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import grouped, matching, shown
 from chronograd.study.runner import StudyRunner
-from chronograd.study.study import Study, listed
+from chronograd.study.study import Study, listed, table
 from chronograd.units import percent, seconds, si
 from chronograd.words import kind_name, time_unit
 from chronograd.words import listed as in_words
@@ -43,6 +43,8 @@ SUMS = {
     "products_s": "matrix products alone",
     "predicted_s": "predicted pass",
 }
+# A colour for each of these.
+PALETTE = dict(zip(SUMS.values(), ("accent", "grey", "vermilion", "orange", "green", "purple"), strict=True))
 NOT_MEASURED = "not measured"
 # Sums of layers nearer to the whole than this are as near as passes are to one another.
 _ALIKE = 0.05
@@ -165,6 +167,7 @@ def page(results: Results) -> Answer:
     passes, layers = rows["passes"], rows["layers"]
     sections = [
         _sums_section(passes, rows["predicted"]),
+        *_events_sections(passes),
         _queue_section(rows["queues"]),
         _host_section(rows["predicted"]),
         _products_section(passes, layers),
@@ -212,11 +215,11 @@ def _sums_section(passes: Sequence[Row], predicted: Sequence[Row]) -> Section:
                     continue
                 low, high = (row.get(f"{key.removesuffix('_s')}_{end}_s") for end in ("low", "high"))
                 bars.append(
-                    Bar(f"{row['network']}, {name}", "predicted" if key == "predicted_s" else "measured", {"time": row[key] / length},
+                    Bar(f"{row['network']}, {name}", "predicted" if key == "predicted_s" else "measured", {name: row[key] / length},
                         None if low is None else low / length, None if high is None else high / length, seconds(row[key]))
                 )  # fmt: skip
             body.append([row["network"], place, *(shown(row[key], seconds) for key in SUMS), seconds(row["queued_s"])])
-        panels.append(Bars(f"{unit}, {_short_place(place)}", "what is timed", bars, {"time": "accent"}))
+        panels.append(Bars(f"{unit}, {_short_place(place)}", "what is timed", bars, PALETTE))
     if not matching(passes, device="cuda"):
         body += [
             [
@@ -245,6 +248,37 @@ def _sums_section(passes: Sequence[Row], predicted: Sequence[Row]) -> Section:
         table=Table(("network", "where", *SUMS.values(), "one of several in the queue"), body, set(range(2, 9))),
         lines=lines if spread > _QUIET else [],
     )
+
+
+def _events_sections(passes: Sequence[Row]) -> list[Section]:
+    """What events between layers add up to on a GPU, beside the whole pass."""
+    on_gpu = matching(passes, device="cuda")
+    if not on_gpu:
+        return []
+
+    def share(row: Row) -> float:
+        return float(row["unsynchronised_s"] / row["whole_s"])
+
+    above = [row for row in on_gpu if share(row) > 1 + _ALIKE]
+    takeaway = f"The times between events add up to more than the whole pass in {len(above)} of {len(on_gpu)} passes"
+    if above:
+        most = max(above, key=share)
+        takeaway += f", by up to {share(most):.2f} times: {seconds(most['unsynchronised_s'])} against {seconds(most['whole_s'])} in {most['network']} ({most['place']})"
+    return [
+        Section(
+            "Events between the layers",
+            f"{takeaway}. Where the host is slower than the device, the device waits between two events for the next launch, and the events "
+            "time that gap too.",
+            "An event in the device's queue before each layer and one at the end: nobody waits for the device, but what lies between two "
+            "events is the layer's kernels and the gap before them. Recording an event for each layer also takes time of the host. So the sum "
+            "is the device's work only where its queue never runs empty. A profiler times kernels, without the gaps.",
+            table=table(on_gpu, {
+                "network": "network", "where": "place", "whole pass": ("whole_s", seconds), "host asks for it": ("issued_s", seconds),
+                "host, of the pass": lambda row: percent(row["issued_s"] / row["whole_s"], 0),
+                "between events": ("unsynchronised_s", seconds), "of the pass": lambda row: percent(share(row), 0),
+            }, text=2),
+        )
+    ]  # fmt: skip
 
 
 def _queue_section(queues: Sequence[Row]) -> Section:
