@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -239,7 +240,7 @@ def test_data_parallel_tables() -> None:
         for b in (32, 8192)
     }
     text = section(PARALLEL, "Table 1").takeaway
-    assert f"gives {4 * alone[32]['step_time_s'] / small['step_time_s']:.2f} times" in text
+    assert f"it gives {4 * alone[32]['step_time_s'] / small['step_time_s']:.2f} times" in text
     assert f"{4 * alone[8192]['step_time_s'] / large['step_time_s']:.2f} times at batch 8,192" in text
     memory = one(PARALLEL, "memory", batch=32768)
     assert memory["bytes"] > memory["room"]
@@ -257,8 +258,50 @@ def test_data_parallel_tables() -> None:
     assert part["host_s"] + part["copies_s"] < small["communication_exposed_s"]
 
 
+def test_data_parallel_with_loading_takes_the_longer_of_steps_and_loading() -> None:
+    (loading,) = results(PARALLEL).rows["loading"]
+    stored = json.loads((FOLDER.parents[1] / "benchmarks" / "results" / "input.json").read_text())
+    assert loading["images_per_s"] == pytest.approx(stored["rates"][0]["median_images_per_s"]["torchvision"], rel=1e-5)
+    assert (loading["workers"], loading["date"]) == (stored["workers"], stored["date"])
+    loading_s = 50_000 / loading["images_per_s"]
+    epochs = {
+        (b, n): -(-50_000 // (b * n)) * one(PARALLEL, of="data_parallel", place="rtx8000", scaling="weak", batch_asked=b, world=n)["step_time_s"]
+        for b in (32, 128) for n in (1, 4)
+    }  # fmt: skip
+    table = section(PARALLEL, "Table 1").table
+    assert table is not None
+    cells = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+    for b in (32, 128):
+        one_s, four_s = (max(loading_s, epochs[b, n]) for n in (1, 4))
+        assert cells[str(b)]["epoch with loading, 4 GPUs"] == seconds(four_s)
+        assert cells[str(b)]["speed-up with loading, 4 GPUs"] == f"{one_s / four_s:.2f} ×"
+        assert cells[str(b)]["steps alone, 4 GPUs"] == seconds(epochs[b, 4])
+
+
+def test_data_parallel_on_one_gpu_has_the_copies_and_the_error_of_each_precision() -> None:
+    rows = results(PARALLEL).rows["one_gpu"]
+    # Three channels of 32 × 32 in fp32 over PCIe 5.
+    assert rows[0]["copy_s"] == pytest.approx(32 * 3 * 32 * 32 * 4 / 63e9, rel=0.02)
+    own = [r["predicted_s"] / r["step_s"] - 1 for r in rows if r["precision"] == "fp32" and r["step_s"]]
+    fast = sorted(-error for error in own if error < 0)
+    text = section(PARALLEL, "One GPU").takeaway
+    assert (
+        f"fp32 was {100 * fast[0]:.0f} % to {100 * fast[-1]:.0f} % too fast at {len(fast)} of {len(own)} batches"
+        in text
+    )
+    assert f"fp32 {100 * np.mean(np.abs(own)):.0f} % (−{-100 * np.mean(own):.1f} %)" in text
+
+
+def test_data_parallel_has_ideal_and_published_speed_ups_in_its_plot() -> None:
+    figure = section(PARALLEL, "Table 1").figure
+    assert figure is not None
+    labels = {series.label: series for series in figure.panels[0].series}
+    assert set(labels["ideal, 4 GPUs"].y) == {4}
+    assert labels["published: 4 × l4"].y == [PUBLIC_SPEED_UP["speed_up"]]
+
+
 def test_data_parallel_bandwidth_is_of_the_whole_exchange_and_below_the_link() -> None:
-    rates = []
+    rates, rings = [], []
     for part in results(PARALLEL).rows["parts"]:
         row = one(
             PARALLEL,
@@ -269,6 +312,7 @@ def test_data_parallel_bandwidth_is_of_the_whole_exchange_and_below_the_link() -
             world=part["world"],
         )
         rates.append(2 * (part["world"] - 1) * part["bytes"] / row["communication_exposed_s"] / 1e9)
+        rings.append(2 * (part["world"] - 1) / part["world"] * part["bytes"] / row["communication_exposed_s"] / 1e9)
     link = part["link_bytes_per_s"] / 1e9
     assert max(rates) < link
     text = section(PARALLEL, "Table 3").takeaway
@@ -276,6 +320,7 @@ def test_data_parallel_bandwidth_is_of_the_whole_exchange_and_below_the_link() -
         f"moves {min(rates):.2f} to {max(rates):.2f} GB/s, {100 * min(rates) / link:.0f} % to {100 * max(rates) / link:.0f} %"
         in text
     )
+    assert text.startswith(f"As a ring all-reduce the communication is {min(rings):.2f} to {max(rings):.2f} GB/s")
     table = section(PARALLEL, "Table 3").table
     assert table is not None
     shares = [int(cell.split()[0]) for row in table.rows for cell in row if cell.endswith(" %")]
