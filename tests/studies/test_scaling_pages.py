@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from scipy import stats
 from chronograd.answer import Answer, Section
 from chronograd.studies import find
 from chronograd.studies.data_parallel import PUBLIC_EPOCHS, PUBLIC_SPEED_UP
+from chronograd.study import scaling
 from chronograd.study.results import Results, Row
 from chronograd.units import seconds
 
@@ -347,3 +349,41 @@ def test_data_parallel_stands_beside_the_public_solutions() -> None:
     )
     assert f"reached {PUBLIC_SPEED_UP['speed_up']:.2f} times one GPU; predicted are {weak:.2f}" in public.lines[0]
     assert f"and {strong:.2f} with it in all" in public.lines[0]
+
+
+# -- prices ----------------------------------------------------------------------------------------
+
+
+def test_prices_are_of_one_provider_and_year_where_one_lists_all_devices() -> None:
+    prices = scaling.gpu_prices(["k80-gk210", "v100"], 8)
+    assert {(price.vendor, price.date) for price in prices.values()} == {("GCP", "2021")}
+    rows = scaling.price_rows(prices, 8)
+    assert {row["device"]: row["usd_per_gpu_hour"] for row in rows} == {"k80-gk210": 0.45, "v100": 2.48}
+    assert scaling.is_one_market(rows)
+    assert "k80-gk210 $0.45 (GCP, GPU K80, 2021, without its host)" in scaling.priced(rows)
+    others = [rows[0], rows[1] | {"vendor": "Lambda", "date": "2026-09"}]
+    assert scaling.priced(others).endswith(
+        "of different providers or years, so costs on different devices are not compared."
+    )
+
+
+@pytest.mark.parametrize("name", ["strong-and-weak", "horovod-scaling"])
+def test_a_printed_cost_follows_from_a_price_with_provider_and_date(name: str) -> None:
+    prices = {row["device"]: row for row in results(name).rows["prices"]}
+    for row in results(name).rows["points"]:
+        if row["cost_usd"] is not None:
+            hours = row["training_time_s"] / 3600 * row["world"]
+            assert row["cost_usd"] == pytest.approx(hours * prices[row["series"]]["usd_per_gpu_hour"])
+    text = (FOLDER / name / "README.md").read_text().replace("\\$", "$")
+    for price in prices.values():
+        assert f"${price['usd_per_gpu_hour']:.2f} ({price['vendor']}, {price['instance']}, {price['date']}" in text
+
+
+def test_costs_of_different_markets_are_not_compared() -> None:
+    """A device whose price is of another year beats none of the other's runs."""
+    own = results("strong-and-weak")
+    first, second = own.rows["prices"]
+    mixed = replace(own, rows={**own.rows, "prices": [first, second | {"date": "2026-09"}]})
+    trade = next(s for s in find("strong-and-weak").page(mixed).sections if s.title == "Time against cost")
+    assert "no run on the same device is both faster and cheaper than" in trade.takeaway
+    assert {first["device"], second["device"]} <= set(re.findall(r"[\w-]+(?= \((?:weak|strong)\))", trade.takeaway))

@@ -257,7 +257,7 @@ def _time_section(results: Results) -> Section:
         f"{time_takeaway(rows)} {percent(min(outside), 0)} to {percent(max(outside), 0)} of the real time is outside of steps.",
         intro="Real time is that of the slowest rank from its start to its end, user and system time are of all ranks. "
         "Epochs are divided by the ranks, and each rank has its share of the samples of an epoch. Outside of steps are start-up, "
-        "evaluation and checkpoints.",
+        f"evaluation and checkpoints. Cost is by an assumed {dollars(price)} a node and hour, which no provider's price list has.",
         figure=Figure(panels),
         table=table(rows, {
             "network": "network", "nodes": "nodes", "epochs": ("epochs", "{:.0f}".format),

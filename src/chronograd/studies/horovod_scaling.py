@@ -20,14 +20,17 @@ from chronograd.study.scaling import (
     COLORS,
     Sweep,
     against_ranks,
-    gpu_price,
+    gpu_prices,
     ideal,
     last,
     measured,
+    price_rows,
+    priced,
     run_sweeps,
     scaling_job,
     series_of,
     throughput_interval,
+    usd_per_gpu_hour,
     with_interval,
 )
 from chronograd.study.study import Study, table
@@ -65,14 +68,21 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     results = run_sweeps(runner, settings, [*sweeps, *elsewhere(settings)])
     largest = last(results.rows["points"], series=WATCHDOG, kind="measured")  # one rank needs no Horovod
     switches = _switches(runner, settings) if largest is not None and largest["world"] > 1 else []
-    return replace(results, rows={**results.rows, "switches": switches, "published": published_rows(settings)})
+    prices = gpu_prices([device for device, _ in settings["clusters"]], settings["per_node"])
+    more = {
+        "switches": switches,
+        "published": published_rows(settings),
+        "prices": price_rows(prices, settings["per_node"]),
+    }
+    return replace(results, rows={**results.rows, **more})
 
 
 def elsewhere(settings: Settings) -> list[Sweep]:
     """What is predicted of GPUs: it rests on the published row of one, where there is one."""
     sweeps, per_node = [], settings["per_node"]
+    prices = gpu_prices([device for device, _ in settings["clusters"]], per_node)
     for device, link in settings["clusters"]:
-        price = gpu_price(device, per_node)
+        price = usd_per_gpu_hour(prices.get(device), per_node)
         row = base_row(device, settings["network"])
         there = job(settings, "horovod", device=device, link=link, per_node=per_node, price_usd_per_hour=price)
         known = {"shown": None if row is None else factor_shown(row)}
@@ -184,7 +194,7 @@ def _throughput_section(results: Results) -> Section:
         }),
         lines=[
             f"An epoch is {samples:,} images, made on the device, so that no input is waited for. Cost is time × "
-            f"GPUs × the hourly price of one in an instance of {results.settings['per_node']}, at list prices.",
+            f"GPUs × the hourly price of one. {priced(results.rows['prices'])}",
         ],
     )  # fmt: skip
 

@@ -15,19 +15,23 @@ from chronograd.figure import Figure, Lines, Series
 from chronograd.job import Job
 from chronograd.study.published_throughputs import base_row, correction, factor_shown, published
 from chronograd.study.results import Results, Row, Settings
-from chronograd.study.rows import matching, plural, shown
+from chronograd.study.rows import distinct, matching, plural, shown
 from chronograd.study.runner import StudyRunner
 from chronograd.study.scaling import (
     COLORS,
     Sweep,
     against_ranks,
-    gpu_price,
+    gpu_prices,
     ideal,
+    is_one_market,
     last,
+    price_rows,
+    priced,
     run_sweeps,
     scaling_job,
     series_of,
     throughput_interval,
+    usd_per_gpu_hour,
 )
 from chronograd.study.study import Study, table
 from chronograd.units import dollars, percent, quantity, seconds
@@ -51,14 +55,23 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     """Measured here with the backend of the setting; predicted on its GPUs."""
     here = [Sweep(HERE, job(settings, scaling), scaling, measured=settings["worlds"]) for scaling in SCALINGS]
     results = run_sweeps(runner, settings, [*here, *elsewhere(settings)])
-    return replace(results, rows={**results.rows, "published": published_rows(settings)})
+    prices = gpu_prices([device for device, _ in settings["clusters"]], settings["per_node"])
+    return replace(
+        results,
+        rows={
+            **results.rows,
+            "published": published_rows(settings),
+            "prices": price_rows(prices, settings["per_node"]),
+        },
+    )
 
 
 def elsewhere(settings: Settings) -> list[Sweep]:
     """What is predicted of GPUs, one all-reduce ring over the nodes; it rests on the published row of one GPU, where there is one."""
     sweeps, per_node = [], settings["per_node"]
+    prices = gpu_prices([device for device, _ in settings["clusters"]], per_node)
     for device, link in settings["clusters"]:
-        price = gpu_price(device, per_node)
+        price = usd_per_gpu_hour(prices.get(device), per_node)
         row = base_row(device, settings["network"])
         known = {"shown": None if row is None else factor_shown(row)}
         for scaling in SCALINGS:
@@ -230,19 +243,29 @@ def _cost_section(results: Results) -> Section:
     return Section(
         "Cost",
         " ".join(named),
-        f"Time × learners × the hourly price of one GPU in an instance of {results.settings['per_node']}, at list prices.",
+        f"Time × learners × the hourly price of one GPU. {priced(results.rows['prices'])}",
         figure=Figure(_panels(results, "cost_usd", "US dollars")),
         table=table(known, {
             "device": "series", "scaling": "scaling", "learners": "world", "training": ("training_time_s", seconds),
             "cost": ("cost_usd", _dollars),
             "a GPU and hour": lambda row: dollars(row["cost_usd"] / row["world"] / row["training_time_s"] * 3600),
+            "provider, date": lambda row: _provider(results, row),
         }, text=2),
     )  # fmt: skip
 
 
+def _provider(results: Results, row: Row) -> str:
+    (price,) = matching(results.rows["prices"], device=row["series"])
+    return f"{price['vendor']}, {price['date'] or 'date unknown'}"
+
+
 def _dollars(usd: float) -> str:
-    """To a tenth of a cent, as these runs cost cents."""
-    return dollars(usd) if usd >= 1 else f"${usd:.3f}"
+    """To a tenth of a cent, as these runs cost cents; what is less, to two digits.
+
+    >>> _dollars(2), _dollars(0.0604), _dollars(0.00012)
+    ('$2.00', '$0.060', '$0.00012')
+    """
+    return f"${usd:.3f}" if 0.001 <= usd < 1 else dollars(usd)
 
 
 def _iteration_section(results: Results) -> Section:
@@ -299,7 +322,9 @@ def _trade_section(results: Results) -> Section:
     if not rows:
         return Section("Time against cost", "No price is known for these devices.")
     fastest = min(rows, key=lambda row: row["training_time_s"])
-    front = [row for row in rows if not any(_is_better(other, row) for other in rows)]
+    is_one = is_one_market(results.rows["prices"])
+    rivals = {device: rows if is_one else matching(rows, series=device) for device in distinct(rows, "series")}
+    front = [row for row in rows if not any(_is_better(other, row) for other in rivals[row["series"]])]
     named = [
         f"{row['world']} × {row['series']} ({row['scaling']})"
         for row in front
@@ -308,7 +333,8 @@ def _trade_section(results: Results) -> Section:
     return Section(
         "Time against cost",
         f"The fastest run is {fastest['world']} × {fastest['series']}, {fastest['scaling']} scaling: {seconds(fastest['training_time_s'])} "
-        f"for {_dollars(fastest['cost_usd'])}; none is both faster and cheaper than {listed(named)}.",
+        f"for {_dollars(fastest['cost_usd'])}; no run {'' if is_one else 'on the same device '}is both faster and cheaper than {listed(named)}.",
+        priced(results.rows["prices"]),
         figure=Figure([Lines("training time, minutes", "cost, US dollars", series, log_x=True, log_y=True)]),
         caption="Beside each point: the number of learners.",
         table=table(sorted(rows, key=lambda row: row["training_time_s"]), {

@@ -14,6 +14,7 @@ from chronograd.compare.scaling import Ladder, Scaling
 from chronograd.errors import InputError
 from chronograd.figure import Lines, Role, Series
 from chronograd.hardware import market
+from chronograd.hardware.catalog import Price
 from chronograd.job import Job, changed, from_dict
 from chronograd.launch import jobs
 from chronograd.measure import environment
@@ -22,6 +23,7 @@ from chronograd.rundir import RunDir, is_run_dir
 from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import matching, plural
 from chronograd.study.runner import StudyRunner
+from chronograd.units import dollars
 
 _CROWDED = "{} ranks were not run here: there are {}, and ranks that share one measure how it is shared."
 # A colour for each device or kind of scaling, on every figure of a page.
@@ -126,13 +128,68 @@ def reasons(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{', '.join(series)}: {reason}" for reason, series in missing.items()]
 
 
-def gpu_price(device: str, per_node: int) -> float | None:
-    """US dollars an hour for one GPU of a whole node, so that the cost of runs differs by what they lose and by nothing else.
+def gpu_prices(devices: Sequence[str], per_node: int) -> dict[str, Price]:
+    """The on-demand price of each device in an instance of `per_node`, so that costs differ by what runs lose and by nothing else.
 
-    None where no price is known. Raises: NotFoundError for an unknown device.
+    Prices of one provider and year where one lists all of the devices; else the price of each that `predict` takes. A device without a
+    known price is left out. Raises: NotFoundError for an unknown device.
     """
-    price = market.price_of(device, count=per_node)
+    offers = {device: market.offers(device, "on-demand") for device in devices}
+    shared = set.intersection(*({(row.date[:4], row.vendor) for row in rows} for rows in offers.values()))
+    if len(devices) > 1 and shared:
+        year, vendor = max(shared)
+        return {
+            device: min(
+                (row for row in rows if (row.date[:4], row.vendor) == (year, vendor)),
+                key=lambda row: (row.most_devices < per_node, float(row.usd_per_hour(per_node))),
+            )
+            for device, rows in offers.items()
+        }
+    found = {device: market.price_of(device, count=per_node) for device in devices}
+    return {device: price for device, price in found.items() if price is not None}
+
+
+def usd_per_gpu_hour(price: Price | None, per_node: int) -> float | None:
+    """US dollars an hour for one GPU of a whole node."""
     return None if price is None else float(price.usd_per_hour(per_node)) / per_node
+
+
+def price_rows(prices: Mapping[str, Price], per_node: int) -> list[Row]:
+    """The table `prices`: what each device costs, from which provider, and when that price held."""
+    return [
+        {
+            "device": device, "usd_per_gpu_hour": usd_per_gpu_hour(price, per_node), "vendor": price.vendor, "instance": price.instance,
+            "date": price.date, "includes_host": price.includes_host,
+        }
+        for device, price in prices.items()
+    ]  # fmt: skip
+
+
+def is_one_market(prices: Sequence[Row]) -> bool:
+    """Whether prices are of one provider and one year, so that costs on different devices can be compared."""
+    return len({(row["vendor"], row["date"][:4]) for row in prices}) <= 1
+
+
+def priced(prices: Sequence[Row]) -> str:
+    """Where prices are from, as a sentence, and whether costs of different devices can be compared.
+
+    >>> k80 = {"device": "k80", "usd_per_gpu_hour": 0.45, "vendor": "GCP", "instance": "GPU K80", "date": "2021", "includes_host": False}
+    >>> priced([k80])
+    'Prices of one GPU and hour: k80 $0.45 (GCP, GPU K80, 2021, without its host).'
+    """
+    if not prices:
+        return "No price is known for these devices."
+    said = [
+        f"{row['device']} {dollars(row['usd_per_gpu_hour'])} ({row['vendor']}, {row['instance']}, {row['date'] or 'date unknown'}"
+        f"{'' if row['includes_host'] else ', without its host'})"
+        for row in prices
+    ]
+    caution = (
+        ""
+        if is_one_market(prices)
+        else " They are of different providers or years, so costs on different devices are not compared."
+    )
+    return f"Prices of one GPU and hour: {'; '.join(said)}.{caution}"
 
 
 def throughput_interval(row: Row) -> tuple[float | None, float | None]:
