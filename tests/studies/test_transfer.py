@@ -22,6 +22,7 @@ from chronograd.studies.transfer import (
     cases,
     experiments,
     job,
+    rates_takeaway,
     reason,
     signed,
     speed,
@@ -55,6 +56,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     assert all(row["validation_accuracy"] == pytest.approx(row["accuracy"], abs=0.1) for row in rows)
     (target,) = results.rows["targets"]
     assert (target["train_images"], target["test_images"], target["classes"]) == (200, 360, 10)
+    assert target["shape"] == [1, 8, 8]
     assert target["baseline"] == pytest.approx(37 / 360)  # a fifth of 183 threes, rounded up
     results.save(tmp_path / "results.json")
     html = render_html(study.page(Results.load(tmp_path / "results.json")))
@@ -115,6 +117,21 @@ def test_speed_and_its_cost() -> None:
     )
     assert "gains 10.0 points" in speed(case("a", 0.8, 0.9))
     assert "costs nothing" in speed(case("a", 0.8, 0.8))
+
+
+def test_a_short_step_on_kept_features_is_said_to_be_overhead() -> None:
+    made = case("a", 0.9, 0.8)
+    slow = replace(made, head=replace(made.head, step_s=7e-3, trained_params=650.0))
+    assert "takes 7 ms and trains 650 parameters: nearly all of it is the overhead of the loop" in speed(slow)
+    assert "overhead" not in speed(made)
+
+
+def test_a_rate_within_what_the_test_images_leave_open_is_not_told_apart() -> None:
+    """Three seeds tell 0.741 from 0.739, 10,000 test images do not."""
+    rates = {1.0: Spread(0.741, 0.0002, 3), 0.1: Spread(0.739, 0.0002, 3), 0.001: Spread(0.56, 0.003, 3)}
+    made = case("CIFAR-10", fine=0.8, head=0.741, tests=10_000)
+    made = replace(made, head=replace(made.head, rate=1.0))
+    assert "not told apart from 0.1 (73.90 ± 0.02 %); worst at 0.001" in rates_takeaway(made, HEAD, rates)
 
 
 def test_the_reason_follows_the_numbers() -> None:

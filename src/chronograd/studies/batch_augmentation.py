@@ -16,7 +16,7 @@ from chronograd.figure import Figure, Lines, Mark, Picture, PictureRow, Pictures
 from chronograd.job import Augmentation, Job
 from chronograd.study.arms import Arm, Curves, Trained, curves_of, job_of, mean_curve, of_arm, train_arms
 from chronograd.study.results import Results, Row, Settings
-from chronograd.study.rows import LEAST_REPEATS, Spread, is_apart, matching, points_apart, spread, trend
+from chronograd.study.rows import Spread, is_apart, matching, points_apart, spread, trend
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import NotRun, Study, listed, table
 from chronograd.units import seconds as duration
@@ -25,6 +25,8 @@ from chronograd.units import seconds as duration
 # figures by M are not at hand.
 RECALLED_GAIN = (0.5, 1.0)
 PICTURE_COPIES = 8
+# Values of M for a trend, and seeds of the M that stands for large ones, below which neither is stated.
+LEAST_RUNS = 3
 # One copy with crop and flip alone: what cutout and copies are held against.
 PLAIN = "M=1, no cutout"
 # Columns of a curve, by what is needed to reach the target, and digits that are printed of them.
@@ -237,7 +239,7 @@ def _trend_text(results: Results) -> str:
     """What a doubling of M changes, over all runs."""
     runs = [row for name in by_copies(results.settings) for row in matching(results.rows["runs"], arm=name)]
     doublings = [float(np.log2(row["copies"])) for row in runs]
-    if len(set(doublings)) < LEAST_REPEATS or len(runs) <= len(set(doublings)):
+    if len(set(doublings)) < LEAST_RUNS or len(runs) <= len(set(doublings)):
         return ""
     change = trend(doublings, [row["accuracy"] for row in runs])
     return f"Over all M together a doubling changes accuracy by {change.points()}."
@@ -395,7 +397,7 @@ def _published_section(results: Results) -> Section:
 def _largest(results: Results) -> str:
     """The largest M with repeats enough for a statement, else the largest."""
     names = by_copies(results.settings)
-    return next((name for name in reversed(names) if _of(results, name).n >= LEAST_REPEATS), names[-1])
+    return next((name for name in reversed(names) if _of(results, name).n >= LEAST_RUNS), names[-1])
 
 
 def fewer_updates(first: list[float | None], last: list[float | None]) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from chronograd.figure import Figure, Lines, Mark, Series
 from chronograd.job import Job
 from chronograd.study.arms import Arm, Trained, job_of, points, train_arms
 from chronograd.study.results import Results, Row, Settings
-from chronograd.study.rows import LEAST_REPEATS, Spread, grouped, is_apart, matching, points_apart, seeds, spread
+from chronograd.study.rows import Spread, difference, grouped, is_apart, matching, points_apart, seeds, spread
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import NotRun, Study, listed, table
 from chronograd.train.methods.teacher import softmax_of_run
@@ -186,7 +186,14 @@ def noise_takeaway(before: Mapping[float, Spread], after: Mapping[float, Spread]
         apart = points_apart(after[worst], alone)
         beaten = f"Pretraining beats the {ALONE} at every share of noise; with {100 * worst:g} % by {apart}."
     changes = [points_apart(s[worst], s[0.0]) for s in (before, after)]
-    return f"{100 * worst:g} % noise changes accuracy by {changes[0]} before transfer and by {changes[1]} after; {verdict}. {beaten}"
+    apart = difference(after[worst], after[0.0])
+    robust = "is robust" if not apart.is_seen else "is not robust" if apart.mean < 0 else "gains by noise"
+    if apart.interval is None:
+        robust = "cannot be judged from one seed"
+    return (
+        f"Here pretraining {robust}: {100 * worst:g} % noise changes accuracy by {changes[0]} before transfer and by {changes[1]} after; "
+        f"{verdict}. {beaten}"
+    )
 
 
 def _loss_section(results: Results) -> Section:
@@ -329,7 +336,7 @@ def resampling_takeaway(after: Mapping[str, Spread]) -> str:
     shown = ", ".join(f"{_word(r)} {gain:+.1f}" for r, gain in gains.items())
     apart = sum(is_apart(after[r], natural) for r in gains)
     told = f"{apart} of {len(gains)} told apart from it"
-    told = f"{told} by {seeds(natural.n)}" if natural.n >= LEAST_REPEATS else "from too few repeats to tell"
+    told = f"{told} by {seeds(natural.n)}" if natural.std is not None else "from too few repeats to tell"
     low, high = PUBLISHED_GAIN
     best = max(gains.values())
     size = "below" if best < low else "above" if best > high else "within"
