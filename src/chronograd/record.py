@@ -78,6 +78,7 @@ QUANTITIES = {
     "epoch_compute_time_s": ("time per epoch without loading data", "s"),
     "training_time_s": ("training time", "s"),
     "wall_time_s": ("time from the first start to the record, all included", "s"),
+    "stall_s": ("time lost while a rank was stopped or a link was silent", "s"),
     "redone_steps": ("steps done again after an interruption", "count"),
     "redone_s": ("time of the steps that were thrown away", "s"),
     "lost_s": ("wall time lost by interruptions, thrown away steps included", "s"),
@@ -136,14 +137,17 @@ class Quantity(BaseModel):
     def of_samples(cls, samples: Sequence[float], unit: str, source: str) -> Quantity:
         """Mean, 10th and 90th percentile, count and (of two or more) standard deviation of samples; or missing.
 
+        The interval always holds the mean.
+
         >>> q = Quantity.of_samples([1.0, 2.0, 3.0], "s", "clock")
         >>> q.value, q.n
         (2.0, 3)
         """
         if len(samples) == 0:
             return cls.missing(unit, "no sample was taken")
-        low, high = np.quantile(samples, INTERVAL)
         mean = float(np.mean(samples))
+        low, high = np.quantile(samples, INTERVAL)
+        low, high = min(low, mean), max(high, mean)  # a few long samples can carry the mean beyond nine of ten
         std = float(np.std(samples, ddof=1)) if len(samples) > 1 else None
         return cls(value=mean, unit=unit, low=float(low), high=float(high), n=len(samples), std=std, source=source)
 

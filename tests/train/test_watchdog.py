@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from chronograd.rundir import RunDir
+from chronograd.rundir.steps import Stall
 from chronograd.train import watchdog
 from chronograd.train.watchdog import GRADIENTS, Watchdog, note_path, read_note
 
@@ -50,11 +52,76 @@ def test_a_note_tells_part_step_and_collective(run: RunDir) -> None:
     assert not note_path(run, 0).exists()
 
 
-def test_a_single_rank_notes_nothing(run: RunDir) -> None:
+def test_a_single_rank_notes_where_it_is_too(run: RunDir) -> None:
     here = Watchdog()
     with run.step_writer(0) as lines, here.watch(run, 0, 1, 60, lines):
         here.at("input", 1)
-        assert not note_path(run, 0).exists()
+        note = read_note(note_path(run, 0))
+        assert note is not None
+        assert (note.place, note.address) == ("input of step 1", "")
+    assert not note_path(run, 0).exists()
+
+
+def stay(here: Watchdog, seconds: float, is_stopped: bool) -> None:
+    """As if this rank had stood at its place for so long, its process stopped or its watching thread awake."""
+    here.now = here.now._replace(since_s=here.now.since_s - seconds)
+    watcher = here._watcher
+    assert watcher is not None
+    with watcher.lock:
+        watcher.place = here.now
+        if is_stopped:
+            watcher.ticked_s, watcher.used_s = time.monotonic() - seconds, time.process_time()
+
+
+def stalls(run: RunDir) -> list[Stall]:
+    return run.read_steps(0).of(Stall)
+
+
+def test_a_process_that_was_stopped_says_so_where_it_was(run: RunDir) -> None:
+    here = Watchdog()
+    with run.step_writer(0) as lines, here.watch(run, 0, 2, 1000, lines):
+        here.set_collectives({"backward": GRADIENTS})
+        here.at("backward", 7)
+        stay(here, 25, is_stopped=True)
+        here.at("update", 7)
+        (one,) = stalls(run)
+    assert (one.step, one.place, one.is_waiting) == (7, GRADIENTS, 1)
+    assert one.seconds == pytest.approx(25, abs=2)
+    assert one.stopped_s == pytest.approx(25, abs=2)
+
+
+def test_a_long_stay_is_a_stall_only_where_others_were_short(run: RunDir) -> None:
+    here = Watchdog()
+    with run.step_writer(0) as lines, here.watch(run, 0, 2, 1000, lines):
+        here.at("evaluation", 7)
+        stay(here, 25, is_stopped=False)  # the first, which may well take long
+        here.at("input", 8)
+        assert not stalls(run)
+        for step in (8, 9, 10):
+            here.at("forward", step)
+            here.at("input", step + 1)
+        stay(here, 25, is_stopped=False)
+        here.at("forward", 11)
+        (one,) = stalls(run)
+    assert (one.step, one.place, one.is_waiting, one.stopped_s) == (11, "input", 0, 0.0)
+
+
+def test_a_thread_that_was_kept_from_the_processor_is_no_stopped_process(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is one that waited for the interpreter's lock while the process computed."""
+    here = Watchdog()
+    with run.step_writer(0) as lines, here.watch(run, 0, 2, 1000, lines):
+        watcher = here._watcher
+        assert watcher is not None
+        for used_s, queued_s, is_stop in ((0, 0, True), (20, 0, False), (0, 20, False)):
+            with watcher.lock:
+                monkeypatch.setattr(watchdog, "queued_s", lambda thread, now_s=1.0 + queued_s: now_s)
+                watcher.stops.clear()
+                watcher.ticked_s, watcher.queued_s, watcher.rate = time.monotonic() - 20, 1.0, 1.0
+                watcher.used_s = time.process_time() - used_s
+            watcher.tick()
+            assert bool(watcher.stops) == is_stop, (used_s, queued_s)
 
 
 def test_a_note_takes_microseconds(run: RunDir) -> None:
@@ -135,8 +202,42 @@ def test_where_all_have_come_the_link_is_to_blame(run: RunDir, monkeypatch: pyte
         other.now = other.now._replace(since_s=time.monotonic() + 1000)  # it is not the one to say so here
         error = end_of_wait(run, monkeypatch, other)
     assert error["text"] == (
-        "a time-out: all ranks came to the all-reduce of gradients of step 3, which did not end within 1 s"
+        "a time-out: no rank is missing, all have waited for over 1 s, in the all-reduce of gradients of step 3, "
+        f"on {socket.gethostname()} (rank 0, 1)"
     )
+
+
+def test_a_rank_that_is_alive_in_an_earlier_broadcast_is_not_blamed(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link is, with both hosts: rank 0's part of a broadcast ends when the data are on their way."""
+    other = Watchdog()
+    with run.step_writer(1) as lines, other.watch(run, 1, 2, 60, lines):
+        other.set_collectives({"forward": "broadcast of buffers"})
+        other.at("forward", 3)
+        memory = other._memory
+        assert memory is not None
+        memory[4 + 8 : 4 + 8 + 5] = b"node2"
+        memory[watchdog._ADDRESS_AT : watchdog._ADDRESS_AT + 8] = b"10.9.0.2"
+        error = end_of_wait(run, monkeypatch, other)
+    text = str(error["text"])
+    assert text.startswith("a time-out: no rank is missing, all have waited for over 1 s, in the ")
+    assert "all-reduce of gradients of step 3 or the broadcast of buffers of step 3" in text
+    assert f"the link between {socket.gethostname()} (rank 0) and node2 (10.9.0.2) (rank 1) passes nothing" in text
+    assert "sign of life" not in text
+
+
+def test_a_rank_that_gave_up_a_moment_before_was_alive(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Watchdog()
+    with run.step_writer(1) as lines, other.watch(run, 1, 2, 1000, lines):
+        other.set_collectives({"backward": GRADIENTS})
+        for step in (1, 2, 3):
+            other.at("backward", step)
+        left = bytearray(note_path(run, 1).read_bytes())
+    left[watchdog._BEAT_AT : watchdog._BEAT_AT + 8] = b"\xff" * 8
+    note_path(run, 1).write_bytes(left)
+    error = end_of_wait(run, monkeypatch, None)
+    assert str(error["text"]).startswith(watchdog.LINK_DOWN)
 
 
 @pytest.mark.parametrize("data", [b"", b"short", b"\0" * 64])

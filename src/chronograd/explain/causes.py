@@ -27,6 +27,8 @@ Verdict = Literal["found", "not found", "not measured"]
 
 # A cause that costs less is not named.
 LEAST_COST = 0.10
+# Of a stall, which the ranks themselves noted: there is no doubt about it.
+LEAST_STALL_COST = 0.01
 # Of a slow worker: like ranks of a healthy run differ by up to 11 % in the median of two dozen steps.
 LEAST_WORKER_COST = 0.15
 # Of a batch: four times it nearly always helps a little.
@@ -358,6 +360,24 @@ def _launch_bound(run: Evidence) -> Result:
     return Result((evidence,), cost, halves, title, LEAST_LAUNCH_COST)
 
 
+def _stall(run: Evidence, split: Split) -> Result | str:
+    """A moment in which all stood still: a stopped process, a silent link, a disk that did not answer."""
+    if run.kind in ("profile", "record"):
+        return f"a {run.kind} does not say when each rank stood still"
+    if not run.stalls.found:
+        return Result()
+    lost_s, longest = run.stalls.seconds, max(run.stalls.found, key=lambda one: one.seconds)
+    whole_s = max(lost_s, run.wall_s or lost_s + run.step_time_s * len(run.first.step_s))
+    ranks = ", ".join(map(str, longest.ranks))
+    titles = {
+        "stopped": f"the process of rank {ranks} was stopped, and all ranks stood still",
+        "link": "a link between ranks was silent, and all ranks stood still",
+        "rank": f"rank {ranks} stood still, and all waited for it",
+        "waiting": "all ranks waited for an exchange that did not come: a link, or another rank, was silent",
+    }
+    return Result(tuple(run.stalls.sentences()), lost_s / whole_s, title=titles[longest.reason], least=LEAST_STALL_COST)
+
+
 def _start_up(run: Evidence, split: Split) -> Result | str:
     """What came before the first step, of the whole run."""
     startup_s, wall_s = split.startup_s.value, run.wall_s
@@ -373,6 +393,12 @@ CAUSES: dict[str, Cause] = {
         "the run used what it asked for",
         "run it where `chronograd doctor` sees the accelerator; if a step takes as long, this was not the cause",
         remedies.no_accelerator,
+    ),
+    "stall": Cause(
+        _stall,
+        "no moment in which all ranks stood still",
+        "run it again: a stall that comes back at the same step is the work of that step, not an accident",
+        remedies.stall,
     ),
     "no_sharding": Cause(
         _no_sharding,

@@ -22,7 +22,9 @@ from chronograd.hardware import catalog
 from chronograd.predict.collectives import ring
 from chronograd.record import OWN_PARTS, WARMUP, JobHeader, Record
 from chronograd.rundir import RunDir, Step, StepLog
+from chronograd.rundir.stalls import Stalls, stalls_of
 from chronograd.rundir.steps import End, PageFault, Ready, Start, WhatIfBatch, WhatIfThreads, Work
+from chronograd.units import seconds
 
 # Ranks of a record are alike, so that two stand for all.
 MOST_COPIES = 2
@@ -86,6 +88,7 @@ class Evidence:
         num_steps, batch: steps done, warm-up too, and samples per step over all ranks; None if not known.
         wall_s: from the first step to the end; None if not known.
         notes: what could not be read, in words.
+        stalls: of the run; the steps that hold one are not among those of `ranks`.
         label: what text calls it, where the name is too long for that.
     """
 
@@ -99,6 +102,7 @@ class Evidence:
     batch: float | None = None
     wall_s: float | None = None
     notes: tuple[str, ...] = ()
+    stalls: Stalls = field(default_factory=Stalls)
     label: str = ""
 
     @property
@@ -187,7 +191,8 @@ def read(path: Path) -> Evidence:
             f"{path} is asynchronous: its learners do not wait for each other",
             "its record has pull, compute and push times: `chronograd records` shows them",
         )
-    known = _ranks(ranks, kind)
+    stalls = stalls_of(ranks)
+    known = _ranks(ranks, kind, stalls.steps)
     record = None
     with contextlib.suppress(ChronogradError):  # a run that goes on, or died, has no record
         record = run.record()
@@ -205,6 +210,7 @@ def read(path: Path) -> Evidence:
         num_steps=max(len(log.steps) for log in ranks.values()),
         batch=_batch(job, record),
         wall_s=_wall_s(known),
+        stalls=stalls,
         notes=(*notes, *([f"{len(known)} of {world} ranks wrote steps"] if len(known) < world else [])),
     )
 
@@ -238,8 +244,13 @@ def of_record(record: Record, name: str) -> Evidence:
         job=record.job,
         environment=environment,
         batch=float(record.global_batch) if record.global_batch else None,
-        notes=("a record has means only: ranks are not told apart",),
+        notes=("a record has means only: ranks are not told apart", *_stalls_of_record(record)),
     )
+
+
+def _stalls_of_record(record: Record) -> list[str]:
+    lost = record["stall_s"]
+    return [] if not lost.value else [f"{seconds(lost.value)} were lost in stalls, {lost.source}"]
 
 
 def _job(run: RunDir) -> tuple[JobHeader, list[str]]:
@@ -258,11 +269,11 @@ def _kind(log: StepLog, job: JobHeader) -> Kind:
     return "measurement" if job.backend and first.mode != "warmup" else "own loop"
 
 
-def _ranks(logs: Mapping[int, StepLog], kind: Kind) -> dict[int, Rank]:
-    """Steps that every rank has, in modes that tell a whole step."""
+def _ranks(logs: Mapping[int, StepLog], kind: Kind, stalled: set[int]) -> dict[int, Rank]:
+    """Steps that every rank has, in modes that tell a whole step, but for stalled ones where there are others."""
     by_rank = {number: _timed(log, kind) for number, log in logs.items()}
     common = set.intersection(*(set(lines) for lines in by_rank.values()))
-    steps = sorted(common)
+    steps = sorted(common - stalled) or sorted(common)
     if not steps:
         raise ChronogradError("no timed step was done by every rank of the run", "wait for more steps, or time more")
     return {number: _rank([lines[s] for s in steps], logs[number]) for number, lines in by_rank.items()}

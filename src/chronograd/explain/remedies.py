@@ -201,6 +201,21 @@ def busy_host(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
     return _saves("run it while nothing else runs", "see `uptime` and `top`", run, cost)
 
 
+def stall(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
+    """Whatever stopped the longest one, away."""
+    found = run.stalls.found
+    if not found or not run.wall_s:
+        return []
+    longest = max(found, key=lambda one: one.seconds)
+    what, how = {
+        "stopped": ("let no process be stopped", "a debugger, a suspended machine, a frozen container, kill -STOP"),
+        "link": ("repair the link", "see that the hosts of its two ends reach each other"),
+        "rank": ("find what that rank waited for", "its disk or network file system; data.loading=resident reads once"),
+        "waiting": ("find what was silent", "the log of the network, and of the hosts, at that time"),
+    }[longest.reason]
+    return [Remedy(what, how, run.wall_s, max(0.0, run.wall_s - run.stalls.seconds), "run")]
+
+
 def returned_memory(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
     """What page faults take, at most: memory that stays may lie less well for caches."""
     return _saves("keep the memory, at most", "chronograd.keep_freed_memory() before the loop", run, cost)

@@ -17,10 +17,11 @@ from chronograd.job import Augmentation, Job
 from chronograd.launch import hosts
 from chronograd.launch.hosts import Host
 from chronograd.launch.processes import KilledError, tail
+from chronograd.launch.silence import Silence
 from chronograd.measure import environment
 from chronograd.rundir import DEFAULT_PARENT, Line, RunDir, StepFollower
 from chronograd.train.rank_context import check_machine
-from chronograd.train.watchdog import TIME_OUT
+from chronograd.train.watchdog import LINK_DOWN, TIME_OUT
 
 OnLine = Callable[[Line], None]
 OnPoll = Callable[[RunDir], None]
@@ -252,9 +253,10 @@ def _launch(
     if (name == "horovodrun") != (plan.launcher == "horovodrun"):
         raise JobError(f"launcher {name} cannot start ranks of backend {job.backend}", f"use {plan.launcher}")
     backend.prepare(job, run)
-    follower = StepFollower(run.steps_path(0))
+    follower, silence = StepFollower(run.steps_path(0)), Silence(run, plan.world_size)
 
     def watch() -> None:
+        silence.look()
         for line in follower.new_lines():
             on_line(line)
         on_poll(run)
@@ -289,6 +291,9 @@ def _first_failure(run: RunDir, before: Mapping[int, int], launcher: str, told: 
     if first is None or (isinstance(told, KilledError) and not first[1].startswith(TIME_OUT)):
         return told
     rank, text = first
+    if text.startswith(LINK_DOWN):
+        hint = "see that these hosts reach each other (`ping`, `chronograd calibrate links`), then resume the run"
+        return RunError(text, hint)
     own, of_all = run.output_path(rank), run.output_path(launcher)
     mark = f"[{rank}]<" if launcher == "horovodrun" else f"[rank{rank}]" if run.ranks()[1:] else ""
     printed = tail(own) if own.exists() else tail(of_all, mark)

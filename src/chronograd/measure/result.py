@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from chronograd.record import FORWARD_PARTS, INTERVAL, OWN_PARTS, STEP_PARTS, WARMUP, Quantity
 from chronograd.rundir import Step, StepLog
+from chronograd.rundir.stalls import Stalls
 from chronograd.rundir.steps import EpochTiming, Memory
 
 NOT_MEASURED = {
@@ -46,7 +47,12 @@ def lines_of_ranks(logs: Mapping[int, StepLog]) -> dict[int, list[Step]]:
     return {rank: [line for line in lines if line.step in common] for rank, lines in by_rank.items()}
 
 
-def step_quantities(ranks: Mapping[int, Sequence[Step]], batch: int | None, method: Method) -> dict[str, Quantity]:
+def step_quantities(
+    ranks: Mapping[int, Sequence[Step]],
+    batch: int | None,
+    method: Method,
+    stalls: Stalls = Stalls(),  # noqa: B008
+) -> dict[str, Quantity]:
     """Step time, its parts and the throughput.
 
     A step lasts as long as it does on its slowest rank; the parts are those of that rank in that step.
@@ -54,9 +60,10 @@ def step_quantities(ranks: Mapping[int, Sequence[Step]], batch: int | None, meth
     Args:
         ranks: lines of `chronograd.measure.steps.time_steps`, the same steps for every rank.
         batch: samples per step over all ranks; None if nobody said.
+        stalls: of these steps; none of them counts.
     """
-    num_ranks = len(ranks)
-    suffix = f"; slowest of {num_ranks} ranks in each step" if num_ranks > 1 else ""
+    num_ranks, ranks = len(ranks), _without(stalls, ranks)
+    suffix = (f"; slowest of {num_ranks} ranks in each step" if num_ranks > 1 else "") + stalls.without
     timed = [own for own in _in_step(ranks).values() if next(iter(own.values())).step_time_s is not None]
     step_times = [max(line.needed("step_time_s") for line in own.values()) for own in timed]
     found = {"step_time_s": Quantity.of_samples(step_times, "s", method.step_time + suffix)}
@@ -67,17 +74,26 @@ def step_quantities(ranks: Mapping[int, Sequence[Step]], batch: int | None, meth
     return found
 
 
+def _without(stalls: Stalls, ranks: Mapping[int, Sequence[Step]]) -> dict[int, list[Step]]:
+    return {rank: [line for line in lines if line.step not in stalls.steps] for rank, lines in ranks.items()}
+
+
 # Fewer batches have no such percentile: of 20 the 95th is the slowest but one.
 LEAST_COUNTS = {"latency_p50_s": (0.5, 3), "latency_p95_s": (0.95, 20), "latency_p99_s": (0.99, 100)}
 
 
-def latency_quantities(ranks: Mapping[int, Sequence[Step]], batch: int, method: Method) -> dict[str, Quantity]:
+def latency_quantities(
+    ranks: Mapping[int, Sequence[Step]],
+    batch: int,
+    method: Method,
+    stalls: Stalls = Stalls(),  # noqa: B008
+) -> dict[str, Quantity]:
     """Latency of a batch with its percentiles, the parts of inference, and the throughput of one batch after another.
 
     Of several ranks the slowest in each step. Intervals of percentiles are those of order statistics. Arguments as of
     `step_quantities`.
     """
-    own = step_quantities(ranks, batch, method)
+    own, ranks = step_quantities(ranks, batch, method, stalls), _without(stalls, ranks)
     timed = [of_rank for of_rank in _in_step(ranks).values() if next(iter(of_rank.values())).step_time_s is not None]
     times = np.sort([max(line.needed("step_time_s") for line in of_rank.values()) for of_rank in timed])
     latency = {"latency_s": own["step_time_s"]}

@@ -46,6 +46,7 @@ from chronograd.measure.steps import clock
 from chronograd.measure.utilisation import put_utilisation
 from chronograd.record import OWN_PARTS, WARMUP, Cluster, Provenance, Record
 from chronograd.rundir import RunDir, Step
+from chronograd.rundir.stalls import stalls_of
 from chronograd.rundir.steps import Memory, PageFault, Start
 from chronograd.units import percent, quantity, si
 from chronograd.words import off
@@ -283,8 +284,11 @@ class LoopRecorder:
         }
         on_device = "CUDA events within the step" if self._device.type == "cuda" else "host clock"
         method = result.Method("from the end of one step to the end of the next, host clock", on_device)
-        for name, measured in result.step_quantities(timed, self._batch, method).items():
+        stalls = stalls_of(logs)
+        steps = result.step_quantities(timed, self._batch, method, stalls)
+        for name, measured in {**steps, **stalls.quantities()}.items():
             made.put(name, measured)
+        made.notes += stalls.sentences()
         flops, why_not = (self._flops, "") if self._flops is not None else self._loop.flops_per_step()
         put_utilisation(made, made["step_time_s"], flops, started, self._loop.precision, why_not)
         made.put("memory_peak_bytes", result.memory_quantity(logs))

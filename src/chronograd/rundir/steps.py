@@ -282,6 +282,25 @@ class PageFault(Line):
 
 
 @dataclass(slots=True, kw_only=True)
+class Stall(Line):
+    """A rank stood at one place for far longer than usual, until `time`.
+
+    Attributes:
+        place: a part of the work, or the collective in which the rank waited; `is_waiting` is 1 then.
+        seconds: how long. In `stopped_s` of these its process did not run; it used the processor for `busy_s`.
+        links: connections whose other end did not acknowledge what was sent, such as `10.0.0.1 → 10.0.0.2`.
+    """
+
+    event: ClassVar[str] = "stall"
+    place: str
+    seconds: float
+    stopped_s: float = 0.0
+    busy_s: float = 0.0
+    is_waiting: int = 0
+    links: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
 class Error(Line):
     """What ended this attempt. `rank`: the one that failed, where that is another."""
 
@@ -298,7 +317,7 @@ class Other(Line):
 E = TypeVar("E", bound=Line)
 _EVENTS: tuple[type[Line], ...] = (
     *(Attempt, Start, Work, Weights, Features, Note, Ready, Epoch, Episode, EpochTiming, Memory, End),
-    *(WhatIfThreads, WhatIfBatch, PageFault, Error),
+    *(WhatIfThreads, WhatIfBatch, PageFault, Stall, Error),
 )
 
 
@@ -507,7 +526,7 @@ class StepLog:
 
     Attributes:
         steps: one line per step, in order, each from the last attempt that did it.
-        events: the other lines, such as the end of an epoch, one per kind and step; of episodes all, of notes all that differ.
+        events: the other lines, such as the end of an epoch, one per kind and step; of episodes and stalls all, of notes all that differ.
         attempts: how many times the rank was started.
         discarded: lines of steps that were done again by a later attempt; of an agent, whose lines may end at other steps
             the second time, all beyond the step from which a later attempt went on.
@@ -586,7 +605,7 @@ def _log(lines: Sequence[Line], starts: dict[int, float], ended: float, torn: in
                 discarded.append(steps[line.step])
             steps[line.step] = line
         elif not is_thrown_away:
-            several = number if isinstance(line, Episode) else line.text if isinstance(line, Note) else None
+            several = number if isinstance(line, Episode | Stall) else line.text if isinstance(line, Note) else None
             events[line.event or line.extra["event"], line.step, several] = line
     return StepLog(
         steps=[steps[s] for s in sorted(steps)],

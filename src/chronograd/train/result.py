@@ -15,6 +15,7 @@ from chronograd.measure import result
 from chronograd.measure.utilisation import put_utilisation
 from chronograd.record import WARMUP, Cluster, Curve, Provenance, Quantity, Record
 from chronograd.rundir import RunDir, Step, StepLog
+from chronograd.rundir.stalls import Stalls, stalls_of
 from chronograd.rundir.steps import Epoch, Features, Note, Start, Weights, Work
 from chronograd.train.interruptions import Interruptions, interruptions
 from chronograd.train.rank_command import Measuring
@@ -47,14 +48,15 @@ def training_record(
     if not epochs:
         raise RunError(f"{run.path} is damaged: rank 0 wrote no end of an epoch", "resume it, or train it again")
     # A rank that was killed a moment before another has a step less to do again, or has not begun its file.
+    stalls = stalls_of(logs) if updates is None else Stalls()
     interrupted = interruptions(updates or max(logs.values(), key=lambda log: (log.redone, log.attempts)))
     record = header(run, job, first, f"training of {job.network.name} on {job.data.name}")
-    record.notes = _notes(first, interrupted, stopped)
+    record.notes = [*_notes(first, interrupted, stopped), *stalls.sentences()]
     record.provenance.method = CLOCK
     record.provenance.stopped = stopped
     record.provenance.attempts = interrupted.starts
     record.curves = {"training": _training_curve(epochs), "loss": _loss_curve(logs, job.training.batch)}
-    for name, quantity in _quantities(epochs, first, job, card).items():
+    for name, quantity in {**_quantities(epochs, first, job, card, stalls), **stalls.quantities()}.items():
         record.put(name, quantity)
     _put_tokens(record, job)
     noise = _noise(logs, job, first)
@@ -78,9 +80,11 @@ def measured_record(run: RunDir, job: Job, ranks: str, method: result.Method, as
     of = f"{job.network.name} on {job.data.name}" + ("" if is_training else f" at batch {batch}")
     record = header(run, job, logs[0], f"{what} of {of}, {ranks}")
     quantities_of = result.step_quantities if is_training else result.latency_quantities
-    steps = quantities_of(result.lines_of_ranks(logs), batch, method)
-    for name, quantity in {**steps, **result.epoch_quantities(logs)}.items():
+    stalls = stalls_of(logs)
+    steps = quantities_of(result.lines_of_ranks(logs), batch, method, stalls)
+    for name, quantity in {**steps, **result.epoch_quantities(logs), **stalls.quantities()}.items():
         record.put(name, quantity)
+    record.notes += stalls.sentences()
     _put_tokens(record, job)
     record.put("memory_peak_bytes", result.memory_quantity(logs))
     put_utilisation(record, record["step_time_s"], asked.flops_per_step, logs[0].last(Start), job.training.precision)
@@ -113,23 +117,31 @@ def header(run: RunDir, job: Job, first: StepLog, title: str) -> Record:
     )
 
 
-def _quantities(epochs: list[Epoch], first: StepLog, job: Job, card: DatasetCard) -> dict[str, Quantity]:
+def _quantities(
+    epochs: list[Epoch], first: StepLog, job: Job, card: DatasetCard, stalls: Stalls
+) -> dict[str, Quantity]:
+    """Step time, epoch time and throughput are of the work without stalls; training time is all there was."""
     last = epochs[-1]
     images = last.step * job.training.images_per_step
-    step_times = [line.needed("step_time_s") for line in settled(first.steps)]
+    step_times = [line.needed("step_time_s") for line in settled(first.steps) if line.step not in stalls.steps]
+    ends = [0, *(e.step for e in epochs)]
+    epoch_times = [
+        max(0.0, e.epoch_time_s - stalls.between(before + 1, e.step)) for before, e in zip(ends, epochs, strict=False)
+    ]
+    without = f", without {seconds(stalls.in_steps_s)} of stalls (stall_s)" if stalls.steps else ""
     sort = "rows of test tokens" if job.is_text else "test images"
     accuracy_source = f"all {card.test_size:,} {sort} after epoch {last.epoch}"
     return {
-        "epoch_time_s": Quantity.of_samples([e.epoch_time_s for e in epochs], "s", CLOCK),
+        "epoch_time_s": Quantity.of_samples(epoch_times, "s", CLOCK + without),
         "training_time_s": Quantity(value=last.seconds, unit="s", source=CLOCK),
         "test_accuracy": Quantity(value=last.test_accuracy, unit="1", n=card.test_size, source=accuracy_source),
         "time_to_accuracy_s": _time_to_accuracy(epochs, job.training.target_accuracy),
         "epochs": Quantity(value=last.epoch, unit="count", source="epochs trained"),
-        "step_time_s": Quantity.of_samples(step_times, "s", f"rank 0, host clock, {WITHOUT_WARMUP}"),
+        "step_time_s": Quantity.of_samples(step_times, "s", f"rank 0, host clock, {WITHOUT_WARMUP}{stalls.without}"),
         "throughput_samples_per_s": Quantity(
-            value=images / last.seconds,
+            value=images / max(last.seconds - stalls.in_steps_s, sum(step_times)),
             unit="sample/s",
-            source="all images of the run, copies too, over its training time",
+            source=f"all images of the run, copies too, over its training time{without}",
         ),
     }
 
