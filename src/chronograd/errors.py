@@ -9,6 +9,7 @@
     ├── TraceError                     a network that cannot be traced
     ├── ExportError                    a network that cannot be written in a format, or a file of it that is not valid
     └── RunError                       a run that failed or a run directory that cannot be used
+        └── DiskFullError              a disk, a quota or a limit that is full
 
 A message says what was wrong and the value seen; `hint` says the next step.
 """
@@ -118,6 +119,10 @@ class ExportError(ChronogradError):
 
 class RunError(ChronogradError):
     """A run failed, or its directory cannot be read or written."""
+
+
+class DiskFullError(RunError):
+    """A file could not be written for want of space."""
 
 
 _MOST_LETTERS, _MOST_LINES = 400, 24

@@ -6,6 +6,7 @@ finite numbers of 64 bits, strings, lists and mappings; YAML's tags, aliases and
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import json
@@ -23,7 +24,7 @@ from typing import IO, Any
 
 import yaml
 
-from chronograd.errors import FileFormatError, InputError
+from chronograd.errors import DiskFullError, FileFormatError, InputError
 
 # The largest files of ours, records with their tables, have a few megabytes.
 MOST_BYTES = 50_000_000
@@ -112,20 +113,59 @@ def parse_yaml(text: str) -> Any:
     return data
 
 
+# What the system says of a full disk, of a quota that is used up, and of a file that a limit (`ulimit -f`) cuts.
+_FULL = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "your quota is used up",
+    errno.EFBIG: "the limit of a file's size is reached",
+}
+
+
+def disk_full(path: Path, error: OSError) -> DiskFullError | None:
+    """The error to raise where a path could not be written for want of space; None for another reason."""
+    if error.errno not in _FULL:
+        return None
+    free = ""
+    for folder in (path, *path.absolute().parents):
+        with contextlib.suppress(OSError):
+            disk = os.statvfs(folder)
+            free = f"; {disk.f_bavail * disk.f_frsize:,} bytes are free there"
+            break
+    hint = "free some space there, or name a folder on another disk"
+    if error.errno == errno.EFBIG:
+        free, hint = "", "raise the limit (`ulimit -f unlimited`)"
+    return DiskFullError(f"cannot write {path}: {_FULL[error.errno]}{free}", hint)
+
+
+@contextmanager
+def filling(path: Path) -> Iterator[None]:
+    """Around writing a path. Raises DiskFullError where there is no space; other errors pass."""
+    try:
+        yield
+    except OSError as error:
+        if (full := disk_full(path, error)) is not None:
+            raise full from None
+        raise
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A stream whose content replaces a file whole: written aside, synced, renamed, so that a reader never sees half of it."""
-    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(aside, 0o644)
-        os.replace(aside, path)
-    except BaseException:
-        Path(aside).unlink(missing_ok=True)
-        raise
+    """A stream whose content replaces a file whole: written aside, synced, renamed, so that a reader never sees half of it.
+
+    Raises OSError; DiskFullError where there is no space.
+    """
+    with filling(path):
+        handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.chmod(aside, 0o644)
+            os.replace(aside, path)
+        except BaseException:
+            Path(aside).unlink(missing_ok=True)
+            raise
 
 
 def write_aside(path: Path, text: str | bytes) -> None:
@@ -141,9 +181,10 @@ def write_json(path: Path, data: Any) -> None:
 
 @contextmanager
 def as_asked(path: Path) -> Iterator[None]:
-    """Around writing a file that the user named. Raises InputError where that cannot be."""
+    """Around writing a file that the user named. Raises InputError where that cannot be, DiskFullError where there is no space."""
     try:
-        yield
+        with filling(path):
+            yield
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}", "name a file in a folder that exists") from None
 

@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from chronograd.deploy import METADATA
 from chronograd.errors import ExportError, InputError, require
+from chronograd.files import disk_full
 
 # The version of the operators that PyTorch 2.11 to 2.14 export to where nobody says.
 OPSET = 20
@@ -104,6 +105,9 @@ def write_onnx(
             assert program is not None
             program.save(path)
         except Exception as error:
+            for cause in (error, error.__cause__, error.__context__):
+                if isinstance(cause, OSError) and (full := disk_full(path, cause)) is not None:
+                    raise full from None
             raise ExportError(f"the network cannot be exported: {reason(error)}", _HINT) from error
     model = onnx.load(str(path), load_external_data=False)
     _tidy(model, about or {})

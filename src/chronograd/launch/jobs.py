@@ -12,7 +12,7 @@ from typing import Any
 from chronograd import job as jobs
 from chronograd.backends import registry
 from chronograd.data import datasets, detection
-from chronograd.errors import ChronogradError, InputError, JobError, RunError
+from chronograd.errors import ChronogradError, DiskFullError, InputError, JobError, RunError
 from chronograd.job import Augmentation, Job
 from chronograd.launch import hosts
 from chronograd.launch.hosts import Host
@@ -114,7 +114,10 @@ def resume(
     try:
         _launch(own, run, ["train"], launcher, on_line, on_poll)
     except RunError as error:
-        raise RunError(error.message, error.hint or f"then go on with `chronograd train --resume {run.path}`") from None
+        go_on = f"go on with `chronograd train --resume {run.path}`"
+        if isinstance(error, DiskFullError):
+            raise DiskFullError(error.message, f"free some space there, then {go_on}") from None
+        raise RunError(error.message, error.hint or f"remove the cause, then {go_on}") from None
     return run
 
 
@@ -269,6 +272,8 @@ def _launch(
             importlib.import_module(f"chronograd.launch.{name}").launch(plan, run, watch)
     except RunError as error:
         first = _first_failure(run, before, name, error)
+        if isinstance(first, DiskFullError):
+            raise first from None
         restarts = plan.max_restarts
         again = f"after {restarts} restart{'s' * (restarts > 1)} from the newest checkpoint: " if restarts else ""
         raise RunError(again + first.message, first.hint) from None
@@ -288,7 +293,11 @@ def _first_failure(run: RunDir, before: Mapping[int, int], launcher: str, told: 
     `before` is how many times each rank was started by others. A rank that was killed wrote none, and made the others fail; one that hung was killed for that.
     """
     first = run.first_error(before)
-    if first is None or (isinstance(told, KilledError) and not first[1].startswith(TIME_OUT)):
+    if (
+        first is None
+        or isinstance(told, DiskFullError)
+        or (isinstance(told, KilledError) and not first[1].startswith(TIME_OUT))
+    ):
         return told
     rank, text = first
     if text.startswith(LINK_DOWN):

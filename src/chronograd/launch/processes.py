@@ -7,6 +7,7 @@ rank reads the end of the file and ends itself (chronograd.train.worker).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -18,9 +19,9 @@ from pathlib import Path
 from subprocess import Popen  # by its name, as tests put a quicker one in its place: tests/fork_server.py
 from typing import Any
 
-from chronograd.errors import RunError
-from chronograd.files import read_bytes
-from chronograd.train.rank_command import PARENT_VARIABLE
+from chronograd.errors import DiskFullError, RunError
+from chronograd.files import disk_full, filling, read_bytes
+from chronograd.train.rank_command import DISK_FULL_STATUS, PARENT_VARIABLE
 
 POLL_S = 0.1
 GRACE_S = 5.0
@@ -78,6 +79,10 @@ def run_together(processes: Sequence[Process], watch: Callable[[], None] = lambd
     watch()
     bad = [(code, process) for process, code in zip(processes, codes, strict=True) if code]
     for code, process in sorted(bad, key=lambda one: one[0] > 0):
+        if code == DISK_FULL_STATUS:
+            full = disk_full(process.output.parent, OSError(errno.ENOSPC, ""))
+            assert full is not None
+            raise DiskFullError(f"{process.name}: {full.message}", full.hint)
         ended = f"{process.name} {how_it_ended(code)}"
         kind = KilledError if code < 0 else RunError
         raise kind(f"{ended}; the end of {process.output}:\n{tail(process.output)}")
@@ -86,7 +91,7 @@ def run_together(processes: Sequence[Process], watch: Callable[[], None] = lambd
 def _start(process: Process) -> Popen[bytes]:
     """In a session of its own, so that a terminal's interrupt reaches it through us only."""
     environment = {**os.environ, **process.environment, PARENT_VARIABLE: "1"}
-    with process.output.open("ab") as output:
+    with filling(process.output), process.output.open("ab") as output:
         return Popen(
             process.command,
             env=environment,

@@ -58,7 +58,8 @@ class RunDir:
         Raises RunError if `out` is there and not empty, or cannot be written.
         """
         try:
-            path = _claim(Path(out)) if out is not None else _claim_new_name(Path(parent), _label(job))
+            with files.filling(Path(out or parent)):
+                path = _claim(Path(out)) if out is not None else _claim_new_name(Path(parent), _label(job))
         except OSError as error:
             where = out if out is not None else parent
             raise RunError(f"cannot make a run directory at {where}: {error.strerror}", "choose another") from None

@@ -122,7 +122,7 @@ def find(lines: Mapping[int, Sequence[Step]], events: Mapping[int, Sequence[Stal
     common = sorted(set.intersection(*map(set, ranks.values()))) if ranks else []
     times = {step: _time_s([own[step] for own in ranks.values()], _is_first(ranks, step)) for step in common}
     inside = {
-        step: {rank: found for rank, own in ranks.items() if (found := _within(own[step], events.get(rank, ())))}
+        step: {rank: held for rank, own in ranks.items() if (held := _within(own[step], events.get(rank, ())))}
         for step in common
     }
     chosen = _stalled_steps(times, inside, _warmup(next(iter(ranks.values()), {})))
@@ -169,7 +169,7 @@ def _within(line: Step, events: Sequence[Stall], least_s: float | None = None) -
 def _warmup(lines: Mapping[int, Step]) -> set[int]:
     """The first steps of every start, which are long by themselves. Of a measurement they were not written."""
     numbers: Counter[int] = Counter()
-    found = set()
+    found = set[int]()
     for step, line in lines.items():
         numbers[line.attempt] += 1
         if line.mode is None and numbers[line.attempt] <= WARMUP:

@@ -7,6 +7,7 @@ None and has no default is null then. Fields of other versions are kept in `extr
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -444,8 +445,10 @@ class StepWriter:
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         try:
-            self._stream: IO[bytes] = files.open_to_append(path)
+            with files.filling(path):
+                self._stream: IO[bytes] = files.open_to_append(path)
         except OSError as error:
             hint = "move it away; a run writes into files of its own, never through a link"
             raise RunError(f"cannot write {path}: {error.strerror}", hint) from None
@@ -463,8 +466,9 @@ class StepWriter:
         """One line, of this attempt, written now unless it says when."""
         time_s = line.time if math.isfinite(line.time) else wall_clock_s()
         data = {"attempt": self.attempt, "time": time_s, **_BY_CLASS[type(line)].data(line)}
-        self._stream.write(json.dumps(data, allow_nan=False).encode() + b"\n")
-        self._stream.flush()
+        with files.filling(self._path):
+            self._stream.write(json.dumps(data, allow_nan=False).encode() + b"\n")
+            self._stream.flush()
 
     def sync(self) -> None:
         """What was written survives a loss of power, and is seen by processes of other nodes."""
@@ -482,9 +486,15 @@ class StepWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not self._stream.closed:
-            self.write(Error(text=f"{type(error).__name__}: {error}"))
-        self.close()
+        if error is None:
+            self.close()
+            return
+        with contextlib.suppress(OSError, RunError):  # the disk may be full, which is what the error says
+            if not self._stream.closed:
+                self.write(Error(text=f"{type(error).__name__}: {error}"))
+                self.sync()
+        with contextlib.suppress(OSError):
+            self._stream.close()
 
 
 def _is_cut_off(path: Path) -> bool:

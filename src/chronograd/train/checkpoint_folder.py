@@ -28,6 +28,7 @@ from typing import Any, Self
 
 from chronograd import files
 from chronograd.errors import FileFormatError, RunError
+from chronograd.files import disk_full
 
 FORMAT = "chronograd-checkpoint"
 VERSION = 1
@@ -103,6 +104,9 @@ def write(folder: Path, progress: Progress, files: Mapping[str, Callable[[Path],
         for old in (*list_checkpoints(folder)[:-KEEP], *folder.glob(".step-*.old")):
             _forget(old)
     except (OSError, SafetensorError) as error:
+        cause = error if isinstance(error, OSError) else _system_error(error)
+        if cause is not None and (full := disk_full(target, cause)) is not None:
+            raise full from None
         raise RunError(f"cannot write checkpoint {target}: {error}", "free some space, then resume the run") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)  # renamed, if all went well
@@ -166,6 +170,12 @@ def read_state(path: Path) -> dict[str, Any]:
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Notes of what is different where a run goes on; then weights end up equal only nearly."""
     return [f"resumed with {k} {now[k]} after {then[k]}: not bit-identical" for k in now if now[k] != then[k]]
+
+
+def _system_error(error: Exception) -> OSError | None:
+    """What the system said to safetensors, which passes it on as text: `... (os error 28)`."""
+    found = re.search(r"os error (\d+)", str(error))
+    return None if found is None else OSError(int(found[1]), str(error))
 
 
 def _sha256(path: Path) -> str:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from chronograd.errors import ChronogradError
+from chronograd.errors import ChronogradError, DiskFullError
+from chronograd.files import disk_full
 from chronograd.job import Job
 from chronograd.measure.result import Timing
 from chronograd.rundir import RunDir
 
 # Set by a launcher that holds the other end of the rank's standard input open for as long as it lives.
 PARENT_VARIABLE = "CHRONOGRAD_PARENT_PIPE"
+# How a rank ends that could not write for want of space: it may have no place to say so.
+DISK_FULL_STATUS = 74
 
 
 @dataclass(frozen=True)
@@ -48,8 +53,13 @@ def run_rank(
             timing = Timing(arguments.warmup, arguments.steps, arguments.seconds)
             measure(run, job, Measuring(timing, arguments.flops_per_step, arguments.epochs))
     except ChronogradError as error:
-        print(f"Error: {error}", file=sys.stderr, flush=True)
-        return error.exit_status
+        with contextlib.suppress(OSError):  # what it prints may go to the disk that is full
+            print(f"Error: {error}", file=sys.stderr, flush=True)
+        return DISK_FULL_STATUS if isinstance(error, DiskFullError) else error.exit_status
+    except OSError as error:
+        if disk_full(Path(arguments.run), error) is None:
+            raise
+        return DISK_FULL_STATUS
     except KeyboardInterrupt:
         return 130
     return 0

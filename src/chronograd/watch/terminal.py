@@ -105,7 +105,9 @@ def follow(whole: RunDir, console: Console) -> None:
             else:
                 failed_at = failed_at or time.monotonic()
                 if time.monotonic() - failed_at > RESTART_S:
-                    raise RunError(figures.error, f"then go on with `chronograd train --resume {whole.path}`")
+                    raise RunError(
+                        figures.error, f"remove the cause, then go on with `chronograd train --resume {whole.path}`"
+                    )
             time.sleep(POLL_S)
 
 

@@ -111,8 +111,26 @@ def submit(run: RunDir, options: Options | None = None) -> str:
     (run.path / EXIT_FILE).unlink(missing_ok=True)
     before = run.attempts()
     job_id = slurm_commands.sbatch(script)
-    note(run, job_id, options, before)
+    try:
+        note(run, job_id, options, before)
+    except (RunError, OSError) as error:
+        raise _unnoted(job_id, error) from None
     return job_id
+
+
+def _unnoted(job_id: str, error: RunError | OSError) -> RunError:
+    """Cancel a job of which no note could be written: nobody would know of it, and a second one would train the same run."""
+    try:
+        slurm_commands.scancel(job_id)
+        then = f"job {job_id} was submitted, could not be noted, and was cancelled"
+        hint = "submit it again once the note can be written"
+    except RunError as refused:
+        then = f"job {job_id} was submitted, could not be noted, nor cancelled ({refused.message})"
+        hint = f"scancel {job_id}, before the run is submitted again"
+    kind = type(error) if isinstance(error, RunError) else RunError
+    why = error.message if isinstance(error, RunError) else str(error)
+    also = f"{error.hint}; " if isinstance(error, RunError) and error.hint else ""
+    return kind(f"{why}; {then}", also + hint)
 
 
 def launch(

@@ -26,6 +26,11 @@ def sbatch(script: Path) -> str:
     return _call("sbatch", "--parsable", str(script)).strip().split(";")[0]
 
 
+def scancel(job_id: str) -> None:
+    """End a job, or take it out of the queue. Raises RunError where SLURM refuses or does not answer."""
+    _call("scancel", job_id)
+
+
 def squeue(job_id: str) -> tuple[str, str] | None:
     """State and reason; None for a job that SLURM has forgotten, some minutes after its end."""
     arguments = ("--jobs", job_id, "--states=all", "--noheader", "--format=%T|%R")

@@ -1,0 +1,138 @@
+"""A disk without space is named, with the path and what is free, wherever a file is written: on a file system of 64 kB."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chronograd import files
+from chronograd.errors import DiskFullError, RunError
+from chronograd.launch import slurm
+from chronograd.launch.processes import Process, run_together
+from chronograd.launch.slurm.script import Options
+from chronograd.rundir import RunDir, Step
+from chronograd.train import checkpoint_folder
+from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER, Progress
+from chronograd.train.rank_command import DISK_FULL_STATUS
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 kB; only root can make one."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no mount")
+    if done.returncode:
+        pytest.skip("a file system can be mounted by root only")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder: Path) -> None:
+    with pytest.raises(OSError, match="No space"):
+        (folder / "filling").write_bytes(b"x" * 200_000)
+    assert os.statvfs(folder).f_bavail == 0
+
+
+def test_a_whole_file_names_path_and_space_and_leaves_nothing(small: Path) -> None:
+    path = small / "record.json"
+    files.write_aside(path, "before")
+    fill(small)
+    with pytest.raises(DiskFullError) as told:
+        files.write_aside(path, "x" * 10_000)
+    assert told.value.message == f"cannot write {path}: the disk is full; 0 bytes are free there"
+    assert told.value.hint == "free some space there, or name a folder on another disk"
+    assert path.read_text() == "before"
+    assert sorted(p.name for p in small.iterdir()) == ["filling", "record.json"]
+
+
+def test_a_file_that_the_user_named_is_not_said_to_want_a_folder(small: Path) -> None:
+    fill(small)
+    with pytest.raises(DiskFullError, match="the disk is full"), files.as_asked(small / "page.html"):
+        (small / "page.html").write_bytes(b"x" * 5000)
+
+
+def test_steps_of_a_rank(small: Path) -> None:
+    run = RunDir.create(out=small / "run")
+
+    def write(rank: int, count: int) -> None:
+        with run.step_writer(rank) as lines:
+            for step in range(1, count + 1):
+                lines.write(Step(step=step, step_time_s=0.1))
+
+    with pytest.raises(DiskFullError, match=r"steps\.0\.jsonl: the disk is full"):
+        write(0, 5000)
+    with pytest.raises(DiskFullError, match=r"steps\.1\.jsonl: the disk is full"):
+        write(1, 1)
+
+
+def test_a_new_run(small: Path) -> None:
+    fill(small)
+    with pytest.raises(RunError, match="full"):
+        RunDir.create(out=small / "run")
+
+
+def test_a_checkpoint(small: Path) -> None:
+    fill(small)
+    content = {name: (lambda path: path.write_bytes(b"x" * 5000) and None) for name in (MODEL, OPTIMIZER)}
+    with pytest.raises(DiskFullError, match="the disk is full; 0 bytes"):
+        checkpoint_folder.write(small, Progress(step=1), content, {})
+
+
+def test_safetensors_passes_the_systems_number_on_as_text() -> None:
+    error = checkpoint_folder._system_error(Exception("I/O error: No space left on device (os error 28)"))
+    assert error is not None
+    assert error.errno == errno.ENOSPC
+    assert checkpoint_folder._system_error(Exception("some other")) is None
+
+
+def test_a_rank_that_cannot_even_print_tells_by_its_status(small: Path) -> None:
+    command = (sys.executable, "-c", f"raise SystemExit({DISK_FULL_STATUS})")
+    with pytest.raises(DiskFullError, match=f"rank 3: cannot write {small}: the disk is full"):
+        run_together([Process("rank 3", command, {}, small / "output.3.txt")])
+
+
+def test_a_limit_of_a_files_size(tmp_path: Path) -> None:
+    told = files.disk_full(tmp_path / "x", OSError(errno.EFBIG, "too large"))
+    assert told is not None
+    assert told.hint == "raise the limit (`ulimit -f unlimited`)"
+    assert files.disk_full(tmp_path, OSError(errno.EACCES, "no")) is None
+
+
+def test_a_job_that_cannot_be_noted_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nobody would know of it, and the next --resume would put a second writer on the run."""
+    run = RunDir.create(out=tmp_path / "run")
+    (run.path / slurm.SCRIPT).write_text("#!/bin/sh\n")
+    cancelled: list[str] = []
+    monkeypatch.setattr(slurm.slurm_commands, "sbatch", lambda script: "17")
+    monkeypatch.setattr(slurm.slurm_commands, "scancel", cancelled.append)
+
+    def full(path: Path, data: object) -> None:
+        raise DiskFullError(f"cannot write {path}: the disk is full", "free some space there")
+
+    monkeypatch.setattr(slurm, "write_json", full)
+    with pytest.raises(DiskFullError) as told:
+        slurm.submit(run, Options())
+    assert cancelled == ["17"]
+    assert told.value.message.endswith("the disk is full; job 17 was submitted, could not be noted, and was cancelled")
+    assert told.value.hint == "free some space there; submit it again once the note can be written"
+
+    def refuse(job_id: str) -> None:
+        raise RunError("scancel did not answer in 60 s")
+
+    monkeypatch.setattr(slurm.slurm_commands, "scancel", refuse)
+    with pytest.raises(DiskFullError, match="nor cancelled") as told:
+        slurm.submit(run, Options())
+    assert "scancel 17, before the run is submitted again" in told.value.hint
