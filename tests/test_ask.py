@@ -205,3 +205,18 @@ def test_a_goal_out_of_reach_and_a_schedule_that_nobody_is_known_to_have_reached
     assert "with schedule constant and 90 epochs" in note
     assert "training.recipe=imagenet-step" in note
     assert unknown_recipe(constant, None) == ""
+
+
+def test_a_folder_that_exists_is_a_set_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "imgs").mkdir()
+    (tmp_path / "digits").mkdir()
+    names = ("imgs", str(tmp_path / "imgs"), "digits", "absent", "imagenet:imgs")
+    assert [ask.set_named(name) for name in names] == [
+        "folder:imgs",
+        f"folder:{tmp_path / 'imgs'}",
+        "digits",
+        "absent",
+        "imagenet:imgs",
+    ]
+    assert ask.as_overrides({"data": "imgs"}) == ["data.name=folder:imgs"]

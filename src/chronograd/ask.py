@@ -47,7 +47,7 @@ def job_of(
         target: an accuracy to be reached; of the known recipes, the shortest that gets there is taken.
     Raises: JobError for a job that is not valid, NotFoundError for a name, InputError where a network's samples are not known.
     """
-    given = {key: value for key, value in (short or {}).items() if value is not None}
+    given = _without_none(short or {})
     trust.name(str(what))
     if is_job_file(what):
         return jobs.load(what, [*as_overrides(given), *overrides])
@@ -81,8 +81,24 @@ def as_overrides(short: Mapping[str, Any]) -> list[str]:
     >>> as_overrides({"input": (3, 224, 224), "data": None})
     ['data.shape=[3, 224, 224]']
     """
-    given = {SHORT[key]: value for key, value in short.items() if value is not None}
+    given = {SHORT[key]: value for key, value in _without_none(short).items()}
     return [f"{key}={list(value) if isinstance(value, tuple) else value}" for key, value in given.items()]
+
+
+def _without_none(short: Mapping[str, Any]) -> dict[str, Any]:
+    """Short forms that are given, with the data set's name in full."""
+    given = {key: value for key, value in short.items() if value is not None}
+    return {**given, "data": set_named(str(given["data"]))} if "data" in given else given
+
+
+def set_named(text: str) -> str:
+    """Return the name of a data set; a folder that exists is one of pictures, unless a set has that name.
+
+    >>> set_named("digits"), set_named(".")
+    ('digits', 'folder:.')
+    """
+    is_set = ":" in text or text in published.SETS or text in catalogue.sets()
+    return text if is_set or not Path(text).is_dir() else f"folder:{text}"
 
 
 def samples_of(network: str, shape: Sequence[int] | None = None) -> tuple[tuple[int, ...], int | None]:

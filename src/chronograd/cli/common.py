@@ -168,7 +168,12 @@ def short_options(function: F) -> F:
             **kept,
         ),
         click.option("--precision", help="fp32, tf32, bf16 or fp16.", **kept),
-        click.option("--data", metavar="NAME", help="Data set: `chronograd data --list`.", **kept),
+        click.option(
+            "--data",
+            metavar="NAME",
+            help="Data set (`chronograd data --list`), or a folder with one folder of pictures per class.",
+            **kept,
+        ),
     ):
         function = option(function)
     return function

@@ -47,6 +47,7 @@ def command(
     chronograd data voc:VOCdevkit/VOC2007 --download
     chronograd data open-images:guns class_names=[Handgun,Shotgun] --download
     """
+    from chronograd.ask import set_named
     from chronograd.data import catalogue
     from chronograd.data.answer import data_set, describe, describe_listed, listed
 
@@ -56,7 +57,7 @@ def command(
     if name in catalogue.sets():
         common.show(describe_listed(name), as_json)
         return
-    data = _data(name, fields)
+    data = _data(set_named(name), fields)
     if most is not None and not is_download:
         raise click.UsageError("--most is of --download")
     if is_download:
