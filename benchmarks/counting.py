@@ -10,6 +10,7 @@ that cannot, runs past the limits or is not installed says so in its row.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import platform
 import resource
@@ -155,6 +156,15 @@ COUNTERS: dict[str, Callable[[str], dict[str, int]]] = {
     "deepspeed": with_deepspeed,
     "flopcounter": with_flopcounter,
 }
+# Modules of each tool, imported before its clock starts.
+IMPORTS = {
+    "chronograd": ("chronograd.models.registry", "chronograd.count.network"),
+    "chronograd-forward": ("chronograd.models.registry", "chronograd.count.network"),
+    "torchinfo": ("torchinfo",),
+    "fvcore": ("fvcore.nn",),
+    "deepspeed": ("deepspeed.profiling.flops_profiler",),
+    "flopcounter": ("torch.utils.flop_counter",),
+}
 
 
 def child(tool: str, network: str) -> None:
@@ -165,10 +175,8 @@ def child(tool: str, network: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (4 * LIMIT_BYTES, 4 * LIMIT_BYTES))
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    if tool in ("torchinfo", "fvcore", "deepspeed"):
-        __import__({"fvcore": "fvcore.nn", "deepspeed": "deepspeed.profiling.flops_profiler"}.get(tool, tool))
-    else:
-        import torch.utils.flop_counter
+    for module in IMPORTS[tool]:  # whole, before the clock starts
+        importlib.import_module(module)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.process_time()
     found = COUNTERS[tool](network)
