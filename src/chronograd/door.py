@@ -176,7 +176,7 @@ def read_text(
         raise FileFormatError(f"{path} is a binary file, not {what}", hint or "name a text file")
     if (problem := _program(text, Path(path))) is not None:
         raise FileFormatError(f"{path} is {problem[0]}, not {what}", hint or problem[1])
-    if not text.strip():
+    if not text[:HEAD_BYTES].strip() and not text.strip():
         raise FileFormatError(f"{path} has only blanks, not {what}", hint or EMPTY_HINT)
     return text
 

@@ -60,7 +60,7 @@ def test_any_table_with_a_step_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no rows"),
+        ("", "is empty"),
         ("net,batch\na,1\n", "no column for the model"),
         ("model,batch\na,1\n", "no throughput or step time"),
         ("model,batch,throughput\na,1,fast\n", "line 2: throughput is 'fast'"),

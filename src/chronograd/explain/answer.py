@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from chronograd import door
 from chronograd.answer import Answer, Section, Table, join, under
 from chronograd.errors import InputError
 from chronograd.explain import agents, explanation, wall_times
@@ -33,6 +35,9 @@ def explain(paths: Sequence[Path]) -> Answer:
 
     Raises: InputError for a table of wall times beside something else; as `explanation.explain` and `wall_times.explain`.
     """
+    for path in paths:
+        if not path.is_dir() and os.path.lexists(path):
+            door.check(path, "a run, a record or a trace", expects=("any",))
     tables = [path for path in paths if path.suffix == ".csv"]
     if tables and len(paths) > 1:
         raise InputError("a table of wall times is explained by itself", f"leave out all but {tables[0]}")

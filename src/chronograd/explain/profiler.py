@@ -406,11 +406,12 @@ def _work_intervals(operators: Sequence[_Event], thread: str) -> Intervals:
 
 def _dearest(operators: Sequence[_Event], low: float, high: float) -> tuple[tuple[str, float], ...]:
     """Operators that took most by themselves, less those that they call, in seconds of all threads, the dearest first."""
-    totals: Counter[str] = Counter()
+    totals: dict[str, float] = {}
     for thread in {e.thread for e in operators}:
         for event, pieces in _by_themselves([e for e in operators if e.thread == thread and low <= e.start < high]):
-            totals[event.name] += _length(pieces)
-    return tuple((name, us / 1e6) for name, us in totals.most_common(MOST_KERNELS))
+            totals[event.name] = totals.get(event.name, 0.0) + _length(pieces)
+    dearest = sorted(totals.items(), key=lambda item: -item[1])[:MOST_KERNELS]
+    return tuple((name, us / 1e6) for name, us in dearest)
 
 
 def _length(pieces: Sequence[tuple[float, float]]) -> float:

@@ -37,9 +37,7 @@ def load(path: Path) -> dict[str, Any]:
 
     Raises FileFormatError for what is no trace, or is cut off.
     """
-    text = door.decoded(door.read_bytes(path, WHAT, most_bytes=LARGEST_BYTES, hint=HINT))
-    if text is None:
-        raise FileFormatError(f"{path} is a binary file, not a run directory or {WHAT}", HINT)
+    text = door.read_text(path, WHAT, most_bytes=LARGEST_BYTES, hint=HINT)
     if not text.lstrip().startswith(("{", "[")):
         raise FileFormatError(f"{path} is neither a run directory nor {WHAT}: it is no JSON", HINT)
     if text.lstrip().startswith("[") and not text.rstrip().endswith("]"):

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from chronograd import door
 from chronograd.errors import FileFormatError
 from chronograd.units import percent, seconds
 
@@ -61,11 +62,10 @@ def explain(path: Path) -> list[Account]:
 def read(path: Path) -> dict[str, list[Run]]:
     """Runs of each network, by nodes. Raises FileFormatError that names the line."""
     try:
-        if path.stat().st_size > LARGEST_BYTES:
-            raise FileFormatError(f"{path} has {path.stat().st_size:,} bytes; wall times take a few hundred")
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip() and line[0] != "#"]
+        text = door.read_text(path, "a table of wall times", most_bytes=LARGEST_BYTES)
+        lines = [line for line in text.splitlines() if line.strip() and line[0] != "#"]
         rows = list(csv.DictReader(lines, strict=True))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except csv.Error as error:
         raise FileFormatError(f"cannot read {path}: {error}") from None
     found: dict[str, list[Run]] = {}
     hint = f"write columns {', '.join(REQUIRED)} and, where known, {', '.join(OPTIONAL)}"

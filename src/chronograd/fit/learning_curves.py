@@ -275,7 +275,7 @@ def _of_run(run: RunDir, metric: Metric) -> LearningCurve:
     count, unit = len(ends), "epoch"
     if len(points) < 3 and metric == "loss":
         points = [
-            (line.step, line.loss, line.time, line.attempt, line.seconds)
+            (line.step, line.loss, line.time, line.attempt, math.nan if line.seconds is None else line.seconds)
             for line in log.steps
             if line.loss is not None and np.isfinite(line.loss)
         ]

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from chronograd import door
 from chronograd.errors import ChronogradError, FileFormatError, InputError
-from chronograd.files import read_bytes
 from chronograd.hardware import catalog
 
 # More seconds, samples or pixels than anybody measured.
@@ -208,9 +208,9 @@ def read_table(path: str | Path, phase: str | None = None) -> Table:
     """
     path = Path(path)
     try:
-        text = read_bytes(path).decode("utf-8")
+        text = door.read_text(path, "a table of throughputs")
         lines = list(csv.DictReader(io.StringIO(text, newline=""), restkey=""))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except csv.Error as error:
         raise FileFormatError(f"cannot read {path}: {error}") from None
     if not lines:
         raise FileFormatError(f"{path} has no rows", "give a CSV with a header and a row for each network")
