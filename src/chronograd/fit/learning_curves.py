@@ -166,7 +166,7 @@ def _rank(name: str) -> int:
     """
     own = " ".join(word for word in words(name).split() if not any(word in split for split in _SPLITS))
     if metric_of(name) == "loss":
-        return 0 if own.endswith(("loss", "lm")) and own.removeprefix("eval ") in _WHOLE else 1
+        return 0 if own in _WHOLE else 1
     return 1 if _SHARES.fullmatch(words(name)) else 0
 
 

@@ -93,7 +93,7 @@ def _of_rows(
     kept = _held(steps)
     if len(kept) < len(own):
         back = int(np.flatnonzero(np.diff(steps) <= 0)[0])
-        if (np.diff(steps) <= 0).sum() > max(MOST_RESTARTS * len(own), 0):
+        if (np.diff(steps) <= 0).sum() > MOST_RESTARTS * len(own):
             raise FileFormatError(
                 f"{path.name}: steps do not rise from point to point ({unit} {steps[back + 1]:g} follows {steps[back]:g})",
                 "sort them, and leave one of each; several runs or splits in one file need a column that tells them apart",
