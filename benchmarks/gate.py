@@ -1,12 +1,16 @@
 """The gate of `compare --fail-if` on real runs: how often it fails equal runs, and whether it sees a planted change.
 
     python -m benchmarks.gate --json benchmarks/results/gate.json
+    python -m benchmarks.gate --simulate [--write]
 
 A small job is measured again and again, in turn with one that was made a fifth slower: in each round A, A and B once, in an
 order that is drawn. From these gates are made as CI would make them: the runs of each side from `k` rounds, drawn again and
 again. Equal runs are A against A; a gate that fails there is a false alarm. What the change truly is, is the median over
 all rounds. One job computes, and on a shared machine its runs differ by much; the other mostly waits, as if for a device
 of its own, and its runs differ by little.
+
+--simulate measures nothing: it draws runs whose spread is known, and prints how often the interval holds the true change, how often
+equal runs fail, and how often changes are found. With --write the table goes into docs/decisions/gate.md.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from chronograd.compare.gate import judge, read_condition
 from chronograd.job import Job, from_dict
 from chronograd.launch import jobs
 from chronograd.measure import environment
-from chronograd.record import Record
+from chronograd.record import Quantity, Record
 
 # Options of the network: as it is, and with a fifth more.
 JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -140,12 +144,71 @@ def tell(name: str, found: dict[str, Any]) -> Iterator[str]:
         )
 
 
+PAGE = Path(__file__).parents[1] / "docs" / "decisions" / "gate.md"
+BEGIN, END = "<!-- python -m benchmarks.gate --simulate --write -->\n", "<!-- end -->"
+# Deviation of the log of a run's mean between runs, and of steps within a run.
+SETTINGS = ((0.05, 0.03), (0.10, 0.01), (0.01, 0.03))
+SIMULATED_SIZES = (1, 2, 3)
+CHANGES = (0.1, 0.2, 0.5)
+SIMULATED = 400
+
+
+def simulated(size: int, between: float, of_steps: float, change: float) -> tuple[float, float, float]:
+    """Of SIMULATED gates on log-normal runs: shares whose interval holds the true change, and that fail at limits of 0 and 5 %."""
+    chance = np.random.default_rng(0)
+    conditions = [read_condition(f"step_time > {limit}%") for limit in LIMITS]
+    found = np.zeros(3)
+    for _ in range(SIMULATED):
+        sides = [[_run(0.1 * factor * float(np.exp(between * chance.standard_normal())), of_steps) for _ in range(size)]
+                 for factor in (1.0, 1.0 + change)]  # fmt: skip
+        outcomes = [judge(condition, *sides) for condition in conditions]
+        found += (outcomes[0].low <= change <= outcomes[0].high, *(one.verdict == "fails" for one in outcomes))
+    inside, at_0, at_5 = found / SIMULATED
+    return inside, at_0, at_5
+
+
+def _run(step_time_s: float, of_steps: float) -> Record:
+    made = Record(kind="measured", title="simulated")
+    made.put("step_time_s", Quantity(value=step_time_s, unit="s", std=of_steps * step_time_s, n=30))
+    return made
+
+
+def simulation() -> str:
+    """A table: a row for each number of runs and setting."""
+    heads = ["runs of each", "between runs", "steps", "95 % holds", "equal fail, > 0 %", "equal fail, > 5 %"]
+    heads += [f"+{100 * change:.0f} % fails, > 5 %" for change in CHANGES]
+    lines = [f"| {' | '.join(heads)} |", f"|{' ---: |' * len(heads)}"]
+    for size in SIMULATED_SIZES:
+        for between, of_steps in SETTINGS:
+            shares = [*simulated(size, between, of_steps, 0.0)]
+            shares += [simulated(size, between, of_steps, change)[2] for change in CHANGES]
+            row = [
+                str(size),
+                f"{100 * between:.0f} %",
+                f"{100 * of_steps:.0f} %",
+                *(f"{100 * x:.1f} %" for x in shares),
+            ]
+            lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines) + "\n"
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--simulate", action="store_true", help="draw runs instead of measuring them")
+    parser.add_argument(
+        "--write", action="store_true", help="also write the table of --simulate into docs/decisions/gate.md"
+    )
     arguments = parser.parse_args(argv)
+    if arguments.simulate:
+        table = simulation()
+        print(table)
+        if arguments.write:
+            before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+            PAGE.write_text(before + BEGIN + table + END + rest.partition(END)[2], encoding="utf-8")
+        return
     result: dict[str, Any] = {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "rounds": arguments.rounds,

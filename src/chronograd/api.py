@@ -122,11 +122,12 @@ def train(job: JobLike, *overrides: str, out: PathLike | None = None, launcher: 
 
 def compare(a: PathLike, b: PathLike, *, fail_if: Sequence[str] = (), is_strict: bool = False) -> Answer:
     """Two records side by side; with `fail_if`, such as `step_time > 5%`, a gate, whose `exit_status` is 1 where it fails."""
-    from chronograd.compare import answer
+    from chronograd.compare import answer, joining
 
     if fail_if:
         baseline, changed = (list(listing.records(side, each_seed=True).values()) for side in (a, b))
-        return answer.judge(baseline, changed, fail_if, is_strict)
+        paths = [path for side in (a, b) for _, path in listing.runs(side, each_seed=True)]
+        return answer.judge(baseline, changed, fail_if, is_strict, joining.runs_beside(paths, [*baseline, *changed]))
     return answer.compare(*(listing.load(listing.one_run(side)) for side in (a, b)))
 
 

@@ -84,30 +84,59 @@ def test_figures_that_only_the_records_have_can_be_named():
     assert read_condition("test_map > 1%", ["test_map"]).name == "test_map"
 
 
-# -- one run of each: the spread of steps stands for that of runs -------------------------------------------
+# -- one run of each: how runs differ is assumed -----------------------------------------------------------
+
+PAIR = 1.959964 * math.sqrt(2)  # of a deviation: half the 95 % interval of a difference of two
 
 
-def test_one_run_of_each_counts_as_one_sample():
-    """Steps of 100 and 130 ms with 3 and 4 % deviation: log 1.3 ± 1.96 · 5 %."""
-    outcome = judged("step_time > 5%", [record(0.1, std=0.003)], [record(0.13, std=0.0052)])
-    half = 1.959964 * 0.05
-    assert outcome.change == pytest.approx(0.3)
-    assert (outcome.low, outcome.high) == pytest.approx((1.3 * math.exp(-half) - 1, 1.3 * math.exp(half) - 1))
+def test_one_run_of_each_is_assumed_to_differ_by_a_tenth():
+    """Steps of 100 and 150 ms that hardly deviate: log 1.5 ± 1.96 · √2 · 10 %."""
+    outcome = judged("step_time > 5%", [record(0.1, std=0.003)], [record(0.15, std=0.0052)])
+    assert outcome.change == pytest.approx(0.5)
+    assert (outcome.low, outcome.high) == pytest.approx(
+        (1.5 * math.exp(-PAIR * 0.1) - 1, 1.5 * math.exp(PAIR * 0.1) - 1)
+    )
     assert outcome.verdict == "fails"
-    assert outcome.seen == pytest.approx(1.05 * math.exp(half) - 1)
+    assert outcome.seen == pytest.approx(1.05 * math.exp(PAIR * 0.1) - 1)  # +39 %: what one run of each can prove
+    assert outcome.is_assumed
+    assert "assumed to differ by 10 % from run to run" in outcome.line()
+
+
+def test_steps_that_deviate_by_more_count_as_runs_that_do():
+    """100 and 200 ms, steps 15 and 20 %: log 2 ± 1.96 · 25 %."""
+    outcome = judged("step_time > 5%", [record(0.1, std=0.015)], [record(0.2, std=0.04)])
+    half = 1.959964 * 0.25
+    assert (outcome.low, outcome.high) == pytest.approx((2 * math.exp(-half) - 1, 2 * math.exp(half) - 1))
+    assert "by the spread within each" in outcome.line()
 
 
 def test_a_difference_in_its_own_unit():
-    """30 ± 1.96 · √(3² + 4²) ms."""
-    outcome = judged("step_time > 20 ms", [record(0.1, std=0.003)], [record(0.13, std=0.004)])
-    assert (outcome.change, outcome.low) == pytest.approx((0.03, 0.03 - 1.959964 * 0.005))
+    """A tenth of the larger is the deviation of each: 100 ± 1.96 · √2 · 20 ms."""
+    sides = [record(0.1, std=0.003)], [record(0.2, std=0.004)]
+    outcome = judged("step_time > 20 ms", *sides)
+    assert (outcome.change, outcome.low) == pytest.approx((0.1, 0.1 - PAIR * 0.02))
     assert outcome.verdict == "fails"
-    assert judged("step_time > 25 ms", [record(0.1, std=0.003)], [record(0.13, std=0.004)]).verdict == "cannot tell"
+    assert judged("step_time > 50 ms", *sides).verdict == "cannot tell"
+
+
+@pytest.mark.parametrize(
+    ("unit", "seconds"), [("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("min", 60.0), ("h", 3600.0)]
+)
+def test_units_of_time(unit, seconds):
+    assert read_condition(f"step_time > 20 {unit}").limit == pytest.approx(20 * seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("unit", "size"),
+    [("B", 1), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("KiB", 1024), ("MiB", 1024**2), ("GiB", 1024**3)],
+)
+def test_units_of_memory(unit, size):
+    assert read_condition(f"memory_peak > 3 {unit}").limit == pytest.approx(3 * size, rel=1e-12)
 
 
 def test_throughput_without_a_spread_has_that_of_the_steps():
     sides = [
-        [record(t, std=0.03 * t, throughput_samples_per_s=Quantity(value=1 / t, unit="sample/s"))] for t in (0.1, 0.15)
+        [record(t, std=0.15 * t, throughput_samples_per_s=Quantity(value=1 / t, unit="sample/s"))] for t in (0.1, 0.2)
     ]
     down = judged("throughput < -5%", *sides)
     up = judged("step_time > 5%", *sides)
@@ -115,12 +144,47 @@ def test_throughput_without_a_spread_has_that_of_the_steps():
     assert down.verdict == up.verdict == "fails"
 
 
-def test_a_noisy_pair_says_that_it_cannot_tell_and_what_would():
+def test_a_pair_says_that_it_cannot_tell_and_asks_for_repeats():
     outcome = judged("step_time > 5%", [record(0.1, std=0.02)], [record(0.108, std=0.0216)])
     assert outcome.verdict == "cannot tell"
     # Two means of n runs each: 2 · 20 % · √(2 / n) is 5 % as a logarithm.
     assert outcome.runs_needed == math.ceil(2 * (2 * 0.2 / math.log(1.05)) ** 2)
-    assert "too noisy to tell 5.0 %" in outcome.line()
+    assert "give 3 runs of each or more, taken in turn" in outcome.line()
+
+
+def test_repeats_that_are_too_noisy_say_how_many_would_tell():
+    sides = [record(t) for t in (0.1, 0.12, 0.09)], [record(t) for t in (0.11, 0.1, 0.125)]
+    outcome = judged("step_time > 5%", *sides)
+    assert outcome.verdict == "cannot tell"
+    assert "too noisy to tell 5.0 %, which would need about" in outcome.line()
+
+
+def test_other_runs_of_the_same_job_show_how_runs_differ():
+    """Five others with a deviation of 2 % (4 degrees of freedom, t = 2.776): a pair then tells 10 %."""
+    others = [record(0.1 * math.exp(0.02 * z)) for z in (-1.2, -0.6, 0.0, 0.6, 1.2)]
+    sides = [record(0.1, std=0.001)], [record(0.115, std=0.001)]
+    deviation = 0.02 * math.sqrt((1.2**2 + 0.6**2) * 2 / 4)
+    outcome = judge(read_condition("step_time > 5%"), *sides, [others])
+    assert outcome.low == pytest.approx(1.15 * math.exp(-2.776445 * deviation * math.sqrt(2)) - 1)
+    assert outcome.verdict == "fails"
+    assert "5 other runs of the same job" in outcome.line()
+    assert judged("step_time > 5%", *sides).verdict == "cannot tell"
+
+
+def test_predictions_have_their_own_intervals():
+    sides = [[record(t, std=0.001)] for t in (0.1, 0.115)]
+    for side in sides:
+        side[0].kind = "predicted"
+    assert judged("step_time > 5%", *sides).verdict == "fails"
+
+
+def test_a_figure_of_which_nothing_shows_how_it_differs_never_fails():
+    sides = [[record(mean_return=Quantity(value=v, unit="1"))] for v in (400.0, 100.0)]
+    outcome = judged("mean_return < -5%", *sides)
+    assert outcome.verdict == "cannot tell"
+    assert "nothing shows how runs differ: give at least 3 runs of each" in outcome.line()
+    assert outcome.to_json()["low"] is None
+    assert outcome.to_json()["high"] is None
 
 
 def test_memory_of_one_run_each_is_compared_as_it_is():
@@ -172,13 +236,15 @@ def test_equal_runs_seldom_fail_whatever_they_differ_by(runs):
     assert 0.015 < alarms(np.random.default_rng(runs), 2000, runs, 0.2, 0.01, 0.0, 0) < 0.035
 
 
-def test_one_run_of_each_seldom_fails_where_runs_differ_as_their_steps_do():
-    assert 0.015 < alarms(np.random.default_rng(1), 2000, 1, 0.1, 0.1, 0.0, 0) < 0.035
+@pytest.mark.parametrize(("run_noise", "step_noise"), [(0.05, 0.03), (0.10, 0.01), (0.01, 0.03), (0.2, 0.2)])
+@pytest.mark.parametrize("limit", [0, 5])
+def test_equal_pairs_seldom_fail(run_noise, step_noise, limit):
+    assert alarms(np.random.default_rng(1), 1000, 1, run_noise, step_noise, 0.0, limit) < 0.05
 
 
-@pytest.mark.parametrize(("runs", "noise"), [(1, 0.02), (3, 0.03), (5, 0.05)])
-def test_a_fifth_more_is_caught(runs, noise):
-    assert alarms(np.random.default_rng(2), 500, runs, noise, noise, 0.2, 5) > 0.9
+@pytest.mark.parametrize(("runs", "noise", "change"), [(1, 0.02, 0.5), (3, 0.03, 0.2), (5, 0.05, 0.2)])
+def test_a_change_that_is_large_enough_is_caught(runs, noise, change):
+    assert alarms(np.random.default_rng(2), 500, runs, noise, noise, change, 5) > 0.9
 
 
 def test_a_figure_that_is_missing_is_an_error_and_never_a_pass():

@@ -51,25 +51,30 @@ def compare(a: Record, b: Record) -> Answer:
 
 
 def judge(
-    baseline: Sequence[Record], runs: Sequence[Record], conditions: Sequence[str], is_strict: bool = False
+    baseline: Sequence[Record],
+    runs: Sequence[Record],
+    conditions: Sequence[str],
+    is_strict: bool = False,
+    others: Sequence[Sequence[Record]] = (),
 ) -> Answer:
     """A regression gate: each condition, such as `step_time > 5%`, on how runs changed against a baseline.
 
     Args:
         baseline, runs: one or more records each; repeats make the intervals narrower.
         is_strict: whether a condition that is too noisy to tell fails as well.
+        others: further runs of the same jobs, in groups, which show how runs differ; see `joining.runs_beside`.
     Raises: InputError for a condition that cannot be read, or of a quantity that no record has.
     """
     known = sorted({name for record in (*baseline, *runs) for name in record.quantities})
     read = [gate.read_condition(text, known) for text in conditions]
-    outcomes = [gate.judge(condition, baseline, runs) for condition in read]
+    outcomes = [gate.judge(condition, baseline, runs, others) for condition in read]
     failing = ("fails", "cannot tell") if is_strict else ("fails",)
     num_failed = sum(outcome.verdict in failing for outcome in outcomes)
     notes = [condition.warning for condition in read if condition.warning]
     notes += [f"A and B differ in {words}" for words in gate.differences_of_setting(baseline[0], runs[0])]
     section = Section(
         title="Regression gate",
-        takeaway=f"{num_failed} of {len(outcomes)} conditions fail." if num_failed else "No condition fails.",
+        takeaway=_verdict(outcomes, num_failed),
         lines=[outcome.line() for outcome in outcomes],
         data=[outcome.to_json() for outcome in outcomes],
     )
@@ -79,8 +84,16 @@ def judge(
         "conditions": [outcome.to_json() for outcome in outcomes],
         "notes": notes,
         "failed": num_failed > 0,
+        "undecided": sum(outcome.verdict == "cannot tell" for outcome in outcomes),
     }
     return Answer("Regression gate", sections=[section], data=data, notes=notes, exit_status=int(num_failed > 0))
+
+
+def _verdict(outcomes: Sequence[gate.Outcome], num_failed: int) -> str:
+    """How many conditions fail, and of how many these runs cannot tell."""
+    undecided = sum(outcome.verdict == "cannot tell" for outcome in outcomes)
+    told = f"{num_failed} of {len(outcomes)} conditions fail." if num_failed else "No condition fails."
+    return f"{told} Inconclusive: {undecided} of {len(outcomes)}, as these runs cannot tell." if undecided else told
 
 
 def _takeaway(differences: Sequence[Difference]) -> str:

@@ -8,8 +8,10 @@ A condition holds only if the whole 95 % interval of the change is beyond its li
 the next run will be: on a shared machine means of runs of one job deviated by 23 %, seven times what their own steps
 let expect (standard error by blocks, 3.4 %). So a run counts as one sample, however many steps it has:
 
-- several runs of each: the spread between runs, pooled over both sides, with Student's t;
-- one run of each (fewer than two degrees of freedom): the standard deviation of its steps stands for that between runs.
+- several runs of each, or other runs of the same jobs: the pooled spread between runs, with Student's t;
+- otherwise (fewer than two degrees of freedom) nobody knows how runs differ: times and rates are assumed to deviate by
+  BETWEEN_RUNS, or as their steps do if that is more. A pair of runs then proves only large changes;
+- memory of one run each is compared as it is; other figures without a spread are never judged from one run each.
 
 Percentages are compared as logarithms, differences as they are. Left out: drift from one side to the other, which no
 statistic of the two can tell from a change; so runs should take turns.
@@ -31,6 +33,12 @@ from chronograd.record import QUANTITIES, Z80, Quantity, Record
 from chronograd.units import quantity
 
 CONFIDENCE = 0.95
+# Deviation of the log of a time or rate between runs of one job, where too few runs show it; judged. On shared machines 5 to 23 % was
+# seen (docs/decisions/gate.md), on a machine of one's own 1 to 3 %.
+BETWEEN_RUNS = 0.10
+TIMED_UNITS = {"s", "sample/s", "frame/s", "FLOP/s", "usd", "1/s"}
+TIMED_NAMES = {"mfu", "ppp"}
+ENOUGH = 3  # runs of each: with two, Student's t doubles the interval
 # A step's spread stands for that of what is computed from it.
 SPREAD_OF = {"throughput_samples_per_s": "step_time_s", "achieved_flops_per_s": "step_time_s"}
 BETTER_HIGH = {"throughput_samples_per_s", "achieved_flops_per_s", "mfu", "ppp", "test_accuracy",
@@ -73,10 +81,11 @@ class Outcome:
 
     Attributes:
         change: from baseline to run, in the condition's terms: a fraction, or a difference in `unit`.
-        low, high: its 95 % interval; equal to `change` where nothing is known of the spread.
+        low, high: its 95 % interval; equal to `change` for memory of one run each, infinite where nothing is known of the spread.
         seen: the smallest change that this many runs with this spread would have let fail.
         runs_needed: of each side, for an interval of the limit to either side; None where it is that narrow.
         spread: what the interval rests on.
+        is_assumed: whether the spread between runs was assumed, as too few runs show it.
     """
 
     condition: Condition
@@ -87,6 +96,7 @@ class Outcome:
     seen: float
     runs_needed: int | None
     spread: str
+    is_assumed: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -98,10 +108,15 @@ class Outcome:
     def line(self) -> str:
         """Verdict, condition, change and its interval, and what these runs could have seen."""
         change, low, high, seen = map(self._text, (self.change, self.low, self.high, self.seen))
-        told = f"{self.verdict:<11}  {self.condition.text}: {change}, 95 % from {low} to {high}; {self.spread}"
+        told = f"{self.verdict:<11}  {self.condition.text}: {change}"
+        if not math.isfinite(self.high):
+            return f"{told}; {self.spread}: give at least {ENOUGH} runs of each"
+        told += f", 95 % from {low} to {high}; {self.spread}"
         if self.low < self.high:
             told += f"; {seen} would have failed"
-        if self.verdict == "cannot tell" and self.runs_needed is not None:
+        if self.verdict == "cannot tell" and self.is_assumed:
+            told += f"; give {ENOUGH} runs of each or more, taken in turn: they show how runs differ"
+        elif self.verdict == "cannot tell" and self.runs_needed is not None:
             limit = self._text(abs(self.condition.limit)).lstrip("+")
             told += f"; too noisy to tell {limit}, which would need about {self.runs_needed} runs of each"
         return told
@@ -111,13 +126,16 @@ class Outcome:
             "condition": self.condition.text,
             "name": self.condition.name,
             "unit": "%" if self.condition.is_relative else self.unit,
-            **{key: 100 * getattr(self, key) if self.condition.is_relative else getattr(self, key)
-               for key in ("change", "low", "high", "seen")},
+            **{key: self._number(getattr(self, key)) for key in ("change", "low", "high", "seen")},
             "limit": 100 * self.condition.limit if self.condition.is_relative else self.condition.limit,
             "runs_needed": self.runs_needed,
             "spread": self.spread,
+            "spread_is_assumed": self.is_assumed,
             "verdict": self.verdict,
         }  # fmt: skip
+
+    def _number(self, value: float) -> float | None:
+        return None if not math.isfinite(value) else 100 * value if self.condition.is_relative else value
 
     def _text(self, value: float) -> str:
         if self.condition.is_relative:
@@ -158,28 +176,52 @@ def read_condition(text: str, known: Sequence[str] = ()) -> Condition:
     return Condition(" ".join(text.split()), name, sign == ">", limit, unit == "%")
 
 
-def judge(condition: Condition, baseline: Sequence[Record], runs: Sequence[Record]) -> Outcome:
-    """What became of a condition. Raises InputError where a record has not the figure."""
+def judge(
+    condition: Condition,
+    baseline: Sequence[Record],
+    runs: Sequence[Record],
+    others: Sequence[Sequence[Record]] = (),
+) -> Outcome:
+    """What became of a condition.
+
+    Args:
+        others: further runs, in groups of one job on one machine: they show how runs of a group differ.
+    Raises: InputError where a record of the two sides has not the figure.
+    """
     sides = [[_figure(condition, record) for record in side] for side in (baseline, runs)]
     unit = sides[0][0].unit
     values = [[_value(condition, q) for q in side] for side in sides]
     change = float(np.mean(values[1]) - np.mean(values[0]))
-    spreads = [[_spread(condition, record) for record in side] for side in (baseline, runs)]
-    half, single, told = _half_width(values, spreads)
+    beside = [
+        [_value(condition, record[condition.name]) for record in group if (record[condition.name].value or 0) > 0]
+        for group in others
+    ]
+    between = _between_runs([*values, *beside])
+    counts = [len(side) for side in values]
+    told = f"{counts[0]} against {counts[1]} run{'s' if counts[1] > 1 else ''}"
+    if between is not None:
+        single, freedom = between
+        half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom)) * single * math.sqrt(sum(1 / n for n in counts))
+        more = sum(len(group) for group in beside)
+        told += f", by their spread{f' and that of {more} other runs of the same job' if more else ''}"
+    else:
+        half, single, words = _assumed(condition, unit, (baseline, runs))
+        told += words
     back = math.expm1 if condition.is_relative else float
     sign = 1 if condition.is_above else -1
     limit = math.log1p(condition.limit) if condition.is_relative else condition.limit
     # Half an interval is about two standard errors, of two means of as many runs.
-    needed = max(2, math.ceil(2 * (2 * single / limit) ** 2)) if half > abs(limit) > 0 else None
+    is_wide = half > abs(limit) > 0 and math.isfinite(half)
     return Outcome(
         condition,
         unit,
         change=back(change),
-        low=back(change - half),
-        high=back(change + half),
-        seen=back(limit + sign * half),
-        runs_needed=needed,
+        low=back(change - half) if math.isfinite(half) else -math.inf,
+        high=back(change + half) if math.isfinite(half) else math.inf,
+        seen=back(limit + sign * half) if math.isfinite(half) else math.inf,
+        runs_needed=max(2, math.ceil(2 * (2 * single / limit) ** 2)) if is_wide else None,
         spread=told,
+        is_assumed=between is None,
     )
 
 
@@ -233,25 +275,39 @@ def _deviation(found: Quantity) -> float | None:
     return None if found.low is None or found.high is None else (found.high - found.low) / (2 * Z80)
 
 
-def _half_width(
-    values: Sequence[Sequence[float]], spreads: Sequence[Sequence[float | None]]
-) -> tuple[float, float, str]:
-    """Half the 95 % interval of the difference of means, the deviation between runs, and words on what it rests on."""
-    counts = [len(side) for side in values]
-    told = f"{counts[0]} against {counts[1]} run{'s' if counts[1] > 1 else ''}"
-    freedom = sum(counts) - 2
-    if freedom >= 2:
-        squares = sum(float(np.sum((np.asarray(side) - np.mean(side)) ** 2)) for side in values)
-        single = math.sqrt(squares / freedom)
-        quantile = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
-        return quantile * single * math.sqrt(sum(1 / n for n in counts)), single, f"{told}, by their spread"
-    known = [[s for s in side if s is not None] for side in spreads]
-    if not all(known):
-        return 0.0, 0.0, f"{told}, of unknown spread"
-    variances = [float(np.mean(np.square(side))) for side in known]
-    half = math.sqrt(sum(v / n for v, n in zip(variances, counts, strict=True)))
+def _between_runs(groups: Sequence[Sequence[float]]) -> tuple[float, int] | None:
+    """The pooled deviation of runs of a group, and its degrees of freedom; None with fewer than two."""
+    freedom = sum(len(group) - 1 for group in groups if group)
+    if freedom < 2:
+        return None
+    squares = sum(float(np.sum((np.asarray(group) - np.mean(group)) ** 2)) for group in groups if group)
+    return math.sqrt(squares / freedom), freedom
+
+
+def _assumed(condition: Condition, unit: str, sides: Sequence[Sequence[Record]]) -> tuple[float, float, str]:
+    """Half the 95 % interval of the difference of means where too few runs show how they differ, the deviation of a run, and words."""
+    known = [[s for record in side if (s := _spread(condition, record)) is not None] for side in sides]
+    is_timed = unit in TIMED_UNITS or condition.name in TIMED_NAMES
+    least = 0.0
+    if is_timed and all(record.kind == "measured" for side in sides for record in side):
+        means = [
+            1.0 if condition.is_relative else abs(float(np.mean([r.value(condition.name) for r in s]))) for s in sides
+        ]
+        least = BETWEEN_RUNS * max(means)
+    elif unit == "B" and not all(known):
+        return 0.0, 0.0, ", of unknown spread"
+    elif not all(known):
+        return math.inf, math.inf, ", and nothing shows how runs differ"
+    deviations = [max(least, math.sqrt(float(np.mean(np.square(side)))) if side else 0.0) for side in known]
+    half = math.sqrt(sum(d**2 / len(side) for d, side in zip(deviations, sides, strict=True)))
     quantile = float(stats.norm.ppf(0.5 + CONFIDENCE / 2))
-    return quantile * half, math.sqrt(sum(variances) / 2), f"{told}, by the spread within each"
+    is_prior = least > 0 and max(deviations) <= least
+    words = (
+        f", assumed to differ by {100 * BETWEEN_RUNS:.0f} % from run to run"
+        if is_prior
+        else ", by the spread within each"
+    )
+    return quantile * half, math.sqrt(sum(d**2 for d in deviations) / 2), words
 
 
 def _short(name: str) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from chronograd.errors import ChronogradError
@@ -49,6 +50,24 @@ def prediction_near(measured: Record, *folders: Path) -> tuple[Path, Record] | N
         if record.device in devices_of(measured) and record.world == measured.world and is_same_work(record, measured)
     ]
     return max(fitting, key=lambda one: one[1].created, default=None)
+
+
+def runs_beside(paths: Iterable[Path], records: Sequence[Record]) -> list[list[Record]]:
+    """Other measured runs of the same jobs in the folders of some runs, in groups of one job on one machine, the newest first."""
+    own = {path.resolve() for path in paths}
+    groups: dict[tuple[object, ...], list[Record]] = {_place(record): [] for record in records if record.job}
+    beside = [one for folder in {path.parent for path in own} for one in folder.iterdir() if one.resolve() not in own]
+    for path in sorted((one for one in beside if is_run_dir(one)), key=lambda one: one.stat().st_mtime)[-MOST_READ:]:
+        with contextlib.suppress(ChronogradError):
+            record = Record.load(path)
+            if record.kind == "measured" and _place(record) in groups:
+                groups[_place(record)].append(record)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _place(record: Record) -> tuple[object, ...]:
+    cluster = record.cluster
+    return job_key(record), cluster.ran_on, cluster.count, cluster.threads, record.backend
 
 
 def _predictions(folders: Iterable[Path]) -> Iterator[tuple[Path, Record]]:
