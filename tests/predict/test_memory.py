@@ -73,6 +73,29 @@ def test_what_a_stage_shares_is_whole_for_the_unit_in_work() -> None:
     assert shared.activations == plain.activations
 
 
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_mixed_precision_of_a_stage(stage: int) -> None:
+    """Bytes a parameter, as of Rajbhandari et al. 2020, section 5, with the master weights beside half copies: 4 + 2 of weights,
+    4 of gradients, 8 of Adam's states. Whole for the block in work: its half weights from stage 3, half gradients from stage 2."""
+    ranks, depth, width = 8, 40, 64
+    block, count = 2 * width * width, 40 * 2 * width * width
+    traced = trace(chain(depth, width), [(width,)], loss="sum")
+    plain = footprint(traced, "adamw", precision="bf16")
+    lines = footprint(traced, "adamw", world_size=ranks, zero_stage=stage, precision="bf16")
+    # Weights, their copies and gradients at the end of backward, where all gradients and no activation of a sample count.
+    last = lines.table[:, -2, 0]
+    share = [1 / ranks if stage >= least else 1.0 for least in (1, 2, 3)]
+    unit = 1 - 1 / ranks
+    assert last[0] == 4 * count * share[2]
+    assert last[3] == 8 * count * share[0]
+    assert last[2] == pytest.approx(4 * count * share[1] + (2 * block * unit if stage >= 2 else 0))
+    copies = lines.table[4, :, 0].max()
+    assert copies == pytest.approx(2 * count * share[2] + (2 * block * unit if stage >= 3 else 0), rel=0.02)
+    assert plain.table[4, :, 0].max() == pytest.approx(2 * count, rel=0.02)
+    update = lines.table[:, -1, 0].sum()
+    assert update == count * (4 * share[2] + 4 * share[1] + 8 * share[0])
+
+
 def test_traffic_of_zero() -> None:
     assert [traffic_factor(stage) for stage in range(4)] == [1.0, 1.0, 1.0, 1.5]
     assert gather_exposed_s(3, 4.0, 10.0, 1.0) == 0.0

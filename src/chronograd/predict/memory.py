@@ -16,7 +16,7 @@ from chronograd.hardware.catalog import Device
 from chronograd.job import Job
 from chronograd.predict.checkpointing import Lifetime, blocks, lifetimes
 from chronograd.predict.traffic import traffic
-from chronograd.trace import MATRIX_KINDS, Affine, Storage, Trace
+from chronograd.trace import MATRIX_KINDS, Affine, Trace
 
 # Tensors of the size of the parameters that an optimizer keeps: the momentum of SGD, both moments of Adam.
 OPTIMIZER_STATES = {"sgd": 0, "sgd-momentum": 1, "adamw": 2, "adadelta": 2, "rmsprop": 2}
@@ -58,7 +58,7 @@ class Footprint:
     table: np.ndarray
 
     @cached_property
-    def _envelope(self) -> np.ndarray:
+    def envelope(self) -> np.ndarray:
         """Sum over parts of the moments that are a peak at some batch: shape (few, 2).
 
         Of moments with equally many bytes per sample only the largest can be.
@@ -76,7 +76,7 @@ class Footprint:
 
     def peak_bytes(self, batches: np.ndarray) -> np.ndarray:
         """Bytes at the peak for each of some batches, in the shape of `batches`."""
-        line = self._envelope
+        line = self.envelope
         return np.asarray((line[:, 0] + np.asarray(batches)[..., None] * line[:, 1]).max(axis=-1))
 
     def largest_batch(self, capacity_bytes: float) -> int:
@@ -86,7 +86,7 @@ class Footprint:
 
         Raises: InputError if memory does not grow with the batch, as in a trace of one batch only.
         """
-        line = self._envelope
+        line = self.envelope
         grows = line[:, 1] > 0
         if not grows.any():
             raise InputError("memory in this trace does not grow with the batch", "count again without --fixed-batch")
@@ -115,7 +115,8 @@ def footprint(
 
     ZeRO shares out over the ranks: from stage 1 optimizer state, from 2 gradients as well, from 3 parameters as well.
     What a stage shares is whole only for the unit in work (a block, or a module outside of blocks); its bound is the
-    largest: x / n + (1 - 1/n) · min(x, largest unit).
+    largest: x / n + (1 - 1/n) · min(x, largest unit). In bf16 and fp16 that unit is gathered and its gradients are reduced in half;
+    the half copies of weights are shared from stage 3, as FSDP does.
 
     Args:
         optimizer: key of OPTIMIZER_STATES; nothing is kept in inference.
@@ -132,12 +133,13 @@ def footprint(
     num_moments = max(len(trace.operators), 1)
     change = np.zeros((len(PARTS), num_moments + 1, 2))
     all_lifetimes = lifetimes(trace, activation_checkpointing if is_training else "none")
-    for storage, birth, death in _under_autocast(trace, all_lifetimes) if precision in _HALF else all_lifetimes:
-        part = _PART_OF_ROLE[storage.role]
-        change[part, max(birth, 0)] += storage.bytes
-        if death is not None:
-            change[part, min(death + 1, num_moments)] -= storage.bytes
-    table = np.cumsum(change, axis=1)
+    is_half = precision in _HALF
+    for storage, birth, death in _halved(trace, all_lifetimes) if is_half else all_lifetimes:
+        _add(change[_PART_OF_ROLE[storage.role]], storage.bytes, birth, death, num_moments)
+    copies = np.zeros((num_moments + 1, 2))
+    for size, birth, death in _half_copies(trace) if is_half else ():
+        _add(copies, size, birth, death, num_moments)
+    table, copies = np.cumsum(change, axis=1), np.cumsum(copies, axis=0)
     frozen = set(trace.frozen)
     trained = [t for n, t in trace.parameters().items() if n not in frozen] if is_training else []
     trained_bytes = sum((np.array(trace.storages[t.storage].bytes) for t in trained), np.zeros(2))
@@ -145,12 +147,15 @@ def footprint(
     table[2, -1], table[4, -1] = trained_bytes, 0.0
     table[3] = OPTIMIZER_STATES[optimizer] * trained_bytes
     if zero_stage and world_size > 1:
-        whole = _largest_unit_bytes(trace) if zero_stage > 1 else 0
+        # Ranks gather weights and reduce gradients in the precision of the work.
+        whole = _largest_unit_bytes(trace) / (2 if is_half else 1) if zero_stage > 1 else 0
         for part, stage in ((3, 1), (2, 2), (0, 3)):
             if zero_stage >= stage:
-                unit = np.minimum(table[part], 0 if part == 3 else whole)
-                unit[-1] = 0.0
-                table[part] = table[part] / world_size + (1 - 1 / world_size) * unit
+                has_unit = part == 2 or (part == 0 and not is_half)
+                table[part] = _shared(table[part], world_size, whole if has_unit else 0)
+        if zero_stage >= 3:
+            copies = _shared(copies, world_size, whole)
+    table[_PART_OF_ROLE["activation"]] += copies
     if has_average and is_training:
         state = (*trace.parameters().values(), *trace.buffers().values())
         table[3] += sum((np.array(trace.storages[t.storage].bytes) for t in state), np.zeros(2))
@@ -185,15 +190,33 @@ def peak_memory(trace: Trace, batch: int, optimizer: str = "sgd-momentum") -> Me
     return footprint(trace, optimizer).at(batch)
 
 
-def _under_autocast(trace: Trace, plain: Iterable[Lifetime]) -> Iterator[Lifetime]:
-    """Lifetimes where activations held in half precision take half, and weights have a copy from first use to last."""
+def _add(line: np.ndarray, size: Affine | np.ndarray, birth: int, death: int | None, num_moments: int) -> None:
+    """Adds to the changes of a part over moments, shape (moments, 2), what is born and dies."""
+    line[max(birth, 0)] += size
+    if death is not None:
+        line[min(death + 1, num_moments)] -= size
+
+
+def _shared(line: np.ndarray, world_size: int, unit_bytes: float) -> np.ndarray:
+    """What a rank holds of a part that is shared out over the ranks, and whole for a unit in work, but not in the update."""
+    unit = np.minimum(line, unit_bytes)
+    unit[-1] = 0.0
+    return np.asarray(line / world_size + (1 - 1 / world_size) * unit)
+
+
+def _halved(trace: Trace, plain: Iterable[Lifetime]) -> Iterator[Lifetime]:
+    """Lifetimes where activations that autocast holds in half precision take half."""
     in_half = traffic(trace, "fp16").held_in_half
     views: dict[int, list[bool]] = {}
     for i, tensor in enumerate(trace.tensors):
         views.setdefault(tensor.storage, []).append(i in in_half)
     halved = {id(trace.storages[number]) for number, is_half in views.items() if all(is_half)}
     for s, birth, death in plain:
-        yield (_half(s) if s.role == "activation" and id(s) in halved else s), birth, death
+        yield (replace(s, bytes=_half(s.bytes)) if s.role == "activation" and id(s) in halved else s), birth, death
+
+
+def _half_copies(trace: Trace) -> Iterator[tuple[Affine, int, int]]:
+    """Bytes, first and last use of the half copies that autocast makes of weights of matrix work."""
     uses: dict[int, list[int]] = {}
     single = {tensor.storage for tensor in trace.tensors if tensor.dtype == "float32"}
     for k, op in enumerate(trace.operators):
@@ -202,12 +225,11 @@ def _under_autocast(trace: Trace, plain: Iterable[Lifetime]) -> Iterator[Lifetim
                 uses.setdefault(storage, []).append(k)
     for storage, at in uses.items():
         if trace.storages[storage].role == "parameter" and storage in single:
-            yield _half(trace.storages[storage]), at[0], at[-1]
+            yield _half(trace.storages[storage].bytes), at[0], at[-1]
 
 
-def _half(s: Storage) -> Storage:
-    role = "activation" if s.role == "parameter" else s.role
-    return replace(s, bytes=Affine(s.bytes.const // 2, s.bytes.per_sample // 2), role=role)
+def _half(size: Affine) -> Affine:
+    return Affine(size.const // 2, size.per_sample // 2)
 
 
 def _largest_unit_bytes(trace: Trace) -> int:

@@ -1,0 +1,183 @@
+"""Whether the largest batch that is predicted fits: against the batches that timm's benchmark ran with on a GPU.
+
+    python -m benchmarks.memory --measured DIR [--limit N] [--json FILE] [--write]
+    python -m benchmarks.memory --from FILE --write
+
+timm lowers the batch by a ladder (512, 384, 256, 192, 128, ...) until a network no longer runs out of memory. So the batch of a
+row fits, and the next larger rung did not, except where the row has the first rung of its table. A prediction is consistent with a
+row if it lies between. Half of the networks, chosen by a seed, fit how much of the memory tensors can fill; the others are scored.
+--write puts the score into docs/planning.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.stats import norm
+
+from chronograd.count.cached import cached_trace
+from chronograd.errors import ChronogradError
+from chronograd.fit.tables import read_table, shuffled
+from chronograd.hardware import catalog
+from chronograd.plan.settings import SAFE_SHARE
+from chronograd.predict.memory import footprint, reserve_bytes
+
+RUNGS = sorted({2**k for k in range(11)} | {3 * 2**k for k in range(9)})
+SEED = 0
+FILLED_SHARE = 1.0  # of what the reserve leaves: what `plan --largest-batch` takes for the most that fits
+LARGEST_SIGMA = 1.0
+PARAMS_ROUNDING_M = 0.02
+PAGE = Path(__file__).parents[1] / "docs" / "planning.md"
+BEGIN, END = "<!-- python -m benchmarks.memory --write -->\n", "<!-- end of memory -->\n"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a row tells: bytes of the tensors at the batch that ran, and at the next rung, which failed; None where none was tried.
+
+    `capacity` is the memory of the device less the reserve; `envelope` the lines of the footprint, (constant, per sample).
+    """
+
+    table: str
+    network: str
+    mode: str
+    ran: int
+    failed: int | None
+    ran_bytes: float
+    failed_bytes: float | None
+    capacity: float
+    lines: list[list[float]]
+
+    def verdict(self, share: float) -> str:
+        """Of the largest batch whose tensors fill at most `share` of the capacity."""
+        if self.ran_bytes > share * self.capacity:
+            return "too low"
+        is_high = self.failed_bytes is not None and self.failed_bytes <= share * self.capacity
+        return "too high" if is_high else "consistent"
+
+    def largest(self, share: float) -> int:
+        return min(int((share * self.capacity - c) // p) for c, p in self.lines if p > 0)
+
+
+def next_rung(batch: int) -> int:
+    """
+    >>> next_rung(256), next_rung(384), next_rung(2)
+    (384, 512, 3)
+    """
+    return next(rung for rung in RUNGS if rung > batch)
+
+
+def bounds(folder: Path, limit: int | None) -> Iterator[Bound]:
+    """Of every table of a GPU with a column of batches, in an order that the seed draws."""
+    for path in sorted(folder.glob("timm/benchmark-*.csv")):
+        table = read_table(path)
+        if table.device is None or "cpu" in path.name:
+            continue
+        device = catalog.device(table.device)
+        first = max(row.batch for row in table.rows)
+        # Those that ran with the first rung only bound the batch from below, and most loosely.
+        rows = [row for row in shuffled(table.rows, SEED) if row.batch < first]
+        for row in rows[:limit]:
+            try:
+                traced = cached_trace(
+                    f"timm:{row.model}",
+                    input_shape=(3, row.image_size, row.image_size),
+                    mode=table.mode,
+                    channels_last=table.channels_last,
+                )
+                lines = footprint(traced, "sgd-momentum", precision=table.stated_precision)
+            except ChronogradError:
+                continue
+            if row.params_m is not None and abs(traced.params / 1e6 - row.params_m) > PARAMS_ROUNDING_M:
+                continue
+            failed = next_rung(row.batch)
+            at = lines.peak_bytes(np.array([row.batch, failed]))
+            yield Bound(
+                path.stem, row.model, table.mode, row.batch, failed, float(at[0]), float(at[1]),
+                float(device.memory_bytes - reserve_bytes(device)), lines.envelope.tolist(),
+            )  # fmt: skip
+
+
+def fitted(some: Sequence[Bound]) -> tuple[float, float]:
+    """Median and deviation of the log of the share of the capacity at which memory ends, by maximum likelihood."""
+    ran = np.log([one.ran_bytes / one.capacity for one in some])
+    failed = np.log([(one.failed_bytes or math.inf) / one.capacity for one in some])
+
+    def loss(p: np.ndarray) -> float:
+        sigma = min(math.exp(p[1]), LARGEST_SIGMA)
+        between = norm.cdf((failed - p[0]) / sigma) - norm.cdf((ran - p[0]) / sigma)
+        return -float(np.sum(np.log(np.maximum(between, 1e-6))))
+
+    found = minimize(loss, [math.log(0.9), math.log(0.1)], method="Nelder-Mead")
+    return math.exp(found.x[0]), min(math.exp(found.x[1]), LARGEST_SIGMA)
+
+
+def halves(some: Sequence[Bound]) -> tuple[list[Bound], list[Bound]]:
+    """To fit, and held out: a network is in one half only, whatever its tables."""
+    networks = shuffled(sorted({one.network for one in some}), SEED)
+    to_fit = set(networks[: len(networks) // 2])
+    return [one for one in some if one.network in to_fit], [one for one in some if one.network not in to_fit]
+
+
+def score(some: Sequence[Bound], share: float, start: float) -> str:
+    """A cell each: networks, consistent, too high, too low; and how many of the batches to start at are sure to fit."""
+    found = [one.verdict(share) for one in some]
+    counts = [found.count(name) for name in ("consistent", "too high", "too low")]
+    fits = sum(one.verdict(start) != "too high" for one in some)
+    return " | ".join(map(str, (len(some), *counts, fits)))
+
+
+def report(some: Sequence[Bound], share: float, start: float) -> str:
+    """The rows of the page."""
+    to_fit, held_out = halves(some)
+    median, sigma = fitted(to_fit)
+    lines = ["| batches of timm, RTX 3090 | rows | consistent | too high | too low | start at a batch below the one that failed |",
+             "|---|---:|---:|---:|---:|---:|"]  # fmt: skip
+    for mode in sorted({one.mode for one in some}):
+        for title, part in (("held out", held_out), ("fitted to", to_fit)):
+            lines.append(f"| {mode}, {title} | {score([one for one in part if one.mode == mode], share, start)} |")
+    lines += [
+        f"| all, held out | {score(held_out, share, start)} |",
+        "",
+        f"Fitted: memory ends in the median where tensors fill {median:.3f} of what the reserve leaves, with a deviation of {sigma:.3f} of "
+        f"the logarithm; one network in twenty ends below {median * math.exp(-1.645 * sigma):.3f}. "
+        f"In use: {share:g} at most, {start:g} to start at.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--measured", type=Path)
+    parser.add_argument("--limit", type=int, help="rows of each table, the first that the seed draws")
+    parser.add_argument("--json", type=Path, help="keep what the rows tell")
+    parser.add_argument("--from", dest="saved", type=Path, help="rows that were kept, instead of tracing")
+    parser.add_argument("--write", action="store_true")
+    given = parser.parse_args(argv)
+    if given.saved is not None:
+        some = [Bound(**one) for one in json.loads(given.saved.read_text())]
+    elif given.measured is not None:
+        some = []
+        for one in bounds(given.measured, given.limit):
+            some.append(one)
+            print(one.table, one.network, one.ran, one.failed, one.largest(FILLED_SHARE), flush=True)
+            if given.json is not None:
+                given.json.write_text("[\n" + ",\n".join(json.dumps(asdict(one)) for one in some) + "\n]\n")
+    else:
+        parser.error("give --measured or --from")
+    table = report(some, FILLED_SHARE, SAFE_SHARE)
+    print(table)
+    if given.write:
+        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+        PAGE.write_text(before + BEGIN + table + END + rest.partition(END)[2], encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
