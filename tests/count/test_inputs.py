@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chronograd import ask, job
+from chronograd.cli.main import main
 from chronograd.count.calls import Call, takes_tokens
 from chronograd.count.network import trace_network
 from chronograd.count.tracing import trace
@@ -372,3 +374,59 @@ def test_flex_attention_is_named() -> None:
     error = error_of(Flex(), "2x16x16")
     assert "flex_attention" in error.message
     assert "scaled_dot_product_attention" in error.hint
+
+
+# -- predicted and shown ----------------------------------------------------------------------------
+
+
+def test_a_job_of_any_inputs_is_predicted(file: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    saved = tmp_path / "saved.json"
+    assert main(["count", f"{file}:Net", "--out", str(saved)]) == 0
+    for network in ([f"{file}:Net"], [f"{file}:Net", "--inputs", f"{file}:example"], [str(saved)]):
+        assert main(["predict", *network, "--on", "v100", "--batch", "4"]) == 0
+        out = capsys.readouterr().out
+        assert "step time" in out
+        assert "training time" not in out  # nothing says how many samples an epoch has
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--inputs", "nets.py"], "names no function"),
+        (["--input", "3", "--inputs", "a.py:b"], "leave --input out"),
+        (["--input", "x:3:int65"], "is not a shape"),
+        (["--input", "x:3", "--input", "4"], "put positional inputs first"),
+    ],
+)
+def test_options_that_cannot_be_read(
+    file: str, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert main(["count", f"{file}:Net", *options]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_option_written_as_a_field_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["count", "inception-reduced", "input=3,32,32"]) == 2
+    assert "write --input 3,32,32" in capsys.readouterr().err
+
+
+def test_all_inputs_stand_in_the_title(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["count", f"{file}:Net", "--batch", "3"]) == 0
+    assert "input 3 × 5, 3 × 1, training" in capsys.readouterr().out
+
+
+def test_a_vector_is_neither_tokens_nor_an_image(tmp_path: Path) -> None:
+    path = tmp_path / "vector_nets.py"
+    path.write_text(
+        "from torch import nn\n"
+        "class Vector(nn.Linear):\n    input_shape = (6,)\n    def __init__(self): super().__init__(6, 4)\n"
+        "class Words(nn.Embedding):\n    input_shape = (6,)\n    def __init__(self): super().__init__(9, 4)\n"
+    )
+    vector = ask.job_of(f"{path}:Vector")
+    assert (vector.task, vector.data.name, vector.network.inputs) == ("classification", "inputs", ("6",))
+    words = ask.job_of(f"{path}:Words", short={"classes": 9})
+    assert (words.task, words.data.name, words.network.inputs) == ("language", "tokens", ())
+    assert "inputs" not in job.resolved(words)["network"]
+    assert job.from_dict(job.resolved(vector)) == vector
+    with pytest.raises(job.JobError, match="is not a shape"):
+        ask.job_of(f"{path}:Vector", ["network.inputs=[x:3:int65]"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from chronograd.count.meta_kernels import KERNELS
+from chronograd.count.meta_kernels import KERNELS, _is_plain
 
 aten = torch.ops.aten
 
@@ -239,3 +239,34 @@ def test_batch_norm_of_other_ranks() -> None:
         for args in batch_norms(torch.empty(shape, device="meta")):
             op = aten.native_batch_norm.default
             assert described(KERNELS[op](*args)) == described(op(*map(on_cpu, args)))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda device: torch.empty(1, 4, 5, 1, device=device).permute(1, 0, 3, 2),  # size 1: its stride says nothing
+        lambda device: torch.empty(4, 1, 6, device=device).transpose(0, 2),
+        lambda device: torch.empty(6, 5, 4, device=device).permute(2, 0, 1),
+        lambda device: torch.empty(3, 1, device=device).expand(3, 5),
+        lambda device: torch.empty(12, device=device).as_strided((3, 4), (1, 1)),  # two equal strides
+        lambda device: torch.empty(20, device=device).as_strided((2, 3, 2), (6, 2, 2)),
+    ],
+)
+@pytest.mark.parametrize("op", [torch.ops.aten.mul.Tensor, torch.ops.aten.add.Tensor, torch.ops.aten.div.Scalar])
+def test_results_of_odd_layouts_lie_as_on_a_device(make: Callable[[str], Any], op: Any) -> None:
+    """Only strides that alone tell the order of the dimensions are taken over."""
+    on_meta, real = make("meta"), make("cpu")
+    other = (2.0,) if "Scalar" in str(op) else (torch.empty(real.shape, device="meta"),)
+    of_real = (2.0,) if "Scalar" in str(op) else (torch.empty(real.shape),)
+    ours, theirs = KERNELS[op](on_meta, *other), op(real, *of_real)
+    assert ours.shape == theirs.shape
+    strides = [(a, b) for a, b, size in zip(ours.stride(), theirs.stride(), ours.shape, strict=True) if size > 1]
+    assert all(a == b for a, b in strides)  # that of a size of 1 means nothing
+
+
+def test_which_strides_tell_the_order_alone() -> None:
+    plain = torch.empty(4, 5, 6, device="meta").permute(2, 0, 1)
+    assert _is_plain(plain)
+    assert not _is_plain(torch.empty(24, device="meta").as_strided((4, 1, 6), (6, 100, 1)))  # a size of 1
+    assert not _is_plain(torch.empty(4, 1, device="meta").expand(4, 5))  # a stride of 0
+    assert not _is_plain(torch.empty(12, device="meta").as_strided((3, 4), (1, 1)))  # the same stride twice

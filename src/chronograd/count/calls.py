@@ -142,11 +142,61 @@ class Call:
         return ", ".join(map(str, self.slots))
 
 
+@dataclass(frozen=True, eq=False)
+class Values:
+    """A real tensor for each slot of a call, whose samples can be cut out as those of one tensor can."""
+
+    tensors: tuple[Tensor, ...]
+    batch_dims: tuple[int | None, ...]
+
+    def __len__(self) -> int:
+        return next((t.shape[at] for t, at in zip(self.tensors, self.batch_dims, strict=True) if at is not None), 1)
+
+    def __getitem__(self, part: slice) -> Values:
+        start, stop, _ = part.indices(len(self))
+        pairs = zip(self.tensors, self.batch_dims, strict=True)
+        cut = [t if at is None else t.narrow(at, start, max(stop - start, 0)) for t, at in pairs]
+        return Values(tuple(cut), self.batch_dims)
+
+
+class Called(nn.Module):
+    """A network that takes the tensors of its call one after the other."""
+
+    def __init__(self, network: nn.Module, call: Call) -> None:
+        super().__init__()
+        self.network, self.call = network, call
+        self.output_names = getattr(network, "output_names", ())
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the tensors, each once: those of the arguments, numbered where one holds several."""
+        takes = list(inspect.signature(self.network.forward).parameters)
+        names = [slot.name or (takes[i] if i < len(takes) else f"input_{i}") for i, slot in enumerate(self.call.slots)]
+        return [f"{name}_{i}" if names.count(name) > 1 else name for i, name in enumerate(names)]
+
+    def values(self, count: int, seed: int = 0) -> Values:
+        """Random values of so many samples, or the user's own repeated."""
+        tensors = tuple(self.call.values(self.network, count, seed))
+        return Values(tensors, tuple(slot.batch_dim for slot in self.call.slots))
+
+    def forward(self, *tensors: Tensor) -> Any:
+        rest = iter(tensors)
+        args, kwargs = self.call.filled(lambda _: next(rest))
+        return self.network(*args, **kwargs)
+
+
 def takes_tokens(model: nn.Module) -> bool:
     """Whether the first layer with parameters looks up rows of a table, so that the network's usual input is whole numbers."""
     layers = (m for m in model.modules() if not any(True for _ in m.children()))
     first = next((m for m in layers if any(True for _ in m.parameters())), None)
     return isinstance(first, nn.Embedding | nn.EmbeddingBag)
+
+
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """The type of an input that states none."""
+    if takes_tokens(model):
+        return torch.int64
+    return next((p.dtype for p in model.parameters() if p.is_floating_point() or p.is_complex()), torch.float32)
 
 
 def _arguments(example: Any, model: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -9,12 +9,28 @@ import torch
 from torch import nn
 
 from chronograd import inputs as words
-from chronograd.count.calls import takes_tokens
+from chronograd.count.calls import Call, dtype_of
 from chronograd.count.tracing import trace
 from chronograd.errors import InputError
 from chronograd.inputs import Input
 from chronograd.models import registry
 from chronograd.trace import Trace
+
+
+def call_of(reference: str, model: nn.Module, inputs: Sequence[str]) -> Call:
+    """The arguments that inputs in words state, or the network's own where there are none. Raises InputError."""
+    inputs = tuple(inputs) or registry.spec(reference).inputs
+    words.check(inputs)
+    if len(inputs) == 1 and words.is_reference(inputs[0]):
+        return Call.of_example(registry.target(inputs[0], "inputs"), model)
+    usual = _usual_dtype(model, registry.spec(reference))
+    return Call.of_inputs([Input.parse(word) for word in inputs], [usual] * len(inputs))
+
+
+def _usual_dtype(model: nn.Module, spec: registry.NetworkSpec) -> torch.dtype:
+    """The type of an input that states none: whole or complex numbers where the network begins with them, else as it says."""
+    own = dtype_of(model)
+    return own if own.is_complex or own == torch.int64 else getattr(torch, spec.input_dtype)
 
 
 def trace_network(
@@ -67,7 +83,7 @@ def trace_network(
     model = build("meta")
     if sized and spec.input_shape and len(sized) != len(spec.input_shape):
         raise InputError(f"{reference} takes samples of shape {spec.input_shape}, not {sized}", "set --input")
-    taken = getattr(torch, input_dtype or ("int64" if takes_tokens(model) else spec.input_dtype))
+    taken = getattr(torch, input_dtype) if input_dtype else _usual_dtype(model, spec)
     if param_dtype == "bf16":
         model.to(torch.bfloat16)
         taken = torch.bfloat16 if taken.is_floating_point else taken

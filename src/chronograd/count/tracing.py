@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from chronograd.count.attention import Functions
-from chronograd.count.calls import Call, Slot, takes_tokens
+from chronograd.count.calls import Call, Slot, dtype_of
 from chronograd.count.failures import check_modules, explained, needs_values
 from chronograd.count.recorder import SYMBOLIC_BATCH, Recorder, watch_modules
 from chronograd.errors import InputError, TraceError
@@ -93,7 +93,7 @@ def trace(
     if example_inputs is not None:
         call = Call.of_example(example_inputs, model, batch_dim)
     else:
-        call = Call.of_inputs(input_shapes, list(input_dtypes or [_dtype_of(model)] * len(input_shapes)))
+        call = Call.of_inputs(input_shapes, list(input_dtypes or [dtype_of(model)] * len(input_shapes)))
 
     def at(way: _Way) -> Trace:
         return _traced(model, call, way, name, mode, loss, inputs_require_grad, channels_last, is_ours, build)
@@ -313,12 +313,6 @@ def _channels_last(image: torch.Tensor) -> torch.Tensor:
         return image
     laid_out = image.detach().to(memory_format=torch.channels_last)
     return laid_out.requires_grad_(image.requires_grad)
-
-
-def _dtype_of(model: nn.Module) -> torch.dtype:
-    if takes_tokens(model):
-        return torch.int64
-    return next((p.dtype for p in model.parameters() if p.is_floating_point() or p.is_complex()), torch.float32)
 
 
 def _meta_copy(model: nn.Module, name: str) -> nn.Module:

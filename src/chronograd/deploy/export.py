@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from chronograd.count.calls import Called, Values
 from chronograd.deploy import METADATA
 from chronograd.errors import ExportError, InputError, require
 from chronograd.files import disk_full
@@ -67,7 +68,7 @@ def require_onnx() -> None:
 
 def write_onnx(
     network: nn.Module,
-    example: Tensor,
+    example: Tensor | Values,
     path: Path,
     *,
     input_name: str = "input",
@@ -80,7 +81,7 @@ def write_onnx(
     network returns a mapping, else `output_0` and so on.
 
     Args:
-        network: in evaluation mode. example: `EXAMPLES` samples, of which only shape and type matter.
+        network: in evaluation mode; a `Called` for several tensors. example: `EXAMPLES` samples, of which only shape and type matter.
         path: the file; more than 2 GB of weights lie beside it, in PATH.data.
         about: what its metadata say.
     Raises: InputError where the network does not run on such samples, ExportError, with the reason, where it cannot be
@@ -89,16 +90,20 @@ def write_onnx(
     require_onnx()
     import onnx
 
-    names = _output_names(network, example)
+    tensors = (example,) if isinstance(example, Tensor) else example.tensors
+    sizes: list[Any] = [
+        {} if at is None else {at: BATCH} for at in ((0,) if isinstance(example, Tensor) else example.batch_dims)
+    ]
+    names = _output_names(network, tensors)
     with quiet():
         try:
             program = torch.onnx.export(
                 network,
-                (example,),
+                tensors,
                 dynamo=True,
                 opset_version=opset,
-                dynamic_shapes=({0: BATCH},),
-                input_names=[input_name],
+                dynamic_shapes=(tuple(sizes),) if isinstance(network, Called) else tuple(sizes),
+                input_names=network.input_names if isinstance(network, Called) else [input_name],
                 output_names=names,
                 verbose=False,
             )
@@ -114,7 +119,9 @@ def write_onnx(
     onnx.save(model, str(path))
     check_onnx(path)
     graph = read_graph(path)
-    _check_graph(graph, opset)
+    _check_graph(
+        graph, opset, [name for name, size in zip(_names(graph), sizes, strict=False) if not size or 0 not in size]
+    )
     return graph
 
 
@@ -191,12 +198,17 @@ def flat(outputs: Any) -> list[Tensor]:
     return [one for one in pytree.tree_leaves(outputs) if isinstance(one, Tensor)]
 
 
-def _output_names(network: nn.Module, example: Tensor) -> list[str]:
+def _output_names(network: nn.Module, tensors: Sequence[Tensor]) -> list[str]:
     try:
         with torch.no_grad():
-            outputs = network(example)
+            outputs = network(*tensors)
     except Exception as error:
-        shape = "x".join(map(str, example.shape[1:]))
+        shape = ", ".join("x".join(map(str, one.shape[1:])) for one in tensors)
+        if _runs_on_one(network, tensors):
+            raise ExportError(
+                f"the network runs on a batch of 1 only; on {EXAMPLES} samples of {shape}: {first_line(error)}",
+                "take the size of the batch from tensors (x.shape[0]), not from numbers kept by the network",
+            ) from error
         raise InputError(
             f"the network cannot run on samples of {shape}: {first_line(error)}",
             "write --input, or name the data set that it is for",
@@ -211,15 +223,30 @@ def _output_names(network: nn.Module, example: Tensor) -> list[str]:
     return [f"output_{number}" for number in range(len(tensors))]
 
 
-def _check_graph(graph: Graph, opset: int) -> None:
-    """Raise ExportError where the exporter gave another graph than was asked for."""
+def _runs_on_one(network: nn.Module, tensors: Sequence[Tensor]) -> bool:
+    """Whether it runs where each tensor has the first of its samples only."""
+    try:
+        with torch.no_grad():
+            network(*(one[:1] for one in tensors))
+    except Exception:
+        return False
+    return True
+
+
+def _names(graph: Graph) -> list[str]:
+    return [port.name for port in graph.inputs]
+
+
+def _check_graph(graph: Graph, opset: int, without_batch: Sequence[str] = ()) -> None:
+    """Raise ExportError where the exporter gave another graph than was asked for. `without_batch` are inputs that start with none."""
     if graph.opset != opset:
         raise ExportError(
             f"opset {opset} was asked for, and the exporter could only write {graph.opset}",
             f"write --opset {graph.opset}",
         )
     for port in (*graph.inputs, *graph.outputs):
-        if port.shape and isinstance(port.shape[0], int):
+        batch = port.shape if without_batch else port.shape[:1]
+        if port.name not in without_batch and batch and all(isinstance(size, int) for size in batch):
             raise ExportError(
                 f"{port} has one size of batch only: what the network computes from its batch is fixed at {EXAMPLES}",
                 "take sizes of the batch from tensors (x.shape[0]), not from numbers or lists kept by the network",

@@ -87,6 +87,10 @@ def export(
             f"static quantisation needs samples of the training data: {source.why_no_data}",
             "name a data set that is on disk, or write --int8 dynamic",
         )
+    if int8 is not None and source.own_inputs is not None:
+        raise InputError(
+            f"--int8 needs images or text, and {source.name} takes inputs of its own", "export it without --int8"
+        )
     preprocessing = source.preprocessing() if with_preprocessing else None
     network = source.network if preprocessing is None else Preprocessed(preprocessing, source.network)
     count = num_samples or (NUM_ROWS if source.is_text else NUM_IMAGES)
@@ -298,7 +302,7 @@ def _file_section(
         ("operators", f"{sum(graph.operators.values()):,} of {len(graph.operators)} kinds"),
         ("weights", source.weights),
     ]
-    if not source.is_text:
+    if not source.is_text and source.own_inputs is None:
         rows.append(("preprocessing", "inside: pixels as whole numbers" if preprocessing else "outside"))
     if source.is_detector:
         rows.append(("suppression", "outside"))

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from chronograd import job as jobs
+from chronograd.count.calls import Called
+from chronograd.count.network import call_of
 from chronograd.data import catalogue, datasets
 from chronograd.data.augment import normalise
 from chronograd.data.datasets import Dataset, DatasetCard
@@ -36,6 +38,7 @@ class Source:
     Attributes:
         name: of the run or network, as the user wrote it. weights: what they are, in words.
         dataset: what it was trained on, where that is on disk; else `why_no_data`.
+        network: a `Called` where it takes inputs of its own rather than samples of a data set.
     """
 
     name: str
@@ -45,6 +48,11 @@ class Source:
     card: DatasetCard
     dataset: Dataset | None
     why_no_data: str
+
+    @property
+    def own_inputs(self) -> Called | None:
+        """The network, where it takes inputs of its own."""
+        return self.network if isinstance(self.network, Called) else None
 
     @property
     def is_text(self) -> bool:
@@ -62,6 +70,8 @@ class Source:
 
     def scale_shift(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
         """What the network sees is `pixel * scale - shift`, per channel; None where only the pixels of its set could tell."""
+        if self.own_inputs is not None:
+            return None
         if self.dataset is not None:
             return self.dataset.scale_C, self.dataset.shift_C
         kind, channels = self.job.data.normalisation, self.card.shape[0]
@@ -69,6 +79,10 @@ class Source:
 
     def preprocessing(self) -> Preprocessing:
         """Normalisation as a module. Raises InputError for text, and where it is not known."""
+        if self.own_inputs is not None:
+            raise InputError(
+                f"{self.name} takes inputs of its own, and no images of a data set", "leave preprocessing out"
+            )
         if self.is_text:
             raise InputError(f"{self.name} takes tokens, to which nothing is done first", "leave preprocessing out")
         both = self.scale_shift()
@@ -81,6 +95,9 @@ class Source:
 
     def random(self, count: int, preprocessing: Preprocessing | None, seed: int = 0) -> Samples:
         """Normal numbers, whole ones of the range of a pixel, or tokens of the vocabulary, each as likely as any other."""
+        if self.own_inputs is not None:
+            values = self.own_inputs.values(count, seed)
+            return Samples("random", values, values)
         drawn = torch.Generator().manual_seed(seed)
         shape = (count, *self.card.shape)
         if self.is_text:
@@ -168,15 +185,25 @@ def _source(asked: Job, name: str, weights: str | None, is_own: bool) -> Source:
     card = datasets.card(asked.data)
     datasets.check_task(asked, card)
     torch.manual_seed(asked.training.seed)
+    is_own_input = asked.data.name == jobs.INPUTS
     network = registry.build(
-        asked.network.name, asked.network.options, input_shape=card.shape, num_classes=card.num_classes
+        asked.network.name,
+        asked.network.options,
+        input_shape=None if is_own_input else card.shape,
+        num_classes=card.num_classes or None,
     )
     loaded = f"initial weights of seed {asked.training.seed}"
     if weights is not None:
         loaded = load_pretrained(network, weights, asked.network.name).source
         loaded = loaded.replace(weights, Path(weights).name)  # where it lies here is nobody else's concern
+    network = network.requires_grad_(False).eval()
+    if is_own_input:
+        call = call_of(asked.network.name, network, asked.network.inputs)
+        return Source(
+            name, asked, Called(network, call).eval(), loaded, card, None, "no data set has inputs of this network"
+        )
     dataset, why_not = _dataset(asked, is_own)
-    return Source(name, asked, network.requires_grad_(False).eval(), loaded, card, dataset, why_not)
+    return Source(name, asked, network, loaded, card, dataset, why_not)
 
 
 def _dataset(asked: Job, is_own: bool) -> tuple[Dataset | None, str]:

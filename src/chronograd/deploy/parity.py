@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from chronograd.count.calls import Values
 from chronograd.deploy.export import first_line, flat, require_onnx
 from chronograd.errors import ExportError
 
@@ -28,11 +29,14 @@ BOXES = "boxes"
 
 @dataclass(frozen=True)
 class Samples:
-    """Some samples: `fed` to the graph, and as the network has `seen` them; the same where nothing is done to them inside."""
+    """Some samples: `fed` to the graph, and as the network has `seen` them; the same where nothing is done to them inside.
+
+    Each is a Tensor, or `Values` of a network with inputs of its own.
+    """
 
     kind: str
-    fed: Tensor
-    seen: Tensor
+    fed: Any
+    seen: Any
 
 
 @dataclass
@@ -131,7 +135,7 @@ class Parity:
 
 def compare(
     path: Path,
-    reference: Callable[[Tensor], Any],
+    reference: Callable[..., Any],
     samples: Sequence[Samples],
     *,
     batches: Sequence[int] = BATCHES,
@@ -143,21 +147,22 @@ def compare(
     A value holds where |ONNX Runtime − PyTorch| is at most `atol + rtol · |PyTorch|`, as numpy.allclose has it.
 
     Args:
-        reference: the network, given what it sees of some samples.
+        reference: the network, given what it sees of some samples, or the tensors of `Values` one after the other.
     """
     parity = Parity(rtol, atol, tuple(batches), num_samples={one.kind: len(one.fed) for one in samples})
     try:
         running = session(path)
-        port, names = running.get_inputs()[0].name, [one.name for one in running.get_outputs()]
+        ports, names = [one.name for one in running.get_inputs()], [one.name for one in running.get_outputs()]
         for one in samples:
             own = [Difference(name, one.kind, rtol, atol) for name in names]
             parity.differences += own
             for size in batches:
                 for start in range(0, len(one.fed), size):
                     part = slice(start, start + size)
-                    given = running.run(None, {port: one.fed[part].numpy()})
+                    fed, seen = _tensors(one.fed[part]), _tensors(one.seen[part])
+                    given = running.run(None, {name: t.numpy() for name, t in zip(ports, fed, strict=True)})
                     with torch.no_grad():
-                        expected = flat(reference(one.seen[part]))
+                        expected = flat(reference(*seen))
                     for difference, ours, theirs in zip(own, expected, given, strict=True):
                         difference.add(ours.numpy(), np.asarray(theirs))
     except ExportError as error:
@@ -167,6 +172,10 @@ def compare(
             raise
         parity.failure = first_line(error)
     return parity
+
+
+def _tensors(part: Tensor | Values) -> tuple[Tensor, ...]:
+    return (part,) if isinstance(part, Tensor) else part.tensors
 
 
 def session(path: Path) -> Any:
