@@ -88,3 +88,53 @@ def test_a_header_answers_what_it_does_not_say() -> None:
 def test_what_is_no_header_or_row_is_refused(tmp_path: Path, header: dict[str, Any], where: str) -> None:
     with pytest.raises(FileFormatError, match=f"is not a Chronograd record: {where}"):
         Record.load(written(tmp_path, **header))
+
+
+@pytest.mark.parametrize(
+    ("name", "figure", "told"),
+    [
+        ("step_time_s", {"value": -1.0, "unit": "s"}, "must not be below 0, got -1"),
+        ("step_time_s", {"value": 0.0, "unit": "s"}, "must be above 0"),
+        ("throughput_samples_per_s", {"value": -5.0, "unit": "sample/s"}, "must not be below 0"),
+        ("throughput_samples_per_s", {"value": 1e200, "unit": "sample/s"}, "at most 1e\\+15"),
+        ("step_time_s", {"value": 1e300, "unit": "s"}, "at most 1e\\+12"),
+        ("step_time_s", {"value": 1.0, "unit": "s", "low": 2.0, "high": 1.0}, "above high"),
+        ("step_time_s", {"value": 1.0, "unit": "ms"}, "unit must be 's'"),
+        ("step_time_s", {"value": "NaN", "unit": "s"}, "value"),
+        ("step_time_s", {"value": [1.0], "unit": "s"}, "value"),
+    ],
+)
+def test_a_figure_that_no_run_has_is_refused_when_it_is_read(
+    tmp_path: Path, name: str, figure: dict[str, object], told: str
+) -> None:
+    path = tmp_path / "record.json"
+    data = {"kind": "measured", "title": "t", "quantities": {name: figure}}
+    path.write_text(json.dumps(data))
+    with pytest.raises(FileFormatError, match=told):
+        Record.load(path)
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_figure_that_is_not_finite_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(
+        f'{{"kind": "measured", "title": "t", "quantities": {{"step_time_s": {{"value": {text}, "unit": "s"}}}}}}'
+    )
+    with pytest.raises(FileFormatError, match="finite"):
+        Record.load(path)
+
+
+@pytest.mark.parametrize(
+    ("part", "data"),
+    [
+        ("cluster", {"count": 10**12}),
+        ("provenance", {"sigma_log": 1e300}),
+        ("provenance", {"peak_flops_per_s": -1}),
+        ("tables", {"scaling": [{"scaling": "weak", "world": 1, "kind": "measured", "batch": 1, "per_rank": 1, "step_time_s": -1}]}),
+    ],
+)  # fmt: skip
+def test_other_numbers_of_a_record_are_checked_too(tmp_path: Path, part: str, data: dict[str, object]) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps({"kind": "measured", "title": "t", part: data}))
+    with pytest.raises(FileFormatError):
+        Record.load(path)

@@ -205,8 +205,18 @@ class RecordPart(BaseModel):
         return bool(self.model_fields_set)
 
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
 Number = int | float
+# Of times, rates and work, which are never below 0.
+Amount = Annotated[Number, Field(ge=0, le=1e30, allow_inf_nan=False)]
+# The largest value of a unit that is no mistake: 30,000 years, and what no cluster computes.
+MOST_OF_UNIT = {"s": 1e12, "sample/s": 1e15, "token/s": 1e15, "request/s": 1e15, "1": 1e6}
+MOST = 1e30
+# Units of what may be below 0: a return has none, a noise scale is an estimate.
+_SIGNED = {"", "sample"}
+# A difference of two measurements may be below 0.
+_DIFFERENCES = ("communication_exposed_s", "communication_overlapped_s")
+_ABOVE_0 = ("step_time_s", "throughput_samples_per_s")
 
 
 class Cluster(RecordPart):
@@ -243,13 +253,13 @@ class Provenance(RecordPart):
 
     predicted_from: str = ""
     calibration: dict[str, Any] = {}
-    sigma_log: Number | None = None
+    sigma_log: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] | None = None
     interval: str = ""
-    peak_flops_per_s: Number | None = None
-    bandwidth_bytes_per_s: Number | None = None
+    peak_flops_per_s: Amount | None = None
+    bandwidth_bytes_per_s: Amount | None = None
     precision: str = ""
-    flops_per_step_per_rank: Number | None = None
-    gradient_bytes: Number | None = None
+    flops_per_step_per_rank: Amount | None = None
+    gradient_bytes: Amount | None = None
     activation_checkpointing: str = ""
     zero_stage: int | None = None
     buckets: int | None = None
@@ -316,10 +326,10 @@ class OperatorKind(Row):
 
     kind: str
     operators: int = 0
-    time_s: Number
-    flops: Number = 0
-    bytes: Number = 0
-    share: Number = 0
+    time_s: Amount
+    flops: Amount = 0
+    bytes: Amount = 0
+    share: Amount = 0
 
 
 class Layer(Row):
@@ -369,13 +379,13 @@ class Point(Row):
     kind: Literal["measured", "predicted", "missing"]
     batch: Count
     per_rank: Count
-    step_time_s: Number | None = None
-    low: Number | None = None
-    high: Number | None = None
+    step_time_s: Amount | None = None
+    low: Amount | None = None
+    high: Amount | None = None
     n: int | None = None
-    throughput_samples_per_s: Number | None = None
-    training_time_s: Number | None = None
-    cost_usd: Number | None = None
+    throughput_samples_per_s: Amount | None = None
+    training_time_s: Amount | None = None
+    cost_usd: Amount | None = None
     speed_up: Number | None = None
     efficiency: Number | None = None
     iteration_growth: Number | None = None
@@ -501,7 +511,10 @@ class Record(BaseModel):
         if os.path.isdir(path):
             path = path / "record.json"
         try:
-            return cls.model_validate(files.read_json(path))
+            record = cls.model_validate(files.read_json(path))
+            for name, quantity in record.quantities.items():
+                _check_figure(name, quantity)
+            return record
         except FileNotFoundError:
             raise FileFormatError(f"no record at {path}", "`chronograd records` lists what there is") from None
         except OSError as error:
@@ -510,6 +523,30 @@ class Record(BaseModel):
             raise FileFormatError(f"{path} is not a Chronograd record: {first_problem(error)}") from None
         except ValueError as error:
             raise FileFormatError(f"{path} is not a Chronograd record: {error}") from None
+
+
+def _check_figure(name: str, quantity: Quantity) -> None:
+    """Raise ValueError for a figure that no run has: a time below 0, a rate of 0, an interval whose ends are swapped."""
+    usual = QUANTITIES.get(name, ("", quantity.unit))[1]
+    if quantity.unit != usual:
+        raise ValueError(f"quantities.{name}.unit must be {usual!r}, got {quantity.unit!r:.80}")
+    most = MOST_OF_UNIT.get(quantity.unit, MOST)
+    for part, value in (
+        ("value", quantity.value),
+        ("low", quantity.low),
+        ("high", quantity.high),
+        ("std", quantity.std),
+    ):
+        if value is not None and abs(value) > most:
+            raise ValueError(f"quantities.{name}.{part} must be at most {most:g} {quantity.unit}, got {value:g}")
+    value = quantity.value
+    if value is not None and value < 0 and quantity.unit not in _SIGNED and name not in _DIFFERENCES:
+        raise ValueError(f"quantities.{name}.value must not be below 0, got {value:g}")
+    if value == 0 and name in _ABOVE_0:
+        raise ValueError(f"quantities.{name}.value must be above 0, got 0")
+    low, high = quantity.low, quantity.high
+    if name not in _DIFFERENCES and low is not None and high is not None and low > high:
+        raise ValueError(f"quantities.{name}: low is {low:g}, above high, {high:g}")
 
 
 @dataclass
