@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import unicodedata
 from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import Any
@@ -34,7 +35,7 @@ class ChronogradError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message}\n  To fix: {self.hint}" if self.hint else self.message
+        return printable(f"{self.message}\n  To fix: {self.hint}" if self.hint else self.message)
 
 
 class InputError(ChronogradError):
@@ -128,6 +129,19 @@ class DiskFullError(RunError):
 _MOST_LETTERS, _MOST_LINES = 400, 24
 
 
+def printable(text: str) -> str:
+    """Text without control characters, which could steer a terminal: each is written as its escape. Line ends stay.
+
+    >>> printable("a\x1b[2Jb")
+    'a\\x1b[2Jb'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c == "\n" or unicodedata.category(c) == "Zs" else ascii(c)[1:-1] for c in text
+    )
+
+
 def _readable(text: str) -> str:
     """Without control characters, which could steer a terminal, and cut where lines or their number are too long."""
     if text.isascii() and text.isprintable() and len(text) <= _MOST_LETTERS:
@@ -136,7 +150,7 @@ def _readable(text: str) -> str:
     shown = [line if len(line) <= _MOST_LETTERS else f"{line[:_MOST_LETTERS]} …" for line in lines[:_MOST_LINES]]
     if len(lines) > _MOST_LINES:
         shown.append(f"  … and {len(lines) - _MOST_LINES:,} lines more")
-    return "\n".join("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in shown)
+    return printable("\n".join(shown))
 
 
 def near_names(name: str, known: Iterable[str]) -> list[str]:

@@ -186,7 +186,16 @@ def as_asked(path: Path) -> Iterator[None]:
         with filling(path):
             yield
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}", "name a file in a folder that exists") from None
+        raise InputError(f"cannot write {path}: {error.strerror}", _to_write(error)) from None
+
+
+def _to_write(error: OSError) -> str:
+    """What to do where a file cannot be written."""
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "name a file in a folder that you may write to"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "make room on the disk, or name a file on another"
+    return "name a file, not a folder" if error.errno == errno.EISDIR else "name a file in a folder that exists"
 
 
 @contextmanager

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import codecs
 import importlib
 import importlib.metadata
 import json
+import os
 import sys
 from collections.abc import Sequence
 
 import click
 
 from chronograd import trust
-from chronograd.errors import ChronogradError, missing_extra, near_names
+from chronograd.errors import ChronogradError, InputError, RunError, missing_extra, near_names
 
 # When one wants a verb → its name → one line of help. The file of a verb is this folder's VERB.py.
 GROUPS = {
@@ -117,6 +119,19 @@ def command(trusted: tuple[str, ...]) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb and return its exit status. Errors of the user's input are one message, no traceback."""
     args = list(sys.argv[1:] if argv is None else argv)
+    if sys.stdout is None:  # Python starts so where standard output is closed
+        return _fail(RunError("cannot write the output: standard output is closed", "redirect it to a file"), ())
+    _write_what_can_be_written()
+    try:
+        status = _run(args)
+        sys.stdout.flush()
+    except OSError as error:
+        return _cannot(error, args)
+    return status
+
+
+def _run(args: list[str]) -> int:
+    """Run a verb; what is wrong with its input is told. Raises OSError for a file or an output that fails."""
     try:
         with trust.only(args):
             status = command.main(args=_trust_first(args), prog_name="chronograd", standalone_mode=False)
@@ -127,9 +142,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 1
     except click.ClickException as error:
         if "--json" in args:
             _fail_json(error.format_message(), "")
@@ -142,6 +154,45 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(missing, args)
     except ChronogradError as error:
         return _fail(error, args)
+
+
+# What stands in place of a letter that the output cannot say, such as one of a terminal in Latin-1.
+_PLAIN = {"…": "...", "–": "-", "—": "-", "−": "-", "×": "x", "→": "->", "←": "<-", "≤": "<=", "≥": ">=", "≈": "~", "µ": "u",
+          "μ": "u", "·": "*", "²": "^2", "√": "sqrt", "│": "|", "─": "-", "█": "#", "■": "#", "“": '"', "”": '"', "’": "'"}  # fmt: skip
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """Handler of codecs: the letters that cannot be encoded, in plain ones."""
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(_PLAIN.get(c, "?") for c in error.object[error.start : error.end]), error.end
+
+
+def _write_what_can_be_written() -> None:
+    """Let standard output and error replace what their encoding does not have, rather than raise."""
+    codecs.register_error("chronograd-plain", _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="chronograd-plain")
+
+
+def _cannot(error: OSError, args: Sequence[str]) -> int:
+    """Tell of a file that cannot be used, or of an output that cannot be written, in a line."""
+    if error.filename is not None:
+        what = f"cannot use {os.fsdecode(error.filename)}: {error.strerror}"
+        return _fail(InputError(what, "name a file or a folder that exists and that you may read or write"), args)
+    try:
+        if (
+            sys.stdout is not None
+        ):  # what is left of the output is given up, so that the end of Python does not try again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        pass
+    if isinstance(error, BrokenPipeError):
+        sys.stderr.close()
+        return 1
+    return _fail(
+        RunError(f"cannot write the output: {error.strerror or error}", "redirect it to where there is room"), ()
+    )
 
 
 def _trust_first(args: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -54,9 +55,14 @@ def prediction_near(measured: Record, *folders: Path) -> tuple[Path, Record] | N
 
 def runs_beside(paths: Iterable[Path], records: Sequence[Record]) -> list[list[Record]]:
     """Other measured runs of the same jobs in the folders of some runs, in groups of one job on one machine, the newest first."""
-    own = {path.resolve() for path in paths}
+    own = {Path(os.path.realpath(path)) for path in paths}
     groups: dict[tuple[object, ...], list[Record]] = {_place(record): [] for record in records if record.job}
-    beside = [one for folder in {path.parent for path in own} for one in folder.iterdir() if one.resolve() not in own]
+    beside = [
+        one
+        for folder in {path.parent for path in own}
+        for one in folder.iterdir()
+        if Path(os.path.realpath(one)) not in own
+    ]
     for path in sorted((one for one in beside if is_run_dir(one)), key=lambda one: one.stat().st_mtime)[-MOST_READ:]:
         with contextlib.suppress(ChronogradError):
             record = Record.load(path)
@@ -71,7 +77,7 @@ def _place(record: Record) -> tuple[object, ...]:
 
 
 def _predictions(folders: Iterable[Path]) -> Iterator[tuple[Path, Record]]:
-    for folder in dict.fromkeys(one.resolve() for one in folders if one.is_dir()):
+    for folder in dict.fromkeys(Path(os.path.realpath(one)) for one in folders if one.is_dir()):
         files = [path for path in folder.glob("*.json") if path.is_file()]
         files += [one / "record.json" for one in folder.iterdir() if is_run_dir(one) and (one / "record.json").exists()]
         for path in sorted(files, key=lambda one: one.stat().st_mtime, reverse=True)[:MOST_READ]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -110,7 +111,7 @@ def explain(paths: Sequence[Path]) -> Explanation:
     Raises: InputError for nothing or the same run twice; FileFormatError, RunError as reading does.
     """
     paths = [trace for _, path in runs_of(*paths) for trace in _traces_in(path)]
-    if len({path.resolve() for path in paths}) < len(paths):
+    if len({os.path.realpath(path) for path in paths}) < len(paths):
         raise InputError("the same run is given twice", "name each run once")
     records = {path: Record.load(path) for path in paths if path.is_file() and format_of(path) == FORMAT}
     traces = [path for path in paths if path.is_file() and path not in records]

@@ -20,6 +20,7 @@ as waiting.
 from __future__ import annotations
 
 import itertools
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -103,7 +104,7 @@ def read(paths: Sequence[Path]) -> list[Evidence]:
             events = _sorted_out(trace["traceEvents"])
             rank = _rank(path, trace, events)
             notes = tuple(trace_file.contradictions(trace["traceEvents"], events.kernels))
-        name = path.name if names[path.name] == 1 else f"{path.resolve().parent.name}/{path.name}"
+        name = path.name if names[path.name] == 1 else f"{Path(os.path.realpath(path)).parent.name}/{path.name}"
         traces.append(_Trace(name, number, world, rank, _device_name(trace, ""), _span_us(trace, events), notes))
     alone = [_alone(one) for one in traces if one.world in (None, 1)]
     return [*alone, *map(_evidence, _runs([one for one in traces if one.world not in (None, 1)]))]

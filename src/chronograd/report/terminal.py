@@ -9,12 +9,14 @@ from __future__ import annotations
 import io
 import shutil
 import sys
+from dataclasses import replace
 from typing import IO
 
 from rich.console import Console
 from rich.text import Text
 
-from chronograd.answer import Answer, Section
+from chronograd.answer import Answer, Section, Table
+from chronograd.errors import printable
 from chronograd.report.columns import LaidOut, lay_out, wrapped
 
 PROSE_WIDTH = 100  # letters of a line of sentences, on however wide a screen
@@ -59,7 +61,7 @@ def say(text: str, stream: IO[str] | None = None) -> None:
     """Print sentences that belong to no answer, wrapped like those of one."""
     out = stream or sys.stdout
     width = min(shutil.get_terminal_size((80, 24)).columns, PROSE_WIDTH)
-    out.write("".join(f"{line}\n" for line in wrapped(text, width)))
+    out.write("".join(f"{line}\n" for line in wrapped(printable(text), width)))
 
 
 def plain_console(width: int | None = None) -> Console:
@@ -76,7 +78,7 @@ def _show(screen: Console, section: Section, in_full: bool) -> list[LaidOut]:
             _prose(screen, sentence)
     table = None
     if section.table is not None and section.table.rows:
-        table = lay_out(section.table, screen.width, in_full)
+        table = lay_out(_printable(section.table), screen.width, in_full)
         screen.print()
         for number, line in enumerate(table.lines):
             screen.print(Text(line, style="dim" if number < table.head else ""), soft_wrap=True)
@@ -103,7 +105,14 @@ def _what_more(tables: list[LaidOut]) -> str:
     return " and ".join(parts)
 
 
+def _printable(table: Table) -> Table:
+    """The table with every name and cell as it may reach a terminal."""
+    rows = [[printable(cell) for cell in row] for row in table.rows]
+    return replace(table, columns=[printable(name) for name in table.columns], rows=rows)
+
+
 def _prose(screen: Console, text: str, style: str = "") -> None:
-    """Sentences, wrapped at blanks."""
+    """Sentences, wrapped at blanks, without what could steer the terminal: they may name what others wrote."""
+    text = printable(text)
     for line in wrapped(text, min(screen.width, PROSE_WIDTH), indent="  " if text.startswith(" ") else ""):
         screen.print(Text(line, style=style), soft_wrap=True)

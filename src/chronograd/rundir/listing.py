@@ -46,10 +46,9 @@ def runs(*texts: PathLike, parent: PathLike = DEFAULT_PARENT, each_seed: bool = 
     for path in paths:
         seeds = [seed for seed in seeds_of(path) if (seed / "record.json").exists()] if each_seed else []
         for one in seeds or [path]:
-            full = Path(
-                os.path.realpath(one)
-            )  # a link that leads back to itself stays as it is, for its reader to refuse
-            stem = full.stem if full.is_file() else f"{path.resolve().name}/{full.name}" if seeds else full.name
+            full = Path(os.path.realpath(one))  # Path.resolve raises on a loop of links
+            whole = os.path.basename(os.path.realpath(path))
+            stem = full.stem if full.is_file() else f"{whole}/{full.name}" if seeds else full.name
             pairs.append((stem, one))
     return list(named(pairs).items())
 
