@@ -72,6 +72,10 @@ def create(
     """The run directory of a job that can run here, with nothing run yet; see `train`."""
     job = jobs.scaled(job)
     check(job, launcher)
+    if initial_weights is not None and job.task != "reinforcement":
+        from chronograd.train.check import check_initial_weights  # imports torch
+
+        check_initial_weights(job, datasets.card(job.data), Path(initial_weights))
     return new_run(job, out, parent, initial_weights)
 
 

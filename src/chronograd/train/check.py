@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 import torch
 
+from chronograd import door
 from chronograd.data.datasets import DatasetCard
 from chronograd.errors import InputError
 from chronograd.job import Job
@@ -62,6 +64,34 @@ def check_network(job: Job, card: DatasetCard) -> None:
             f"{'a language model' if job.is_text else 'a classifier'} returns {outputs} and one column per "
             f"{'word' if job.is_text else 'class'}; see network.options",
         )
+
+
+def check_initial_weights(job: Job, card: DatasetCard, path: Path) -> None:
+    """Raise InputError unless a safetensors file has the tensors of the job's network, by name and shape; reads only its head."""
+    from safetensors import SafetensorError, safe_open
+
+    door.check(path, "a safetensors file of initial weights")
+    to_do = "give the model.safetensors of a checkpoint of such a network; network.weights=FILE takes other files"
+    try:
+        with safe_open(path, framework="pt") as stored:
+            there = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118, as it is no dict
+    except SafetensorError as error:
+        raise InputError(f"{path} is not a safetensors file: {error}", to_do) from None
+    network = registry.build(
+        job.network.name, job.network.options, input_shape=card.shape, num_classes=card.num_classes, device="meta"
+    )
+    wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    if there == wanted:
+        return
+    wrong = [f"{name} is missing" for name in wanted if name not in there]
+    wrong += [f"{name} is of no parameter" for name in there if name not in wanted]
+    wrong += [
+        f"{name} is {there[name]}, not {wanted[name]}"
+        for name in wanted
+        if there.get(name, wanted[name]) != wanted[name]
+    ]
+    told = "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
+    raise InputError(f"{path} has not the weights of {job.network.name} for {job.data.name}: {told}", to_do)
 
 
 def _check_detector(job: Job, card: DatasetCard, network: torch.nn.Module, output: object) -> None:
