@@ -461,3 +461,19 @@ def begin_at_once(run: RunDir) -> None:
 
 def _output(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("partition", "p;id"), ("partition", "$(id)"), ("partition", ""), ("account", "a b"), ("account", "`id`"),
+     ("time", "1:00:00;id"), ("time", "soon"), ("time", "1:2:3:4"), ("time", "-1")],
+)  # fmt: skip
+def test_options_of_slurm_have_the_form_that_sbatch_reads(tmp_path: Path, field: str, value: str) -> None:
+    with pytest.raises(InputError, match=f"--{field} is "):
+        render(make_job(), tmp_path / "run", Options(**{field: value}))
+
+
+@pytest.mark.parametrize("time", ["30", "30:00", "01:00:00", "1-0", "2-12:30", "7-00:00:00", "UNLIMITED"])
+def test_times_of_slurm_are_taken(tmp_path: Path, time: str) -> None:
+    options = Options(time=time, partition="gpu,gpu-long", account="lab-1")
+    assert f"#SBATCH --time={time}\n" in render(make_job(), tmp_path / "run", options)

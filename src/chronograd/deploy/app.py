@@ -141,7 +141,7 @@ class App:
             message = f"{other} is not of this machine; name it localhost, or serve with a token (--token-file)"
             return self._error(message, 403) if other else None
         given = b" ".join(value for name, value in scope["headers"] if name == b"authorization")
-        if hmac.compare_digest(given, b"Bearer " + self.token.encode()):
+        if hmac.compare_digest(_lower_scheme(given), b"bearer " + self.token.encode()):
             return None
         message = "send the token of this server: Authorization: Bearer TOKEN"
         return self._error(message, 401, {"WWW-Authenticate": "Bearer"})
@@ -453,3 +453,9 @@ def _share(text: str | None, default: float) -> float:
     if not 0 <= share <= 1:
         raise ProtocolError(f"least is {str(text)[:20]!r}; send a number from 0 to 1")
     return share
+
+
+def _lower_scheme(given: bytes) -> bytes:
+    """The value of an Authorization header with its scheme in small letters: RFC 9110, 11.1, has it in any case."""
+    scheme, blank, token = given.partition(b" ")
+    return scheme.lower() + blank + token.lstrip(b" ")

@@ -57,6 +57,18 @@ def _derived(asked: Submission) -> dict[str, Any]:
 
 
 def _complain(asked: Submission) -> list[str]:
+    return [*_spot(asked), *_complain_of_fields(asked)]
+
+
+def _spot(asked: Submission) -> list[str]:
+    """--output is uploaded when a job ends, so that an interrupted one finds nothing there."""
+    if asked.spot and asked.output and not asked.checkpoints:
+        return ["--spot without --checkpoints: SageMaker uploads --output only when the job ends, so an interrupted run would "
+                "start over; give --checkpoints ADDRESS"]  # fmt: skip
+    return []
+
+
+def _complain_of_fields(asked: Submission) -> list[str]:
     told = []
     if asked.role and not _ROLE.fullmatch(asked.role):
         told.append(f"--role is {asked.role!r:.80}, which is no ARN such as arn:aws:iam::123456789012:role/training")

@@ -21,6 +21,12 @@ EXIT_FILE = "slurm.exit"
 TIMED_OUT = 124
 # What #SBATCH --output cannot say: its quotes hold no quote, and a backslash or percent sign stands for something else.
 _UNSAYABLE = re.compile('["\\\\%\x00-\x1f\x7f\ud800-\udfff]')
+# How sbatch writes them: minutes, minutes:seconds, hours:minutes:seconds, days-hours and so on; names, of partitions several.
+_FORMS = {
+    "time": (r"\d+(:\d{1,2}){0,2}|\d+-\d{1,2}(:\d{1,2}){0,2}|UNLIMITED|INFINITE", "01:00:00"),
+    "partition": (r"[\w.+@-]+(,[\w.+@-]+)*", "gpu"),
+    "account": (r"[\w.+@:/-]+", "lab"),
+}
 _ELSEWHERE = {
     "horovod": "its ranks find each other through a server that horovodrun starts",
     "parameter_server": "its servers and workers are actors of Ray",
@@ -117,8 +123,9 @@ def _head(job: Job, shape: Shape, options: Options, output: str, elements: int |
             raise InputError(f"{text!r} is no option of sbatch", "write it as in a script, such as --constraint=rome")
     named = {"time": options.time, "partition": options.partition, "account": options.account}
     for name, value in named.items():
-        if value is not None and not re.fullmatch(r"[^\s]+", value):
-            raise InputError(f"--{name} is {value!r}", "give one word, such as --time 01:00:00")
+        form, example = _FORMS[name]
+        if value is not None and not re.fullmatch(form, value):
+            raise InputError(f"--{name} is {value!r}", f"write it as --{name} {example}")
     name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{job.data.name}-{Path(job.network.name).name}").strip("-.")
     return [
         f"--job-name={name[:60]}",
