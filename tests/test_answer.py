@@ -155,3 +155,12 @@ def test_an_answer_to_more_than_three_questions_opens_with_a_paragraph_for_each(
     sentences = ["One.", "Two.", "Three.", "Four."]
     assert Answer("a", summary=sentences[:3]).opening_paragraphs() == [["One.", "Two.", "Three."]]
     assert Answer("a", summary=sentences).opening_paragraphs() == [["One."], ["Two."], ["Three."], ["Four."]]
+
+
+@pytest.mark.parametrize(("key", "value"), [("version", 2), ("version", "1"), ("format", "chronograd-record")])
+def test_a_whole_answer_of_another_version_is_refused(tmp_path: Path, key: str, value: object) -> None:
+    path = tmp_path / "answer.json"
+    made().save(path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    with pytest.raises(FileFormatError, match="another format or version"):
+        Answer.load(path)

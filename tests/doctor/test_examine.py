@@ -659,3 +659,21 @@ def test_what_is_in_the_way_comes_first_and_the_verdict_before_it() -> None:
     assert (second.title, second.takeaway) == ("Fine", "1 of 2 things that were looked at.")
     (fine,) = answer.sections_of(found[:1], 1.0)
     assert fine.takeaway.startswith("A run can start; ")
+
+
+@pytest.mark.parametrize("why", ["", "was killed by SIGKILL"])
+def test_devices_that_do_not_answer_are_told_with_why_their_process_ended(
+    monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    from chronograd.doctor import checks
+
+    class Ended:
+        why_ended = why
+
+        def wait(self, name: str, until: float) -> None:
+            return None
+
+    monkeypatch.setattr(checks.cores, "blas", lambda build: [])
+    found, need = checks._of_torch(Ended(), {"has_link": False}, None, [], "")  # type: ignore[arg-type]
+    assert need == {}
+    assert found[-1].to_do == (why or "see that no other process has the devices")

@@ -110,3 +110,12 @@ def test_bad_input_is_one_error_and_nothing_is_written(
     assert main(["hand-in", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_question_without_an_answer_says_so(tmp_path: Path) -> None:
+    from chronograd.exercises.hand_in import _NOT_YET, _Problem
+
+    answered = next(one for one in catalogue().questions if one.answers)
+    notebook = _Problem(tmp_path / "a.ipynb", Library(STUDIES))
+    (only,) = notebook._part(replace(answered, answers=()))
+    assert _NOT_YET in only.source
