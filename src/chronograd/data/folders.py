@@ -13,6 +13,7 @@ import numpy as np
 from chronograd.data.layouts import MOST_SHOWN, printable
 from chronograd.detect.formats import FORMATS
 from chronograd.errors import FileFormatError, MissingExtraError
+from chronograd.files import open_plain
 
 try:
     from PIL import Image
@@ -48,7 +49,7 @@ class Header:
 def header(path: Path) -> Header:
     """The header of a file, without its pixels: a file that ends early passes. Raises FileFormatError."""
     try:
-        with Image.open(path, formats=READ) as image:
+        with open_plain(path) as stream, Image.open(stream, formats=READ) as image:
             return _header(image)
     except MemoryError:
         raise
@@ -63,7 +64,7 @@ def decode(path: Path, side: int) -> tuple[Pixels, Header]:
     picture.
     """
     try:
-        with Image.open(path, formats=READ) as image:
+        with open_plain(path) as stream, Image.open(stream, formats=READ) as image:
             if image.format == "PNG":
                 _check_sums(path)
             found = _header(image)
@@ -110,7 +111,7 @@ def notes(root: Path, headers: Iterable[Header], unreadable: Sequence[FileFormat
 
 def _check_sums(path: Path) -> None:
     """PNG has a checksum per chunk, which decoding does not look at. JPEG has none: a changed byte may go unseen."""
-    with Image.open(path, formats=READ) as image:
+    with open_plain(path) as stream, Image.open(stream, formats=READ) as image:
         image.verify()
 
 
