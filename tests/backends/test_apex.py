@@ -246,6 +246,32 @@ def test_a_run_that_is_killed_goes_on(tmp_path: Path, algorithm: str) -> None:
 
 
 @pytest.mark.usefixtures("ray_is_up")
+def test_a_dead_server_is_named_and_no_learner_blamed() -> None:
+    """A learner that asks a dead server fails with an error of Ray's that looks like its own death."""
+    from chronograd.backends.gorila.group import GorilaGroup
+    from chronograd.backends.ray_session import ray_module
+
+    job = jobs.changed(job_of("gorila", learners=2), ["communication.servers=2"])
+    with GorilaGroup(job, _layout(job), False) as group:
+        pid = ray_module().get(group.servers[1].__ray_call__.remote(lambda server: os.getpid()))
+        is_killed = False
+
+        def work() -> None:
+            nonlocal is_killed
+            for _ in group.run(5000):
+                if not is_killed and group.ledger.updates:
+                    os.kill(pid, signal.SIGKILL)
+                    is_killed = True
+
+        with pytest.raises(
+            RunError, match="parameter server 1 of 2, which held its part of the parameters, died: "
+        ) as told:
+            work()
+        assert not group.ledger.deaths
+        assert "learner" not in told.value.message
+
+
+@pytest.mark.usefixtures("ray_is_up")
 def test_a_lost_replay_stops_nobody() -> None:
     """The only shard dies while actors wait for a slow learner: they fill the next. After an epoch's last step nothing can."""
     from chronograd.backends.apex.group import Group

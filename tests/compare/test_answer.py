@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chronograd.cli.main import main
-from chronograd.compare.answer import compare
+from chronograd.compare.answer import compare, judge
 from chronograd.compare.joining import is_same_work, prediction_near
 from chronograd.record import Cluster, JobHeader, Provenance, Quantity, Record
 from chronograd.report.columns import lay_out
@@ -43,6 +43,19 @@ def test_rows_are_what_both_have_and_the_rest_is_named() -> None:
     assert list(section.lines) == ["only in A: cost of the run", "only in B: epochs trained"]
     assert not answer.notes
     assert {entry["name"] for entry in answer.data["quantities"]} >= {"cost_usd", "ppp", "epochs"}
+
+
+def test_a_stall_is_named_and_does_not_fail_the_gate() -> None:
+    a, b = record("measured", 0.01), record("measured", 0.01)
+    for one in (a, b):
+        one.put("step_time_s", Quantity(value=0.01, unit="s", low=0.009, high=0.011, n=100, std=0.0005))
+    why = "step 17 took 25 s, usually 10 ms: rank 1 was not running for 24.9 s, stopped in backward"
+    b.put("stall_s", Quantity(value=25.0, unit="s", n=1, source=f"not in the step time and the throughput. {why}"))
+    said = f"B stood still for 25 s, not in the step time and the throughput. {why}"
+    assert compare(a, b).sections[0].lines[0] == said
+    answer = judge([a], [b], ["step_time > 5%"])
+    assert answer.exit_status == 0
+    assert said in answer.notes
 
 
 def test_whether_intervals_overlap_is_seen_on_a_narrow_screen() -> None:

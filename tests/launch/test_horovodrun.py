@@ -95,3 +95,25 @@ def _is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text() if Path("/proc").exists() else True
+
+
+# The end of what horovodrun 0.28 prints where a rank is killed, or exits by itself.
+_PRINTED = """[0]<stderr>:horovod.common.exceptions.HorovodInternalError: [/gloo/transport/tcp/pair.cc:589] Read error
+Process 0 exit with status code 1.
+horovodrun: Horovod detected that one or more processes exited with non-zero status, thus causing the job to be terminated. The \
+first process to do so was:
+Process name: {rank}
+Exit code: {code}
+"""
+
+
+@pytest.mark.parametrize(("code", "name"), [(137, "SIGKILL"), (-9, "SIGKILL"), (143, "SIGTERM")])
+def test_a_rank_that_was_killed_is_named_not_one_that_failed_for_want_of_it(code: int, name: str) -> None:
+    told = horovodrun.killed(_PRINTED.format(rank=1, code=code))
+    assert told is not None
+    assert told.message == f"rank 1 was killed by {name}; the others failed for want of it"
+
+
+@pytest.mark.parametrize("printed", ["", _PRINTED.format(rank=1, code=1), "Process name: one\nExit code: 137"])
+def test_a_rank_that_failed_by_itself_was_not_killed(printed: str) -> None:
+    assert horovodrun.killed(printed) is None

@@ -68,8 +68,10 @@ def test_a_lone_rank_that_waits_for_its_disk_is_named(silence: Silence, said: li
 
 def test_a_rank_at_its_work_is_not_named_nor_is_a_wait_that_is_usual(silence: Silence, said: list[str]) -> None:
     silence.take({0: at("evaluation", False, 3000.0, state=RUNNING)})
-    silence.take({0: at(GRADIENTS, True, 100.0), 1: at("input", False, 100.0, rank=1, state=RUNNING)})
+    silence.take({0: at(GRADIENTS, True, 17.0), 1: at("input", False, 17.0, rank=1, state=RUNNING)})
     assert not said
+    silence.take({0: at(GRADIENTS, True, 19.0), 1: at("input", False, 19.0, rank=1, state=RUNNING)})
+    assert len(said) == 1
 
 
 def test_a_rank_that_never_came_is_named(silence: Silence, said: list[str]) -> None:

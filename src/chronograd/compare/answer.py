@@ -43,7 +43,7 @@ def compare(a: Record, b: Record) -> Answer:
             ("intervals: whether the 80 % intervals of A and B overlap; a figure without one counts as its value",),
             drop=(3, 4),  # A and B say it as well, and whether intervals overlap nothing else does
         ),
-        lines=_only_in_one(differences),
+        lines=[*_stalls("A", a), *_stalls("B", b), *_only_in_one(differences)],
         data=[{"quantity": d.name, "a": d.a.value, "b": d.b.value, "ratio": d.ratio} for d in differences],
     )
     data = {"a": _header(a), "b": _header(b), "quantities": [_entry(d) for d in differences]}
@@ -72,6 +72,9 @@ def judge(
     num_failed = sum(outcome.verdict in failing for outcome in outcomes)
     notes = [condition.warning for condition in read if condition.warning]
     notes += [f"A and B differ in {words}" for words in gate.differences_of_setting(baseline[0], runs[0])]
+    notes += [
+        note for name, side in (("A", baseline), ("B", runs)) for record in side for note in _stalls(name, record)
+    ]
     section = Section(
         title="Regression gate",
         takeaway=_verdict(outcomes, num_failed),
@@ -94,6 +97,12 @@ def _verdict(outcomes: Sequence[gate.Outcome], num_failed: int) -> str:
     undecided = sum(outcome.verdict == "cannot tell" for outcome in outcomes)
     told = f"{num_failed} of {len(outcomes)} conditions fail." if num_failed else "No condition fails."
     return f"{told} Inconclusive: {undecided} of {len(outcomes)}, as these runs cannot tell." if undecided else told
+
+
+def _stalls(name: str, record: Record) -> list[str]:
+    """That a record has stalls, which its step time leaves out."""
+    lost = record["stall_s"]
+    return [] if not lost.value else [f"{name} stood still for {quantity(lost.value, 's')}, {lost.source}"]
 
 
 def _takeaway(differences: Sequence[Difference]) -> str:

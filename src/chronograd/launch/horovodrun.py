@@ -6,20 +6,49 @@ Horovod's own server of addresses is not bound to that interface.
 from __future__ import annotations
 
 import os
+import re
+import signal
 import sys
 from collections.abc import Callable
 
 from chronograd.backends.plan import RankPlan
+from chronograd.errors import RunError
 from chronograd.launch.local import LOOPBACK
-from chronograd.launch.processes import Process, run_together, with_restarts
+from chronograd.launch.processes import KilledError, Process, run_together, tail, with_restarts
 from chronograd.rundir import RunDir
 from chronograd.train.rank_command import PARENT_VARIABLE, exit_with_parent
+
+# How horovodrun names the process that ended first; a shell's status of one that a signal ended is this and its number.
+_FIRST = re.compile(r"Process name: (\d+)\s+Exit code: (-?\d+)")
+SHELL_KILLED = 128
 
 
 def launch(plan: RankPlan, run: RunDir, watch: Callable[[], None] = lambda: None) -> None:
     """Run all ranks to their end. Raises RunError with the last lines that they printed."""
     process = Process("horovodrun", command(plan), plan.environment, run.output_path("horovodrun"))
-    with_restarts(lambda: run_together([process], watch), plan.max_restarts)
+
+    def start() -> None:
+        try:
+            run_together([process], watch)
+        except RunError as error:
+            raise killed(tail(process.output)) or error from None
+
+    with_restarts(start, plan.max_restarts)
+
+
+def killed(printed: str) -> KilledError | None:
+    """The error of a rank that a signal ended, from what horovodrun prints at its end; None where it names another end.
+
+    Horovod names the first process that ended badly; the others then fail for want of it.
+    """
+    found = _FIRST.findall(printed)
+    if not found:
+        return None
+    rank, code = int(found[-1][0]), int(found[-1][1])
+    number = -code if code < 0 else code - SHELL_KILLED
+    if number not in {int(one) for one in signal.Signals}:
+        return None
+    return KilledError(f"rank {rank} was killed by {signal.Signals(number).name}; the others failed for want of it")
 
 
 def command(plan: RankPlan) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ A launcher calls `look` as often as it likes. Once a second it reads the ranks' 
 this machine, what the system says of their processes. It speaks
 
 - of a stopped process, at the second look;
-- of ranks that have waited in a collective for ten seconds, and five times as long as any rank stood before: of the rank that
+- of ranks that have waited in a collective for ten seconds, or up to 18 where waits of some seconds are usual: of the rank that
   they wait for, or of the link where all wait;
 - of a rank that for as long has neither moved nor used the processor.
 
@@ -27,8 +27,8 @@ from chronograd.units import seconds
 from chronograd.words import listed
 
 EVERY_S = 1.0
-# A rank may stand for so long, and so many times as long as any has stood before, without a word.
-PATIENCE_S, PATIENCE_FACTOR = 10.0, 5.0
+# A rank may stand for so long without a word, and so many times as long as any has stood in a step before, up to a limit.
+PATIENCE_S, PATIENCE_FACTOR, MOST_PATIENCE_S = 10.0, 5.0, 18.0
 # After a word the next one comes after so many times as long.
 NEXT_FACTOR = 2.0
 # A process that used the processor for less in a second waits.
@@ -96,11 +96,11 @@ class Silence:
             if now is not None and _at(now.note) == _at(before.note):
                 continue
             if self._told.pop(rank, None) is None:
-                self._longest_s = max(self._longest_s, before.stood_s)
+                self._longest_s = max(self._longest_s, before.stood_s if before.note.step else 0.0)
             elif now is not None:
                 self._say(f"rank {rank} goes on, after {seconds(before.stood_s)} in {before.note.place}")
         self._seen = dict(seen)
-        patience_s = max(PATIENCE_S, PATIENCE_FACTOR * self._longest_s)
+        patience_s = min(MOST_PATIENCE_S, max(PATIENCE_S, PATIENCE_FACTOR * self._longest_s))
         for ranks, text in _complaints(seen, self._world_size, patience_s):
             stood_s = max((seen[rank].stood_s for rank in ranks if rank in seen), default=0.0)
             last_s = max(self._told.get(rank, 0.0) for rank in ranks)

@@ -211,16 +211,18 @@ class _Watcher:
     stops: list[tuple[float, float]] = field(default_factory=list)
     links: str = ""
     thread: int = 0
+    beat: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def work(self, ended: threading.Event) -> None:
         period_s = min(BEAT_MOST_S, max(BEAT_LEAST_S, self.timeout_s * BEAT_SHARE))
-        beat, synced_s, looked_s = 0, time.monotonic(), 0.0
         self.thread = threading.get_native_id()
+        synced_s = looked_s = time.monotonic()
+        before: tuple[Now, float, dict[int, Note | None]] | None = None  # the first look at the others' notes, and when
         while not ended.wait(TICK_S):
             self.tick()
-            beat += 1
-            _BEAT.pack_into(self.memory, _BEAT_AT, beat)
+            self.beat += 1
+            _BEAT.pack_into(self.memory, _BEAT_AT, self.beat)
             now, now_s = self.where.now, time.monotonic()
             if self.handle is not None and now_s - synced_s >= period_s:
                 with contextlib.suppress(OSError):
@@ -229,14 +231,14 @@ class _Watcher:
             if now.collective and min(now_s - looked_s, now_s - now.since_s) >= LINKS_EVERY_S:
                 self.links, looked_s = unanswered() or self.links, now_s
             if not now.collective or self.world_size == 1 or now_s - now.since_s < self.timeout_s:
-                continue
-            before = self._notes()
-            if ended.wait(2.5 * period_s):
-                return
-            self.tick()
-            blamed = self._blame(now, before, self._notes())
-            if blamed is not None and self.where.now is now:
-                self._end(*blamed)
+                before = None
+            elif before is None or before[0] is not now:
+                before = now, now_s, self._notes()
+            elif now_s - before[1] >= 2.5 * period_s:
+                blamed = self._blame(now, before[2], self._notes())
+                if blamed is not None and self.where.now is now:
+                    self._end(*blamed)
+                before = None
 
     def tick(self) -> None:
         """Notice whether the process was stopped since the last tick.

@@ -7,6 +7,7 @@ steps as long as they are not too far ahead. Who is the slower of the two then n
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -246,7 +247,10 @@ class Group:
         role, number, count = self._out.pop(call)
         try:
             report: Report = ray.get(call)
-        except ray.exceptions.RayActorError:
+        except ray.exceptions.RayActorError as error:
+            # Ray says the same of a caller that is alive, and asked a part that had died.
+            if isinstance(error, ray.exceptions.RayTaskError):
+                self._check_servers()
             self._forget(role, count)
             for other in [c for c, held in self._out.items() if held[:2] == (role, number)]:
                 self._forget(role, self._out.pop(other)[2])
@@ -353,12 +357,36 @@ class Group:
         try:
             return ray.get(call)
         except ray.exceptions.RayTaskError as error:
+            if isinstance(error, ray.exceptions.RayActorError):
+                self._check_servers()
             raise _of_task(who, error) from None
         except ray.exceptions.RayActorError as error:
             if is_death_told:
                 raise
-            cause = " ".join(str(error).split())[:300]
-            raise RunError(f"{who} died: {cause}") from None
+            raise RunError(f"{who} died: {_exit_detail(str(error))}") from None
+
+    def _check_servers(self) -> None:
+        """Raise RunError if a server has died: what it held is lost, so that the run can go on from a checkpoint only."""
+        ray = ray_module()
+        for number, server in enumerate(self.servers):
+            try:
+                ray.get(server.__ray_ready__.remote())
+            except ray.exceptions.RayActorError as error:
+                raise RunError(f"{self._server_name(number)} died: {_exit_detail(str(error))}") from None
+
+    def _server_name(self, number: int) -> str:
+        return "the mailbox, which has the newest parameters,"
+
+
+def _exit_detail(text: str) -> str:
+    """Of what Ray says of a death: how the process ended, else its first sentence.
+
+    >>> _exit_detail("The actor died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker exits unexpectedly by a signal. More")
+    'Worker exits unexpectedly by a signal'
+    """
+    told = " ".join(text.split())
+    found = re.search(r"exit detail: ([^.]+)", told)
+    return found[1] if found else told.partition(". ")[0].rstrip(".")[:200]
 
 
 def _of_task(who: str, error: Any) -> RunError:

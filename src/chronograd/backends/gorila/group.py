@@ -70,6 +70,9 @@ class GorilaGroup(Group):
             number, job, layout, self._limits, self._parts, self.servers, self.shards, life, None, sys.path
         )
 
+    def _server_name(self, number: int) -> str:
+        return f"parameter server {number} of {len(self.servers)}, which held its part of the parameters,"
+
     def _call_of_actor(self, number: int, count: int) -> Any:
         return self.actors[number].act.remote(count, self.steps_before + self.ledger.steps)
 
