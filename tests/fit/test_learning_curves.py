@@ -17,7 +17,7 @@ from chronograd.fit.forecast import forecast
 from chronograd.fit.learning_curves import LearningCurve, read_curve
 from chronograd.fit.schedule import Schedule
 from chronograd.rundir import RunDir
-from chronograd.rundir.steps import Epoch, Step
+from chronograd.rundir.steps import Attempt, Epoch, Step
 
 EPOCHS = np.arange(1, 41, dtype=float)
 LOSSES = 1 / (0.5 * EPOCHS + 0.5) + 0.1
@@ -317,3 +317,22 @@ def test_a_run_is_fitted_again_as_points_arrive(
     assert "loss 0.02 at epoch 5.6" in told[2]
     assert "reached at epoch 6" in told[3]
     assert main(["fit", "loss", str(run.path), "--follow", "--json"]) == 2
+
+
+def test_a_pause_until_a_run_was_resumed_is_no_pace(tmp_path: Path) -> None:
+    """Epochs of ten seconds; between the second and the third start an hour went by. The newest times stay."""
+    run = RunDir.create(out=tmp_path / "run")
+    now = 1000.0
+    for attempt, epochs in ((1, (1, 2, 3)), (2, (4, 5, 6))):
+        with run.step_writer(0) as lines:
+            lines.write(Attempt(time=now))
+            for epoch in epochs:
+                now += 10
+                lines.write(
+                    Epoch(time=now, step=epoch, epoch=epoch, seconds=10.0 * epoch, epoch_time_s=10.0,
+                          train_loss=1 / epoch, test_loss=1.0, test_accuracy=0.5)
+                )  # fmt: skip
+            now += 3600 * (attempt == 1)
+    times = read_curve(run.path).times
+    assert times is not None
+    assert list(np.diff(times)) == pytest.approx([10.0] * 5)

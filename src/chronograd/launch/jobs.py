@@ -297,12 +297,12 @@ def _first_failure(run: RunDir, before: Mapping[int, int], launcher: str, told: 
     `before` is how many times each rank was started by others. A rank that was killed wrote none, and made the others fail; one that hung was killed for that.
     """
     first = run.first_error(before)
-    if (
-        first is None
-        or isinstance(told, DiskFullError)
-        or (isinstance(told, KilledError) and not first[1].startswith(TIME_OUT))
-    ):
+    if first is None or (isinstance(told, KilledError) and not first[1].startswith(TIME_OUT)):
         return told
+    if isinstance(told, DiskFullError):
+        # What the rank wrote names the file, and what was free before it tidied up.
+        kind, _, said = first[1].partition("\n")[0].partition(": ")
+        return DiskFullError(f"rank {first[0]}: {said}", told.hint) if kind == DiskFullError.__name__ else told
     rank, text = first
     if text.startswith(LINK_DOWN):
         hint = "see that these hosts reach each other (`ping`, `chronograd calibrate links`), then resume the run"
