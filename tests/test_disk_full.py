@@ -104,6 +104,16 @@ def test_a_rank_that_cannot_even_print_tells_by_its_status(small: Path) -> None:
         run_together([Process("rank 3", command, {}, small / "output.3.txt")])
 
 
+def test_a_note_of_where_a_rank_is_does_not_kill_it(small: Path) -> None:
+    """Memory that is mapped to a file without space ends a process by SIGBUS when it is written."""
+    fill(small)
+    code = (
+        "from chronograd.train.watchdog import _mapped; from pathlib import Path; import sys\n"
+        "_, memory = _mapped(Path(sys.argv[1])); memory[0:5] = b'there'; assert memory[0:5] == b'there'"
+    )
+    subprocess.run([sys.executable, "-c", code, str(small / "where.0")], check=True)
+
+
 def test_a_limit_of_a_files_size(tmp_path: Path) -> None:
     told = files.disk_full(tmp_path / "x", OSError(errno.EFBIG, "too large"))
     assert told is not None

@@ -389,7 +389,7 @@ def _mapped(path: Path) -> tuple[int | None, mmap.mmap]:
     try:
         path.unlink(missing_ok=True)  # one that was stopped and lives yet keeps its own
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        os.ftruncate(handle, _SIZE)
+        os.write(handle, bytes(_SIZE))  # of a full disk an error now, rather than a SIGBUS at the first note
         return handle, mmap.mmap(handle, _SIZE)
     except (OSError, ValueError):
         return None, mmap.mmap(-1, _SIZE)
