@@ -149,7 +149,7 @@ def test_takeaways_at_equal_images_and_seconds_follow_the_numbers() -> None:
     assert "M=4 is worse than M=1 longer: −4.0 points" in study.images_takeaway("M=4", "M=1 longer", a, b)
     assert "M=4 is better than M=1 longer: +4.0 points" in study.images_takeaway("M=4", "M=1 longer", b, a)
     assert "M=4 is not told apart from M=1 longer" in study.images_takeaway(
-        "M=4", "M=1 longer", a, Spread(0.44, 0.001, 2)
+        "M=4", "M=1 longer", a, Spread(0.44, None, 1)
     )
     assert "M=4 is behind" in study.seconds_takeaway(3.0, "M=4", a, b)
     assert "M=4 is ahead" in study.seconds_takeaway(3.0, "M=4", b, a)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from chronograd.deploy.quantise import Turns, in_turn
 from chronograd.report.html import render_html
-from chronograd.studies.onnx_parity import APART, EDGE, HALF, PYTORCH, RUNTIME, SOUND, STUDY, WEIGHT, page
+from chronograd.studies.onnx_parity import APART, EDGE, HALF, PYTORCH, RUNTIME, SOUND, STUDY, WEIGHT, page, timed
 from chronograd.study.results import Results, Row
 from chronograd.study.rows import matching
 from chronograd.study.runner import StudyRunner
@@ -61,7 +64,8 @@ def made_results() -> Results:
     file = {"network": "A", "weights": "initial", "is_trained": False, "dummy": [2, 3, 8, 8], "holds": True,
             "inputs": [port], "outputs": [out], "opset": 20, "bytes": 4096, "operators": 9}  # fmt: skip
     time = {"batch": 1, "pairs": 100, "threads": 2, "pytorch_median_s": 0.002, "pytorch_p95_s": 0.003, "runtime_median_s": 0.001,
-            "runtime_p95_s": 0.002, "ratio": 0.5, "low": 0.4, "high": 0.6}  # fmt: skip
+            "runtime_p95_s": 0.002, "ratio": 0.5, "low": 0.4, "high": 0.6, "refused": False, "others": 0.2, "cores": 2,
+            "pytorch_cpu_median_s": 0.0018, "runtime_cpu_median_s": 0.0009, "cpu_ratio": 0.5, "cpu_low": 0.4, "cpu_high": 0.6}  # fmt: skip
     score = {"accuracy": 0.9, "loss": 0.3, "num_samples": 100}
     eight = {"network": "A", "float_bytes": 4096, "bytes": 1024, "how": "static", "before": score,
              "after": {**score, "accuracy": 0.89}, "changed": {"lost": 3, "won": 2, "p": 1.0},
@@ -76,7 +80,7 @@ def made_results() -> Results:
         "checks": checks,
         "parity": [made("A", 0.01, 2e-7), made("A", 0.02, 4e-7, batch=8), made("B", 0.25, 3e-5)],
         "exact": [{"network": "A", **exact}, {"network": "B", **exact}],
-        "times": [{"network": "A", **time}, {"network": "B", **time, "low": 0.9, "high": 1.1}],
+        "times": [{"network": "A", **time}, {"network": "B", **time, "cpu_low": 0.9, "cpu_high": 1.1}],
         "int8": [eight],
         "objects": [{"network": "A", "pictures": 4, "objects": 30, "same": 30, "apart": 1e-7, "map": 0.5}],
     }
@@ -92,12 +96,47 @@ def test_the_page_says_what_the_numbers_say() -> None:
         "digits of the largest output; 25 % of the values are equal bit for bit."
     )
     assert f"of 3 faults loading finds 1 and the checker 2, but not {WEIGHT}" in said["Loaded and checked"]
-    assert "of 2 settings it is faster than PyTorch in 1 and slower in 0" in said["Run by ONNX Runtime"]
+    assert "of 2 settings it takes less processor time than PyTorch in 1 and more in 0" in said["Run by ONNX Runtime"]
     assert "off by 2.0 to 2.0 times as much" in said["Which of the two is nearer to the truth?"]
     assert said["The same objects?"].startswith("After suppression 30 of 30 objects in 4 test pictures")
     assert "accuracy changes by -1.00 to -1.00 points (A)" in said["Eight bits"].replace("−", "-")
     assert "0 of 1 are faster" in said["Eight bits"]
     assert "rtol 0.001" in render_html(answer)
+
+
+def test_times_are_refused_where_the_machine_is_busier_than_it_has_cores() -> None:
+    """Two cores: others may keep one busy, and a little more; at 1.9 the times are those of others."""
+    wall, cpu = np.array([0.09, 0.10, 0.11]), np.array([0.05, 0.05, 0.05])
+    row = timed(Turns(wall, 0.7 * wall, cpu, 0.5 * cpu, others=1.1), cores=2)
+    assert (row["refused"], row["cpu_ratio"], row["ratio"]) == (False, pytest.approx(0.5), pytest.approx(0.7))
+    assert (row["pytorch_median_s"], row["pytorch_cpu_median_s"]) == (0.10, 0.05)
+    busy = timed(Turns(wall, wall, cpu, cpu, others=1.9), cores=2)
+    assert busy == {"refused": True, "others": 1.9, "cores": 2, "pairs": 3}
+    results = made_results()
+    rows = {**results.rows, "times": [{"network": "A", "batch": 1, "threads": 1, **busy}]}
+    said = {section.title: section for section in page(replace(results, rows=rows)).sections}["Run by ONNX Runtime"]
+    assert "Not timed: A at batch 1. Other processes kept up to 1.9 of 2 cores busy" in said.takeaway
+    assert said.table is None
+
+
+def test_times_without_processor_time_are_void() -> None:
+    results = made_results()
+    rows = {
+        **results.rows,
+        "times": [{k: v for k, v in row.items() if "cpu" not in k} for row in results.rows["times"]],
+    }
+    said = {section.title: section for section in page(replace(results, rows=rows)).sections}["Run by ONNX Runtime"]
+    assert "These times are void" in said.takeaway
+    assert said.table is None
+
+
+def test_calls_in_turn_have_wall_and_processor_time() -> None:
+    """A call that sleeps takes wall time and no processor time."""
+    turns = in_turn(lambda: time.sleep(0.01), lambda: None, seconds=0.0)
+    assert float(np.median(turns.first_s)) >= 0.01
+    assert float(np.median(turns.first_cpu_s)) < 0.01
+    assert len(turns.second_cpu_s) == len(turns.first_s)
+    assert turns.others >= 0
 
 
 def test_a_network_that_does_not_match_is_named() -> None:

@@ -12,6 +12,7 @@ from chronograd.cli.main import main
 from chronograd.studies.serving import STUDY
 from chronograd.study.results import Results
 
+FOLDER = Path(__file__).parents[2] / "docs" / "studies"
 SETTINGS = {**STUDY.sizes["laptop"], "networks": ["net"], "of_knee": [0.3, 0.9, 1.2], "asked": [0.3, 0.9]}
 
 
@@ -118,3 +119,15 @@ def test_the_smallest_size_runs(tmp_path: Path, capsys: pytest.CaptureFixture[st
     below, beyond = sorted(found.rows["points"], key=lambda row: row["rate"])
     assert below["failed_requests"] == 0
     assert beyond["failed_requests"] < beyond["requests"]  # a machine that does other work, too, refuses some
+
+
+def test_a_share_of_the_knee_is_of_the_measured_one() -> None:
+    """Rates were chosen by the server's own estimate; its page divides by what was measured, which may be far from it."""
+    results = Results.load(FOLDER / "serving" / "results.json")
+    table = next(s for s in STUDY.page(results).sections if s.title.startswith("Latency")).table
+    knees = next(s for s in STUDY.page(results).sections if s.title == "The knee").table
+    assert table is not None
+    assert knees is not None
+    measured = {row[0]: float(row[4].replace(",", "")) for row in knees.rows}
+    for network, share, rate, *_ in table.rows:
+        assert int(share.split()[0]) == pytest.approx(100 * float(rate.replace(",", "")) / measured[network], abs=1)

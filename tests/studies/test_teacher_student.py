@@ -256,7 +256,10 @@ def test_repeated_mistakes_tell_a_distillation() -> None:
     title = "Why it is a distillation"
     found = section(made_up(), title).takeaway
     assert "on 80.0 % (classes) and 80.0 % (probabilities)" in found
-    assert "They repeat 50.0 % of the teacher's mistakes (classes), it repeats 30.0 %: they learn the teacher" in found
+    assert (
+        "They repeat 50.0 % of the teacher's mistakes (classes), the network trained on D alone repeats 30.0 %: they learn the teacher"
+        in found
+    )
     results = made_up()
     for row in results.rows["networks"]:
         row["repeated_mistakes"] = 0.3

@@ -6,13 +6,14 @@ dynamic   activations to the range of each batch; matrix products only, for lang
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from chronograd.deploy.parity import session
 from chronograd.detect.metrics import average_precisions, mean_average_precision
 from chronograd.detect.suppression import detections
 from chronograd.errors import InputError
+from chronograd.measure import environment
 from chronograd.train.inputs import CHUNK, Input
 
 Array = np.ndarray[Any, Any]
@@ -151,7 +153,7 @@ def race(first: Path, second: Path, batch: Array, seconds: float = SECONDS) -> S
     """Time two files in turn on one batch."""
     sessions = [session(first), session(second)]
     one, other = (partial(own.run, None, {own.get_inputs()[0].name: batch}) for own in sessions)
-    first_s, second_s = in_turn(one, other, seconds)
+    first_s, second_s, *_ = in_turn(one, other, seconds)
     ratios = second_s / first_s
     low, middle, high = (float(np.quantile(ratios, share)) for share in (0.1, 0.5, 0.9))
     threads = sessions[0].get_session_options().intra_op_num_threads
@@ -160,23 +162,42 @@ def race(first: Path, second: Path, batch: Array, seconds: float = SECONDS) -> S
     )
 
 
-def in_turn(first: Callable[[], Any], second: Callable[[], Any], seconds: float = SECONDS) -> tuple[Array, Array]:
-    """Seconds of each call of two functions, called in turn, each pair in the other order than the one before."""
+class Turns(NamedTuple):
+    """Of two functions called in turn: seconds of each call, processor seconds of all threads in it, and cores that others kept busy."""
+
+    first_s: Array
+    second_s: Array
+    first_cpu_s: Array
+    second_cpu_s: Array
+    others: float
+
+
+def in_turn(first: Callable[[], Any], second: Callable[[], Any], seconds: float = SECONDS) -> Turns:
+    """Time each call of two functions, called in turn, each pair in the other order than the one before.
+
+    Threads that spin while they wait use processor time as if they worked. On cores that others use too, wall time is that of the
+    slowest thread; processor time is then nearer to what a call takes.
+    """
     calls = (first, second)
     times: tuple[list[float], list[float]] = ([], [])
+    cpu: tuple[list[float], list[float]] = ([], [])
 
-    def timed(which: int) -> float:
-        start = time.perf_counter()
+    def timed(which: int) -> tuple[float, float]:
+        start, start_cpu = time.perf_counter(), time.process_time()
         calls[which]()
-        return time.perf_counter() - start
+        return time.perf_counter() - start, time.process_time() - start_cpu
 
     for which in (0, 1) * WARMUP:
         timed(which)
-    begun = time.perf_counter()
+    begun, own_s, (ticks, _) = time.perf_counter(), time.process_time(), environment.processor_ticks()
     while len(times[0]) < LEAST or (len(times[0]) < MOST and time.perf_counter() - begun < seconds):
         for which in (0, 1) if len(times[0]) % 2 else (1, 0):
-            times[which].append(timed(which))
-    return np.array(times[0]), np.array(times[1])
+            wall_s, cpu_s = timed(which)
+            times[which].append(wall_s)
+            cpu[which].append(cpu_s)
+    busy_s = (environment.processor_ticks()[0] - ticks) / os.sysconf("SC_CLK_TCK")
+    others = max(0.0, busy_s - (time.process_time() - own_s)) / (time.perf_counter() - begun)
+    return Turns(*map(np.array, (*times, *cpu)), others=others)
 
 
 class _Batches:

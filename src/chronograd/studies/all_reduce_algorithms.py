@@ -174,13 +174,15 @@ def _shown(choice: str) -> str:
     return names.get(choice, choice.upper())
 
 
-def _figure(rows: Sequence[Row], choices: Sequence[str]) -> Figure:
+def _figure(rows: Sequence[Row], choices: Sequence[str], others: Sequence[str] = ()) -> Figure:
+    """`others`: choices that are what AUTO takes between machines, and lie on its line."""
     panels = []
     for key, label, unit in (("exchange_s", "ms", 1e-3), ("images_per_s", "images/s", 1.0)):
         series = []
         for choice, color in zip(choices, COLORS, strict=False):
             own = [row for row in matching(rows, choice=choice) if row["world"] > 1 or key == "images_per_s"]
-            series.append(series_of(_shown(choice), own, key, "predicted", color, unit))
+            same = [_shown(other) for other in others if AUTO[TWO] == choice]
+            series.append(series_of(" = ".join([_shown(choice), *same]), own, key, "predicted", color, unit))
         title = "Exchange of a step" if key == "exchange_s" else "Throughput"
         panels.append(against_ranks(label, series, title, is_log=False))
     return Figure(panels)
@@ -221,7 +223,7 @@ def _section_of_two(rows: list[Row], settings: Settings) -> Section:
         "Both are rings and cross each machine's link once; RING's messages go through the hosts' memory on both sides. Where these "
         "copies overlap with sending, the two take the same; what gRPC adds is left out. So RING is predicted between equal and "
         "this much slower, and never faster.",
-        figure=_figure(rows, ("nccl", "ring")),
+        figure=_figure(rows, ("nccl", "ring"), ("auto",)),
         caption="Predicted, on two machines with 1, 2, 4 and 8 GPUs each. AUTO lies on RING.",
         table=_table(rows),
     )  # fmt: skip

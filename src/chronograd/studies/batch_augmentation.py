@@ -450,13 +450,13 @@ STUDY = Study(
             "paper",
             f"the paper's setting, which may reach {100 * _PAPER['target']:g} %: {_PAPER['network']} on all 50,000 images at 32 × 32 for "
             f"{_PAPER['epochs']} epochs, M up to {max(_PAPER['copies'])}",
-            3200,
+            1100,
             1.6,
         ),
         NotRun(
             "evening",
             f"the same network for {_EVENING['epochs']} epochs, to {100 * _EVENING['target']:g} %, M up to {max(_EVENING['copies'])}",
-            110,
+            39,
         ),
     ],
 )

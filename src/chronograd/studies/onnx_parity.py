@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,8 +23,9 @@ from chronograd.answer import Answer, Highlight, Section
 from chronograd.figure import Bar, Bars, Figure
 from chronograd.files import write_json
 from chronograd.job import Job, from_dict
+from chronograd.measure import environment
 from chronograd.study.results import Results, Row, Settings
-from chronograd.study.rows import distinct, grouped, matching, shown
+from chronograd.study.rows import distinct, grouped, matching, plural, shown
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study, listed
 from chronograd.study.weights import weights_file
@@ -32,6 +34,7 @@ from chronograd.words import listed as in_words
 
 if TYPE_CHECKING:
     from chronograd.deploy.export_source import Source
+    from chronograd.deploy.quantise import Turns
 
 PYTORCH, RUNTIME, APART = "PyTorch, off float64", "ONNX Runtime, off float64", "off each other"
 COLORS = {PYTORCH: "orange", RUNTIME: "accent"}
@@ -42,6 +45,8 @@ SAME_FOR_ALL = 1e-4
 ALIKE = 2.0
 # Objects of one class whose corners are nearer than this, in sides of the picture, are the same.
 SAME_CORNERS = 1e-3
+# Of a core: by so much others and one thread of ours may exceed the cores, and passes are timed nevertheless.
+SPARE = 0.25
 # What is wrong with a file, and who should see it.
 SOUND, HALF, EDGE, WEIGHT = "as exported", "cut in half", "an edge renamed", "one tensor of weights 1 % larger"
 
@@ -63,14 +68,34 @@ def _measured(runner: StudyRunner, settings: Settings, name: str, own: Row, run:
     """Rows of one network, by table. They are kept in a file, so that an interrupted study goes on with the next network."""
     asked = {**{key: value for key, value in settings.items() if key != "networks"}, **own}
     kept = runner.folder / "networks" / f"{runner.path(name).name}.json"
-    if not kept.exists() or json.loads(kept.read_text())["asked"] != asked:
+    if not kept.exists() or not _is_done(json.loads(kept.read_text()), asked):
         begun = time.monotonic()
-        with TemporaryDirectory() as folder:
+        with TemporaryDirectory() as folder, _one_thread():
             rows = _rows(settings, own, _source(own, run), Path(folder) / "net.onnx", name == settings["checked"])
         kept.parent.mkdir(exist_ok=True)
         write_json(kept, {"asked": asked, "rows": rows})
-        runner.say(f"{name:<40} {time.monotonic() - begun:6.1f} s")
+        is_timed = not any(row["refused"] for row in rows["times"])
+        refusal = "" if is_timed else "  not timed: others keep the machine busy; the same command tries again"
+        runner.say(f"{name:<40} {time.monotonic() - begun:6.1f} s{refusal}")
     return dict(json.loads(kept.read_text())["rows"])
+
+
+def _is_done(stored: Row, asked: Row) -> bool:
+    """Whether stored rows are of the same settings, and timed."""
+    return bool(stored["asked"] == asked) and not any(row.get("refused", True) for row in stored["rows"]["times"])
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """PyTorch and ONNX Runtime on one thread each: several wait for the slowest, which is the one whose core others use."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _job(own: Row) -> Job:
@@ -171,17 +196,25 @@ def _times(source: Source, path: Path, seen: Any, settings: Settings) -> list[Ro
     rows = []
     for size in dict.fromkeys((min(settings["batches"]), max(settings["batches"]))):
         batch = seen[:size].contiguous()
-        ours_s, theirs_s = in_turn(
-            partial(torchs, batch), partial(running.run, None, {port: batch.numpy()}), settings["seconds"]
-        )
-        low, middle, high = (float(np.quantile(theirs_s / ours_s, share)) for share in (0.1, 0.5, 0.9))
-        rows.append(
-            {"batch": len(batch), "pairs": len(ours_s), "threads": torch.get_num_threads(),
-             **{f"{who}_{what}": float(np.quantile(times, share)) for who, times in (("pytorch", ours_s), ("runtime", theirs_s))
-                for what, share in (("median_s", 0.5), ("p95_s", 0.95))},
-             "ratio": middle, "low": low, "high": high}
-        )  # fmt: skip
+        turns = in_turn(partial(torchs, batch), partial(running.run, None, {port: batch.numpy()}), settings["seconds"])
+        rows.append({"batch": len(batch), "threads": torch.get_num_threads(), **timed(turns, environment.cores())})
     return rows
+
+
+def timed(turns: Turns, cores: int) -> Row:
+    """What two functions in turn took, or that it is refused: the machine was busier than it has cores, by `SPARE` of one."""
+    is_refused = turns.others + 1 > cores + SPARE
+    row: Row = {"refused": is_refused, "others": turns.others, "cores": cores, "pairs": len(turns.first_s)}
+    if is_refused:
+        return row
+    walls, cpus = (turns.first_s, turns.second_s), (turns.first_cpu_s, turns.second_cpu_s)
+    for unit, (first, second) in (("", walls), ("cpu_", cpus)):
+        for who, times in (("pytorch", first), ("runtime", second)):
+            for what, share in (("median_s", 0.5), ("p95_s", 0.95)):
+                row[f"{who}_{unit}{what}"] = float(np.quantile(times, share))
+        for what, share in (("low", 0.1), ("ratio", 0.5), ("high", 0.9)):
+            row[f"{unit}{what}"] = float(np.quantile(second / first, share))
+    return row
 
 
 def _checks(source: Source, path: Path, samples: Sequence[Any]) -> list[Row]:
@@ -351,32 +384,51 @@ def _checks_section(rows: Sequence[Row]) -> Section:
 
 
 def _times_section(rows: Sequence[Row]) -> Section:
-    faster = [row for row in rows if row["high"] < 1]
-    slower = [row for row in rows if row["low"] > 1]
+    title = "Run by ONNX Runtime"
+    runs = "`InferenceSession(file).run(None, {name: batch})` takes batches of any size from one file"
+    known = [row for row in rows if not row.get("refused")]
+    refused = [row for row in rows if row.get("refused")]
+    missing = []
+    if refused:
+        names = in_words([f"{row['network']} at batch {row['batch']}" for row in refused])
+        missing.append(
+            f"Not timed: {names}. Other processes kept up to {max(row['others'] for row in refused):.1f} of {refused[0]['cores']} cores busy, and "
+            "times would be theirs. Run it again on a quiet machine."
+        )
+    if not known:
+        return Section(title, f"{runs}. {missing[0]}")
+    if any("cpu_ratio" not in row for row in known):
+        missing.append(
+            "These times are void: processor time was not recorded, and several threads of both shared cores with other processes."
+        )
+        return Section(title, f"{runs}. {missing[-1]}", lines=missing[:-1])
+    faster = [row for row in known if row["cpu_high"] < 1]
+    slower = [row for row in known if row["cpu_low"] > 1]
     body = [
-        [row["network"], str(row["batch"]), *(seconds(row[f"{who}_{what}"]) for who in ("pytorch", "runtime") for what in ("median_s", "p95_s")),
-         f"{row['ratio']:.2f} ({row['low']:.2f} … {row['high']:.2f})"]
-        for row in rows
+        [row["network"], str(row["batch"]), *(seconds(row[f"{who}_{unit}median_s"]) for who in ("pytorch", "runtime") for unit in ("cpu_", "")),
+         *(f"{row[f'{unit}ratio']:.2f} ({row[f'{unit}low']:.2f} … {row[f'{unit}high']:.2f})" for unit in ("cpu_", ""))]
+        for row in known
     ]  # fmt: skip
     named = [f"{row['network']} at batch {row['batch']}" for row in slower]
+    columns = (
+        "network",
+        "batch",
+        "PyTorch, CPU",
+        "wall",
+        "ONNX Runtime, CPU",
+        "wall",
+        "ratio of CPU times",
+        "of wall times",
+    )
     return Section(
-        "Run by ONNX Runtime",
-        f"`InferenceSession(file).run(None, {{name: batch}})` takes batches of any size from one file; of {len(rows)} settings it is faster "
-        f"than PyTorch in {len(faster)} and slower in {len(slower)}{f' ({in_words(named)})' if named else ''}.",
-        f"Passes in turn in one process on the CPU, {rows[0]['threads']} threads each, PyTorch eager in inference mode; after a warm-up {min(row['pairs'] for row in rows)} "
-        "pairs or more. Ratio: ONNX Runtime's time over PyTorch's, with the middle 80 % of pairs; faster or slower where that leaves 1 out.",
-        table=listed(
-            (
-                "network",
-                "batch",
-                "PyTorch, median",
-                "95th percentile",
-                "ONNX Runtime, median",
-                "95th percentile",
-                "ratio",
-            ),
-            body,
-        ),
+        title,
+        f"{runs}; of {len(known)} settings it takes less processor time than PyTorch in {len(faster)} and more in "
+        f"{len(slower)}{f' ({in_words(named)})' if named else ''}.",
+        f"Medians of passes in turn in one process on the CPU, {plural(known[0]['threads'], 'thread')} each, PyTorch eager in inference mode; after a warm-up "
+        f"{min(row['pairs'] for row in known)} pairs or more. CPU is the processor time of all threads, wall the time until the pass is done; where both differ, others "
+        "used the core. Ratio: ONNX Runtime's time over PyTorch's, with the middle 80 % of pairs; less or more where that of processor time leaves 1 out.",
+        lines=missing,
+        table=listed(columns, body, 1),
     )
 
 

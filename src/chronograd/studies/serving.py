@@ -280,6 +280,14 @@ def page(results: Results) -> Answer:
     return STUDY.answer(results, sections, highlights)
 
 
+def _of_knee(results: Results, network: str, rate: float) -> str:
+    """A rate as a share of the measured knee; of the server's own estimate, and saying so, where none was measured."""
+    measured = _knee_row(network, matching(results.rows["points"], network=network))["measured"]
+    if measured:
+        return percent(rate / measured, 0)
+    return f"{percent(rate / matching(results.rows['servers'], network=network)[0]['knee'], 0)} of the predicted"
+
+
 def _asked(results: Results) -> list[tuple[str, float, list[Row]]]:
     """Each network at each of the rates that are asked about, with its repeats."""
     return [
@@ -302,13 +310,13 @@ def _errors(results: Results, name: str, made_with: str = "predicted") -> list[f
 
 def _beside_section(results: Results) -> Section:
     body = []
-    for network, share, own in _asked(results):
+    for network, _, own in _asked(results):
         cells = []
         for name in ("latency_mean_s", "latency_p50_s", "latency_p99_s"):
             measured, predicted = _mean(own, name), statistics.fmean(row["predicted"][name] for row in own)
             cells += ["–", "–", "–"] if measured is None else [
                 seconds(measured), seconds(predicted), signed_percent(predicted / measured - 1)]  # fmt: skip
-        body.append([network, percent(share, 0), f"{own[0]['rate']:,.4g}", *cells])
+        body.append([network, _of_knee(results, network, own[0]["rate"]), f"{own[0]['rate']:,.4g}", *cells])
     names = [f"{word} {what}" for word in ("mean", "median", "p99") for what in ("measured", "predicted", "error")]
     sentences = []
     for name, word in (
@@ -330,7 +338,7 @@ def _beside_section(results: Results) -> Section:
         "arrivals, from times of batches in ONNX Runtime alone and of requests that meet no other.",
         figure=Figure([_panel(results, network) for network in distinct(results.rows["points"], "network")]),
         caption="Latency against rate: lines predicted, points measured, each a repeat.",
-        table=Table(("network", "of the knee", "requests/s", *names), body, set(range(1, 12))),
+        table=Table(("network", "of the measured knee", "requests/s", *names), body, set(range(1, 12))),
     )
 
 
@@ -338,7 +346,7 @@ def _cause_section(results: Results) -> Section:
     """What knowing more is worth, and what nothing of it tells."""
     asked = _asked(results)
     body = []
-    for network, share, own in asked:
+    for network, _, own in asked:
         measured = _mean(own, "latency_p50_s")
         cells = [
             "–"
@@ -348,7 +356,9 @@ def _cause_section(results: Results) -> Section:
         ]
         others, host = (statistics.fmean(row[name] for row in own) for name in ("taken_by_others", "taken_by_host"))
         late = seconds(statistics.fmean(row["late_p99_s"] for row in own))
-        body.append([network, percent(share, 0), *cells, percent(others, 0), percent(host, 0), late])
+        body.append(
+            [network, _of_knee(results, network, own[0]["rate"]), *cells, percent(others, 0), percent(host, 0), late]
+        )
     said = []
     for name, words in MADE_WITH.items():
         errors = _errors(results, "latency_p50_s", name)
@@ -361,7 +371,7 @@ def _cause_section(results: Results) -> Section:
         intro="Errors of medians by what the queue is fed with; beside them what it cannot know: shares of both cores that other processes, "
         "and the host of a virtual machine, took meanwhile, and how late the client sent 1 % of the requests.",
         table=Table(
-            ("network", "of the knee", *MADE_WITH.values(), "other processes", "host", "sent late by"),
+            ("network", "of the measured knee", *MADE_WITH.values(), "other processes", "host", "sent late by"),
             body,
             set(range(1, 9)),
         ),
@@ -381,7 +391,8 @@ def _asleep_section(results: Results) -> Section:
         if awake and asleep:
             times.append(asleep / awake)
         cells = ["–" if value is None else seconds(value) for value in (awake, asleep)]
-        body.append([row["network"], percent(row["of_knee"], 0), *cells, *(percent(share, 0) for share in hosts)])
+        of_knee = _of_knee(results, row["network"], own[0]["rate"])
+        body.append([row["network"], of_knee, *cells, *(percent(share, 0) for share in hosts)])
     kept, free = (statistics.median(shares) for shares in zip(*taken, strict=True))
     return Section(
         "Where cores may sleep",
@@ -393,7 +404,7 @@ def _asleep_section(results: Results) -> Section:
         table=Table(
             (
                 "network",
-                "of the knee",
+                "of the measured knee",
                 "median, kept awake",
                 "median",
                 "taken by the host, kept awake",
@@ -420,10 +431,13 @@ def _panel(results: Results, network: str) -> Lines:
                 f"{name}, measured", "measured", [p["rate"] for p in known], [1e3 * p[key] for p in known], color=color
             )
         )
+    measured = _knee_row(network, own)["measured"]
+    marks = [
+        Mark("x", servers[0]["knee"], "own estimate of the knee"),
+        *([Mark("x", measured, "measured knee")] if measured else []),
+    ]
     # Beyond what a server can do latencies are those of a full queue, which would hide all others.
-    return Lines(
-        "requests per second", "latency, ms", series, [Mark("x", servers[0]["knee"], "knee")], log_y=True, title=network
-    )
+    return Lines("requests per second", "latency, ms", series, marks, log_y=True, title=network)
 
 
 def _knee_row(network: str, points: Sequence[Row]) -> Row:

@@ -636,7 +636,7 @@ STUDY = Study(
             "evening",
             f"every arm from {_EVENING['seeds_of_others']} seeds, whole images, a deeper teacher ({_EVENING['teacher']}) and "
             f"{_EVENING['pretraining']['updates']:,} updates of pretraining on {_EVENING['unlabelled']['samples']:,} images",
-            23,
+            3,
         )
     ],
 )

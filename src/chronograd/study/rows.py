@@ -128,7 +128,7 @@ def difference(a: Spread, b: Spread) -> Difference:
     >>> difference(Spread(0.81, 0.02, 3), Spread(0.80, 0.02, 3)).points()
     '+1.0 points (−3.5 … +5.5, p = 0.57), not told apart by 3 seeds'
     >>> difference(Spread(0.30, 0.01, 2), Spread(0.41, 0.01, 2)).points()
-    '−11.0 points (−15.3 … −6.7, p = 0.0081)'
+    '−11.0 points (−15.3 … −6.7, p = 0.0082)'
     """
     mean, least = a.mean - b.mean, min(a.n, b.n)
     if a.std is None or b.std is None or a.std + b.std == 0:

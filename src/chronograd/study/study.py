@@ -28,7 +28,7 @@ class NotRun:
 
     Attributes:
         lacks: the condition that is missing, as a clause.
-        hours: of two cores, by the pace of the size that was run; `gpu_hours`: of the steps alone on one H200, as predicted, where that
+        hours: of two cores, by what an image was measured to take; `gpu_hours`: of the steps alone on one H200, as predicted, where that
             is what it takes. `python -m benchmarks.evening` tells both.
     """
 
@@ -41,7 +41,7 @@ class NotRun:
         gpu = f", or {self.gpu_hours:.1f} of steps alone on one H200, as predicted" if self.gpu_hours else ""
         return (
             f"Not run here is {self.lacks}. “chronograd study run {study} --size {self.size}” takes some {self.hours:,.0f} hours on two cores "
-            f"by the pace of these runs{gpu}."
+            f"by the measured cost of an image{gpu}."
         )
 
 
