@@ -23,7 +23,7 @@ from chronograd.figure import Bar, Bars, Figure, Lines, Picture, PictureRow, Pic
 from chronograd.job import Job
 from chronograd.study.arms import Arm, Trained, curves_of, job_of, mean_curve, train_arms
 from chronograd.study.results import Results, Row, Settings
-from chronograd.study.rows import Spread, difference, distinct, matching, points_apart, spread
+from chronograd.study.rows import Spread, difference, distinct, matching, points_apart, spread, upper
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study, listed
 from chronograd.study.weights import weights_file
@@ -93,12 +93,9 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
     ]
     trained = first + train_arms(runner, second)
     runs, classes = _rows(trained, settings["related"])
-    return runner.results(
-        settings,
-        rows={"runs": runs, "classes": classes},
-        curves=curves_of(trained),
-        pictures=_pictures(trained, settings["related"]),
-    )
+    pictures, pictured = _pictures(trained, settings["related"])
+    rows = {"runs": runs, "classes": classes, "pictured": pictured}
+    return runner.results(settings, rows=rows, curves=curves_of(trained), pictures=pictures)
 
 
 def _data(runner: StudyRunner, settings: Settings) -> str:
@@ -136,8 +133,11 @@ def _rows(trained: Sequence[Trained], related: Sequence[str]) -> tuple[list[Row]
     return runs, classes
 
 
-def _pictures(trained: Sequence[Trained], related: Sequence[str]) -> dict[str, str]:
-    """For each related class a test picture: its true boxes, and what the networks of the first seed find before and after."""
+def _pictures(trained: Sequence[Trained], related: Sequence[str]) -> tuple[dict[str, str], list[Row]]:
+    """For each related class a test picture: its true boxes, and what the networks of the first seed find before and after.
+
+    Returns: the pictures, and rows of how many boxes of each related class are drawn in one.
+    """
     from chronograd.detect.annotating import drawn
     from chronograd.detect.pictures import resized
     from chronograd.figure import png_base64
@@ -149,6 +149,7 @@ def _pictures(trained: Sequence[Trained], related: Sequence[str]) -> dict[str, s
     annotated = datasets.load(data).annotated
     assert annotated is not None
     shown: dict[str, str] = {}
+    rows: list[Row] = []
     chosen: list[Path] = []
     for number, name in enumerate(related, 1):
         image = next(i for i in annotated.test if i.path not in chosen and number in i.objects.labels_G)
@@ -162,7 +163,9 @@ def _pictures(trained: Sequence[Trained], related: Sequence[str]) -> dict[str, s
             network, names, side = networks[stage]
             found = annotating.in_pixels(small, annotating.find(network, picture, side), names)
             shown[f"{name}/{stage}"] = png_base64(drawn(small, found))
-    return shown
+            labels = [one.name for one in found]
+            rows += [{"picture": name, "stage": stage, "name": of, "boxes": labels.count(of)} for of in related]
+    return shown, rows
 
 
 # -- what they say -------------------------------------------------------------------------------------
@@ -282,10 +285,26 @@ def _picture_section(results: Results) -> Section:
     return Section(
         "What it finds in a picture of each class",
         f"A test picture with each of {in_words(list(grid))}, with boxes and labels: as annotated, and what is found before and after, "
-        "with scores from 0.5 on.",
+        f"with scores from 0.5 on.{_missed(results.rows.get('pictured', []))}",
         intro="The networks are those of the first seed.",
         figure=Figure([Pictures([PictureRow(label, pictures) for label, pictures in grid.items()])]),
     )
+
+
+def _missed(pictured: Sequence[Row]) -> str:
+    """Which classes a stage finds in none of the pictures.
+
+    >>> row = {"picture": "WBC", "stage": "fine-tuned", "name": "RBC", "boxes": 0}
+    >>> _missed([row, row | {"name": "WBC", "boxes": 1}])
+    ' Fine-tuned: no box of RBC in any of the pictures.'
+    """
+    missed = [
+        (stage, name)
+        for stage in distinct(pictured, "stage")
+        for name in distinct(pictured, "name")
+        if not any(row["boxes"] for row in matching(pictured, stage=stage, name=name))
+    ]
+    return "".join(f" {upper(stage)}: no box of {name} in any of the pictures." for stage, name in missed)
 
 
 def _curve_section(results: Results) -> Section:
