@@ -395,7 +395,7 @@ STUDY = Study(
             "evening",
             f"a pretraining long enough that fine-tuning helps the arm without noise, too: {_EVENING['epochs']['noise']} epochs of "
             f"{_EVENING['pretraining_samples']:,} whole images and a tail for {_EVENING['epochs']['tail']}, {_EVENING['seeds']} seeds",
-            2,
+            1.7,
         )
     ],
 )
