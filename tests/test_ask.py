@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torchvision
 
 from chronograd import ask, known
 from chronograd import job as jobs
@@ -162,25 +161,31 @@ def test_the_list_has_every_set(capsys: pytest.CaptureFixture[str]) -> None:
 # -- recipes with a known result ----------------------------------------------------------------------------
 
 
-def test_results_of_torchvision_are_those_that_it_documents() -> None:
-    checked = [one for one in known._results() if one.weights]
-    assert len(checked) >= 8
-    for one in checked:
-        weights = torchvision.models.get_weight(one.weights)
-        assert one.accuracy == pytest.approx(weights.meta["_metrics"]["ImageNet-1K"]["acc@1"] / 100)
+def test_a_target_takes_the_recipe_with_the_least_work_and_its_images() -> None:
+    for target, name in ((0.74, "MosaicML Mild, 29 epochs"), (0.77, "FFCV rn50, 40 epochs"), (0.80, "torchvision v2")):
+        result = known.cheapest("resnet50", "imagenet", target)
+        assert result is not None
+        job = ask.job_of("resnet50", short={"data": "imagenet"}, target=target)
+        assert (result.name, job.training.epochs, job.training.batch) == (name, result.epochs, result.batch)
+        assert job.data.image_size == result.image_size
+        assert known.of_job(job) is result
 
 
-def test_every_result_names_a_job_that_can_be_asked_for() -> None:
-    for one in known._results():
-        assert one.source
-        assert one.date
-        for network in one.networks:
-            job = ask.job_of(network, short={"data": one.data})
-            assert known.of_job(job) is not None
+def test_without_a_target_the_usual_recipe_is_taken_at_a_batch_of_one_device() -> None:
+    job = ask.job_of("timm:vit_small_patch16_224", short={"data": "imagenet"})
+    assert (job.training.optimizer, job.training.batch, job.training.epochs) == ("adamw", 256, 90)
+    assert job.training.learning_rate == pytest.approx(1e-3 / 4)
+    assert datasets.card(ask.job_of("torchvision:wide_resnet50_2").data).shape == (3, 224, 224)
+    assert datasets.card(ask.job_of("torchvision:efficientnet_b7").data).shape == (3, 600, 600)
+    assert datasets.card(ask.job_of("torchvision:efficientnet_b7", short={"input": (3, 64, 64)}).data).shape == (
+        3,
+        64,
+        64,
+    )
 
 
 def test_a_goal_that_the_recipe_reaches_takes_its_epochs_at_any_batch_that_it_holds_to() -> None:
-    job = ask.job_of("resnet50", short={"data": "imagenet"}, target=0.75)
+    job = ask.job_of("resnet50", short={"data": "imagenet"})
     effort = effort_of(job, 1_281_167, target=0.75)
     assert effort.reached > 0.99
     assert effort.note == ""
@@ -195,7 +200,7 @@ def test_a_goal_that_the_recipe_reaches_takes_its_epochs_at_any_batch_that_it_ho
 
 
 def test_a_goal_out_of_reach_and_a_schedule_that_nobody_is_known_to_have_reached_it_with() -> None:
-    job = ask.job_of("resnet50", short={"data": "imagenet"}, target=0.79)
+    job = ask.job_of("resnet50", short={"data": "imagenet"})
     effort = effort_of(job, 1_281_167, target=0.79)
     assert effort.reached < 0.01
     assert "reaches 76.26 % in published runs, not 79 %" in effort.note
@@ -203,7 +208,7 @@ def test_a_goal_out_of_reach_and_a_schedule_that_nobody_is_known_to_have_reached
                                        "training.schedule=constant"], {"data": "imagenet"})  # fmt: skip
     note = effort_of(constant, 1_281_167, target=0.75).note
     assert "with schedule constant and 90 epochs" in note
-    assert "training.recipe=imagenet-step" in note
+    assert "training.epochs=24" in note
     assert unknown_recipe(constant, None) == ""
 
 

@@ -22,6 +22,8 @@ from chronograd.models import names
 
 # The data on which a classifier of 1,000 classes is trained.
 USUAL = "imagenet"
+# Of a recipe that nobody asked for by a target: a global batch of one device.
+USUAL_BATCH = 256
 # Fields of a job that have a short form, by the name of the option or argument.
 SHORT = {
     "data": "data.name",
@@ -44,7 +46,7 @@ def job_of(
             `package.module:function`, or the path of a saved trace.
         overrides: `FIELD=VALUE` of a job.
         short: values of fields by their short form, a key of `SHORT`.
-        target: an accuracy to be reached; of the known recipes, the shortest that gets there is taken.
+        target: an accuracy to be reached; of the known recipes, the one with the least work that gets there is taken.
     Raises: JobError for a job that is not valid, NotFoundError for a name, InputError where a network's samples are not known.
     """
     given = _without_none(short or {})
@@ -125,10 +127,7 @@ def _of_network(
         modes = {"mode": given["mode"]} if "mode" in given else {}
         return {**modes, "network": network_fields, "data": data, "training": training}
     data = _data(network, given, overrides)
-    results = known.known(network, data["name"])
-    enough = [one for one in results if target is not None and one.probability(target) >= 0.5]
-    chosen = min(enough or results, key=lambda one: (one.epochs, -one.most_samples), default=None)
-    training = {} if chosen is None else chosen.fields
+    training = _recipe(network, data, target)
     training |= {key: given[key] for key in ("batch", "precision") if key in given}
     mode = {"mode": given["mode"]} if "mode" in given else {}
     return {**mode, "network": {"name": network}, "data": data, "training": training}
@@ -169,6 +168,21 @@ def _takes_tokens(network: str, given: Mapping[str, Any]) -> bool:
     from chronograd.models import registry
 
     return takes_tokens(registry.build(network, num_classes=given.get("classes"), device="meta"))
+
+
+def _recipe(network: str, data: dict[str, Any], target: float | None) -> dict[str, Any]:
+    """The training section: of the known recipe with the least work that reaches the target, else of the usual one.
+
+    The usual one is taken at a batch that fits one device, for images of the network's own size. That of a target also sets the size
+    of the images in `data`.
+    """
+    reaching = None if target is None else known.cheapest(network, data["name"], target)
+    chosen = reaching or known.usual(network, data["name"])
+    if chosen is None:
+        return {}
+    if chosen.image_size is not None and "shape" not in data and (reaching or chosen.image_size > known.USUAL_SIZE):
+        data.setdefault("image_size", chosen.image_size)
+    return chosen.fields if reaching or chosen.batch <= USUAL_BATCH else chosen.fields_at(USUAL_BATCH)
 
 
 def _data(network: str, given: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
