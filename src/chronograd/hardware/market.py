@@ -66,18 +66,34 @@ def price_of(device: str | Device, kind: Kind = "on-demand", vendor: str | None 
     """The price to count with when the user states none, or None if the table has none.
 
     The rule: of each instance only its latest price holds. Those that include the host come before those that do not, machines
-    that hold all `count` devices before several smaller ones; of the rest it is the least for whole instances. State `date` and
-    `source` with every cost, and whether the host is included.
+    that hold all `count` devices before several smaller ones; of the rest it is the least for whole instances. A vendor's machines of
+    several sizes at one price per device count as one that is sold in steps of the smallest, so a K80 board costs two GPUs and not
+    the eight of a p2.8xlarge. State `date` and `source` with every cost, and whether the host is included.
 
     >>> [price_of("h100-nvl", vendor="azure", count=n).instance for n in (1, 2)]
     ['NC40ads H100 v5', 'NC80adis H100 v5']
+    >>> float(price_of("k80").usd_per_hour(1))
+    1.8
     """
     wanted = [row for row in offers(device, kind) if vendor is None or row.vendor.lower() == vendor.lower()]
+    wanted = [row.model_copy(update={"up_to": _sold_up_to(row, wanted)}) for row in wanted]
 
     def order(row: Price) -> tuple[bool, bool, float]:
         return not row.includes_host, row.most_devices < count, float(row.usd_per_hour(count))
 
     return min(wanted, key=order, default=None)
+
+
+def _sold_up_to(row: Price, offers: Sequence[Price]) -> float | None:
+    """The devices of the largest machine that a vendor sells at a row's price per device; None where it is the row's own."""
+    same = ("vendor", "kind", "region", "includes_host", "date")
+    most = max(
+        one.most_devices
+        for one in offers
+        if all(getattr(one, name) == getattr(row, name) for name in same)
+        and math.isclose(one.usd_per_device_hour, row.usd_per_device_hour, rel_tol=1e-6)
+    )
+    return most if most > row.count else row.up_to
 
 
 def update_prices(path: Path) -> tuple[Sequence[Price], Path]:
