@@ -15,6 +15,7 @@ from chronograd.cli.main import main
 from chronograd.data import catalogue, datasets
 from chronograd.errors import InputError, JobError, NotFoundError
 from chronograd.job import Data
+from chronograd.models import names, registry
 from chronograd.plan.effort import effort_of, unknown_recipe
 
 MINE = """
@@ -106,7 +107,7 @@ def test_a_file_that_has_changed_is_read_again(mine: str) -> None:
 def test_wrong_names_are_told_before_torch_is_imported(capsys: pytest.CaptureFixture[str]) -> None:
     for words, near in (
         (["predict", "resnet51", "--on", "v100"], "resnet50"),
-        (["predict", "mobilenet_v2", "--on", "v100"], "torchvision:mobilenet_v2"),
+        (["predict", "mobilenet_v22", "--on", "v100"], "mobilenet_v2"),
         (["predict", "resnet50", "--on", "v1000"], "v100"),
         (["count", "gpt2"], "gpt2-small"),
         (["predict", "gpt2-small", "--on", "v1000"], "v100"),
@@ -169,6 +170,37 @@ def test_a_target_takes_the_recipe_with_the_least_work_and_its_images() -> None:
         assert (result.name, job.training.epochs, job.training.batch) == (name, result.epochs, result.batch)
         assert job.data.image_size == result.image_size
         assert known.of_job(job) is result
+
+
+@pytest.mark.parametrize(
+    ("name", "full"),
+    [
+        ("efficientnet_b0", "torchvision:efficientnet_b0"),
+        ("resnet152", "torchvision:resnet152"),
+        ("convnext_tiny", "torchvision:convnext_tiny"),
+        ("vit_small_patch16_224", "timm:vit_small_patch16_224"),
+        ("resnet50", "resnet50"),
+        ("alexnet", "alexnet"),
+        ("timm:resnet50", "timm:resnet50"),
+        ("mine.py:Net", "mine.py:Net"),
+    ],
+)
+def test_a_bare_name_is_the_zoos_then_torchvisions_then_timms(name: str, full: str) -> None:
+    assert names.resolved(name) == full
+    if "mine" not in name:
+        assert ask.job_of(name).network.name == full
+        assert registry.build(name, device="meta") is not None
+
+
+def test_an_unknown_name_gets_near_names_of_all_libraries() -> None:
+    for name, near in (
+        ("efficientnet_b99", "efficientnet_b"),
+        ("vit_smal_patch16_224", "vit_small_patch16_224"),
+        ("resnet21", "resnet20"),
+    ):
+        with pytest.raises(NotFoundError) as refused:
+            ask.job_of(name)
+        assert near in refused.value.hint
 
 
 def test_without_a_target_the_usual_recipe_is_taken_at_a_batch_of_one_device() -> None:

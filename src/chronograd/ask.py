@@ -54,7 +54,7 @@ def job_of(
     if is_job_file(what):
         return jobs.load(what, [*as_overrides(given), *overrides])
     return jobs.from_dict(
-        jobs.override(_of_network(str(what), given, overrides, target), overrides), f"the job of {what}"
+        jobs.override(_of_network(names.resolved(str(what)), given, overrides, target), overrides), f"the job of {what}"
     )
 
 

@@ -205,7 +205,7 @@ def test_help_imports_no_torch() -> None:
 
 WRONG: list[tuple[list[str], str]] = [
     (["resnet2"], "did you mean resnet"),
-    (["mobilenet_v2"], "did you mean torchvision:mobilenet_v2"),
+    (["mobilenet_v22"], "did you mean mobilenet_v2"),
     (["torchvision:vgg18"], "did you mean"),
     (["timm:resnet51"], "did you mean"),
     (["torchvision:resnet18", "depth=3"], "unexpected keyword argument 'depth'"),

@@ -39,17 +39,34 @@ class ZooName:
 
 
 def split(reference: str) -> tuple[str, str]:
-    """`zoo`, `torchvision`, `timm` or `function`, and the name in it. Raises InputError for what is none.
+    """Return `zoo`, `torchvision`, `timm` or `function`, and the name in it. Raises InputError for what is none.
 
-    >>> split("timm:resnet50"), split("my_net.py:MyNet")
-    (('timm', 'resnet50'), ('function', 'my_net.py:MyNet'))
+    A name without a library is looked up in the zoo, then in torchvision, then in timm; see `resolved`.
+
+    >>> split("timm:resnet50"), split("my_net.py:MyNet"), split("resnet152")
+    (('timm', 'resnet50'), ('function', 'my_net.py:MyNet'), ('torchvision', 'resnet152'))
     """
-    prefix, colon, name = reference.partition(":")
+    prefix, colon, name = resolved(reference).partition(":")
     if not colon:
         return "zoo", reference
     if not prefix or not name:
         raise InputError(f"cannot read network {reference!r}", FORMS)
     return (prefix, name) if prefix in LIBRARIES else ("function", reference)
+
+
+def resolved(reference: str) -> str:
+    """Return the full name of a network: a name without a library is the zoo's, else torchvision's, else timm's.
+
+    A name that none of them has, or that has a library, stays as it is.
+
+    >>> resolved("resnet50"), resolved("efficientnet_b0"), resolved("vit_small_patch16_224")
+    ('resnet50', 'torchvision:efficientnet_b0', 'timm:vit_small_patch16_224')
+    """
+    if ":" in reference or "/" in reference or reference in zoo():
+        return reference
+    name = reference.partition(".")[0]
+    having = (library for library in LIBRARIES if (name if library == "timm" else reference) in of_library(library))
+    return next((f"{library}:{reference}" for library in having), reference)
 
 
 @cache
@@ -93,7 +110,7 @@ def listed() -> Answer:
             Section(
                 "The zoo",
                 f"{len(rows)} networks of ours, " + " and ".join(f"{len(own):,} of {name}" for name, own in libraries.items())
-                + "; also FILE.py:CLASS and package.module:function.",
+                + "; also FILE.py:CLASS and package.module:function. A name without a library is the zoo's, else torchvision's, else timm's.",
                 table=Table(
                     ("name", "sample", "classes", "from"),
                     [(r["name"], " × ".join(map(str, r["shape"])), f"{r['classes'] or 0:,}" if r["classes"] else "", r["paper"])
@@ -112,7 +129,7 @@ def listed() -> Answer:
 
 
 def check(reference: str) -> None:
-    """Raise NotFoundError, with near names, for a network that neither the zoo nor an installed library has.
+    """Raise NotFoundError, with near names of the zoo and of all installed libraries, for a network that none of them has.
 
     A function of the user's is not looked for; nor is a library whose source does not show its names. Raises InputError for code
     that the user did not name.
@@ -121,11 +138,7 @@ def check(reference: str) -> None:
     if library == "function":
         trust.check(reference)
     if library == "zoo" and name not in zoo():
-        error = NotFoundError("network", name, zoo(), LIST)
-        elsewhere = [f"{other}:{name}" for other in LIBRARIES if name in of_library(other)]
-        if elsewhere:
-            error.hint = f"did you mean {' or '.join(elsewhere)}?"
-        raise error
+        raise NotFoundError("network", name, {*zoo(), *(one for other in LIBRARIES for one in of_library(other))}, LIST)
     known = of_library(library) if library in LIBRARIES else ()
     if known and name.partition(".")[0] not in known:
         raise NotFoundError(f"{library} network", name, known, LIST)
