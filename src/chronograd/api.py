@@ -81,7 +81,8 @@ def predict(network: JobLike | Trace | nn.Module, *overrides: str, on: str | Seq
     if is_job:
         short = {"data": data, "batch": batch, "precision": precision, "mode": mode}
         named = {"input": options.get("input_shape"), "classes": options.get("num_classes")}
-        asked = _job(network, overrides, {**short, **named})
+        meant = _asked(network, overrides, {**short, **named}, can_download=True, is_counted=trace is not None)
+        asked = meant.job
         counted = trace or _trace(asked, (), {})[0]
     else:
         modes = {} if mode is None else {"mode": mode}
@@ -92,8 +93,11 @@ def predict(network: JobLike | Trace | nn.Module, *overrides: str, on: str | Seq
         if counted.mode == "training":
             raise InputError(f"batches {batches} of training", "give one batch, or mode='inference'")
         return predict_batches(counted, on_devices(asked, places), batches)
-    answer = predict_jobs(counted, on_devices(asked, places), samples=(_samples(asked) or None) if is_job else None,
-                          algorithm=algorithm, paced=counted_input)  # fmt: skip
+    known: dict[str, Any] = {}
+    if is_job:
+        samples = (_samples(asked) or None) if meant.has_data else None
+        known = {"samples": samples, "has_epochs": meant.has_epochs, "assumed": list(meant.assumed.values())}
+    answer = predict_jobs(counted, on_devices(asked, places), **known, algorithm=algorithm, paced=counted_input)
     return replace(answer, records=dict(zip(places or [asked.cluster.device], answer.records.values(), strict=True)))
 
 
@@ -135,7 +139,7 @@ def plan(job: JobLike, *overrides: str, on: Sequence[str] = (), data: str | None
          precision: str | None = None, trace: Trace | None = None, largest_batch: bool = False,
          target_accuracy: float | None = None, budget_usd: float | None = None, deadline_s: float | None = None,
          confidence: float = 0.8, epochs_to_target: float | None = None, curve: PathLike | None = None,
-         counts: Sequence[int] = (1, 2, 4, 8), batches: Sequence[int] = (16, 32, 64, 128, 256, 512),
+         counts: Sequence[int] = (1, 2, 4, 8), batches: Sequence[int] | None = None,
          latency_s: float | None = None) -> Answer:  # fmt: skip
     """The largest batch that fits, the setting for a goal, or settings by the price of a sample; in inference those that keep
     a latency.
@@ -148,18 +152,21 @@ def plan(job: JobLike, *overrides: str, on: Sequence[str] = (), data: str | None
         largest_batch: answer only that.
         target_accuracy, budget_usd, deadline_s, confidence: the goal, and how surely it is to be kept.
         epochs_to_target, curve: what the target takes: epochs, or a run or log of such a job.
-        counts, batches: numbers of devices, and batches per device.
+        counts, batches: numbers of devices, and batches per device: 16 to 512, in inference 1 to 256, unless a global batch is stated.
         latency_s: of a batch, at most; of a job in inference (`mode=inference` among the overrides).
     Raises: InputError, NotFoundError.
     """
     from chronograd.data.decoding import decoding_of
     from chronograd.data.trace_job import trace_layouts
     from chronograd.plan import answer
-    from chronograd.plan.effort import effort_of
+    from chronograd.plan.effort import OutOfReach, effort_of
     from chronograd.plan.goal import Goal
     from chronograd.plan.largest import largest_batches
+    from chronograd.plan.open_answer import out_of_reach
 
-    asked = _job(job, overrides, {"data": data, "batch": batch, "precision": precision}, target_accuracy)
+    meant = _asked(job, overrides, {"data": data, "batch": batch, "precision": precision}, target=target_accuracy,
+                   can_download=True, is_counted=trace is not None)  # fmt: skip
+    asked = meant.job
     if largest_batch:
         changed = [jobs.changed(asked, [f"cluster.device={name.lower()}"]) for name in on] or [asked]
         return largest_batches(trace or _trace(asked, (), {})[0], changed)
@@ -170,17 +177,29 @@ def plan(job: JobLike, *overrides: str, on: Sequence[str] = (), data: str | None
             raise InputError("in inference nothing is trained", "give latency_s instead of a goal")
         places = answer.devices_of(asked, on)
         return serve(
-            trace or trace_layouts(asked), asked, places, counts, batches, latency_s=latency_s, confidence=confidence
+            trace or trace_layouts(asked),
+            asked,
+            places,
+            counts,
+            batches or [2**k for k in range(9)],
+            latency_s=latency_s,
+            confidence=confidence,
         )
-    traces, decoding = trace or trace_layouts(asked), decoding_of(asked)
     samples, devices = _samples(asked), answer.devices_of(asked, on)
+    settings: dict[str, Any] = {
+        "counts": counts, "batches": batches or (16, 32, 64, 128, 256, 512), "samples": samples, "decoding": decoding_of(asked),
+        "global_batch": asked.training.batch if batches is None and "training.batch" in meant.stated else None,
+    }  # fmt: skip
     if target_accuracy is budget_usd is deadline_s is None:
-        return answer.list_settings(traces, asked, devices, counts, batches, samples=samples, decoding=decoding)
+        return answer.list_settings(trace or trace_layouts(asked), asked, devices, **settings)
+    name, goal = ask.name_of(asked.network.name), Goal(budget_usd, deadline_s, confidence)
     effort = effort_of(asked, samples, target=target_accuracy, epochs=epochs_to_target,
-                       curve=None if curve is None else Path(curve), noise=None)  # fmt: skip
-    goal = Goal(budget_usd, deadline_s, confidence)
+                       curve=None if curve is None else Path(curve), network=name, has_epochs=meant.has_epochs)  # fmt: skip
+    if isinstance(effort, OutOfReach):
+        return out_of_reach(f"{name} on {asked.data.name.partition(':')[0]}", effort, goal)
+    assumed = meant.for_a_plan(has_epochs=bool(epochs_to_target or curve))
     return answer.reach_goal(
-        traces, asked, devices, counts, batches, samples=samples, effort=effort, goal=goal, decoding=decoding
+        trace or trace_layouts(asked), asked, devices, **settings, effort=effort, goal=goal, assumed=assumed
     )
 
 
@@ -316,13 +335,18 @@ def show(answer: Answer) -> None:
 # -- what is asked about ------------------------------------------------------------------------------------
 
 
-def _job(
-    given: Any, overrides: Sequence[str], short: Mapping[str, Any] | None = None, target: float | None = None
-) -> Job:
+def _job(given: Any, overrides: Sequence[str], short: Mapping[str, Any] | None = None) -> Job:
+    return _asked(given, overrides, short).job
+
+
+def _asked(given: Any, overrides: Sequence[str], short: Mapping[str, Any] | None = None, **how: Any) -> ask.Asked:
+    """The job and what is stated of it: of a job that is given, all that it sets. `how`: as of `ask.ask`."""
     if isinstance(given, Job):
         changes = [*ask.as_overrides(short or {}), *overrides]
-        return jobs.changed(given, changes) if changes else given
-    return ask.job_of(os.fspath(given), overrides, short, target)
+        job = jobs.changed(given, changes) if changes else given
+        fields = {f"{name}.{field}" for name in ("data", "training") for field in getattr(job, name).model_fields_set}
+        return ask.Asked(job, frozenset(fields))
+    return ask.ask(os.fspath(given), overrides, short, **how)
 
 
 def _is_network(given: Any) -> bool:

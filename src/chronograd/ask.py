@@ -2,28 +2,31 @@
 
 resnet50 --data imagenet      the network on a set of the catalogue, with the recipe of its published result
 resnet20                      the network on the data of its published result
+resnet18 --data folder:imgs   fine-tuning from pretrained weights
 my_net.py:MyNet --input 3,224,224 --classes 10
                               a file of the user's, on synthetic images
 gpt2-small                    a language model, on synthetic text of its own length and vocabulary; --input 512 for shorter
+
+`ask` also says which fields the user did not state, so that an answer can state them as assumptions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chronograd import files, known, trust
 from chronograd import job as jobs
-from chronograd import known, trust
 from chronograd.data import catalogue, published
 from chronograd.errors import InputError
-from chronograd.job import Job
+from chronograd.job import Data, Job
 from chronograd.models import names
+from chronograd.usual import Usual, optimizer_words, usual_training
 
 # The data on which a classifier of 1,000 classes is trained.
 USUAL = "imagenet"
-# Of a recipe that nobody asked for by a target: a global batch of one device.
-USUAL_BATCH = 256
 # Fields of a job that have a short form, by the name of the option or argument.
 SHORT = {
     "data": "data.name",
@@ -36,26 +39,112 @@ SHORT = {
 }
 
 
-def job_of(
-    what: str | Path, overrides: Sequence[str] = (), short: Mapping[str, Any] | None = None, target: float | None = None
-) -> Job:
-    """The job that is meant.
+@dataclass(frozen=True)
+class Asked:
+    """A job, and what of it the user stated.
+
+    Attributes:
+        stated: fields that the user stated, such as `training.batch`.
+        usual: the training of a network for which the user gave no job file; None with a job file.
+        has_data: False where the job has made-up samples, because no data set is named or known.
+    """
+
+    job: Job
+    stated: frozenset[str]
+    usual: Usual | None = None
+    has_data: bool = True
+
+    @property
+    def has_epochs(self) -> bool:
+        """Whether the epochs are stated, are those of a job file, or those of a known recipe."""
+        return self.usual is None or self.usual.has_epochs or "training.epochs" in self.stated
+
+    def for_a_plan(self, has_epochs: bool) -> list[str]:
+        """The assumptions of a plan, which searches batch and precision itself.
+
+        Args:
+            has_epochs: whether the epochs are known from elsewhere.
+        """
+        left_out = {"batch", "precision", *(["epochs", "image size"] if has_epochs else [])}
+        return [words for subject, words in self.assumed.items() if subject not in left_out]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences that a user has to know before training."""
+        return () if self.usual is None or self.job.network.weights else self.usual.notes
+
+    @property
+    def assumed(self) -> dict[str, str]:
+        """What the user did not state, in words, by subject: data, optimizer, epochs, batch, precision."""
+        training, data, parts = self.job.training, self.job.data, {}
+        if "data.name" not in self.stated:
+            shape = "×".join(map(str, data.shape or ()))
+            parts["data"] = (
+                f"data set {data.name}" if self.has_data else f"samples of shape {shape} (no data set is known)"
+            )
+        if self.job.mode == "training":
+            if not self.stated & {"training.optimizer", "training.recipe"}:
+                parts["optimizer"] = f"{optimizer_words(training)} ({self.usual.words if self.usual else 'default'})"
+            if "training.epochs" not in self.stated and self.has_epochs:
+                parts["epochs"] = f"{training.epochs} epochs"
+            if self.usual is not None and self.usual.image_size and "data.image_size" not in self.stated:
+                own = self.job.data.image_size
+                parts["image size"] = (
+                    f"training images of {own} pixels"
+                    if own
+                    else (f"images as counted, where the recipe trains at {self.usual.image_size} pixels")
+                )
+            if "training.batch" not in self.stated:
+                parts["batch"] = f"batch {training.batch}"
+        if "training.precision" not in self.stated:
+            parts["precision"] = f"precision {training.precision}"
+        return parts
+
+
+def ask(
+    what: str | Path,
+    overrides: Sequence[str] = (),
+    short: Mapping[str, Any] | None = None,
+    target: float | None = None,
+    *,
+    can_download: bool = False,
+    is_counted: bool = False,
+) -> Asked:
+    """The job that is meant, and what the user stated of it.
 
     Args:
         what: the path of a job file, or the name of a network: of the zoo, `torchvision:NAME`, `timm:NAME`, `FILE.py:CLASS`,
             `package.module:function`, or the path of a saved trace.
         overrides: `FIELD=VALUE` of a job.
         short: values of fields by their short form, a key of `SHORT`.
-        target: an accuracy to be reached; of the known recipes, the one with the least work that gets there is taken.
+        target, can_download: see `usual_training`.
+        is_counted: the network was counted before, at the usual image size, so a recipe does not change it.
     Raises: JobError for a job that is not valid, NotFoundError for a name, InputError where a network's samples are not known.
     """
     given = _without_none(short or {})
     trust.name(str(what))
+    stated = {SHORT[key] for key in given} | {text.partition("=")[0].strip() for text in overrides}
     if is_job_file(what):
-        return jobs.load(what, [*as_overrides(given), *overrides])
-    return jobs.from_dict(
-        jobs.override(_of_network(names.resolved(str(what)), given, overrides, target), overrides), f"the job of {what}"
-    )
+        job = jobs.load(what, [*as_overrides(given), *overrides])
+        return Asked(job, frozenset(stated | _fields_of(Path(what))))
+    plain, usual = _of_network(names.resolved(str(what)), given, overrides, target, can_download, is_counted)
+    job = jobs.from_dict(jobs.override(plain, overrides), f"the job of {what}")
+    has_data = job.data.name not in ("synthetic", jobs.TOKENS, jobs.INPUTS) or job.data.samples is not None
+    return Asked(job, frozenset(stated), usual, has_data)
+
+
+def job_of(
+    what: str | Path, overrides: Sequence[str] = (), short: Mapping[str, Any] | None = None, target: float | None = None
+) -> Job:
+    """The job that is meant. Arguments and errors as of `ask`."""
+    return ask(what, overrides, short, target).job
+
+
+def _fields_of(path: Path) -> set[str]:
+    """Fields that a job file states, such as `training.batch`."""
+    data = files.parse_yaml(files.read_bytes(path, jobs.MAX_JOB_BYTES).decode())
+    sections = {name: value for name, value in data.items() if isinstance(value, dict)}
+    return set(data) | {f"{name}.{field}" for name, value in sections.items() for field in value}
 
 
 def is_batch_stated(job: Job, what: str | Path, overrides: Sequence[str]) -> bool:
@@ -114,9 +203,14 @@ def samples_of(network: str, shape: Sequence[int] | None = None) -> tuple[tuple[
 
 
 def _of_network(
-    network: str, given: Mapping[str, Any], overrides: Sequence[str], target: float | None
-) -> dict[str, Any]:
-    """The job of a network as plain data, without overrides."""
+    network: str,
+    given: Mapping[str, Any],
+    overrides: Sequence[str],
+    target: float | None,
+    can_download: bool,
+    is_counted: bool,
+) -> tuple[dict[str, Any], Usual]:
+    """The job of a network as plain data, without overrides, and where its training is from."""
     if not _is_trace(network):
         names.check(network)
     own = _own_inputs(network, given, overrides)
@@ -125,12 +219,25 @@ def _of_network(
         data = {"name": jobs.INPUTS, **({"classes": given["classes"]} if "classes" in given else {})}
         training = {key: given[key] for key in ("batch", "precision") if key in given}
         modes = {"mode": given["mode"]} if "mode" in given else {}
-        return {**modes, "network": network_fields, "data": data, "training": training}
+        return {**modes, "network": network_fields, "data": data, "training": training}, Usual()
     data = _data(network, given, overrides)
-    training = _recipe(network, data, target)
-    training |= {key: given[key] for key in ("batch", "precision") if key in given}
+    usual = usual_training(name_of(network), Data(**data), target, can_download)
+    training = {**usual.training, **{key: given[key] for key in ("batch", "precision") if key in given}}
+    is_free = not (is_counted or _is_trace(network) or {"image_size", "shape"} & data.keys())
+    if usual.image_size and is_free and given.get("mode") != "inference":
+        data["image_size"] = usual.image_size
     mode = {"mode": given["mode"]} if "mode" in given else {}
-    return {**mode, "network": {"name": network}, "data": data, "training": training}
+    weights = {"weights": usual.weights} if usual.weights else {}
+    return {**mode, "network": {"name": network, **weights}, "data": data, "training": training}, usual
+
+
+def name_of(network: str) -> str:
+    """The name by which a network is known: that in a saved trace, else the name itself."""
+    if not _is_trace(network):
+        return network
+    from chronograd.trace import Trace
+
+    return Trace.load(network).network
 
 
 def _own_inputs(network: str, given: Mapping[str, Any], overrides: Sequence[str]) -> Sequence[str] | None:
@@ -170,32 +277,12 @@ def _takes_tokens(network: str, given: Mapping[str, Any]) -> bool:
     return takes_tokens(registry.build(network, num_classes=given.get("classes"), device="meta"))
 
 
-def _recipe(network: str, data: dict[str, Any], target: float | None) -> dict[str, Any]:
-    """The training section: of the known recipe with the least work that reaches the target, else of the usual one.
-
-    The usual one is taken at a batch that fits one device, for images of the network's own size. That of a target also sets the size
-    of the images in `data`.
-    """
-    reaching = None if target is None else known.cheapest(network, data["name"], target)
-    chosen = reaching or known.usual(network, data["name"])
-    if chosen is None:
-        return {}
-    if chosen.image_size is not None and "shape" not in data and (reaching or chosen.image_size > known.USUAL_SIZE):
-        data.setdefault("image_size", chosen.image_size)
-    return chosen.fields if reaching or chosen.batch <= USUAL_BATCH else chosen.fields_at(USUAL_BATCH)
-
-
 def _data(network: str, given: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """The data section: the set that is named, else that of a published result, else one of the network's own shape."""
     stated = dict(text.split("=", 1) for text in overrides if "=" in text)
     name, shape, classes = given.get("data", stated.get("data.name")), given.get("input"), given.get("classes")
     if name is None and shape is None and "data.shape" not in stated:
-        name = known.data_of(network)
-        if name is None:
-            shape, own_classes = _own(network)
-            classes = classes or own_classes
-            name = USUAL if (tuple(shape), classes) == ((3, 224, 224), 1000) else None
-            shape = None if name else shape
+        name, shape, classes = _known_data(network, classes)
     is_text = name == jobs.TOKENS or (name in catalogue.sets() and catalogue.sets()[name].is_text)
     if name is None and shape is None and network in names.zoo():
         shape = names.zoo()[network].shape if len(names.zoo()[network].shape) == 1 else None
@@ -212,6 +299,26 @@ def _data(network: str, given: Mapping[str, Any], overrides: Sequence[str]) -> d
     elif shape is not None:
         data["shape"] = list(shape)
     return data
+
+
+def _known_data(network: str, classes: int | None) -> tuple[str | None, Sequence[int] | None, int | None]:
+    """Name, shape and classes of the data of a network for which nobody states any; the last two only where they differ."""
+    name = known.data_of(name_of(network))
+    if name is not None and not _is_trace(network):
+        return name, None, classes
+    shape, own_classes = _own(network)
+    classes = classes or own_classes
+    if name is None and (tuple(shape), classes) == ((3, 224, 224), 1000):
+        name = USUAL
+    if name is None or (card := _card(name)).num_classes != classes:
+        return None, shape, classes
+    return name, None if tuple(shape) == card.shape else shape, None
+
+
+def _card(name: str) -> published.DatasetCard:
+    from chronograd.data.datasets import card
+
+    return card(Data(name=name))
 
 
 def _text(network: str, name: str, shape: Sequence[int] | None, classes: int | None) -> dict[str, Any]:
@@ -239,7 +346,7 @@ def _own(network: str, known_shape: Sequence[int] | None = None) -> tuple[tuple[
 
         trace = Trace.load(network)
         classes = [trace.tensors[i].shape[-1].const for i in trace.outputs if len(trace.tensors[i].shape) in (2, 3)]
-        return trace.sample_shape, classes[0] if classes else None
+        return tuple(size.const for size in trace.input_shapes[0][1:]), classes[0] if classes else None
     if library == "zoo":
         shape, num_classes = names.zoo()[name].shape, names.zoo()[name].classes
     else:
@@ -250,10 +357,7 @@ def _own(network: str, known_shape: Sequence[int] | None = None) -> tuple[tuple[
     if known_shape is not None:
         return tuple(known_shape), num_classes
     if not shape:
-        raise InputError(
-            f"{network} does not say the shape of its samples",
-            "write --data NAME, or --input 3,224,224, or one --input NAME:SHAPE:DTYPE for each tensor that it takes",
-        )
+        raise InputError(f"{network} does not say the shape of its samples", "write --data NAME, or --input 3,224,224")
     if len(shape) not in (1, 3):
         raise InputError(
             f"{network} takes samples of shape {shape}, and a job is of images or of text",

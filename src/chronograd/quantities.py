@@ -10,7 +10,7 @@ from typing import Any
 
 from chronograd.answer import Answer, Section, Table
 from chronograd.figure import Role, Series
-from chronograd.record import DOES_NOT_FIT, QUANTITIES, ROUGH, STEP_PARTS, Record
+from chronograd.record import ASSUMED, DOES_NOT_FIT, QUANTITIES, ROUGH, STEP_PARTS, Record
 from chronograd.units import percent, quantity
 from chronograd.words import interval, listed, named, quantity_name, scaled
 
@@ -80,7 +80,9 @@ def record_answer(*records: Record) -> Answer:
     """Records of any kind, one or side by side. As data: the records themselves, or the one there is."""
     data: list[Any] = [record.model_dump(mode="json") for record in records]
     is_one = len(records) == 1
-    notes = [(r.title, note) for r in records for note in r.notes if not note.startswith((DOES_NOT_FIT, ROUGH))]
+    notes = [
+        (r.title, note) for r in records for note in r.notes if not note.startswith((DOES_NOT_FIT, ROUGH, ASSUMED))
+    ]
     return Answer(
         title=records[0].title if is_one else f"{len(records)} records",
         sections=[record_section(records[0]) if is_one else records_section(records)],
@@ -105,7 +107,7 @@ def record_section(record: Record) -> Section:
     return Section(
         title=f"{record.title} ({record.kind})",
         takeaway=_takeaway(record),
-        lines=[*_rough([record]), *([words] if (words := _parts_words(record)) else [])],
+        lines=[*_assumed([record]), *_rough([record]), *([words] if (words := _parts_words(record)) else [])],
         table=table.without_empty_columns(),
         data=[{"quantity": name, **record[name].model_dump(mode="json")} for name in names],
     )
@@ -140,7 +142,7 @@ def records_section(records: Sequence[Record]) -> Section:
         title=f"{listed(list(dict.fromkeys(r.title.partition(' on ')[0] for r in records)))} on {len(records)} settings "
         f"({listed(sorted({r.kind for r in records}))})",
         takeaway=_side_by_side(records, labels),
-        lines=_rough(records),
+        lines=[*_assumed(records), *_rough(records)],
         table=table,
         data=[
             {"record": record.title, "quantity": name, **record[name].model_dump(mode="json")}
@@ -218,6 +220,11 @@ def _rough(records: Sequence[Record]) -> list[str]:
     notes = [(r.title, note) for r in records for note in r.notes if note.startswith(ROUGH)]
     words = [text if len(records) == 1 else f"{title}: {text}" for title, text in notes]
     return [f"{text[0].upper()}{text[1:]}." for text in dict.fromkeys(words)]
+
+
+def _assumed(records: Sequence[Record]) -> list[str]:
+    """What the records assume, each sentence once."""
+    return list(dict.fromkeys(f"{note}." for record in records for note in record.notes if note.startswith(ASSUMED)))
 
 
 def _parts_words(record: Record) -> str:

@@ -36,6 +36,8 @@ VERSION = 1
 INTERVAL = (0.1, 0.9)  # quantiles: `low` and `high` of every quantity, an 80 % interval
 Z80 = 1.2816  # standard deviations from the middle to either bound of an 80 % interval of a normal distribution
 ROUGH = "rough"  # so begins the note of a prediction that has no basis for a part of the time
+# A note that begins so lists assumptions, and is shown among the first lines.
+ASSUMED = "Assumed"
 DOES_NOT_FIT = "does not fit"  # so begins the note of a prediction whose device has too little memory
 WARMUP = 5  # first steps of every start, which pay for what libraries set up on first use; left out of step times
 

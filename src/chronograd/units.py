@@ -94,6 +94,17 @@ def percent(fraction: float, digits: int = 1) -> str:
     return signed(f"{100 * fraction:.{digits}f} %")
 
 
+def chance(probability: float) -> str:
+    """A probability in whole per cent. Nothing is certain: the ends are "under 1 %" and "over 99 %".
+
+    >>> chance(0.8), chance(0.9999), chance(1.0), chance(0.0)
+    ('80 %', 'over 99 %', 'over 99 %', 'under 1 %')
+    """
+    if probability > 0.99:
+        return "over 99 %"
+    return "under 1 %" if probability < 0.01 else percent(probability, 0)
+
+
 def upwards(value: float) -> str:
     """Two digits, never fewer than the value: of what holds, such as a tolerance.
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from chronograd.answer import Answer
+    from chronograd.ask import Asked
     from chronograd.job import Job
     from chronograd.record import Record
     from chronograd.rundir import RunDir
@@ -189,18 +190,20 @@ def job_arguments(function: F) -> F:
     return click.argument("job_file", metavar="JOB|NETWORK", shell_complete=complete_jobs)(function)
 
 
-def read_job(
+def read_asked(
     job_file: str,
     overrides: Sequence[str],
     print_config: bool = False,
-    target: float | None = None,
+    *,
     takes_batches: bool = False,
-) -> Job:
-    """The validated job of a file, or of a network's name. With `print_config`, prints it as YAML and ends the verb.
+    **how: Any,
+) -> Asked:
+    """The validated job of a file, or of a network's name, and what the user stated of it. With `print_config`, prints it as YAML
+    and ends the verb.
 
     Args:
-        target: an accuracy to be reached, by which a network's recipe is chosen.
         takes_batches: whether the verb asks about each of several `batches`.
+        how: of `ask.ask`: `target`, `can_download`, `is_counted`.
     """
     from chronograd import ask, job
 
@@ -209,17 +212,22 @@ def read_job(
     if not takes_batches and len(batches() or ()) > 1:
         raise click.UsageError(f"--batch {','.join(map(str, batches() or ()))}: give one number here")
     save_to = short.pop("save_job", None)
-    asked = ask.job_of(job_file, overrides, short, target)
+    asked = ask.ask(job_file, overrides, short, **how)
     if save_to is not None:
         from chronograd.files import as_asked, write_aside
 
         with as_asked(save_to):
-            write_aside(save_to, job.to_yaml(asked, is_whole=False))
+            write_aside(save_to, job.to_yaml(asked.job, is_whole=False))
         click.echo(f"wrote the job to {save_to}", err=True)
     if print_config:
-        click.echo(job.to_yaml(asked), nl=False)
+        click.echo(job.to_yaml(asked.job), nl=False)
         raise click.exceptions.Exit(0)
     return asked
+
+
+def read_job(job_file: str, overrides: Sequence[str], print_config: bool = False, takes_batches: bool = False) -> Job:
+    """The job of `read_asked`."""
+    return read_asked(job_file, overrides, print_config, takes_batches=takes_batches).job
 
 
 def launcher(name: str | None, hosts: str | None) -> str | None:

@@ -214,8 +214,8 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
 @click.option(
     "--confidence",
     default=0.8,
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="Of keeping budget and deadline.",
+    type=click.FloatRange(0, 0.95, min_open=True),
+    help="Of keeping budget and deadline; at most 0.95, as a plan rests on assumptions.",
 )
 @click.option(
     "--curve",
@@ -223,7 +223,12 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
     metavar="RUN|FILE",
     help="A run, or a log, of such a job: when it reached the target, or is forecast to.",
 )
-@click.option("--epochs-to-target", type=common.ABOVE_0, help="At the job's batch, if known.")
+@click.option(
+    "--epochs-to-target",
+    type=common.ABOVE_0,
+    metavar="N",
+    help="Epochs until the target, at the job's batch, where you know them.",
+)
 @click.option("--noise-scale", metavar="N", help="Gradient noise scale in samples, or LOW:HIGH; a run knows its own.")
 @click.option(
     "--prices", type=click.Choice(["on-demand", "spot", "both"]), help="By default both, without a goal on-demand."
@@ -278,18 +283,22 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
 
     Without torch, give a trace saved by `chronograd count JOB --out FILE`.
     """
+    from chronograd.ask import name_of
     from chronograd.data.datasets import card
     from chronograd.data.decoding import decoding_of
     from chronograd.data.trace_job import trace_job, trace_layouts
     from chronograd.plan.answer import devices_of, list_settings, reach_goal
-    from chronograd.plan.effort import effort_of
+    from chronograd.plan.effort import OutOfReach, effort_of
     from chronograd.plan.goal import Goal, Spot
     from chronograd.plan.largest import Trial, gpu_of_memory, largest_batches
+    from chronograd.plan.open_answer import out_of_reach
     from chronograd.plan.renting import KINDS
     from chronograd.predict.memory import checkpoint_bytes
 
-    job = common.read_job(job_file, overrides, print_config, target_accuracy)
-    has_goal = any(asked is not None for asked in (target_accuracy, budget, deadline))
+    asked = common.read_asked(job_file, overrides, print_config, target=target_accuracy, can_download=True,
+                              is_counted=trace_file is not None)  # fmt: skip
+    job = asked.job
+    has_goal = any(limit is not None for limit in (target_accuracy, budget, deadline))
     if platforms is not None and (is_largest or job.mode == "inference"):
         raise click.UsageError("--platforms is of training for a goal: leave --largest-batch and --inference out")
     if job.mode == "inference" and (has_goal or curve or epochs_to_target or noise_scale):
@@ -304,6 +313,7 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
         raise click.UsageError(f"--confirm runs here: write --on local, not {' '.join(places)}")
     if is_largest and has_goal:
         raise click.UsageError("--largest-batch and a goal are two questions: ask one at a time")
+    global_batch = job.training.batch if batches is None and "training.batch" in asked.stated else None
     if batches is None:
         batches = [2**k for k in range(9)] if job.mode == "inference" else [16, 32, 64, 128, 256, 512]
     if is_largest:
@@ -333,7 +343,7 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
                            precisions=precisions, kinds=offered)  # fmt: skip
         common.show(answer, as_json)
         return
-    samples = card(job.data).train_size
+    samples, name = card(job.data).train_size, name_of(job.network.name)
     has_goal = has_goal or platforms is not None
     kinds = [kind for kind in KINDS if prices in ("both", kind)] or (list(KINDS) if has_goal else ["on-demand"])
     clouds = _clouds(job, platforms, data_in, data_size)
@@ -341,19 +351,24 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
         devices = clouds.of_devices(devices)
     settings: dict[str, Any] = {
         "counts": counts, "batches": batches, "algorithms": algorithms, "most": most, "samples": samples,
-        "precisions": precisions, "kinds": kinds, "decoding": decoding_of(job, per_vcpu),
+        "precisions": precisions, "kinds": kinds, "decoding": decoding_of(job, per_vcpu), "global_batch": global_batch,
     }  # fmt: skip
+    goal = Goal(budget, parse_seconds(deadline) if deadline else None, confidence)
+    if has_goal:
+        effort = effort_of(job, samples, target=target_accuracy, epochs=epochs_to_target, curve=curve,
+                           noise=_noise_scale(noise_scale), network=name, has_epochs=asked.has_epochs)  # fmt: skip
+        if isinstance(effort, OutOfReach):
+            common.show(out_of_reach(f"{name} on {job.data.name.partition(':')[0]}", effort, goal), as_json)
+            return
     with common.waiting("counting the work of the network") as say:
         traces = trace_layouts(job, trace_file)
         say("trying settings")
         if not has_goal:
             answer = list_settings(traces, job, devices, **settings)
         else:
-            effort = effort_of(job, samples, target=target_accuracy, epochs=epochs_to_target, curve=curve,
-                               noise=_noise_scale(noise_scale))  # fmt: skip
-            goal = Goal(budget, parse_seconds(deadline) if deadline else None, confidence)
             spot = Spot(interruptions, 60 * checkpoint_every)
             if clouds is not None:
                 clouds = replace(clouds, back_bytes=checkpoints_back * checkpoint_bytes(traces[0], job))
-            answer = reach_goal(traces, job, devices, **settings, effort=effort, goal=goal, spot=spot, places=clouds)
+            answer = reach_goal(traces, job, devices, **settings, effort=effort, goal=goal, spot=spot, places=clouds,
+                                assumed=asked.for_a_plan(has_epochs=bool(epochs_to_target or curve)))  # fmt: skip
     common.show(answer, as_json)

@@ -138,7 +138,9 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, place
         raise click.UsageError(
             "--rate, --p99, --replicas, --batch-wait, --queue and --threads are of a server: add --serve"
         )
-    job = common.read_job(job_file, overrides, print_config, takes_batches=True)
+    asked = common.read_asked(job_file, overrides, print_config, takes_batches=True, can_download=True,
+                              is_counted=trace_file is not None)  # fmt: skip
+    job = asked.job
     batches = _batches(job, job_file, overrides)
     if len(batches) > 1:  # of which each device needs a sample
         job = changed(job, [f"training.batch={max(batches)}"])
@@ -178,7 +180,7 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, place
         catalog.device(job.cluster.device)  # before torch is imported
     with common.waiting("counting the work of the network"):
         trace = trace_job(jobs[0], trace_file)
-    samples = card(jobs[0].data).train_size or None
+    samples = card(jobs[0].data).train_size or None if asked.has_data else None
     options: dict[str, Any] = {
         "algorithm": algorithm or ("tree" if is_paleo else None),
         "ppp": (ppp, ppp_comm) if is_paleo else None,
@@ -217,6 +219,8 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, place
             measured=measured,
             traced=traced,
             paced=counted_input,
+            has_epochs=asked.has_epochs,
+            assumed=list(asked.assumed.values()),
             **options,
         )
     first = next(iter(answer.records.values()))

@@ -45,7 +45,10 @@ def command(job_file: str | None, overrides: tuple[str, ...], print_config: bool
     """
     if job_file is None and resumed is None:
         raise click.UsageError("Name a JOB, or a run to --resume.")
-    job = None if job_file is None else common.read_job(job_file, overrides, print_config)
+    asked = None if job_file is None else common.read_asked(job_file, overrides, print_config)
+    job = None if asked is None else asked.job
+    for note in asked.notes if asked is not None else ():
+        click.echo(f"note: {note}", err=True)
     if resumed is not None and any(options[name] is not None for name in ("out", "initial_weights", "seeds")):
         raise click.UsageError("--resume goes on with what was begun: leave --out, --initial-weights and --seeds out.")
     if tensorboard:

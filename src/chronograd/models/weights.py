@@ -485,6 +485,28 @@ def _from_torchvision(reference: str) -> tuple[Tensors, str]:
     return {_new_name(key): tensor for key, tensor in given.items()}, f"torchvision {weights}"
 
 
+def library_of(reference: str) -> str | None:
+    """The library that has pretrained weights for a network, as `network.weights` names it; None where none has."""
+    library, _, name = reference.rpartition(":")
+    if library == "timm":
+        config = optional_library("timm", f"weights of {reference}").get_pretrained_cfg(name)
+        return "timm" if config is not None and config.has_weights else None
+    name = name if library == "torchvision" else TORCHVISION_TWINS.get(reference, "") if not library else ""
+    if not name:
+        return None
+    weights = optional_library("torchvision.models", f"weights of {reference}").get_model_weights(name)
+    return "torchvision" if len(weights) else None
+
+
+def is_cached(reference: str) -> bool:
+    """Whether the default weights of a network for which a library has some are on this machine."""
+    name = reference.rpartition(":")[2]
+    if library_of(reference) == "timm":
+        return _timm_file(optional_library("timm", "weights").get_pretrained_cfg(name))[0] is not None
+    models = optional_library("torchvision.models", f"weights of {reference}")
+    return _hub_file(models.get_model_weights(TORCHVISION_TWINS.get(reference, name)).DEFAULT.url).exists()
+
+
 def _new_name(name: str) -> str:
     """torchvision's files of DenseNet still say `norm.1`, where the network has `norm1`."""
     return re.sub(r"(denselayer\d+\.(?:norm|conv))\.([12]\.)", r"\1\2", name)

@@ -8,43 +8,74 @@ from typing import Any
 
 from chronograd.answer import Section, Table
 from chronograd.figure import Figure, Lines, Series
+from chronograd.known import KnownResult
 from chronograd.plan import rows as shown
 from chronograd.plan.goal import PlanResult, SamplesToTarget
-from chronograd.plan.renting import VCPUS_PER_DEVICE
+from chronograd.plan.renting import OWN, VCPUS_PER_DEVICE
 from chronograd.plan.rows import Row
-from chronograd.units import dollars, percent, seconds
+from chronograd.units import chance, dollars, percent, seconds
 from chronograd.words import listed
 
 
-def goal_sections(what: str, choices: PlanResult, data: Mapping[str, Any], most: int) -> list[Section]:
-    """The advice with a table of at most so many settings, and what would change it.
+def goal_sections(
+    what: str, choices: PlanResult, data: Mapping[str, Any], most: int, assumed: Sequence[str]
+) -> list[Section]:
+    """The advice with a table of at most `most` settings, and what would change it.
 
     Args:
-        what: the network and its data.
+        what: the network and its data. assumed: of the job, in words.
     """
-    goal, chosen = choices.goal, data["chosen"]
-    target = "" if choices.effort.target is None else f" to {100 * choices.effort.target:.4g} %"
-    limits = [f"at most {dollars(goal.budget_usd)}"] if goal.budget_usd is not None else []
-    limits += [f"in {seconds(goal.deadline_s)}"] if goal.deadline_s is not None else []
-    takeaway, *lines = (f"{line[0].upper()}{line[1:]}." for line in advice_lines(choices, data))
-    rows = _few(data["front"], chosen, most)
+    chosen = data["chosen"]
+    takeaway, *lines = (f"{line[0].upper()}{line[1:]}." for line in advice_lines(choices, data, assumed))
+    rows = _few(data["front"], [row for row in data["options"].values() if row], most)
+    has_chance = has_limits(choices)
+    signs = {
+        "*": chosen,
+        "f": data["options"]["fastest"],
+        "b": data["options"]["balanced"],
+        "c": data["options"]["cheapest"],
+    }
     advice = Section(
-        title=f"{what}{target}: {', '.join(limits) or 'no limit'}",
+        title=title(what, choices),
         takeaway=takeaway,
         lines=lines,
         figure=_front_figure(data["front"], chosen) if rows else None,
         table=Table(
-            (*shown.CELLS, "time", "cost", "sure"),
+            (*shown.CELLS, "time", "cost", *(["chance"] if has_chance else []), ""),
             [
-                (*shown.cells(r), short_time(r["hours"]), dollars(r["dollars"]), f"{100 * r['probability']:.0f} %{' *' if r == chosen else ''}")
+                (
+                    *shown.cells(r),
+                    short_time(r["hours"]),
+                    dollars(r["dollars"]),
+                    *([chance(r["probability"])] if has_chance else []),
+                    "".join(sign for sign, one in signs.items() if one is not None and r == one),
+                )
                 for r in rows
             ],
-            {3, 4},
-            [*(["*: the advice."] if chosen else []), *shown.notes(rows)],
+            {3, 4, 5} if has_chance else {3, 4},
+            [
+                *(["*: the advice; f, b, c: the fastest, balanced and cheapest that keep the goal."] if chosen else []),
+                *shown.notes(rows),
+            ],
         ),
         data=data["front"],
-    )  # fmt: skip
+    )
     return [advice, *change_section(choices, data)]
+
+
+def title(what: str, choices: PlanResult, where: str = "") -> str:
+    """What is trained to which accuracy, and the limits."""
+    goal, target = choices.goal, choices.effort.target
+    limits = [f"at most {dollars(goal.budget_usd)}"] if goal.budget_usd is not None else []
+    limits += [f"in {seconds(goal.deadline_s)}"] if goal.deadline_s is not None else []
+    to = "" if target is None else f" to {100 * target:.4g} %"
+    return f"{what}{to}{where}: {', '.join(limits) or 'no limit'}"
+
+
+def has_limits(choices: PlanResult) -> bool:
+    """Whether there is a goal that can be missed: a budget, a deadline, or an accuracy that a known recipe reaches."""
+    goal, effort = choices.goal, choices.effort
+    return not goal.budget_usd is goal.deadline_s is None or (effort.target is not None and effort.reached is not None)
 
 
 def change_section(choices: PlanResult, data: Mapping[str, Any]) -> list[Section]:
@@ -53,18 +84,19 @@ def change_section(choices: PlanResult, data: Mapping[str, Any]) -> list[Section
     if not changed:
         return []
     count = (
-        f"Of {data['candidates']:,} things to rent, each run its fastest way, {data['front_size']} are beaten by none in time and "
-        f"cost; {data['evaluated']:,} settings were evaluated."
+        f"We compared {data['candidates']:,} offers in {data['evaluated']:,} settings. For {data['front_size']} of them, no other "
+        "offer is both faster and cheaper."
     )
     return [Section("What would change it", changed[0], lines=[*changed[1:], count])]
 
 
-def _few(front: Sequence[Row], chosen: Row | None, most: int) -> list[Row]:
-    """At most so many rows of the front, evenly, with its ends and the choice; a choice that is not on it lies between."""
-    step = max(1, -(-(len(front) - 1) // max(most - 2, 1)))
+def _few(front: Sequence[Row], options: Sequence[Row], most: int) -> list[Row]:
+    """At most `most` rows of the front, evenly, with its ends, and the options, which may lie beside it."""
+    step = max(1, -(-(len(front) - 1) // max(most - 2 - len(options), 1)))
     some = [row for i, row in enumerate(front) if i % step == 0 or i == len(front) - 1]
-    if chosen is not None and chosen not in some:
-        some.append(chosen)
+    for row in options:
+        if row not in some:
+            some.append(row)
     return sorted(some, key=lambda row: row["hours"])
 
 
@@ -79,38 +111,86 @@ def _front_figure(rows: Sequence[Row], chosen: Row | None) -> Figure:
     return Figure([Lines("hours", "US dollars", series, log_x=True, log_y=True)])
 
 
-def advice_lines(choices: PlanResult, data: Mapping[str, Any]) -> list[str]:
-    """What to take and why, what it takes, what it rests on; or by how much the goal is missed."""
+def advice_lines(choices: PlanResult, data: Mapping[str, Any], assumed: Sequence[str]) -> list[str]:
+    """What to rent, what it takes, the alternatives and the assumptions; or by how much the goal is missed."""
     goal, chosen, best = choices.goal, data["chosen"], data["likeliest"]
     sure = percent(goal.confidence, 0)
     if best is None:
         return [
-            "nothing fits: no setting fits in memory and has a price, of the kind asked for and with its host; name other devices "
-            "with --on, or a price in the job"
+            "nothing fits: no setting fits in memory and has a price of the kind asked for that includes the host; name other "
+            "devices with --on, or state a price in the job"
         ]
     if chosen is None:
-        if choices.effort.reached < goal.confidence:
-            chance = percent(choices.effort.reached)
-            return [
-                f"whatever is rented, that the target is reached at all has a probability of {chance} only",
-                grounds(choices, data, best)[-1],
-            ]
-        lines = [f"nothing fits with {sure}: the likeliest is {_name(best)}, {percent(best['probability'])}"]
-        deadline_h, budget = data["missing"]["deadline_h"], data["missing"]["budget_usd"]
-        limits = [f"deadline of {seconds(3600 * deadline_h)}"] if deadline_h is not None else []
-        limits += [f"budget of {dollars(budget)}"] if budget is not None else []
-        lines += [f"it would take a {limit}, with the other limit as it is" for limit in limits]
-        return [*lines, *grounds(choices, data, best)]
-    reduced = "" if chosen["algorithm"] == "ring" else f"; its all-reduce is {chosen['algorithm'].replace('_', ' ')}"
-    why = "the cheapest" if goal.deadline_s is not None or goal.budget_usd is None else "the fastest"
+        return _missed(choices, data, assumed)
+    why = "the fastest" if goal.is_for_speed else "the cheapest"
+    takes = (
+        f"{seconds(3600 * chosen['hours'])} ({limits_of(chosen['hours_interval'], seconds, 3600)}) and "
+        f"{dollars(chosen['dollars'])} ({limits_of(chosen['dollars_interval'], dollars)})"
+    )
+    how = f"{_name(chosen)}, at batch {chosen['batch_per_device']} each in {shown.way(chosen)}{_reduced(chosen)}"
+    keeps = f"; it keeps the goal with {chance(chosen['probability'])} probability" if has_limits(choices) else ""
+    if choices.effort.reached is None:
+        first = [
+            f"no accuracy is promised: whether {choices.effort.source} reach {100 * (choices.effort.target or 0):.4g} % is not known",
+            f"the run itself takes {takes} on {how}: {why}{' within the limits' if keeps else ''}{keeps}",
+        ]
+    else:
+        first = [f"rent {how}: {why} that keeps the goal with at least {sure}", f"it takes {takes}{keeps}"]
     return [
-        f"rent {_name(chosen)}, and train at batch {chosen['batch_per_device']} each in {shown.way(chosen)}: {why} that keeps the goal "
-        f"with at least {sure}{reduced}",
-        f"it takes {seconds(3600 * chosen['hours'])} ({limits_of(chosen['hours_interval'], seconds, 3600)}) and "
-        f"{dollars(chosen['dollars'])} ({limits_of(chosen['dollars_interval'], dollars)}); it keeps the goal with "
-        f"{percent(chosen['probability'], 0)}",
+        *first,
+        options_line(data["options"]),
+        assumed_line(choices, data, chosen, assumed),
         *grounds(choices, data, chosen),
     ]
+
+
+def _missed(choices: PlanResult, data: Mapping[str, Any], assumed: Sequence[str]) -> list[str]:
+    goal, best, effort = choices.goal, data["likeliest"], choices.effort
+    if effort.reached is not None and effort.reached < goal.confidence:
+        return [
+            f"whatever you rent, the probability that the target is reached at all is {chance(effort.reached)}",
+            assumed_line(choices, data, best, assumed),
+            *(line for line in grounds(choices, data, best) if line.startswith("to the target")),
+        ]
+    lines = [
+        f"nothing keeps the goal with {percent(goal.confidence, 0)} probability: the most probable is {_name(best)}, with "
+        f"{chance(best['probability'])}"
+    ]
+    deadline_h, budget = data["missing"]["deadline_h"], data["missing"]["budget_usd"]
+    limits = [f"deadline of {seconds(3600 * deadline_h)}"] if deadline_h is not None else []
+    limits += [f"budget of {dollars(budget)}"] if budget is not None else []
+    lines += [f"it would take a {limit}, with the other limit as it is" for limit in limits]
+    return [*lines, assumed_line(choices, data, best, assumed), *grounds(choices, data, best)]
+
+
+def _reduced(row: Row) -> str:
+    return "" if row["algorithm"] == "ring" else f" with {row['algorithm'].replace('_', ' ')} all-reduce"
+
+
+def options_line(options: Mapping[str, Row | None]) -> str:
+    """The fastest, the balanced and the cheapest that keep the goal, in one line."""
+    named: dict[str, list[str]] = {}
+    for name, row in options.items():
+        if row is not None:
+            text = f"{shown.devices(row)} {shown.vendor(row)}, {short_time(row['hours'])}, {dollars(row['dollars'])}"
+            named.setdefault(text, []).append(name)
+    return "; ".join(f"{listed(names)}: {text}" for text, names in named.items())
+
+
+def assumed_line(choices: PlanResult, data: Mapping[str, Any], row: Row, assumed: Sequence[str]) -> str:
+    """Every assumption that an answer rests on."""
+    parts = list(assumed)
+    if row["startup_s"]:
+        parts.append(f"{seconds(row['startup_s'])} to start a machine")
+    decoding, price = data["decoding"], row["price"]
+    if decoding is not None:
+        cores = "" if price["vcpus_of_instance"] else f", {VCPUS_PER_DEVICE:g} virtual CPUs a device"
+        parts.append(f"{decoding['per_vcpu']:g} images/s decoded by each virtual CPU{cores}")
+    if row["prices"] == "spot":
+        parts.append(f"{data['spot']['per_hour']:g} interruptions of a spot node per hour")
+    if choices.effort.largest_batch is None:
+        parts.append(_by_batch(choices.effort))
+    return f"assumed: {'; '.join(parts)}" if parts else "nothing is assumed"
 
 
 def grounds(choices: PlanResult, data: Mapping[str, Any], row: Row) -> list[str]:
@@ -119,7 +199,7 @@ def grounds(choices: PlanResult, data: Mapping[str, Any], row: Row) -> list[str]
     old = ", more than a year old: ask again" if price["is_older_than_a_year"] else ""
     source = price["source"].partition(";")[0].partition(", as read")[0]
     dated = f"of {price['date'] or 'no known date'}{old} ({source}; {price['tag']})"
-    lines = [] if row["vendor"] == "the job" else [f"the price is {dated}"]
+    lines = [] if row["vendor"] == OWN else [f"the price is {dated}"]
     gains = [f"{gain['times_as_fast']:.1f} times as fast as in {gain['than']}" for gain in data["gains"]
              if gain["times_as_fast"] >= 1.05]  # fmt: skip
     if gains:
@@ -130,19 +210,25 @@ def grounds(choices: PlanResult, data: Mapping[str, Any], row: Row) -> list[str]
             f"in {faster['than']} the devices would be {1 / faster['times_as_fast']:.1f} times as fast: search it with --precisions"
         )
     if row["is_input_bound"]:
-        assumed = f", with {VCPUS_PER_DEVICE:g} virtual CPUs a device assumed"
-        cores = "" if price["vcpus_of_instance"] else assumed
         lines.append(
-            f"the host's decoding sets the pace, {row['throughput_samples_per_s']:,.0f} images/s, not the network{cores}: decode "
-            "on the GPU, or store smaller images (--decode 0 leaves it out)"
+            f"decoding on the host limits the speed to {row['throughput_samples_per_s']:,.0f} images/s: decode on the GPU, or store "
+            "smaller images (--decode 0 leaves it out)"
         )
-    return [*lines, f"to the target: {choices.effort.source}; {_by_batch(choices.effort)}"]
+    lines.append(f"to the target: {choices.effort.source}; {_by_batch(choices.effort)}")
+    if choices.effort.others:
+        lines.append(f"other known recipes that reach it: {listed([recipe(one) for one in choices.effort.others])}")
+    return lines
+
+
+def recipe(result: KnownResult) -> str:
+    """A published recipe with its epochs and accuracy."""
+    return f"{result.name} ({result.epochs} epochs, {percent(result.accuracy)})"
 
 
 def _by_batch(effort: SamplesToTarget) -> str:
     """What decides how many samples a larger batch takes."""
     if effort.largest_batch is not None:
-        return f"up to batch {effort.largest_batch:,} a larger one takes no more"
+        return f"batches up to {effort.largest_batch:,} need no extra epochs"
     low, middle, high = effort.noise_scale
     scale = f"{middle:,.4g}" if low == high else f"{middle:,.4g} ({low:,.4g} … {high:,.4g})"
     return f"gradient noise scale {scale} samples"
@@ -153,14 +239,14 @@ def _changes(choices: PlanResult, data: Mapping[str, Any]) -> list[str]:
     for number, change in enumerate(data["changes"]):
         what, value, then = change["what"], change["value"], change["then"]
         if what == "steps":
-            lines.append(f"it bears {value:,.{2 if value < 10 else 0}f} times the steps to the target")
+            lines.append(f"the limits still allow {value:,.{2 if value < 10 else 0}f} times the training steps")
             continue
         limit = seconds(3600 * value) if what == "deadline" else dollars(value)
         if what == "budget" and value < 0.01:
             continue  # nobody has one of less than a cent
         side = "from" if what == "deadline" and number else "below"  # the first deadline is the tighter one
         other = (
-            f"no setting keeps it with {percent(choices.goal.confidence, 0)}"
+            f"no option is likely to keep it ({percent(choices.goal.confidence, 0)})"
             if then is None
             else f"then {_name(then)}, {seconds(3600 * then['hours'])}, {dollars(then['dollars'])}"
         )
@@ -170,7 +256,7 @@ def _changes(choices: PlanResult, data: Mapping[str, Any]) -> list[str]:
 
 def _name(row: Row) -> str:
     """What is rented: devices, vendor, instance, kind of price and dollars an hour."""
-    if row["vendor"] == "the job":
+    if row["vendor"] == OWN:
         return f"{shown.devices(row)} at the job's {dollars(row['usd_per_hour'])} an hour"
     machines = f"{row['machines']} × " if row["machines"] > 1 else ""
     region = f" in {row['region']}" if row["region"] else ""

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from chronograd.answer import Answer, Section, Table
+from chronograd.errors import InputError
 from chronograd.hardware.catalog import Device, Precision
 from chronograd.hardware.market import Kind
 from chronograd.job import Job
+from chronograd.known import KnownResult
 from chronograd.plan import rows as shown
 from chronograd.plan.advice import goal_sections
-from chronograd.plan.goal import Goal, PlanResult, SamplesToTarget, Spot, changes, choose, missing
+from chronograd.plan.effort import Unknown
+from chronograd.plan.goal import MOST_PROBABLE, Goal, PlanResult, SamplesToTarget, Spot, changes, choose, missing
+from chronograd.plan.open_answer import ranked_by, unknown_sections, with_epochs
 from chronograd.plan.place_advice import not_planned, place_row, place_rows, place_sections
 from chronograd.plan.places import Places
 from chronograd.plan.renting import KINDS, Decoding, rent
@@ -21,15 +26,16 @@ from chronograd.plan.search import Search, devices_of, search
 from chronograd.plan.settings import with_whole_batches
 from chronograd.trace import Trace
 from chronograd.units import GIB, dollars, quantity
+from chronograd.words import listed
 
 __all__ = ["devices_of", "list_settings", "reach_goal"]
 
 ALGORITHMS = ("ring", "tree")  # of which NCCL chooses
 MOST = 8  # rows of a table
-NOT_COUNTED = "Not counted: evaluation, start-up, storage, and whether the vendor has such an instance free."
+NOT_COUNTED = "Not counted: evaluation, storage, and whether the vendor has such an instance free."
 NOT_COUNTED_AT_PLACES = (
-    "Not counted: what SageMaker and Vertex AI add to the price of a machine, evaluation, start-up, storage, the time of a move, "
-    "and whether such an instance is free."
+    "Not counted: the surcharge of SageMaker and Vertex AI, evaluation, storage, the time of a move, and whether such an instance "
+    "is free."
 )
 
 
@@ -46,15 +52,18 @@ def list_settings(
     precisions: Sequence[Precision] = (),
     kinds: Sequence[Kind] = ("on-demand",),
     decoding: Decoding | None = None,
+    global_batch: int | None = None,
 ) -> Answer:
     """Of every number of every device the setting with the cheapest sample; those without a price after them, the fastest first.
 
     Args:
         traces, devices, counts, batches, algorithms, precisions: see `search`. most: settings to list.
         samples: training samples in an epoch; settings of a larger global batch are left out.
-        kinds, decoding: see `rent`.
+        kinds, decoding: see `rent`. global_batch: of all devices, instead of `batches`.
     """
-    found, num_too_large = _searched(traces, job, devices, counts, batches, algorithms, precisions, samples)
+    found, num_too_large = _searched(
+        traces, job, devices, counts, batches, algorithms, precisions, samples, global_batch
+    )
     rented = rent(found.columns, devices, job, kinds, decoding)
     columns = rented.columns
     per_sample = columns["price_usd_per_hour"] / 3600 / columns["throughput_samples_per_s"]
@@ -108,10 +117,25 @@ def _searched(
     algorithms: Sequence[str],
     precisions: Sequence[Precision],
     samples: int,
+    global_batch: int | None,
 ) -> tuple[Search, int]:
-    """The search less settings of a larger global batch than the samples, and their number."""
+    """The search less settings of a larger global batch than the samples, and their number.
+
+    Raises: InputError where a global batch is stated that no number of devices divides.
+    """
+    if global_batch is not None:
+        able = [count for count in counts if global_batch % count == 0]
+        if not able:
+            raise InputError(
+                f"batch {global_batch} does not divide by {listed([str(count) for count in counts], 'or')} devices",
+                "choose other numbers with --counts, or another --batch",
+            )
+        counts, batches = able, sorted({global_batch // count for count in able})
     whole = search(traces, job, devices, counts, batches, algorithms, precisions)
     columns, num_too_large = with_whole_batches(whole.columns, samples)
+    if global_batch is not None:
+        is_stated = columns["count"] * columns["batch_per_rank"] == global_batch
+        columns, num_too_large = {name: column[is_stated] for name, column in columns.items()}, 0
     return Search(columns, whole.devices, whole.ways, whole.algorithms, whole.traces, job), num_too_large
 
 
@@ -151,86 +175,164 @@ def reach_goal(
     most: int = MOST,
     *,
     samples: int,
-    effort: SamplesToTarget,
+    effort: SamplesToTarget | Unknown,
     goal: Goal,
     spot: Spot | None = None,
     kinds: Sequence[Kind] = KINDS,
     precisions: Sequence[Precision] = (),
     decoding: Decoding | None = None,
     places: Places | None = None,
+    global_batch: int | None = None,
+    assumed: Sequence[str] = (),
 ) -> Answer:
     """The setting to take for a goal: hours and dollars of every setting that no other beats in both, and what would change
-    the choice.
+    the choice. Where the epochs are unknown, prices of an epoch and no choice.
 
     Args:
         traces, devices, counts, batches, algorithms, precisions: see `search`. most: rows of the table.
         samples: training samples in an epoch; settings of a larger global batch are left out.
         effort: what the target takes. spot: interruptions. kinds, decoding, places: see `rent`.
+        global_batch: of all devices, instead of `batches`.
+        assumed: what the user did not state of the job, in words.
     """
     spot = spot or Spot()
-    found, num_too_large = _searched(traces, job, devices, counts, batches, algorithms, precisions, samples)
-    choices = choose(found.columns, devices, job, effort, goal, spot, kinds, decoding, places)
+    found, num_too_large = _searched(
+        traces, job, devices, counts, batches, algorithms, precisions, samples, global_batch
+    )
+    is_unknown = isinstance(effort, Unknown)
+    followed = ranked_by(effort) if isinstance(effort, Unknown) else effort
+    limits = Goal(confidence=goal.confidence) if is_unknown else goal
+    choices = choose(found.columns, devices, job, followed, limits, spot, kinds, decoding, places)
 
     def row(i: int) -> Row:
         plain = _choice(found, choices, i)
-        return plain if places is None else place_row(plain, choices, i)
+        plain = plain if places is None else place_row(plain, choices, i)
+        return with_epochs(plain, choices, i, effort) if isinstance(effort, Unknown) else plain
 
     most_probable, chosen = choices.most_probable(), choices.chosen
     taken = most_probable if chosen is None else chosen
     gains = [] if taken is None else found.times_as_slow(int(choices.columns["setting"][taken]))
+    options = {"fastest": choices.fastest(), "balanced": choices.balanced(), "cheapest": choices.cheapest()}
     front = [row(i) for i in choices.pareto_front()]
+    what = f"{found.network} on {job.data.name.partition(':')[0]}"
     data = {
+        "verdict": _verdict(effort, chosen),
         "evaluated": len(found.columns["fits"]),
         "offers": len(choices.offers),
         "candidates": int(choices.is_candidate.sum()),
         "front": front,
         "front_size": len(front),
-        "chosen": None if chosen is None else row(chosen),
-        "likeliest": None if most_probable is None else row(most_probable),
+        "chosen": None if chosen is None or is_unknown else row(chosen),
+        "options": {name: None if i is None else row(i) for name, i in options.items()},
+        "likeliest": None if most_probable is None or is_unknown else row(most_probable),
         "gains": [{"times_as_fast": times, "than": str(way), **vars(way)} for way, times in gains],
         "changes": [
             {"what": c.what, "value": c.value, "then": None if c.row is None else row(c.row)} for c in changes(choices)
-        ],
+        ]
+        if not is_unknown
+        else [],
         "missing": None if chosen is not None else missing(choices),
         "goal": {"budget_usd": goal.budget_usd, "deadline_s": goal.deadline_s, "confidence": goal.confidence},
-        "effort": {
-            "samples": effort.samples,
-            "batch": effort.reference_batch,
-            "sigma_log": effort.sigma_log,
-            "probability_of_target": effort.reached,
-            "target": effort.target,
-            "noise_scale": None if effort.largest_batch else list(effort.noise_scale),
-            "largest_batch": effort.largest_batch,
-            "source": effort.source,
-        },
+        "effort": _effort_data(effort),
+        "other_recipes": [_recipe(one) for one in choices.effort.others],
+        "assumed": list(assumed),
         "decoding": None if decoding is None else vars(decoding),
+        "spot": vars(spot),
         "too_large_for_the_data": num_too_large,
+        "outliers": [_outlier(offer, choices) for offer in _outliers(choices)],
     }
-    told = [effort.note] if effort.note else []
-    what = f"{found.network} on {job.data.name.partition(':')[0]}"
-    notes = [*told, *_left_out(num_too_large, samples), *_not_searched(found, job, choices.without_host)]
+    note = effort.note if isinstance(effort, SamplesToTarget) else ""
+    told = [note] if note else []
+    notes = [
+        *told,
+        *_left_out(num_too_large, samples),
+        *_low_prices(data["outliers"]),
+        *_not_searched(found, job, choices.without_host),
+    ]
+    if isinstance(effort, Unknown):
+        notes.append(NOT_COUNTED)
+        sections = unknown_sections(what, effort, goal, data, most, assumed)
+        return Answer(f"Goal of {found.network}", sections=sections, data=data, notes=notes)
     if places is None:
         notes.append(NOT_COUNTED)
-        sections = goal_sections(what, choices, data, most)
+        sections = goal_sections(what, choices, data, most, assumed)
     else:
         data["places"] = [row(i) for i in place_rows(choices, places, kinds)]
         data["not_planned"] = places.without_price()
-        data |= {"network": job.network.name, "dataset": job.data.name, "moving": places.as_data(), "spot": vars(spot)}
+        data |= {"network": job.network.name, "dataset": job.data.name, "moving": places.as_data()}
         notes += [*not_planned(places, kinds), NOT_COUNTED_AT_PLACES]
-        sections = place_sections(what, choices, data, places, spot)
+        sections = place_sections(what, choices, data, places, spot, assumed)
     return Answer(f"Goal of {found.network}", sections=sections, data=data, notes=notes)
+
+
+def _verdict(effort: SamplesToTarget | Unknown, chosen: int | None) -> str:
+    """What the answer is: `unknown`, `missed`, `run` (without a promise of accuracy) or `rent`."""
+    if isinstance(effort, Unknown):
+        return "unknown"
+    if chosen is None:
+        return "missed"
+    return "run" if effort.reached is None else "rent"
+
+
+def _effort_data(effort: SamplesToTarget | Unknown) -> dict[str, Any]:
+    if isinstance(effort, Unknown):
+        near = [_recipe(one) for one in effort.neighbours]
+        return {"samples": None, "target": effort.target, "probability_of_target": None, "source": effort.reason,
+                "neighbours": near}  # fmt: skip
+    return {
+        "samples": effort.samples,
+        "batch": effort.reference_batch,
+        "sigma_log": effort.sigma_log,
+        "probability_of_target": None if effort.reached is None else min(effort.reached, MOST_PROBABLE),
+        "target": effort.target,
+        "noise_scale": None if effort.largest_batch else list(effort.noise_scale),
+        "largest_batch": effort.largest_batch,
+        "source": effort.source,
+    }
+
+
+def _recipe(result: KnownResult) -> Row:
+    return {"network": result.networks[0], "recipe": result.name, "epochs": result.epochs, "accuracy": result.accuracy,
+            "source": result.source}  # fmt: skip
+
+
+def _outliers(choices: PlanResult) -> list[int]:
+    """Offers whose price is far below that of their peers."""
+    columns = choices.columns
+    return sorted({int(i) for i in columns["offer"][columns["is_outlier"] & columns["fits"]]})
+
+
+def _outlier(number: int, choices: PlanResult) -> Row:
+    offer = choices.offers[number]
+    return {"device": offer.device, "vendor": offer.vendor, "instance": offer.instance, "prices": offer.kind,
+            "usd_per_device_hour": offer.usd_per_device_hour, "date": offer.date, "source": offer.source}  # fmt: skip
+
+
+def _low_prices(outliers: Sequence[Row]) -> list[str]:
+    if not outliers:
+        return []
+    named = [
+        f"{o['device']} at {o['vendor']} ({o['prices']}, {dollars(o['usd_per_device_hour'])} per device and hour)"
+        for o in outliers[:3]
+    ]
+    more = f", and {len(outliers) - 3} more" if len(outliers) > 3 else ""
+    return [
+        f"Not recommended, because the price is below a third of the median of other vendors: {'; '.join(named)}{more}. Ask the vendor "
+        "whether it holds."
+    ]
 
 
 def _choice(found: Search, choices: PlanResult, i: int) -> Row:
     c = choices.columns
     return {
         **setting_row(found, c, choices.offers, i),
+        "startup_s": float(3600 * c["startup_h"][i]),
         "steps": float(c["steps"][i]),
         "hours": float(c["hours"][i]),
         "hours_interval": list(choices.interval("hours", i)),
         "dollars": float(c["dollars"][i]),
         "dollars_interval": list(choices.interval("dollars", i)),
-        "probability": float(c["probability"][i]),
+        "probability": min(float(c["probability"][i]), MOST_PROBABLE),
     }
 
 

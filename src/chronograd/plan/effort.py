@@ -1,25 +1,26 @@
-"""What a target takes, for planning: from epochs that are known, from a learning curve, or from the job's own schedule."""
+"""What a target takes, for planning: epochs that the user states, a learning curve, or a published recipe; else it is unknown."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from chronograd import known
 from chronograd.errors import InputError
-from chronograd.fit.convergence import from_schedule
 from chronograd.fit.forecast import forecast
 from chronograd.fit.learning_curves import read_curve
-from chronograd.fit.published_curves import published
 from chronograd.fit.schedule import schedule_of
 from chronograd.job import Job
 from chronograd.known import KnownResult
 from chronograd.plan.goal import SEED_SIGMA, SamplesToTarget
 from chronograd.record import Z80
 from chronograd.rundir import RunDir, is_run_dir
+from chronograd.units import percent
+from chronograd.words import listed
 
 Scale = tuple[float, float, float] | None
 UNKNOWN = (math.nan, math.nan, math.nan)
@@ -27,6 +28,36 @@ UNKNOWN = (math.nan, math.nan, math.nan)
 REACHED_WITHOUT_BOUND = 0.9
 # Of the samples of a published recipe: its epochs are fixed, and the last batch of each is dropped or padded.
 RECIPE_SIGMA = 0.01
+# What better training may still gain over the best published result, of one network and of all networks on a data set: judged.
+NETWORK_MARGIN, DATA_MARGIN = 0.03, 0.01
+MOST_NEIGHBOURS = MOST_OTHERS = 3
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Nothing says how many epochs a target takes.
+
+    Attributes:
+        reason: a sentence. samples: in an epoch. batch: the job's.
+        neighbours: results of networks of the same family on the data set.
+    """
+
+    reason: str
+    samples: int
+    batch: int
+    target: float | None = None
+    neighbours: Sequence[KnownResult] = ()
+
+
+@dataclass(frozen=True)
+class OutOfReach:
+    """No training is known to come near a target; `reason` is a sentence with the source."""
+
+    target: float
+    reason: str
+
+
+Effort = SamplesToTarget | Unknown | OutOfReach
 
 
 def effort_of(
@@ -37,91 +68,136 @@ def effort_of(
     epochs: float | None = None,
     curve: Path | None = None,
     noise: Scale = None,
-) -> SamplesToTarget:
-    """From epochs that were told, else from a learning curve, else from the job's own epochs.
+    network: str | None = None,
+    has_epochs: bool = True,
+) -> Effort:
+    """From stated epochs, else from a learning curve, else from a published recipe, else from the job's epochs without a promise.
 
     Args:
         samples: training samples in an epoch. target: accuracy to be reached, instead of the job's.
         epochs: until the target, at the job's batch. noise: gradient noise scale, with its 80 % interval.
+        network: the name by which the network is known, instead of the job's.
+        has_epochs: whether the job's epochs have a basis; see `ask.Asked.has_epochs`.
     Raises: InputError where samples are not known, and for a curve without a target.
     """
     if not samples:
         raise InputError("the number of training samples is not known", "set data.samples")
     target = target or job.training.target_accuracy
+    if network is not None:
+        job = job.model_copy(update={"network": job.network.model_copy(update={"name": network})})
     if epochs is not None:
         return replace(of_epochs(epochs, samples, job.training.batch, noise), target=target)
-    if curve is None:
-        result = known.of_job(job)
-        effort = of_job(job, samples, target, noise) if result is None or noise else of_result(result, samples, target)
-        return replace(effort, note=unknown_recipe(job, target), target=target)
-    if target is None:
-        raise InputError("a curve tells nothing without a target", "give --target-accuracy, to tell when it is reached")
-    return replace(of_curve(curve, job, samples, target, noise), target=target)
+    if curve is not None:
+        if target is None:
+            raise InputError("a curve tells nothing without a target", "give --to, the accuracy to reach")
+        return replace(of_curve(curve, job, samples, target, noise), target=target)
+    if target is not None and (beyond := out_of_reach(job, target)) is not None:
+        return beyond
+    result = known.of_job(job)
+    if result is not None:
+        effort = of_result(result, samples, target, noise, other_recipe(job, target, result))
+        return replace(effort, others=others_that_reach(job, target, result))
+    if not has_epochs:
+        return unknown(job, samples, target)
+    return of_job(job, samples, target, noise)
 
 
 def of_epochs(epochs: float, samples: int, batch: int, noise: Scale = None) -> SamplesToTarget:
-    """Of a number of epochs that was told, each of so many samples, at a global batch."""
+    """The effort of epochs that the user states, each of `samples` samples, at a global batch."""
     return SamplesToTarget(
-        epochs * samples, batch, SEED_SIGMA, 1.0, noise or UNKNOWN, f"{epochs:g} epochs at batch {batch}, told"
+        epochs * samples, batch, SEED_SIGMA, 1.0, noise or UNKNOWN, f"{epochs:g} epochs at batch {batch}, as you stated"
     )
 
 
-def of_result(result: KnownResult, samples: int, target: float | None) -> SamplesToTarget:
-    """Of a published run of the job's recipe: all its epochs, as its schedule is not at its end before."""
+def of_result(
+    result: KnownResult, samples: int, target: float | None, noise: Scale = None, note: str = ""
+) -> SamplesToTarget:
+    """The effort of a published recipe: all its epochs, as its schedule is not at its end before."""
     reaches = f"{100 * result.accuracy:.4g} %" + ("" if result.std is None else f" ± {100 * result.std:.2g}")
-    source = f"{result.epochs} epochs, in which published runs of this recipe reach {reaches} ({result.source})"
+    beyond = f"; it includes {listed(result.beyond)}" if result.beyond else ""
     return SamplesToTarget(
         result.epochs * samples,
         result.batch,
         RECIPE_SIGMA,
         1.0 if target is None else result.probability(target),
-        source=source,
-        largest_batch=result.most_samples,
+        noise or UNKNOWN,
+        source=f"{result.epochs} epochs of the recipe {result.name}, which reaches {reaches} ({result.source}){beyond}",
+        largest_batch=None if noise else result.most_samples,
+        note=note,
+        target=target,
     )
-
-
-def unknown_recipe(job: Job, target: float | None) -> str:
-    """What a reader has to know of a target that no published run of the job's recipe is known to reach; else nothing.
-
-    >>> from chronograd.job import from_dict
-    >>> unknown_recipe(from_dict({"network": {"name": "resnet50"}, "data": {"name": "imagenet"}}), 0.75)[:60]
-    'No published run known here reaches 75 % with schedule const'
-    """
-    if target is None:
-        return ""
-    result = known.of_job(job)
-    if result is not None and result.probability(target) >= 0.5:
-        return ""
-    others = [one for one in known.known(job.network.name, job.data.name) if one.probability(target) >= 0.5]
-    training = job.training
-    how = f"schedule {training.schedule.replace('_', '-')} and {training.epochs} epochs"
-    text = f"No published run known here reaches {100 * target:g} % with {how}; that this one does is assumed."
-    if result is not None:
-        text = (
-            f"The recipe of this job reaches {100 * result.accuracy:.4g} % in published runs, not {100 * target:g} %."
-        )
-    if others:
-        best = min(others, key=lambda one: one.epochs)
-        fields = " ".join(f"training.{key}={value}" for key, value in best.fields.items()).replace(", ", ",")
-        text += f" One that does ({100 * best.accuracy:.4g} %): {fields}"
-    return text
 
 
 def of_job(job: Job, samples: int, target: float | None, noise: Scale = None) -> SamplesToTarget:
-    """Of the job's epochs: where its rate falls, the target comes when published runs of such a schedule converged; else at the
-    end. That the recipe reaches the target at all is assumed."""
-    schedule, batch = schedule_of(job), job.training.batch
-    what = "convergence" if target is None else f"an accuracy of {100 * target:g} %"
-    if schedule.kind == "constant" or target is None:
-        source = f"all {job.training.epochs} epochs of the job; that they reach {what} is assumed"
-        return SamplesToTarget(job.training.epochs * samples, batch, SEED_SIGMA, 1.0, noise or UNKNOWN, source)
-    when = from_schedule(schedule, 0.0, published())
-    sigma = float(np.hypot(SEED_SIGMA, math.log(when.high / when.low) / (2 * Z80)))
-    source = (
-        f"epoch {when.step:.3g} of {job.training.epochs}, when published runs of such a schedule converged; that it reaches "
-        f"{what} is assumed"
+    """The effort of all epochs of the job. Whether they reach a target is not known."""
+    epochs = job.training.epochs
+    return SamplesToTarget(
+        epochs * samples,
+        job.training.batch,
+        RECIPE_SIGMA if target is None else SEED_SIGMA,
+        1.0 if target is None else None,
+        noise or UNKNOWN,
+        source=f"all {epochs} epochs of the job",
+        note=other_recipe(job, target, None),
+        target=target,
     )
-    return SamplesToTarget(when.step * samples, batch, sigma, 1.0, noise or UNKNOWN, source)
+
+
+def other_recipe(job: Job, target: float | None, result: KnownResult | None) -> str:
+    """A sentence on a recipe that reaches the target, where that of the job does not; else nothing."""
+    if target is None or (result is not None and result.probability(target) >= 0.5):
+        return ""
+    own = (
+        ""
+        if result is None
+        else f"The recipe of this job reaches {100 * result.accuracy:.4g} % in published runs, not {100 * target:g} %. "
+    )
+    best = known.cheapest(job.network.name, job.data.name, target)
+    if best is None:
+        return own.strip()
+    fields = " ".join(f"training.{key}={value}" for key, value in best.fields.items()).replace(", ", ",")
+    return f"{own}A recipe that reaches {100 * best.accuracy:.4g} % is {best.name}: {fields}"
+
+
+def others_that_reach(job: Job, target: float | None, result: KnownResult) -> tuple[KnownResult, ...]:
+    """More recipes of the job's network that reach a target, those with less work first."""
+    if target is None:
+        return ()
+    found = [
+        one for one in known.known(job.network.name, job.data.name) if one.probability(target) >= 0.5 and one != result
+    ]
+    return tuple(sorted(found, key=lambda one: one.cost))[:MOST_OTHERS]
+
+
+def out_of_reach(job: Job, target: float) -> OutOfReach | None:
+    """That a target lies well above the best published results of the network, or of any network on the data set."""
+    name, data = job.network.name, job.data.name.partition(":")[0]
+    limit = known.ceiling(data)
+    if limit is not None and target > limit[0] + DATA_MARGIN:
+        reason = f"the best published top-1 accuracy on {data} is {percent(limit[0])} ({limit[1]})"
+        return OutOfReach(target, reason)
+    results = known.known(name, data)
+    if results and target > results[0].accuracy + NETWORK_MARGIN:
+        best = results[0]
+        reason = (
+            f"the best published result of {name} on {data} without extra data is {percent(best.accuracy)} "
+            f"({best.name}, {best.epochs} epochs; {best.source})"
+        )
+        return OutOfReach(target, reason)
+    return None
+
+
+def unknown(job: Job, samples: int, target: float | None) -> Unknown:
+    """No recipe of the job's network is known on its data."""
+    name, data = job.network.name, job.data.name.partition(":")[0]
+    reach = "" if target is None else f" to reach {100 * target:g} %"
+    reason = f"no published recipe of {name} on {data} is known here, so the number of epochs{reach} is unknown"
+    near = known.neighbours(name, data)
+    near = [one for one in near if target is not None and one.probability(target) >= 0.5] or near
+    first: dict[str, KnownResult] = {}
+    for one in near:
+        first.setdefault(one.networks[0], one)
+    return Unknown(reason, samples, job.training.batch, target, tuple(first.values())[:MOST_NEIGHBOURS])
 
 
 def of_curve(path: Path, job: Job, samples: int, target: float, noise: Scale = None) -> SamplesToTarget:

@@ -1,11 +1,11 @@
 """Goals: which of many settings reaches a target in time and within budget, how likely, and what would change the choice.
 
-    hours   = steps to the target · step time / 3600       steps by batch: (1 + noise scale / batch), predict.batch_size
-    dollars = hours · price per hour of whole instances + moving data and checkpoints
+    hours   = start-up + steps to the target · step time / 3600    steps by batch: (1 + noise scale / batch), predict.batch_size
+    dollars = billed hours · price per hour of whole instances + moving data and checkpoints
 
-Both are log-normal: the variances of log(step time), of log(epochs to the target) and of what the noise scale leaves open add up,
-and of dollars that of an ageing price; what moving costs is taken as sure. A setting keeps deadline and budget if its hours keep
-the earlier of the deadline and (budget - moving) / price, over all that the price may be by now.
+The time of the steps is log-normal: the variances of log(step time), of log(epochs to the target) and of the unknown part of the
+noise scale add up, and for dollars that of an ageing price. Start-up and the cost of moving are taken as certain. A setting keeps
+deadline and budget if its steps end before the earlier of the two, averaged over the possible prices.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from chronograd.errors import InputError
 from chronograd.hardware.catalog import Device, Price
 from chronograd.hardware.market import Kind
 from chronograd.job import Job
+from chronograd.known import KnownResult
 from chronograd.plan.places import Places
-from chronograd.plan.renting import KINDS, Decoding, rent
+from chronograd.plan.renting import KINDS, STARTUP_SIGMA, Decoding, billed_hours, rent
 from chronograd.predict.batch_size import steps_factor
 from chronograd.record import Z80
 
@@ -32,6 +33,8 @@ _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 # Of log(epochs to a target) between seeds of one job: 3 to 12 % in the studies of this project.
 SEED_SIGMA = 0.1
+# Some input of every plan is assumed, such as the start-up of a machine, so no answer claims a higher probability.
+MOST_PROBABLE = 0.95
 # Times the job's batch, where no noise scale was measured: published ones on CIFAR-10 and ImageNet lie in this range.
 ASSUMED_NOISE = (2.0, 8.0, 32.0)
 
@@ -43,11 +46,12 @@ class SamplesToTarget:
     Attributes:
         samples: training samples until the target at batch `reference_batch`.
         sigma_log: standard deviation of log(samples).
-        reached: probability that the target is reached at all.
+        reached: probability that the target is reached at all; None where nothing says whether it is.
         noise_scale: of the gradient, in samples, with an 80 % interval.
         largest_batch: with which published runs reached the target in as many samples. Up to it a batch costs no samples;
             beyond it, the noise scale is not asked: the samples are between as many, and as many more as the batch is larger.
         target: the accuracy that is to be reached; None where it is not stated.
+        others: more published recipes that reach it, those with less work first.
         source: where the number comes from.
         note: what a reader has to know of it before trusting it; empty where there is nothing.
     """
@@ -55,12 +59,13 @@ class SamplesToTarget:
     samples: float
     reference_batch: int
     sigma_log: float = SEED_SIGMA
-    reached: float = 1.0
+    reached: float | None = 1.0
     noise_scale: tuple[float, float, float] = (math.nan, math.nan, math.nan)
     source: str = "told"
     largest_batch: int | None = None
     note: str = ""
     target: float | None = None
+    others: Sequence[KnownResult] = ()
 
     def __post_init__(self) -> None:
         if not (0 < self.samples < math.inf and self.reference_batch > 0 and 0 <= self.sigma_log < math.inf):
@@ -92,14 +97,18 @@ class Goal:
 
     def __post_init__(self) -> None:
         limits = (self.budget_usd, self.deadline_s)
-        if any(limit is not None and not 0 < limit < math.inf for limit in limits) or not 0 < self.confidence < 1:
-            raise InputError(f"a goal of {limits} at {self.confidence}", "give a budget and a deadline above 0")
+        if any(limit is not None and not 0 < limit < math.inf for limit in limits):
+            raise InputError(f"a goal of {limits}", "give a budget and a deadline above 0")
+        if not 0 < self.confidence <= MOST_PROBABLE:
+            raise InputError(
+                f"a confidence of {self.confidence:g}",
+                f"give one above 0 and at most {MOST_PROBABLE:g}: a plan rests on assumptions",
+            )
 
     @property
-    def order(self) -> tuple[str, str]:
-        """What is to be least, and then what: dollars, but hours where there is only a budget."""
-        is_for_speed = self.deadline_s is None and self.budget_usd is not None
-        return ("hours", "dollars") if is_for_speed else ("dollars", "hours")
+    def is_for_speed(self) -> bool:
+        """Whether the fastest is asked for: where there is only a budget. Else it is the cheapest."""
+        return self.deadline_s is None and self.budget_usd is not None
 
 
 @dataclass(frozen=True)
@@ -136,10 +145,10 @@ class PlanResult:
     """Settings by offer with what they take: arrays of one row each.
 
     Attributes:
-        columns: of `renting.rent`, and `steps`, `hours`, `dollars` (medians), `sigma_hours`, `sigma_dollars`, `probability` (of
-            keeping the goal).
+        columns: of `renting.rent`, and `steps`, `hours`, `dollars` (medians), `train_hours` (without start-up), `sigma_hours`,
+            `sigma_dollars`, `probability` (of keeping the goal).
         offers: what `columns["offer"]` points into. without_host: devices of which no price includes the host.
-        is_candidate: fits in memory, has a price, and is the fastest of what is rented with it.
+        is_candidate: fits in memory, has a price that is no outlier, and is the fastest of what is rented with it.
         chosen: row of the choice; None if no setting keeps the goal with its confidence.
     """
 
@@ -151,21 +160,28 @@ class PlanResult:
     effort: SamplesToTarget
     chosen: int | None = None
 
+    def at(self, name: str, z: float) -> np.ndarray:
+        """Hours or dollars of every row, `z` standard deviations of their logarithm above the median."""
+        columns = self.columns
+        of_hours = columns["sigma_hours"]
+        if name == "hours":
+            return np.asarray(columns["hours"] * np.exp(z * of_hours))
+        whole = np.maximum(columns["sigma_dollars"], 1e-12)
+        billed = np.maximum(columns["hours"] * np.exp(z * of_hours**2 / whole), columns["minimum_h"])
+        price = columns["price_usd_per_hour"] * np.exp(z * columns["sigma_price"] ** 2 / whole)
+        return np.asarray(columns["moving_usd"] + price * billed)
+
     def interval(self, name: str, row: int) -> tuple[float, float]:
         """The 80 % interval of `hours` or `dollars`."""
-        spread = math.exp(Z80 * float(self.columns[f"sigma_{name}"][row]))
-        sure = float(self.columns["moving_usd"][row]) if name == "dollars" else 0.0
-        varies = float(self.columns[name][row]) - sure
-        return sure + varies / spread, sure + varies * spread
+        return float(self.at(name, -Z80)[row]), float(self.at(name, Z80)[row])
 
     def quantile(self, name: str) -> np.ndarray:
         """Hours or dollars of each row that are enough with the confidence of the goal; infinite where the target is too
         unsure."""
-        asked = self.goal.confidence / max(self.effort.reached, 1e-12)
+        asked = self.goal.confidence / max(1.0 if self.effort.reached is None else self.effort.reached, 1e-12)
         if asked >= 1:
             return np.full(len(self.columns[name]), math.inf)
-        sure = self.columns["moving_usd"] if name == "dollars" else 0.0
-        return np.asarray(sure + (self.columns[name] - sure) * np.exp(ndtri(asked) * self.columns[f"sigma_{name}"]))
+        return self.at(name, float(ndtri(asked)))
 
     def pareto_front(self) -> list[int]:
         """Rows than which none is both faster and cheaper, the fastest first."""
@@ -181,14 +197,39 @@ class PlanResult:
         hours, dollars, probability = (self.columns[name][rows] for name in ("hours", "dollars", "probability"))
         return int(rows[np.lexsort((dollars, hours, -probability))[0]]) if len(rows) else None
 
-    def best(self, among: np.ndarray) -> int | None:
-        """Of some rows the one to take: of those that keep the goal the cheapest, or with only a budget the fastest."""
-        goal, columns = self.goal, self.columns
-        rows = np.flatnonzero(self.is_candidate & among & (columns["probability"] >= goal.confidence))
-        first, second = (columns[name] for name in goal.order)
+    def keepers(self, among: np.ndarray | None = None) -> np.ndarray:
+        """The candidates, of some rows or all, that keep the goal with its confidence."""
+        is_kept = self.is_candidate & (self.columns["probability"] >= self.goal.confidence)
+        return np.flatnonzero(is_kept if among is None else is_kept & among)
+
+    def fastest(self, among: np.ndarray | None = None) -> int | None:
+        """The keeper with the least hours. Others are as fast if each lies in the other's 80 % interval; the cheapest of them wins."""
+        rows = self.keepers(among)
+        if not len(rows):
+            return None
+        hours = self.columns["hours"][rows]
+        first = int(np.argmin(hours))
+        low, high = self.at("hours", -Z80)[rows], self.at("hours", Z80)[rows]
+        return self._least(rows[(hours <= high[first]) & (low <= hours[first])], "dollars", "hours")
+
+    def cheapest(self, among: np.ndarray | None = None) -> int | None:
+        """The keeper with the least dollars."""
+        return self._least(self.keepers(among), "dollars", "hours")
+
+    def balanced(self, among: np.ndarray | None = None) -> int | None:
+        """The keeper with the least product of hours and dollars."""
+        rows = self.keepers(among)
+        product = self.columns["hours"][rows] * self.columns["dollars"][rows]
+        return int(rows[np.argmin(product)]) if len(rows) else None
+
+    def _least(self, rows: np.ndarray, first: str, second: str) -> int | None:
         with np.errstate(divide="ignore"):
-            alike = np.round(np.log(first[rows]), 9)
-        return int(rows[np.lexsort((second[rows], alike))[0]]) if len(rows) else None
+            alike = np.round(np.log(self.columns[first][rows]), 9)  # what differs by rounding only is the same
+        return int(rows[np.lexsort((self.columns[second][rows], alike))[0]]) if len(rows) else None
+
+    def best(self, among: np.ndarray | None = None) -> int | None:
+        """Of some rows or all the one to take: of those that keep the goal the cheapest, or with only a budget the fastest."""
+        return self.fastest(among) if self.goal.is_for_speed else self.cheapest(among)
 
     def under(self, goal: Goal) -> PlanResult:
         """The same settings under another goal."""
@@ -213,18 +254,25 @@ def choose(
 
     Args:
         spot: interruptions. kinds: of prices. decoding, places: see `renting.rent`.
-    Left out: evaluation, start-up, storage and traffic between zones.
+    Left out: evaluation, storage and traffic between zones.
     """
     rented = rent(table, devices, job, kinds, decoding, places)
     columns = rented.columns
     steps, sigma_steps = effort.steps(columns["count"] * columns["batch_per_rank"])
     slow = np.where(columns["kind"] == KINDS.index("spot"), spot.slow_down(columns["machines"]), 1.0)
     columns["steps"] = steps
-    columns["hours"] = steps * columns["step_time_s"] * slow / 3600
-    columns["dollars"] = columns["hours"] * columns["price_usd_per_hour"] + columns["moving_usd"]
-    columns["sigma_hours"] = np.hypot(columns["sigma_log"], sigma_steps)
+    columns["train_hours"] = steps * columns["step_time_s"] * slow / 3600
+    columns["hours"] = columns["startup_h"] + columns["train_hours"]
+    billed = billed_hours(columns["train_hours"], columns)
+    columns["dollars"] = billed * columns["price_usd_per_hour"] + columns["moving_usd"]
+    of_start, of_training = (
+        STARTUP_SIGMA * columns["startup_h"],
+        np.hypot(columns["sigma_log"], sigma_steps) * columns["train_hours"],
+    )
+    columns["sigma_hours"] = (of_start + of_training) / columns["hours"]
     columns["sigma_dollars"] = np.hypot(columns["sigma_hours"], columns["sigma_price"])
-    is_candidate = _fastest_as_rented(columns, columns["fits"] & np.isfinite(columns["dollars"]))
+    is_able = columns["fits"] & np.isfinite(columns["dollars"]) & ~columns["is_outlier"]
+    is_candidate = _fastest_as_rented(columns, is_able)
     return _chosen(PlanResult(columns, rented.offers, rented.without_host, is_candidate, goal, effort))
 
 
@@ -246,8 +294,9 @@ def _chosen(among: PlanResult) -> PlanResult:
     """The same with probabilities and choice by its goal."""
     columns = among.columns
     keeps = np.where(np.isfinite(columns["hours"]), _keeps(columns, among.goal), 0.0)
-    told = replace(among, columns={**columns, "probability": among.effort.reached * keeps})
-    return replace(told, chosen=told.best(told.is_candidate))
+    reached = 1.0 if among.effort.reached is None else among.effort.reached
+    told = replace(among, columns={**columns, "probability": reached * keeps})
+    return replace(told, chosen=told.best())
 
 
 def _keeps(columns: Mapping[str, np.ndarray], goal: Goal) -> np.ndarray:
@@ -259,7 +308,8 @@ def _keeps(columns: Mapping[str, np.ndarray], goal: Goal) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):
             if goal.budget_usd is not None:
                 price = columns["price_usd_per_hour"] * np.exp(node * columns["sigma_price"])
-                limit = np.minimum(limit, np.maximum(goal.budget_usd - columns["moving_usd"], 0.0) / price)
+                paid = np.maximum(goal.budget_usd - columns["moving_usd"], 0.0) / price
+                limit = np.minimum(limit, np.where(paid >= columns["minimum_h"], paid, 0.0))
             z = (np.log(limit) - np.log(columns["hours"])) / np.maximum(columns["sigma_hours"], 1e-12)
         keeps += weight * ndtr(z)
     return keeps

@@ -11,12 +11,12 @@ from chronograd.answer import Section, Table
 from chronograd.hardware.instances import catalogue, clouds
 from chronograd.hardware.market import Kind
 from chronograd.plan import rows as shown
-from chronograd.plan.advice import advice_lines, change_section, grounds, limits_of, short_time
+from chronograd.plan.advice import advice_lines, assumed_line, change_section, grounds, limits_of, short_time, title
 from chronograd.plan.goal import PlanResult, Spot
 from chronograd.plan.places import Places
 from chronograd.plan.renting import KINDS
 from chronograd.plan.rows import Row
-from chronograd.units import dollars, percent, quantity, seconds
+from chronograd.units import chance, dollars, percent, quantity, seconds
 
 
 def place_row(row: Row, choices: PlanResult, i: int) -> Row:
@@ -28,28 +28,27 @@ def place_row(row: Row, choices: PlanResult, i: int) -> Row:
 def place_rows(choices: PlanResult, places: Places, kinds: Sequence[Kind]) -> list[int]:
     """Of each cloud and kind of price the setting to take: those that keep the goal, the best first, then the others."""
     columns, found = choices.columns, []
+    first = columns["hours" if choices.goal.is_for_speed else "dollars"]
     vendors = np.array([offer.vendor.lower() for offer in choices.offers] + [""])[columns["offer"]]
     for cloud in places.names:
         for kind in kinds:
             among = (vendors == cloud) & (columns["kind"] == KINDS.index(kind))
             best = choices.best(among)
             found.append(choices.most_probable(among) if best is None else best)
-    keeps, first = columns["probability"] >= choices.goal.confidence, columns[choices.goal.order[0]]
+    keeps = columns["probability"] >= choices.goal.confidence
     return sorted((i for i in found if i is not None), key=lambda i: (not keeps[i], i != choices.chosen, first[i]))
 
 
 def place_sections(
-    what: str, choices: PlanResult, data: Mapping[str, Any], places: Places, spot: Spot
+    what: str, choices: PlanResult, data: Mapping[str, Any], places: Places, spot: Spot, assumed: Sequence[str]
 ) -> list[Section]:
     """The advice with the best of each cloud and kind of price, and what would change it."""
-    goal, chosen, rows = choices.goal, data["chosen"], data["places"]
-    limits = [f"at most {dollars(goal.budget_usd)}"] if goal.budget_usd is not None else []
-    limits += [f"in {seconds(goal.deadline_s)}"] if goal.deadline_s is not None else []
-    target = "" if choices.effort.target is None else f" to {100 * choices.effort.target:.4g} %"
-    lines = advice_lines(choices, data) if chosen is None else _advice(choices, data, places, spot)
+    chosen, rows = data["chosen"], data["places"]
+    is_promised = chosen is not None and choices.effort.reached is not None
+    lines = _advice(choices, data, places, spot, assumed) if is_promised else advice_lines(choices, data, assumed)
     takeaway, *rest = (f"{line[0].upper()}{line[1:]}." for line in lines)
     table = Table(
-        ("at", "rent", "devices", "time", "cost", "moving", "sure"),
+        ("at", "rent", "devices", "time", "cost", "moving", "chance"),
         [
             (
                 _at(r),
@@ -58,7 +57,7 @@ def place_sections(
                 short_time(r["hours"]),
                 dollars(r["dollars"]),
                 dollars(r["moving_usd"]) if r["moving_usd"] else "–",
-                f"{percent(r['probability'], 0)}{' *' if r == chosen else ''}",
+                f"{chance(r['probability'])}{' *' if r == chosen else ''}",
             )
             for r in rows
         ],
@@ -66,8 +65,8 @@ def place_sections(
         [*(["*: the advice."] if chosen else []), "Moving is in the cost. Of each cloud, on demand and as spot, the best."],
         drop=(2,),
     )  # fmt: skip
-    title = f"{what}{target} at {', '.join(places.names)}: {', '.join(limits) or 'no limit'}"
-    return [Section(title, takeaway, lines=rest, table=table, data=rows), *change_section(choices, data)]
+    heading = title(what, choices, f" at {', '.join(places.names)}")
+    return [Section(heading, takeaway, lines=rest, table=table, data=rows), *change_section(choices, data)]
 
 
 def not_planned(places: Places, kinds: Sequence[Kind]) -> list[str]:
@@ -85,7 +84,9 @@ def not_planned(places: Places, kinds: Sequence[Kind]) -> list[str]:
     return [f"No price was found, so not planned with: {'; '.join(parts)} (`--json` names them)."] if parts else []
 
 
-def _advice(choices: PlanResult, data: Mapping[str, Any], places: Places, spot: Spot) -> list[str]:
+def _advice(
+    choices: PlanResult, data: Mapping[str, Any], places: Places, spot: Spot, assumed: Sequence[str]
+) -> list[str]:
     chosen = data["chosen"]
     others = [r for r in data["places"] if r != chosen and r["probability"] >= choices.goal.confidence]
     lines = [
@@ -93,7 +94,8 @@ def _advice(choices: PlanResult, data: Mapping[str, Any], places: Places, spot: 
         f"{seconds(3600 * chosen['hours'])}: {dollars(chosen['dollars'])} ({limits_of(chosen['dollars_interval'], dollars)}); "
         f"{_moving(chosen, places)}; {beside(chosen, others)}",
         f"train at batch {chosen['batch_per_device']} each in {shown.way(chosen)}; it takes "
-        f"{limits_of(chosen['hours_interval'], seconds, 3600)} and keeps the goal with {percent(chosen['probability'], 0)}",
+        f"{limits_of(chosen['hours_interval'], seconds, 3600)} and keeps the goal with {chance(chosen['probability'])}",
+        assumed_line(choices, data, chosen, assumed),
     ]
     if chosen["prices"] == "spot":
         longer = float(spot.slow_down(chosen["machines"])) - 1

@@ -1,6 +1,7 @@
 """What settings are rented as: offers of vendors in whole instances, and how fast their hosts decode the input.
 
 dollars per hour = instances · price of an instance
+billed hours     = start-up + training, at least the vendor's minimum
 step             = max(step on the devices, samples of the machine / (images/s per virtual CPU · virtual CPUs))
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +25,8 @@ KINDS: tuple[Kind, ...] = ("on-demand", "spot")
 # Where the price table does not tell: assumed, what pods of marketplaces usually have.
 VCPUS_PER_DEVICE = 8.0
 ANY_NUMBER = 1e6
+# The vendor of a price that the job states.
+OWN = "the job"
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,47 @@ class Decoding:
 PHOTOGRAPHS = Decoding(80.0, 140.0, 250.0)
 
 
+# A price below this share of its peers' median is flagged and not recommended: judged.
+LOW_PRICE = 1 / 3
+# Of a machine, until training starts: boot, drivers, container image; and the deviation of its logarithm. Assumed. A price that the user states has none.
+STARTUP_S, STARTUP_SIGMA = 300.0, 0.5
+# The least that is billed, where the table does not say. Assumed.
+MINIMUM_S = 60.0
+
+
+def startup_s(offer: Price) -> float:
+    """Seconds from renting to the first step."""
+    return 0.0 if offer.vendor == OWN else STARTUP_S
+
+
+def minimum_s(offer: Price) -> float:
+    """Seconds that are billed at least."""
+    return 0.0 if offer.vendor == OWN else MINIMUM_S
+
+
+def billed_hours(train_hours: Any, columns: Mapping[str, Any]) -> Any:
+    """Hours that are paid for some hours of training: with start-up, and not below the minimum. Numbers or arrays.
+
+    Args:
+        columns: `startup_h` and `minimum_h`, as of `rent`.
+    """
+    return np.maximum(columns["startup_h"] + train_hours, columns["minimum_h"])
+
+
+def is_outlier(offer: Price, peers: Sequence[Price]) -> bool:
+    """Whether a price is below a third of the median of its peers: offers of the same device and kind with their host.
+
+    Args:
+        peers: offers of the device; with fewer than three others nothing is an outlier.
+    """
+    others = [
+        one.usd_per_device_hour
+        for one in peers
+        if one.kind == offer.kind and one.includes_host and one.vendor != offer.vendor
+    ]
+    return len(others) >= 3 and offer.usd_per_device_hour < LOW_PRICE * float(np.median(others))
+
+
 @dataclass(frozen=True, eq=False)
 class Rented:
     """Settings by offer: one row for each setting and each offer of its device, and one without a price where there is none.
@@ -53,7 +98,7 @@ class Rented:
         columns: those of the settings, `step_time_s`, `throughput_samples_per_s` and `sigma_log` with the input in them, and
             `setting` (row there), `offer` (index into offers, -1 without), `kind` (index into KINDS, -1), `price_usd_per_hour`
             (of whole instances, NaN), `machines`, `moving_usd` (of data and checkpoints), `sigma_price`, `is_input_bound`,
-            `own_step_s` (without the input).
+            `own_step_s` (without the input), `startup_h`, `minimum_h` (billed at least), `is_outlier` (by its price).
         without_host: names of devices of which only prices without a host are known.
     """
 
@@ -80,6 +125,7 @@ def rent(
         places: clouds to rent at, by whole nodes that are used whole; None for every vendor.
     """
     offers: list[Price] = []
+    low: list[bool] = []
     rows, numbers, without_host = [], [], []
     for index, device in enumerate(devices):
         own = np.flatnonzero(table["device"] == index)
@@ -95,6 +141,7 @@ def rent(
             rows.append(able)
             numbers.append(np.full(len(able), len(offers)))
             offers.append(offer)
+            low.append(offer.vendor != OWN and is_outlier(offer, market.offers(device)))
         if not whole:
             rows.append(own)
             numbers.append(np.full(len(own), -1))
@@ -102,6 +149,7 @@ def rent(
     columns = {name: column[setting] for name, column in table.items()} | {"setting": setting, "offer": number}
     moving = np.array([places.moving_usd(offer) if places else 0.0 for offer in offers] + [0.0])
     columns["moving_usd"] = moving[number]
+    columns["is_outlier"] = np.array([*low, False])[number]
     return Rented(_priced(columns, offers, decoding), offers, without_host)
 
 
@@ -111,7 +159,7 @@ def _offers(job: Job, device: Device) -> list[Price]:
     price = job.cluster.price_usd_per_hour
     if price is None:
         return listed
-    own = Price(vendor="the job", instance=device.name, device=device.name, count=1, price_usd_per_hour=price, kind="on-demand",
+    own = Price(vendor=OWN, instance=device.name, device=device.name, count=1, price_usd_per_hour=price, kind="on-demand",
                 includes_host=True, date=market.today().isoformat(), tag="assumed", source="cluster.price_usd_per_hour",
                 up_to=ANY_NUMBER)  # fmt: skip
     return [own, *(offer for offer in listed if offer.kind == "spot")]
@@ -132,6 +180,8 @@ def _priced(
     columns["price_usd_per_hour"] = instances * price
     columns["machines"] = np.ceil(count / most - 1e-9)
     columns["sigma_price"] = np.array([market.sigma_log(offer) for offer in offers] + [0.0])[number]
+    columns["startup_h"] = np.array([startup_s(offer) for offer in offers] + [0.0])[number] / 3600
+    columns["minimum_h"] = np.array([minimum_s(offer) for offer in offers] + [0.0])[number] / 3600
     columns["is_input_bound"] = np.full(len(number), False)
     columns["own_step_s"] = columns["step_time_s"]
     if decoding is not None:

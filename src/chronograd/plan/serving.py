@@ -20,13 +20,14 @@ from chronograd.hardware.catalog import Device, Precision
 from chronograd.hardware.market import Kind
 from chronograd.job import Job
 from chronograd.plan import rows as shown
+from chronograd.plan.goal import MOST_PROBABLE
 from chronograd.plan.renting import rent
 from chronograd.plan.rows import Row, setting_row
 from chronograd.plan.search import Search, search
 from chronograd.predict.prediction import tokens_of_sample
 from chronograd.record import Z80
 from chronograd.trace import Trace
-from chronograd.units import dollars, percent, quantity, seconds
+from chronograd.units import chance, dollars, percent, quantity, seconds
 
 NOT_COUNTED = (
     "Not counted: the network between who asks and the device, queues, decoding, and hours in which nobody asks."
@@ -76,7 +77,7 @@ def serve(
             **setting_row(found, columns, rented.offers, i),
             "latency_s": float(step_s[i]),
             "latency_interval_s": [float(step_s[i] / spread), float(step_s[i] * spread)],
-            "probability": float(probability[i]),
+            "probability": min(float(probability[i]), MOST_PROBABLE),
             "usd_per_million_samples": usd,
             "usd_per_million_tokens": None if usd is None or tokens is None else usd / tokens,
         }
@@ -114,19 +115,19 @@ def _section(found: Search, data: dict[str, Any], tokens: int | None) -> Section
         if bound is not None
         else [f"{data['fit']:,} settings fit, of {data['evaluated']:,}."],
         table=Table(
-            (*shown.CELLS, "latency", "samples/s", "sure", "per M"),
+            (*shown.CELLS, "latency", "samples/s", "chance", "per M"),
             [
                 (
                     *shown.cells(r),
                     seconds(r["latency_s"]),
                     f"{r['throughput_samples_per_s']:,.0f}",
-                    percent(r["probability"], 0),
+                    chance(r["probability"]),
                     "–" if r[cost] is None else dollars(r[cost]),
                 )
                 for r in rows
             ],
             {3, 4, 5, 6},
-            [*shown.notes(rows), f"Per M: dollars for a million {unit}s. Sure: that a batch is answered in time."],
+            [*shown.notes(rows), f"Per M: dollars for a million {unit}s. Chance: that a batch is answered in time."],
         ),
         data=rows,
     )
@@ -150,12 +151,10 @@ def _takeaway(data: dict[str, Any], unit: str) -> str:
     if not data["settings"]:
         return (
             f"Nothing answers within {seconds(bound)} with {percent(data['confidence'], 0)} probability; the fastest is "
-            f"{told(soonest)}, which keeps it with {percent(soonest['probability'], 0)}."
+            f"{told(soonest)}, which keeps it with {chance(soonest['probability'])}."
         )
     best = data["settings"][0]
     sure = (
-        ""
-        if bound is None
-        else f"; it answers within {seconds(bound)} with {percent(best['probability'], 0)} probability"
+        "" if bound is None else f"; it answers within {seconds(bound)} with {chance(best['probability'])} probability"
     )
     return f"The cheapest is {told(best)}{sure}."

@@ -16,7 +16,7 @@ from chronograd.predict.layers import roofline_section
 from chronograd.predict.prediction import Pace, in_mode, predict, predict_step, tokens_of_sample
 from chronograd.predict.setting import setting_of
 from chronograd.quantities import record_answer
-from chronograd.record import Record
+from chronograd.record import ASSUMED, Record
 from chronograd.trace import Trace
 from chronograd.units import seconds
 
@@ -33,11 +33,14 @@ def predict_jobs(
     measured: Record | Callable[[Job], Shown] | None = None,
     traced: Callable[[Job], Trace] | None = None,
     paced: Pace | None = None,
+    has_epochs: bool = True,
+    assumed: Sequence[str] = (),
 ) -> Answer:
     """A predicted record of each job.
 
     Args:
-        samples, algorithm, ppp, depth, paced: see `predict`.
+        samples, algorithm, ppp, depth, paced, has_epochs: see `predict`.
+        assumed: what the user did not state, in words; every record notes it first.
         with_layers: say how close each layer comes to what the device can do, instead of every quantity.
         measured: of the same network on another device, a record or what `of_figure` returns; what it showed there is
             carried over.
@@ -46,9 +49,13 @@ def predict_jobs(
     shown = shown_of(trace, measured, traced)
 
     records = [
-        predict(trace, job, samples=samples, algorithm=algorithm, ppp=ppp, depth=depth, shown=shown(job), paced=paced)
+        predict(trace, job, samples=samples, algorithm=algorithm, ppp=ppp, depth=depth, shown=shown(job), paced=paced,
+                has_epochs=has_epochs)
         for job in jobs
-    ]
+    ]  # fmt: skip
+    if assumed:
+        for record in records:
+            record.notes.insert(0, f"{ASSUMED}, because you did not state it: {'; '.join(assumed)}")
     answer = record_answer(*records)
     if not with_layers:
         return answer

@@ -250,6 +250,7 @@ def predict(
     depth: int | None = None,
     shown: Shown | None = None,
     paced: Pace | None = None,
+    has_epochs: bool = True,
 ) -> Record:
     """A predicted record of a job.
 
@@ -262,6 +263,7 @@ def predict(
         depth: of the modules in the table `layers`; see `roofline`.
         shown: what the network showed elsewhere, to be carried here.
         paced: what the step has to wait for beside the devices.
+        has_epochs: whether the job's epochs have a basis; without, run and cost are missing.
 
     Intervals are the 80 % intervals of a log-normal whose width is `sigma_log`. Left out: evaluation, saving, start-up,
     stragglers and the measuring of the noise scale.
@@ -287,7 +289,15 @@ def predict(
         step = predict_step(trace, setting, factor)
     if paced is not None and (found := paced(job, step.seconds)) is not None:
         record = predict(
-            trace, found[0], samples=samples, algorithm=algorithm, device=device, ppp=ppp, depth=depth, shown=shown
+            trace,
+            found[0],
+            samples=samples,
+            algorithm=algorithm,
+            device=device,
+            ppp=ppp,
+            depth=depth,
+            shown=shown,
+            has_epochs=has_epochs,
         )
         record.notes.append(found[1])
         return record
@@ -311,7 +321,7 @@ def predict(
     if tokens is not None:
         record.put("throughput_tokens_per_s", likely(tokens * images / step.seconds, "token/s"))
     if is_training:
-        put_run(record, job, setting.device, likely, steps, step.seconds)
+        put_run(record, job, setting.device, likely, steps, step.seconds, has_epochs)
     else:
         _put_cost_of_answers(record, job, setting.device, likely, images / step.seconds, tokens)
     if ppp is None:
@@ -376,24 +386,36 @@ def _put_roofline(record: Record, roof: Roofline) -> None:
 
 
 def put_run(
-    record: Record, job: Job, device: Device, likely: Callable[..., Quantity], steps: int | None, step_s: float
+    record: Record,
+    job: Job,
+    device: Device,
+    likely: Callable[..., Quantity],
+    steps: int | None,
+    step_s: float,
+    has_epochs: bool = True,
 ) -> None:
     """Epoch, run and cost on the job's number of devices: steps × step time, hours × price.
 
     Args:
         likely: of `likely_by`. steps: of an epoch; None where the training samples are not known.
+        has_epochs: False where nothing says how many epochs the run has.
     """
     unit = price_of(job, device)
     price = None if unit is None else (unit[0] * job.cluster.count, unit[1])
     if price is not None:
         record.put("cost_usd_per_hour", Quantity(value=price[0], unit="usd", source=price[1]))
     if steps is None:
-        reason = "the number of training samples is not known"
+        reason = "the number of training samples is not known: state --data, or data.samples=N"
         for name in ("epoch_time_s", "training_time_s", "cost_usd"):
             record.put(name, Quantity.missing(QUANTITIES[name][1], reason))
         return
-    training = job.training.epochs * steps * step_s
     record.put("epoch_time_s", likely(steps * step_s, "s"))
+    if not has_epochs:
+        for name in ("training_time_s", "cost_usd"):
+            reason = "the number of epochs is not known: state training.epochs=N"
+            record.put(name, Quantity.missing(QUANTITIES[name][1], reason))
+        return
+    training = job.training.epochs * steps * step_s
     record.put("training_time_s", likely(training, "s"))
     record.put("epochs", Quantity(value=job.training.epochs, unit="count", source="the job"))
     if price is None:
