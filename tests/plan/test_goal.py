@@ -13,6 +13,7 @@ from chronograd.errors import InputError
 from chronograd.hardware import catalog, market
 from chronograd.hardware.catalog import Price
 from chronograd.job import Job, from_dict
+from chronograd.plan import renting
 from chronograd.plan.goal import Goal, PlanResult, SamplesToTarget, Spot, changes, choose, missing
 from chronograd.plan.renting import KINDS
 
@@ -40,8 +41,8 @@ def found(rows: dict[str, np.ndarray], effort: SamplesToTarget, goal: Goal, pric
     return choose(rows, [V100], job(price), effort, goal, kinds=("on-demand",))
 
 
-def offer(kind: str, usd_per_hour: float) -> Price:
-    stated = {"vendor": "A", "instance": kind, "device": "v100", "count": 8, "price_usd_per_hour": usd_per_hour, "kind": kind,
+def offer(kind: str, usd_per_hour: float, vendor: str = "A") -> Price:
+    stated = {"vendor": vendor, "instance": kind, "device": "v100", "count": 8, "price_usd_per_hour": usd_per_hour, "kind": kind,
               "includes_host": True, "date": "2026-11-22", "tag": "assumed", "source": "a test"}  # fmt: skip
     return Price.model_validate(stated)
 
@@ -124,6 +125,7 @@ def test_a_machine_that_is_used_in_part_is_interrupted_as_a_whole_one(monkeypatc
         SamplesToTarget(3.6e6, 100, EXACT, noise_scale=NONE),
         Spot(per_hour=0.6, checkpoint_s=600, restart_s=300),
     )
+    monkeypatch.setattr(renting, "STARTUP_S", 0.0)
     choice = choose(table([8, 9], [1.0, 1.0]), [V100], job(), effort, Goal(), spot)
     kind, hours, dollars = (choice.columns[name] for name in ("kind", "hours", "dollars"))
     assert [KINDS[k] for k in kind] == ["on-demand", "on-demand", "spot", "spot"]
@@ -149,6 +151,7 @@ def test_an_old_price_widens_dollars_and_not_hours(monkeypatch: pytest.MonkeyPat
     """Log-normal in the price alone: half of all prices are above the median, and 10 % above 1.28 deviations."""
     monkeypatch.setattr(market, "offers", lambda device: [offer("on-demand", 8.0)])
     monkeypatch.setattr(market, "sigma_log", lambda price: 0.5)
+    monkeypatch.setattr(renting, "STARTUP_S", 0.0)
     effort = SamplesToTarget(3.6e6, 100, 1e-6, noise_scale=ENDLESS)  # 10 h on one device, 1.25 h on eight, 10 dollars
     rows = table([8], [1.0])
     choice = choose(rows, [V100], job(), effort, Goal(10.0))
@@ -189,10 +192,46 @@ def test_the_choice_keeps_the_goal_and_none_that_does_is_cheaper(
 
 @pytest.mark.parametrize("bad", [{"budget_usd": 0.0}, {"deadline_s": -1.0}, {"confidence": 1.0}])
 def test_what_is_no_goal(bad: dict[str, float]) -> None:
-    with pytest.raises(InputError, match="goal"):
+    with pytest.raises(InputError, match=r"goal|confidence"):
         Goal(**bad)
 
 
 def test_no_samples_are_no_effort() -> None:
     with pytest.raises(InputError, match="epochs above 0"):
         SamplesToTarget(0.0, 100)
+
+
+def test_options_that_lie_in_each_others_interval_are_ties_and_the_cheaper_wins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Eight devices take 1.25 h at 80 dollars an hour from A, and 1.30 h at 16 from B; one device takes ten hours."""
+    sold = [offer("on-demand", 80.0, vendor="A"), offer("on-demand", 16.0, vendor="B")]
+    monkeypatch.setattr(market, "offers", lambda device: sold)
+    effort = SamplesToTarget(3.6e6, 100, 0.2, noise_scale=ENDLESS)
+    choice = choose(table([8, 1], [1.0, 1.0]), [V100], job(), effort, Goal(budget_usd=1000.0))
+    assert choice.chosen is not None
+    assert choice.offers[choice.columns["offer"][choice.chosen]].vendor == "B"
+    assert choice.columns["count"][choice.chosen] == 8
+    assert choice.chosen == choice.fastest()
+    assert choice.columns["dollars"][choice.cheapest()] <= choice.columns["dollars"][choice.fastest()]
+
+
+def test_start_up_and_the_minimum_are_paid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second of training on a machine of 36 dollars an hour that starts in 300 s and is billed 600 s at least."""
+    monkeypatch.setattr(market, "offers", lambda device: [offer("on-demand", 36.0)])
+    monkeypatch.setattr(renting, "STARTUP_S", 300.0)
+    monkeypatch.setattr(renting, "MINIMUM_S", 600.0)
+    effort = SamplesToTarget(100, 100, EXACT, noise_scale=ENDLESS)
+    choice = choose(table([1], [1.0]), [V100], job(), effort, Goal())
+    assert choice.columns["hours"][0] == pytest.approx(301 / 3600)
+    assert choice.columns["dollars"][0] == pytest.approx(6.0)
+    assert choice.under(Goal(budget_usd=5.99)).chosen is None
+
+
+def test_a_price_far_below_its_peers_does_not_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    sold = [offer("on-demand", usd, vendor=name) for name, usd in (("A", 10.0), ("B", 9.0), ("C", 8.0), ("D", 1.0))]
+    monkeypatch.setattr(market, "offers", lambda device: sold)
+    effort = SamplesToTarget(3.6e6, 100, EXACT, noise_scale=ENDLESS)
+    choice = choose(table([1], [1.0]), [V100], job(), effort, Goal())
+    assert choice.chosen is not None
+    assert choice.offers[choice.columns["offer"][choice.chosen]].vendor == "C"

@@ -354,6 +354,7 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
         "precisions": precisions, "kinds": kinds, "decoding": decoding_of(job, per_vcpu), "global_batch": global_batch,
     }  # fmt: skip
     goal = Goal(budget, parse_seconds(deadline) if deadline else None, confidence)
+    effort: Any = None
     if has_goal:
         effort = effort_of(job, samples, target=target_accuracy, epochs=epochs_to_target, curve=curve,
                            noise=_noise_scale(noise_scale), network=name, has_epochs=asked.has_epochs)  # fmt: skip

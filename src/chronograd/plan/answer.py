@@ -215,7 +215,8 @@ def reach_goal(
     options = {"fastest": choices.fastest(), "balanced": choices.balanced(), "cheapest": choices.cheapest()}
     front = [row(i) for i in choices.pareto_front()]
     what = f"{found.network} on {job.data.name.partition(':')[0]}"
-    data = {
+    outliers = [_outlier(offer, choices) for offer in _outliers(choices)]
+    data: dict[str, Any] = {
         "verdict": _verdict(effort, chosen),
         "evaluated": len(found.columns["fits"]),
         "offers": len(choices.offers),
@@ -239,14 +240,14 @@ def reach_goal(
         "decoding": None if decoding is None else vars(decoding),
         "spot": vars(spot),
         "too_large_for_the_data": num_too_large,
-        "outliers": [_outlier(offer, choices) for offer in _outliers(choices)],
+        "outliers": outliers,
     }
     note = effort.note if isinstance(effort, SamplesToTarget) else ""
     told = [note] if note else []
     notes = [
         *told,
         *_left_out(num_too_large, samples),
-        *_low_prices(data["outliers"]),
+        *_low_prices(outliers),
         *_not_searched(found, job, choices.without_host),
     ]
     if isinstance(effort, Unknown):
