@@ -367,6 +367,7 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, is_la
         if not has_goal:
             answer = list_settings(traces, job, devices, **settings)
         else:
+            assert not isinstance(effort, OutOfReach)
             spot = Spot(interruptions, 60 * checkpoint_every)
             if clouds is not None:
                 clouds = replace(clouds, back_bytes=checkpoints_back * checkpoint_bytes(traces[0], job))

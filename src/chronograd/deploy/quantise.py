@@ -197,7 +197,7 @@ def in_turn(first: Callable[[], Any], second: Callable[[], Any], seconds: float 
             cpu[which].append(cpu_s)
     busy_s = (environment.processor_ticks()[0] - ticks) / os.sysconf("SC_CLK_TCK")
     others = max(0.0, busy_s - (time.process_time() - own_s)) / (time.perf_counter() - begun)
-    return Turns(*map(np.array, (*times, *cpu)), others=others)
+    return Turns(np.array(times[0]), np.array(times[1]), np.array(cpu[0]), np.array(cpu[1]), others)
 
 
 class _Batches:

@@ -98,19 +98,29 @@ def peers_median(offer: Price, offers: Sequence[Price] | None = None) -> float |
     return float(np.median(list(least.values()))) if len(least) >= LEAST_PEERS else None
 
 
+def _compared_with(offer: Price, offers: Sequence[Price] | None) -> tuple[float, float, str]:
+    """Return the median that a price is compared with, 0 for none; the factor that is far from it; and its name."""
+    known = market.offers(offer.device) if offers is None else offers
+    median = peers_median(offer, known)
+    on_demand = [one.usd_per_device_hour for one in known if one.kind == "on-demand" and one.includes_host]
+    if median is None and offer.kind == "spot" and offer.includes_host and len(on_demand) >= LEAST_PEERS:
+        return float(np.median(on_demand)), SPOT_FAR, "on-demand median"
+    return median or 0.0, FAR, f"{offer.kind} median of other vendors"
+
+
+def is_low(offer: Price, offers: Sequence[Price] | None = None) -> bool:
+    """Return whether a price is too far below its peers to be counted on; `price_note` says it in words."""
+    median, far, _ = _compared_with(offer, offers)
+    return offer.usd_per_device_hour * far < median
+
+
 def price_note(offer: Price, offers: Sequence[Price] | None = None) -> str:
     """Return a sentence for a price far from the median of its peers; else "".
 
     A spot price without three peers is compared with the on-demand prices of all vendors: below a fifth of their median it is flagged.
     """
-    known = market.offers(offer.device) if offers is None else offers
-    own, median = offer.usd_per_device_hour, peers_median(offer, known)
-    on_demand = [one.usd_per_device_hour for one in known if one.kind == "on-demand" and one.includes_host]
-    what, far = f"{offer.kind} median of other vendors", FAR
-    is_spot = offer.kind == "spot" and offer.includes_host
-    if median is None and is_spot and len(on_demand) >= LEAST_PEERS:
-        median, what, far = float(np.median(on_demand)), "on-demand median", SPOT_FAR
-    if median is None or not median:
+    own, (median, far, what) = offer.usd_per_device_hour, _compared_with(offer, offers)
+    if not median:
         return ""
     if own * far < median:
         return f"{dollars(own)} is below 1/{far:g} of the {what}, {dollars(median)}: check it before you count on it."

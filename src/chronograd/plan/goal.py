@@ -24,7 +24,7 @@ from chronograd.hardware.market import Kind
 from chronograd.job import Job
 from chronograd.known import KnownResult
 from chronograd.plan.places import Places
-from chronograd.plan.renting import KINDS, STARTUP_SIGMA, Decoding, billed_hours, rent
+from chronograd.plan.renting import KINDS, STARTUP_SIGMA, Decoding, billed, rent
 from chronograd.predict.batch_size import steps_factor
 from chronograd.record import Z80
 
@@ -167,9 +167,9 @@ class PlanResult:
         if name == "hours":
             return np.asarray(columns["hours"] * np.exp(z * of_hours))
         whole = np.maximum(columns["sigma_dollars"], 1e-12)
-        billed = np.maximum(columns["hours"] * np.exp(z * of_hours**2 / whole), columns["minimum_h"])
+        paid = billed(columns["hours"] * np.exp(z * of_hours**2 / whole), columns)
         price = columns["price_usd_per_hour"] * np.exp(z * columns["sigma_price"] ** 2 / whole)
-        return np.asarray(columns["moving_usd"] + price * billed)
+        return np.asarray(columns["moving_usd"] + price * paid)
 
     def interval(self, name: str, row: int) -> tuple[float, float]:
         """The 80 % interval of `hours` or `dollars`."""
@@ -263,8 +263,7 @@ def choose(
     columns["steps"] = steps
     columns["train_hours"] = steps * columns["step_time_s"] * slow / 3600
     columns["hours"] = columns["startup_h"] + columns["train_hours"]
-    billed = billed_hours(columns["train_hours"], columns)
-    columns["dollars"] = billed * columns["price_usd_per_hour"] + columns["moving_usd"]
+    columns["dollars"] = billed(columns["hours"], columns) * columns["price_usd_per_hour"] + columns["moving_usd"]
     of_start, of_training = (
         STARTUP_SIGMA * columns["startup_h"],
         np.hypot(columns["sigma_log"], sigma_steps) * columns["train_hours"],
@@ -309,7 +308,9 @@ def _keeps(columns: Mapping[str, np.ndarray], goal: Goal) -> np.ndarray:
             if goal.budget_usd is not None:
                 price = columns["price_usd_per_hour"] * np.exp(node * columns["sigma_price"])
                 paid = np.maximum(goal.budget_usd - columns["moving_usd"], 0.0) / price
-                limit = np.minimum(limit, np.where(paid >= columns["minimum_h"], paid, 0.0))
+                step = np.maximum(columns["billing_h"], 1e-9)
+                whole = np.floor(paid / step + 1e-9) * step
+                limit = np.minimum(limit, np.where(whole >= columns["minimum_h"], whole, 0.0))
             z = (np.log(limit) - np.log(columns["hours"])) / np.maximum(columns["sigma_hours"], 1e-12)
         keeps += weight * ndtr(z)
     return keeps

@@ -11,7 +11,7 @@ from chronograd.plan import rows as shown
 from chronograd.plan.advice import recipe, short_time
 from chronograd.plan.effort import OutOfReach, Unknown
 from chronograd.plan.goal import Goal, PlanResult, SamplesToTarget
-from chronograd.plan.renting import billed_hours
+from chronograd.plan.renting import billed
 from chronograd.plan.rows import Row
 from chronograd.units import dollars, seconds
 from chronograd.words import listed
@@ -51,7 +51,8 @@ def with_epochs(row: Row, choices: PlanResult, i: int, effort: Unknown) -> Row:
 
     def run(epochs: int) -> dict[str, float]:
         hours = epochs * epoch_h
-        return {"hours": float(one["startup_h"]) + hours, "dollars": price * float(billed_hours(hours, one))}
+        whole = float(one["startup_h"]) + hours
+        return {"hours": whole, "dollars": price * float(billed(whole, one))}
 
     kept = {key: value for key, value in row.items() if key not in RUN_FIELDS}
     return {

@@ -1,7 +1,7 @@
 """What settings are rented as: offers of vendors in whole instances, and how fast their hosts decode the input.
 
 dollars per hour = instances · price of an instance
-billed hours     = start-up + training, at least the vendor's minimum
+billed hours     = start-up + training, at least the vendor's minimum, in its steps (chronograd.hardware.billing)
 step             = max(step on the devices, samples of the machine / (images/s per virtual CPU · virtual CPUs))
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.hardware import market
+from chronograd.hardware import billing, market
 from chronograd.hardware.catalog import Device, Price
 from chronograd.hardware.market import Kind
 from chronograd.job import Job
@@ -49,45 +49,18 @@ class Decoding:
 PHOTOGRAPHS = Decoding(80.0, 140.0, 250.0)
 
 
-# A price below this share of its peers' median is flagged and not recommended: judged.
-LOW_PRICE = 1 / 3
-# Of a machine, until training starts: boot, drivers, container image; and the deviation of its logarithm. Assumed. A price that the user states has none.
-STARTUP_S, STARTUP_SIGMA = 300.0, 0.5
-# The least that is billed, where the table does not say. Assumed.
-MINIMUM_S = 60.0
+# The deviation of the logarithm of the start-up time. Assumed.
+STARTUP_SIGMA = 0.5
 
 
-def startup_s(offer: Price) -> float:
-    """Seconds from renting to the first step."""
-    return 0.0 if offer.vendor == OWN else STARTUP_S
-
-
-def minimum_s(offer: Price) -> float:
-    """Seconds that are billed at least."""
-    return 0.0 if offer.vendor == OWN else MINIMUM_S
-
-
-def billed_hours(train_hours: Any, columns: Mapping[str, Any]) -> Any:
-    """Hours that are paid for some hours of training: with start-up, and not below the minimum. Numbers or arrays.
+def billed(hours: Any, columns: Mapping[str, Any]) -> Any:
+    """Return the hours that are billed for hours of rent: at least the vendor's minimum, in whole steps. Numbers or arrays.
 
     Args:
-        columns: `startup_h` and `minimum_h`, as of `rent`.
+        columns: `minimum_h` and `billing_h`, as of `rent`.
     """
-    return np.maximum(columns["startup_h"] + train_hours, columns["minimum_h"])
-
-
-def is_outlier(offer: Price, peers: Sequence[Price]) -> bool:
-    """Whether a price is below a third of the median of its peers: offers of the same device and kind with their host.
-
-    Args:
-        peers: offers of the device; with fewer than three others nothing is an outlier.
-    """
-    others = [
-        one.usd_per_device_hour
-        for one in peers
-        if one.kind == offer.kind and one.includes_host and one.vendor != offer.vendor
-    ]
-    return len(others) >= 3 and offer.usd_per_device_hour < LOW_PRICE * float(np.median(others))
+    step = np.maximum(columns["billing_h"], 1e-9)
+    return np.ceil(np.maximum(hours, columns["minimum_h"]) / step - 1e-9) * step
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +71,7 @@ class Rented:
         columns: those of the settings, `step_time_s`, `throughput_samples_per_s` and `sigma_log` with the input in them, and
             `setting` (row there), `offer` (index into offers, -1 without), `kind` (index into KINDS, -1), `price_usd_per_hour`
             (of whole instances, NaN), `machines`, `moving_usd` (of data and checkpoints), `sigma_price`, `is_input_bound`,
-            `own_step_s` (without the input), `startup_h`, `minimum_h` (billed at least), `is_outlier` (by its price).
+            `own_step_s` (without the input), `startup_h`, `minimum_h` (billed at least), `billing_h` (step of the bill), `is_outlier` (by its price).
         without_host: names of devices of which only prices without a host are known.
     """
 
@@ -141,7 +114,7 @@ def rent(
             rows.append(able)
             numbers.append(np.full(len(able), len(offers)))
             offers.append(offer)
-            low.append(offer.vendor != OWN and is_outlier(offer, market.offers(device)))
+            low.append(offer.vendor != OWN and billing.is_low(offer, market.offers(device)))
         if not whole:
             rows.append(own)
             numbers.append(np.full(len(own), -1))
@@ -165,6 +138,12 @@ def _offers(job: Job, device: Device) -> list[Price]:
     return [own, *(offer for offer in listed if offer.kind == "spot")]
 
 
+def _terms(vendor: str) -> tuple[float, float, float]:
+    """Return the start-up, the least that is billed and the step of the bill, in seconds."""
+    terms = billing.billing_of(vendor)
+    return billing.STARTUP_S, terms.minimum_s, terms.step_s
+
+
 def _priced(
     columns: dict[str, np.ndarray], offers: Sequence[Price], decoding: Decoding | None
 ) -> dict[str, np.ndarray]:
@@ -180,8 +159,9 @@ def _priced(
     columns["price_usd_per_hour"] = instances * price
     columns["machines"] = np.ceil(count / most - 1e-9)
     columns["sigma_price"] = np.array([market.sigma_log(offer) for offer in offers] + [0.0])[number]
-    columns["startup_h"] = np.array([startup_s(offer) for offer in offers] + [0.0])[number] / 3600
-    columns["minimum_h"] = np.array([minimum_s(offer) for offer in offers] + [0.0])[number] / 3600
+    rents = [(0.0, 0.0, 0.0) if offer.vendor == OWN else _terms(offer.vendor) for offer in offers] + [(0.0, 0.0, 0.0)]
+    for name, values in zip(("startup_h", "minimum_h", "billing_h"), np.array(rents).T / 3600, strict=True):
+        columns[name] = values[number]
     columns["is_input_bound"] = np.full(len(number), False)
     columns["own_step_s"] = columns["step_time_s"]
     if decoding is not None:

@@ -183,8 +183,8 @@ def noise_takeaway(before: Mapping[float, Spread], after: Mapping[float, Spread]
     if useless:
         beaten = f"Pretraining does not beat the {ALONE} with {', '.join(useless)} noise."
     else:
-        apart = points_apart(after[worst], alone)
-        beaten = f"Pretraining beats the {ALONE} at every share of noise; with {100 * worst:g} % by {apart}."
+        gained = points_apart(after[worst], alone)
+        beaten = f"Pretraining beats the {ALONE} at every share of noise; with {100 * worst:g} % by {gained}."
     changes = [points_apart(s[worst], s[0.0]) for s in (before, after)]
     apart = difference(after[worst], after[0.0])
     robust = "is robust" if not apart.is_seen else "is not robust" if apart.mean < 0 else "gains by noise"
