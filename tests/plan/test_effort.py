@@ -85,6 +85,6 @@ def test_the_command_on_a_job_worked_out_by_hand(capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)["chosen"] is None
     assert main([*words[:-1], *goal[:-1], "1ms"]) == 2
     assert main([*words[:-1], *goal[:-1], "1s"]) == 0
-    assert "Nothing keeps the goal with 80 % probability" in capsys.readouterr().out
+    assert "No option meets the goal with 80 % probability" in capsys.readouterr().out
     assert main([*words[:-1], *goal, "--largest-batch"]) == 2
     assert main([*words[:-1], *goal, "--noise-scale", "9:3"]) == 2

@@ -233,4 +233,4 @@ def test_beside_the_fastest_the_cheapest_is_named() -> None:
     assert beside(fast, [dear, cheap]).endswith("costs $14.00, 75 % less")
     assert beside(cheap, [fast, dear]).startswith("the next best, aws")
     assert beside(cheap, [fast, dear]).endswith("costs $56.00, 4 times as much")
-    assert beside(cheap, []) == "nothing else that was searched there keeps the goal"
+    assert beside(cheap, []) == "no other option that was searched there meets the goal"

@@ -128,14 +128,14 @@ def advice_lines(choices: PlanResult, data: Mapping[str, Any], assumed: Sequence
         f"{dollars(chosen['dollars'])} ({limits_of(chosen['dollars_interval'], dollars)})"
     )
     how = f"{_name(chosen)}, at batch {chosen['batch_per_device']} each in {shown.way(chosen)}{_reduced(chosen)}"
-    keeps = f"; it keeps the goal with {chance(chosen['probability'])} probability" if has_limits(choices) else ""
+    keeps = f"; it meets the goal with {chance(chosen['probability'])} probability" if has_limits(choices) else ""
     if choices.effort.reached is None:
         first = [
             f"no accuracy is promised: whether {choices.effort.source} reach {100 * (choices.effort.target or 0):.4g} % is not known",
             f"the run itself takes {takes} on {how}: {why}{' within the limits' if keeps else ''}{keeps}",
         ]
     else:
-        first = [f"rent {how}: {why} that keeps the goal with at least {sure}", f"it takes {takes}{keeps}"]
+        first = [f"rent {how}: {why} option that meets your goal with at least {sure} probability", f"it takes {takes}{keeps}"]
     return [
         *first,
         options_line(data["options"]),
@@ -153,7 +153,7 @@ def _missed(choices: PlanResult, data: Mapping[str, Any], assumed: Sequence[str]
             *(line for line in grounds(choices, data, best) if line.startswith("to the target")),
         ]
     lines = [
-        f"nothing keeps the goal with {percent(goal.confidence, 0)} probability: the most probable is {_name(best)}, with "
+        f"no option meets the goal with {percent(goal.confidence, 0)} probability: the most probable is {_name(best)}, with "
         f"{chance(best['probability'])}"
     ]
     deadline_h, budget = data["missing"]["deadline_h"], data["missing"]["budget_usd"]

@@ -94,7 +94,7 @@ def _advice(
         f"{seconds(3600 * chosen['hours'])}: {dollars(chosen['dollars'])} ({limits_of(chosen['dollars_interval'], dollars)}); "
         f"{_moving(chosen, places)}; {beside(chosen, others)}",
         f"train at batch {chosen['batch_per_device']} each in {shown.way(chosen)}; it takes "
-        f"{limits_of(chosen['hours_interval'], seconds, 3600)} and keeps the goal with {chance(chosen['probability'])}",
+        f"{limits_of(chosen['hours_interval'], seconds, 3600)} and meets the goal with {chance(chosen['probability'])}",
         assumed_line(choices, data, chosen, assumed),
     ]
     if chosen["prices"] == "spot":
@@ -125,7 +125,7 @@ def _moving(row: Row, places: Places) -> str:
 def beside(chosen: Row, others: Sequence[Row]) -> str:
     """What else keeps the goal: the cheapest of them where it is cheaper, else the next best."""
     if not others:
-        return "nothing else that was searched there keeps the goal"
+        return "no other option that was searched there meets the goal"
     cheapest = min(others, key=lambda row: float(row["dollars"]))
     is_cheaper = cheapest["dollars"] < chosen["dollars"]
     other = cheapest if is_cheaper else others[0]
