@@ -1,0 +1,61 @@
+"""The training that a job gets by default, what of a job is assumed, and what `predict` then leaves out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from chronograd import api, ask
+from chronograd.models import weights
+
+
+def test_a_folder_of_few_pictures_is_fine_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ants", "bees"):
+        (tmp_path / "imgs" / name).mkdir(parents=True)
+        for i in range(120):
+            Image.new("RGB", (8, 8)).save(tmp_path / "imgs" / name / f"{i}.png")
+    data = {"data": f"folder:{tmp_path / 'imgs'}"}
+    monkeypatch.setattr(weights, "is_cached", lambda reference: True)
+    tuned = ask.ask("torchvision:resnet18", short=data)
+    assert (tuned.job.network.weights, tuned.job.training.recipe) == ("torchvision", "fine-tuning")
+    assert (tuned.job.training.batch, tuned.job.training.epochs, tuned.job.training.schedule) == (16, 20, "multi_step")
+    assert tuned.notes == ()
+    monkeypatch.setattr(weights, "is_cached", lambda reference: False)
+    fresh = ask.ask("torchvision:resnet18", short=data)
+    assert fresh.job.network.weights is None
+    assert "network.weights=torchvision" in fresh.notes[0]
+    assert ask.ask("torchvision:resnet18", short=data, can_download=True).job.network.weights == "torchvision"
+
+
+def test_the_optimizer_of_the_family_is_the_default_and_is_stated() -> None:
+    asked = ask.ask("timm:vit_small_patch16_224", short={"data": "cifar10"})
+    assert asked.job.training.optimizer == "adamw"
+    assert asked.assumed["optimizer"].startswith("AdamW")
+    assert not asked.has_epochs
+    stated = ask.ask("resnet20", ["training.optimizer=adamw"], {"batch": 32})
+    assert not {"optimizer", "batch"} & stated.assumed.keys()
+    assert stated.assumed["data"] == "data set cifar10"
+
+
+def test_no_total_without_data_or_epochs() -> None:
+    made_up = api.predict("gpt2-small", on="v100").records["v100"]
+    known_data = api.predict("torchvision:googlenet", on="v100").records["v100"]
+    for record in (made_up, known_data):
+        assert record["training_time_s"].value is record["cost_usd"].value is None
+        assert record["step_time_s"].value
+        assert record.notes[0].startswith("Assumed, because you did not state it: ")
+    assert made_up["epoch_time_s"].value is None
+    assert known_data["epoch_time_s"].value
+    assert api.predict("torchvision:googlenet", "training.epochs=3", on="v100").records["v100"]["cost_usd"].value
+
+
+def test_a_saved_trace_is_answered_as_its_network(tmp_path: Path) -> None:
+    from chronograd.count.network import trace_network
+
+    path = tmp_path / "net.json.gz"
+    trace_network("resnet20").save(path)
+    network, trace = (api.predict(one, on="v100").records["v100"] for one in ("resnet20", str(path)))
+    assert network["training_time_s"].value == pytest.approx(trace["training_time_s"].value)
+    assert network.notes[0] == trace.notes[0]
