@@ -59,3 +59,13 @@ def test_a_saved_trace_is_answered_as_its_network(tmp_path: Path) -> None:
     network, trace = (api.predict(one, on="v100").records["v100"] for one in ("resnet20", str(path)))
     assert network["training_time_s"].value == pytest.approx(trace["training_time_s"].value)
     assert network.notes[0] == trace.notes[0]
+
+
+def test_the_layout_of_a_trace_holds_over_that_of_a_recipe(tmp_path: Path) -> None:
+    from chronograd.count.network import trace_network
+
+    path = tmp_path / "net.json.gz"
+    trace_network("resnet50").save(path)
+    answer = api.plan(str(path), on=["v100"], counts=[8], target_accuracy=0.75, budget_usd=500)
+    assert answer.data["verdict"] == "rent"
+    assert any("images as counted" in text for text in answer.data["assumed"])

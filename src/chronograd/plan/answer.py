@@ -72,7 +72,7 @@ def list_settings(
     order = np.lexsort(
         (-own, -np.round(np.log(columns["throughput_samples_per_s"]), 9), np.round(np.log(per_sample), 9))
     )
-    fitting = order[columns["fits"][order]]
+    fitting = order[(columns["fits"] & ~columns["is_outlier"])[order]]
     _, first = np.unique(np.stack([columns["device"], columns["count"]])[:, fitting], axis=1, return_index=True)
     best = fitting[np.sort(first)]
 

@@ -62,7 +62,7 @@ def serve(
     bound = math.inf if latency_s is None else latency_s
     probability = ndtr((np.log(bound) - np.log(step_s)) / np.maximum(columns["sigma_log"], 1e-9))
     per_sample = price / 3600 / rate
-    is_kept = columns["fits"] & (probability >= confidence)
+    is_kept = columns["fits"] & ~columns["is_outlier"] & (probability >= confidence)
     # What has no price comes last; of equal prices per sample what answers sooner.
     order = np.lexsort((step_s, np.round(np.log(np.where(np.isnan(per_sample), np.inf, per_sample)), 9)))
     kept = order[is_kept[order]]
