@@ -17,6 +17,7 @@ data: {name: digits}
 training: {recipe: sgd-one-cycle, epochs: 2, batch: 64}
 cluster: {device: cpu, threads: 1}
 """
+TRUSTED = ("--trust", "tiny_networks")
 NETWORKS = Path(__file__).parent.parent / "train"
 
 
@@ -47,6 +48,48 @@ def test_train_then_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert "accuracy on the test split" in capsys.readouterr().out
     assert main(["records"]) == 0
     assert "mine" in capsys.readouterr().out
+
+
+def test_a_finished_run_trains_longer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "job.yaml", "--out", "runs/mine"]) == 0
+    capsys.readouterr()
+    before = {path.name: path.read_bytes() for path in Path("runs/mine").iterdir() if path.is_file()}
+    for words, message in (
+        (["training.epochs=1"], "can only get more training.epochs than its 2; this would change: training.epochs=1"),
+        (["training.batch=32"], "this would change: training.batch"),
+        (["training.epochs=3", "training.seed=7"], "this would change: training.epochs, training.seed"),
+        (["training.epoch=3"], "did you mean epochs"),
+    ):
+        assert main(["train", "--resume", "runs/mine", *words]) == 2
+        assert message in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in Path("runs/mine").iterdir() if path.is_file()} == before
+    assert main([*TRUSTED, "train", "--resume", "runs/mine", "training.epochs=3", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert "the schedule one_cycle ended at a learning rate of" in printed.err
+    assert "it now spans 3 epochs" in printed.err
+    record = json.loads(printed.out)
+    assert record["quantities"]["epochs"]["value"] == 3
+    assert record["curves"]["training"]["columns"]["epoch"] == [1, 2, 3]
+    assert "the run had ended after epoch 2 and was then extended to 3 epochs" in record["notes"]
+    assert record["job"]["training"]["epochs"] == 3
+    again = Path("runs/mine/record.json").read_bytes()
+    assert main(["train", "--resume", "runs/mine", "training.epochs=3"]) == 0
+    assert Path("runs/mine/record.json").read_bytes() == again
+
+
+def test_an_extension_that_was_cut_off_loses_nothing() -> None:
+    assert main(["train", "job.yaml", "training.schedule=constant", "--out", "runs/mine"]) == 0
+    Path("runs/mine/record.json").unlink()  # as if killed before the job was written
+    assert main([*TRUSTED, "train", "--resume", "runs/mine"]) == 0
+    record = json.loads(Path("runs/mine/record.json").read_text())
+    assert record["quantities"]["epochs"]["value"] == 2
+
+
+def test_a_run_that_reached_its_target_is_not_extended(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "job.yaml", "training.target_accuracy=0.2", "--out", "runs/mine"]) == 0
+    assert main(["train", "--resume", "runs/mine", "training.epochs=9"]) == 2
+    assert "would not train on with more epochs: the target accuracy was reached" in capsys.readouterr().err
+    assert Path("runs/mine/record.json").exists()
 
 
 def test_measure_two_ranks_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,12 @@ OnPoll = Callable[["RunDir"], None]
 @common.short_options
 @common.print_config_option
 @click.option("--out", type=click.Path(), help="Run directory; a new one in runs/ by default.")
-@click.option("--resume", "resumed", type=click.Path(), help="Go on with the run in this directory. JOB is not needed.")
+@click.option(
+    "--resume",
+    "resumed",
+    type=click.Path(),
+    help="Go on with the run in this directory, without JOB. training.epochs=N extends it.",
+)
 @click.option("--initial-weights", type=click.Path(exists=True, dir_okay=False), help="A safetensors file.")
 @click.option("--launcher", type=click.Choice(["local", "torchrun", "horovodrun"]), help="How ranks are started.")
 @common.hosts_option
@@ -42,9 +47,14 @@ def command(job_file: str | None, overrides: tuple[str, ...], print_config: bool
     chronograd train examples/digits.yaml
     chronograd train examples/digits.yaml training.epochs=20 --out runs/mine
     chronograd train --resume runs/mine
+    chronograd train --resume runs/mine training.epochs=40
     """
     if job_file is None and resumed is None:
         raise click.UsageError("Name a JOB, or a run to --resume.")
+    more: tuple[str, ...] = ()
+    if resumed is not None and job_file is not None and "=" in job_file:
+        more, overrides = (job_file, *overrides), ()
+        job_file = None
     asked = None if job_file is None else common.read_asked(job_file, overrides, print_config)
     job = None if asked is None else asked.job
     for note in asked.notes if asked is not None else ():
@@ -56,22 +66,29 @@ def command(job_file: str | None, overrides: tuple[str, ...], print_config: bool
     tensorboard = tensorboard or (resumed is not None and common.has_events(resumed))
     launcher = common.launcher(options.pop("launcher"), hosts)
     with _shown(tensorboard) as on_poll:
-        run = _train(job, resumed, launcher=launcher, on_poll=on_poll, **options)
+        run = _train(job, resumed, more, launcher=launcher, on_poll=on_poll, **options)
     if tensorboard:
         common.write_events(run)
     common.show_run(run, as_json)
 
 
-def _train(job: Job | None, resumed: str | None, seeds: int | None, out: str | None, initial_weights: str | None,
+def _train(job: Job | None, resumed: str | None, more: tuple[str, ...], seeds: int | None, out: str | None, initial_weights: str | None,
            **how: Any) -> RunDir:  # fmt: skip
-    """`how`: the launcher, and who is told how it goes."""
+    """`more`: overrides of the job of the run that is resumed. `how`: the launcher, and who is told how it goes."""
+    from chronograd.errors import JobError
     from chronograd.launch import jobs, repeats
     from chronograd.rundir import RunDir
 
     if resumed is not None:
         run = RunDir.open(resumed)
         if repeats.seeds_of(run) is not None:
+            if more:
+                raise JobError(
+                    f"{resumed} has several seeds and cannot be extended", "train a new run with more epochs"
+                )
             return repeats.resume_over_seeds(run, **how)
+        if more and (note := jobs.extend(run, more, how["launcher"])):
+            click.echo(f"note: {note}", err=True)
     else:
         assert job is not None
         jobs.check_trained(job)

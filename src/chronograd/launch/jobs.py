@@ -13,14 +13,16 @@ from chronograd import job as jobs
 from chronograd.backends import registry
 from chronograd.data import datasets, detection
 from chronograd.errors import ChronogradError, DiskFullError, InputError, JobError, RunError
-from chronograd.job import Augmentation, Job
+from chronograd.job import Augmentation, Job, Training
 from chronograd.launch import hosts
 from chronograd.launch.hosts import Host
 from chronograd.launch.processes import KilledError, tail
 from chronograd.launch.silence import Silence
 from chronograd.measure import environment
 from chronograd.rundir import DEFAULT_PARENT, Line, RunDir, StepFollower
+from chronograd.train import checkpoint_folder
 from chronograd.train.rank_context import check_machine
+from chronograd.train.schedule import learning_rate
 from chronograd.train.watchdog import LINK_DOWN, TIME_OUT
 
 OnLine = Callable[[Line], None]
@@ -123,6 +125,54 @@ def resume(
             raise DiskFullError(error.message, f"free some space there, then {go_on}") from None
         raise RunError(error.message, error.hint or f"remove the cause, then {go_on}") from None
     return run
+
+
+def extend(run: RunDir, overrides: Sequence[str], launcher: str | None = None) -> str:
+    """Give a finished run more epochs, which `resume` then trains. Returns one sentence about its learning rate, or nothing.
+
+    Args:
+        overrides: `training.epochs=N`. As many epochs as the run has already change nothing.
+    Raises: JobError for any other field, for fewer epochs, and where the run would not train on; then nothing is written.
+    """
+    own = run.job()
+    check_trained(own)
+    job = jobs.changed(own, overrides)
+    before, after = own.training.epochs, job.training.epochs
+    different = sorted(_differences(jobs.resolved(own), jobs.resolved(job)))
+    if not different:
+        return ""
+    if different != ["training.epochs"] or after < before:
+        what = f"training.epochs={after}" if different == ["training.epochs"] else ", ".join(different)
+        raise JobError(
+            f"a resumed run can only get more training.epochs than its {before}; this would change: {what}",
+            f"write training.epochs={before + 1} or more, or train the new job in a directory of its own",
+        )
+    if not run.is_finished:
+        raise JobError(
+            f"{run.path} is not finished, so it cannot get more epochs yet",
+            f"finish it first with `chronograd train --resume {run.path}`",
+        )
+    if (stopped := run.record().provenance.stopped) != checkpoint_folder.ALL_EPOCHS:
+        why = stopped or "it was measured, not trained"
+        raise JobError(f"{run.path} would not train on with more epochs: {why}", "train a new run with another job")
+    if not checkpoint_folder.list_checkpoints(run.checkpoints):
+        raise JobError(f"{run.path} has no checkpoint to go on from", "train a new run with more epochs")
+    check(job, launcher)
+    run.replace_job(job)
+    return _schedule_note(job.training, before)
+
+
+def _schedule_note(training: Training, before: int) -> str:
+    """How the learning rate goes on after `before` epochs; nothing if the length of the run does not change it."""
+    if training.schedule == "constant" and not training.warmup:
+        return ""
+    epochs, fine = training.epochs, 1000  # steps of an epoch, enough for three digits
+    ended = learning_rate(training, before * fine - 1, before * fine)
+    now = learning_rate(training, before * fine, epochs * fine)
+    return (
+        f"the schedule {training.schedule} ended at a learning rate of {ended:.2g} after epoch {before}; it now spans {epochs} "
+        f"epochs and goes on at {now:.2g}, so the result differs from a run that had {epochs} epochs from its start"
+    )
 
 
 def measure(

@@ -114,6 +114,8 @@ class Learning:
             )
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise FileFormatError(f"checkpoint {newest} is not of this job: {error}") from None
+        if extended := self.progress.go_on(self.job.training.epochs):
+            notes.append(extended)
         for note in notes:
             self.lines.write(steps.Note(step=self.progress.step, text=note))
 
@@ -191,7 +193,7 @@ def why_stop(job: Job, epoch: int, loss: float | None, returns: list[float]) -> 
         return f"the loss of epoch {epoch} is not finite; a lower training.learning_rate may help"
     if target is not None and returns and float(np.mean(returns)) >= target:
         return "the target return was reached"
-    return "all epochs were trained" if epoch >= job.training.epochs else ""
+    return checkpoint_folder.ALL_EPOCHS if epoch >= job.training.epochs else ""
 
 
 def line_of_epoch(progress: Progress, loss: float | None, seconds: float, returns: list[float]) -> steps.Epoch:

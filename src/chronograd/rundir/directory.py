@@ -125,6 +125,15 @@ class RunDir:
         """What a rank printed, or a launcher."""
         return self.path / f"output.{name}.txt"
 
+    def replace_job(self, job: jobs.Job) -> None:
+        """Give a finished run another job, to go on with.
+
+        The record goes first: if this is interrupted between the two, resuming writes the record of the old job again.
+        """
+        with files.filling(self.path):
+            (self.path / "record.json").unlink(missing_ok=True)
+            write_aside(self.path / "job.yaml", jobs.to_yaml(job))
+
     # -- steps -----------------------------------------------------------------------------------------
 
     def steps_path(self, rank: int = 0) -> Path:

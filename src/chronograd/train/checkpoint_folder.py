@@ -37,6 +37,8 @@ MODEL, OPTIMIZER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safet
 TARGET, REPLAY = "target.safetensors", "replay.safetensors"
 _FILES = {MODEL, OPTIMIZER, EMA, TARGET, REPLAY}
 
+ALL_EPOCHS = "all epochs were trained"  # the one reason to stop that a larger number of epochs removes
+
 
 @dataclass
 class Progress:
@@ -55,6 +57,13 @@ class Progress:
     best_accuracy: float | None = None
     best_epoch: int | None = None
     stopped: str = ""
+
+    def go_on(self, epochs: int) -> str:
+        """Let a run that trained all its epochs train up to `epochs`, if these are more. Returns a note on it, or nothing."""
+        if self.stopped != ALL_EPOCHS or self.epoch >= epochs:
+            return ""
+        self.stopped = ""
+        return f"the run had ended after epoch {self.epoch} and was then extended to {epochs} epochs"
 
     @classmethod
     def read(cls, data: Any) -> Self:

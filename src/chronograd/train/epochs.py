@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable
 
 from chronograd.job import Training
-from chronograd.rundir.steps import Epoch, StepWriter
-from chronograd.train.checkpoint_folder import Progress
+from chronograd.rundir.steps import Epoch, Note, StepWriter
+from chronograd.train.checkpoint_folder import ALL_EPOCHS, Progress
 from chronograd.train.watchdog import WATCHDOG
 
 
@@ -31,6 +31,9 @@ def train_epochs(
         epoch: the steps of one epoch; returns the mean training loss over ranks and steps, and seconds.
         evaluate: returns loss and accuracy on the test split. `save`: writes a checkpoint.
     """
+    note = progress.go_on(training.epochs)
+    if note and lines is not None:
+        lines.write(Note(step=progress.step, text=note))
     while not progress.stopped:
         train_loss, epoch_time_s = epoch()
         progress.step += steps_per_epoch
@@ -69,4 +72,4 @@ def _why_stop(progress: Progress, training: Training, train_loss: float, test_ac
         return "the target accuracy was reached"
     if not math.isfinite(train_loss):
         return f"the loss of epoch {progress.epoch} is not finite; a lower training.learning_rate may help"
-    return "all epochs were trained" if progress.epoch >= training.epochs else ""
+    return ALL_EPOCHS if progress.epoch >= training.epochs else ""

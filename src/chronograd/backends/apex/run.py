@@ -116,6 +116,8 @@ class _Run:
         newest, notes = checkpoint_folder.newest_sound(run.checkpoints)
         if newest is not None:
             self.progress = Progress.read(checkpoint_folder.read_state(newest)["progress"])
+            if extended := self.progress.go_on(job.training.epochs):
+                notes.append(extended)
         work = steps.Work(
             params=group.num_params, steps_per_epoch=self._settings.steps_per_epoch, rank_batch=job.training.batch
         )
