@@ -79,7 +79,9 @@ def test_a_goal_says_what_to_rent_first_and_shows_the_front() -> None:
     assert list(pareto_front.x) == [row["hours"] for row in section.rows()]
     assert (list(taken.x), list(taken.y)) == ([chosen["hours"]], [chosen["dollars"]])
     missed = reach_goal(TRACE, job(2.0), DEVICES, [1], [32], samples=SAMPLES, effort=effort, goal=Goal(deadline_s=1e-3))
-    assert missed.sections[0].takeaway.startswith("No option meets the goal with 80 % probability: the most probable is ")
+    assert missed.sections[0].takeaway.startswith(
+        "No option meets the goal with 80 % probability: the most probable is "
+    )
     assert "It would take a deadline of " in missed.sections[0].lines[0]
 
 

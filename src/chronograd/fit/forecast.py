@@ -332,9 +332,10 @@ def forecast(
     started, kept = early.since_last_drop(MIN_POINTS)
     errors = family_errors(kept.steps, kept.values)
     until = float(early.steps[-1])
-    ahead, unlike = curve.schedule.next_fall(until), why_unlike(early, known)
-    family = family or ("power" if ahead is not None and unlike else best_of(errors))
-    is_annealed = ahead is not None and unlike and curve.schedule.kind != "multi_step"
+    ahead = curve.schedule.next_fall(until)
+    unlike = None if ahead is None else why_unlike(early, known)
+    family = family or ("power" if unlike else best_of(errors))
+    is_annealed = unlike and curve.schedule.kind != "multi_step"
     places = curve.schedule.at_full_rate(kept.steps) if is_annealed else kept.steps
     model = fit_loss(places, kept.values, family, draws)
     course = Course(curve, kept, model, errors, started, until, ahead, known, unlike)
