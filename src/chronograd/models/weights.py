@@ -2,7 +2,8 @@
 
 torchvision, timm       the library's default weights, from its cache, or downloaded
 NAME.safetensors        tensors by name
-NAME.pth .pt .th .tar   a state dict, bare or under `state_dict` or `model`; nothing in it is executed
+NAME.pth .pt .th .tar   a state dict, bare or under a usual key such as `state_dict`; nothing in it is executed. Prefixes of
+     .ckpt .bin         wrappers are removed, and of two sets the running mean is used; the output states both
 FILE#sha256=DIGEST      a file of either kind that is refused unless it has this digest, whole or its first 8 digits or more
 RUN                     a run directory: its newest sound checkpoint, the running mean of the weights if it has one
 """
@@ -15,6 +16,7 @@ import hashlib
 import importlib
 import re
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +28,15 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
-from chronograd import files
+from chronograd import door, files
 from chronograd.errors import FileFormatError, InputError, RunError
+from chronograd.models import weight_names
 from chronograd.models.registry import one_line, optional_library
 
 Tensors = dict[str, Tensor]
 Head = Literal["new", "kept"]
 
-PYTORCH_SUFFIXES = (".pth", ".pt", ".th", ".tar")
+PYTORCH_SUFFIXES = (".pth", ".pt", ".th", ".tar", ".ckpt", ".bin")
 # Networks of ours with the layers and parameter names of a network of torchvision's.
 TORCHVISION_TWINS = {
     "efficientnet-b0-keras": "efficientnet_b0",
@@ -224,7 +227,9 @@ def _no_head(network: nn.Module, what: str) -> InputError:
 def _load(network: nn.Module, given: Tensors, said: str, head: Head | None = None) -> Loaded:
     """Copy tensors into the network. Raises FileFormatError if they are another network's."""
     own: Mapping[str, Tensor] = network.state_dict()
-    given, said = _in_grey(_own_names(network, _without_wrapper(given, own)), own, said)
+    own_name = getattr(network, "own_name", None)
+    given, changes = weight_names.for_network(given, own, own_name if callable(own_name) else str)
+    given, said = _in_grey(given, own, "; ".join([said, *changes]))
     given, fresh = _trunk_alone(network, given, own)
     missing = [name for name in own if name not in (*given, *fresh) and not name.endswith("num_batches_tracked")]
     unexpected = [name for name in given if name not in own and not _is_auxiliary(name)]
@@ -263,20 +268,6 @@ def head_tensors(network: nn.Module) -> list[str]:
 def _class_tensors(network: nn.Module, own: Mapping[str, Tensor]) -> list[list[str]]:
     paths = [f"{path}." if path else "" for path in _class_layers(network)]
     return [[name for name in own if name.startswith(path)] for path in paths]
-
-
-def _without_wrapper(given: Tensors, own: Mapping[str, Tensor]) -> Tensors:
-    """Without the `module.` that DataParallel and DDP put before each name."""
-    prefix = "module."
-    if all(n.startswith(prefix) for n in given) and not all(n.startswith(prefix) for n in own):
-        return {name.removeprefix(prefix): tensor for name, tensor in given.items()}
-    return given
-
-
-def _own_names(network: nn.Module, given: Tensors) -> Tensors:
-    """By the names that a network has for those of public weights, where it says so in a function `own_name`."""
-    own_name = getattr(network, "own_name", None)
-    return {own_name(name): tensor for name, tensor in given.items()} if callable(own_name) else given
 
 
 def _trunk_alone(network: nn.Module, given: Tensors, own: Mapping[str, Tensor]) -> tuple[Tensors, list[str]]:
@@ -338,16 +329,19 @@ def _from_path(source: str) -> tuple[Tensors, str]:
             f"{source} has the sha256 {digest}, and {wanted} was asked for",
             "it is another file, or was damaged on its way: fetch it again, or correct the digest in network.weights",
         )
+    chosen: list[str] = []
     if path.suffix == ".safetensors":
+        door.check(path, "weights", expects=("any",))  # it begins with a length, which may look like another kind
         given = _read_safetensors(path)
     elif path.suffix in PYTORCH_SUFFIXES:
-        given = _read_pytorch(path)
+        door.check(path, "weights that torch.save wrote", expects=("zip", "pickle", "tar"))
+        given, chosen = _read_pytorch(path)
     else:
         raise FileFormatError(
             f"{source}: cannot tell the format of weights from {path.suffix or 'a name without suffix'}",
             f"rename it to .safetensors, or to one of {', '.join(PYTORCH_SUFFIXES)} if torch.save wrote it",
         )
-    return given, f"{source} (sha256 {digest[:12]})"
+    return given, "; ".join([f"{source} (sha256 {digest[:12]})", *chosen])
 
 
 def _digest_of(source: str) -> tuple[str, str]:
@@ -374,30 +368,33 @@ def _read_safetensors(path: Path) -> Tensors:
         raise FileFormatError(f"{path} is not a readable safetensors file: {error}") from None
 
 
-def _read_pytorch(path: Path) -> Tensors:
+def _read_pytorch(path: Path) -> tuple[Tensors, list[str]]:
+    """The tensors by name, and which of two sets they are, in words."""
     try:
-        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # of TorchScript, which is refused below
+            content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # zip, pickle and tar each have errors of their own
         raise FileFormatError(
-            f"{path} cannot be read as tensors alone: {one_line(error)}",
+            f"{path} cannot be read as tensors alone: {_why_not_tensors(error)}",
             "where you trust it, load it yourself and save the state dict as safetensors",
         ) from None
-    return _state_dict(content, path)
-
-
-def _state_dict(content: Any, path: Path) -> Tensors:
-    """The tensors by name, bare or under a usual key."""
-    for key in ("state_dict", "model"):
-        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
-            content = content[key]
-            break
+    content, chosen = weight_names.weights_in(content)
     if not isinstance(content, Mapping):
         raise FileFormatError(f"{path} holds a {type(content).__name__}, not a state dict", _SAVE)
     others = [str(name) for name, value in content.items() if not isinstance(value, Tensor)]
     if others or not content:
         what = f"also holds what is no tensor: {', '.join(others[:SHOWN])}" if others else "is empty"
         raise FileFormatError(f"the state dict in {path} {what}", _SAVE)
-    return {str(name): tensor for name, tensor in content.items()}
+    return {str(name): tensor for name, tensor in content.items()}, chosen
+
+
+def _why_not_tensors(error: Exception) -> str:
+    """What a file holds that `torch.load` refuses to read as weights alone."""
+    if "TorchScript" in str(error):
+        return "it is a TorchScript archive, a program with its weights"
+    if (unsafe := re.search(r"GLOBAL ([\w.]+)", str(error))) is not None:
+        return f"it also holds a Python object, {unsafe[1]}, and reading that could run code"
+    return one_line(error)
 
 
 _SAVE = "save network.state_dict(), bare or under the key state_dict or model"
