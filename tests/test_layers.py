@@ -50,7 +50,7 @@ CONFINED = {
     "timm": {"models/registry.py", "models/weights.py"},
     "sklearn": {"data/published.py"},
     "matplotlib": {"report/plots.py"},
-    "PIL": {"data/folders.py", "deploy/detection.py", "detect/pictures.py", "figure.py", "report/plots.py"},
+    "PIL": {"data/folders.py", "deploy/pictures.py", "detect/pictures.py", "figure.py", "report/plots.py"},
     "tensorboard": {"watch/tensorboard.py", "fit/tensorboard_events.py"},
     "jinja2": {"report/html.py"},
     "nbformat": {"report/notebook.py"},

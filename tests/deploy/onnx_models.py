@@ -46,6 +46,35 @@ def scale(path: Path, factor: float = 2.0, rows: Any = "n") -> Path:
     )
 
 
+def classifier(path: Path, about: dict[str, Any], side: int = 2, width: int | None = None) -> Path:
+    """Logits of each colour: of red in the top left pixel of a picture, green in the top right one, blue in the bottom left one."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    width = width or side
+    chosen = np.zeros((3 * side * width, 3), np.float32)
+    for colour, place in enumerate((0, width - 1, (side - 1) * width)):
+        chosen[colour * side * width + place, colour] = 1
+    is_inside = (about.get("preprocessing") or {}).get("place") == "inside"
+    cast = [helper.make_node("Cast", ["pixels"], ["images"], to=TensorProto.FLOAT)] if is_inside else []
+    name, kind = ("pixels", TensorProto.UINT8) if is_inside else ("images", TensorProto.FLOAT)
+    save(
+        path,
+        [
+            *cast,
+            helper.make_node("Flatten", ["images"], ["flat"]),
+            helper.make_node("MatMul", ["flat", "w"], ["logits"]),
+        ],
+        [(name, kind, ["n", 3, side, width])],
+        [("logits", TensorProto.FLOAT, ["n", 3])],
+        {"w": chosen},
+    )
+    model = onnx.load(path)
+    helper.set_model_props(model, {"chronograd": json.dumps(about)})
+    onnx.save(model, path)
+    return path
+
+
 def heavy(path: Path, layers: int = 6, width: int = 512) -> Path:
     """Products with matrices that are larger than caches, so that rows are worth being run together."""
     from onnx import TensorProto, helper

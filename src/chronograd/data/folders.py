@@ -67,15 +67,24 @@ def decode(path: Path, side: int) -> tuple[Pixels, Header]:
         with open_plain(path) as stream, Image.open(stream, formats=READ) as image:
             if image.format == "PNG":
                 _check_sums(path)
-            found = _header(image)
-            picture = _rgb(image)
-            if found.is_turned:
-                picture = picture.transpose(_TURNS[_orientation(image)])
-        return np.ascontiguousarray(np.asarray(_fitted(picture, side)).transpose(2, 0, 1)), found
+            return pixels_of(image, side), _header(image)
     except MemoryError:
         raise
     except Exception as error:
         raise _unreadable(path, error) from None
+
+
+def pixels_of(image: Image.Image, side: int, channels: int = 3) -> Pixels:
+    """An opened picture as uint8 of shape (channels, side, side), as `decode` describes; grey with one channel.
+
+    Raises what Pillow raises for a picture that is damaged.
+    """
+    turn = _TURNS.get(_orientation(image))
+    picture = _rgb(image)
+    if channels == 1:
+        picture = picture.convert("L")
+    pixels = np.asarray(_fitted(picture if turn is None else picture.transpose(turn), side))
+    return np.ascontiguousarray(np.atleast_3d(pixels).transpose(2, 0, 1))
 
 
 def resized(pixels_CHW: Pixels, side: int) -> Pixels:

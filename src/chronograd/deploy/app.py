@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from chronograd.deploy.access import stranger
 from chronograd.deploy.aside import Aside
 from chronograd.deploy.batching import Done, QueueFull
+from chronograd.deploy.classification import OUTPUT, Classifier
 from chronograd.deploy.detection import LEAST_SCORE, OUTPUTS, Detector
+from chronograd.deploy.model import Model
 from chronograd.deploy.protocol import (
     BINARY_ADVICE,
     HEADER_LENGTH,
@@ -47,6 +49,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 T = TypeVar("T")
+R = TypeVar("R", Classifier, Detector)
 
 LOG = logging.getLogger("chronograd.serve")
 OPEN_PATHS = ("/v2/health/live", "/v2/health/ready")  # what orchestrators ask, which have no token
@@ -240,7 +243,8 @@ class App:
         return self._reply(content, headers={"Content-Type": prometheus_client.CONTENT_TYPE_LATEST})
 
     async def _infer(self, request: Request) -> Response:
-        return await self._counted(request, self._tensors)
+        is_picture = request.headers.get("Content-Type", "").strip().lower().startswith("image/")
+        return await self._counted(request, self._labels if is_picture else self._tensors)
 
     async def _detect(self, request: Request) -> Response:
         return await self._counted(request, self._objects)
@@ -286,16 +290,30 @@ class App:
         headers, content = write_answer(served.place.name, served.place.version, asked, done.outputs)
         return self._reply(content, headers=headers)
 
-    async def _objects(self, request: Request, started: float, hold: Callable[[int], None]) -> Response:
-        """What a detection model finds in a picture."""
+    async def _labels(self, request: Request, started: float, hold: Callable[[int], None]) -> Response:
+        """The likeliest classes of a picture, of a classifier."""
+        served, classifier, picture = await self._read_by(Classifier.of, request, started, hold)
+        done = await self._done(served, {classifier.input: picture}, [OUTPUT], started)
+        place = served.place
+        labels = classifier.labels(done.outputs[OUTPUT][0])
+        return self._reply({"model_name": place.name, "model_version": place.version, "classes": labels})
+
+    async def _read_by(self, of: Callable[[Model], R], request: Request, started: float,
+                       hold: Callable[[int], None]) -> tuple[Served, R, Any]:  # fmt: skip
+        """The model that is asked for, its reader of pictures from `of`, and the picture of the body as that reads it."""
         body = await self._body(request, hold, self.limits.most_bytes)
-        least = _share(request.query_params.get("least"), LEAST_SCORE)
         served: Served | None = None
         while served is not (now := self._asked(request)):  # until it was not replaced while the picture was read
-            served, detector = now, Detector.of(now.model)
+            served, reader = now, of(now.model)
             left_s = self._left_s(started)
             with _in_time(left_s):
-                picture, width, height = await self._pictures.run(partial(detector.read, body, hold), left_s)
+                picture = await self._pictures.run(partial(reader.read, body, hold), left_s)
+        return served, reader, picture
+
+    async def _objects(self, request: Request, started: float, hold: Callable[[int], None]) -> Response:
+        """What a detection model finds in a picture."""
+        least = _share(request.query_params.get("least"), LEAST_SCORE)
+        served, detector, (picture, width, height) = await self._read_by(Detector.of, request, started, hold)
         done = await self._done(served, {detector.input: picture}, OUTPUTS, started)
         scores, boxes = (done.outputs[name][0] for name in OUTPUTS)
         objects = await asyncio.to_thread(detector.objects, scores, boxes, width, height, least)

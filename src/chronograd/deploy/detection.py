@@ -6,19 +6,18 @@ What is done to pixels first, what the classes are called and how boxes are supp
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from chronograd.deploy import pictures
 from chronograd.deploy.model import Model
 from chronograd.deploy.protocol import Array, ProtocolError
-from chronograd.detect.formats import FORMATS
 
 OUTPUTS = ("scores", "boxes")
-MOST_PIXELS = 50_000_000  # of a picture; a file of a few bytes may claim any number
+BILINEAR = 2  # Pillow's Image.Resampling.BILINEAR, which is imported where pictures are read
 LEAST_SCORE = 0.3  # of what is told, where nobody asks for another
 
 
@@ -74,28 +73,10 @@ class Detector:
         Args:
             hold: told of the bytes of its pixels before they are decoded, and less these once they are not needed.
         """
-        try:
-            from PIL import Image, UnidentifiedImageError
-        except ModuleNotFoundError:
-            raise ProtocolError("pictures are not read here: Pillow is not installed", 501) from None
-        try:
-            with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
-                width, height = picture.size
-                if width * height > MOST_PIXELS:
-                    raise ProtocolError(
-                        f"the picture has {width} x {height} pixels; at most {MOST_PIXELS:,} are read", 413
-                    )
-                hold(4 * width * height)
-                try:
-                    small = picture.convert("RGB").resize((self.width, self.height), Image.Resampling.BILINEAR)
-                finally:
-                    hold(-4 * width * height)
-        except ProtocolError:
-            raise
-        except UnidentifiedImageError:
-            raise ProtocolError(f"the body is no picture that can be read: it is not {', '.join(FORMATS)}") from None
-        except Exception as error:  # whatever a decoder raises
-            raise ProtocolError(f"the body is no picture that can be read: {str(error)[:80]}") from None
+        size = self.width, self.height
+        small, (width, height) = pictures.read(
+            content, lambda picture: (picture.convert("RGB").resize(size, BILINEAR), picture.size), hold
+        )
         pixels_CHW = np.asarray(small).transpose(2, 0, 1)
         if self.scale is None or self.shift is None:
             return np.ascontiguousarray(pixels_CHW)[None], width, height
