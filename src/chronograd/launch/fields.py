@@ -73,6 +73,8 @@ class Platform:
     Attributes:
         file: name of the file that is rendered; its ending says JSON or YAML.
         mark: path and value that only documents of this platform have; None for any value.
+        resembles: whether a document is probably one of this platform, though it has no mark.
+        faults: what is wrong with a document that only this platform minds, whoever wrote it.
         slug: the name that the platform takes, made of any text.
         mount: path in the container of a channel or an output, by its name and address.
         schemes: beginnings of addresses that it reads and writes.
@@ -103,6 +105,8 @@ class Platform:
     fold: Callable[[Document, Submission], Document] = lambda document, asked: document
     unfold: Callable[[Document], Document] = same
     complain: Callable[[Submission], list[str]] = lambda asked: []
+    resembles: Callable[[Document], bool] = lambda document: False
+    faults: Callable[[Document], list[str]] = lambda document: []
     backends: tuple[str, ...] = ("single", "ddp", "data_parallel", "tf_mirrored")
     is_shell: bool = False
     tool: Tool | None = None
@@ -187,6 +191,12 @@ def read(platform: Platform, text: str) -> Submission:
 
 def read_document(platform: Platform, given: Document) -> Submission:
     """As `read`, of data."""
+    if not _runs_entry(platform, given):
+        also = "".join(f"; {fault}" for fault in platform.faults(given))
+        raise FileFormatError(
+            f"this {platform.title} job runs a program of its own, so it states no network or data{also}",
+            f"only what runs `{shlex.join(ENTRY)}` can be read",
+        )
     try:
         opened = platform.unfold(given)
         values: dict[str, Any] = {}
@@ -199,11 +209,7 @@ def read_document(platform: Platform, given: Document) -> Submission:
         raise FileFormatError(
             f"it cannot be read as a job of {platform.title}: {type(error).__name__}: {error}"
         ) from None
-    if tuple(values.pop("command", ENTRY)) != ENTRY:
-        raise FileFormatError(
-            "it runs a program of its own, so it says nothing of a network or data",
-            f"only what runs `{shlex.join(ENTRY)}` can be read",
-        )
+    values.pop("command", None)
     arguments = values.pop("arguments", {})
     left = decode(arguments.get(UNSAID, "{}"))
     own = {name: text for name, text in arguments.items() if name != UNSAID and name.partition(".")[0] not in PLACES}
@@ -221,6 +227,23 @@ def read_document(platform: Platform, given: Document) -> Submission:
         raise FileFormatError(
             f"it is no whole job of {platform.title}\n  " + "\n  ".join(problems(error, Submission))
         ) from None
+
+
+def _runs_entry(platform: Platform, given: Document) -> bool:
+    """Whether a document runs what we render. A platform without a field for the command has it elsewhere."""
+    fields = [one for one in platform.fields if "command" in one.words]
+    try:
+        opened = platform.unfold(given)
+        commands = [
+            dict(zip(one.words, _as_tuple(one.read(get(opened, one.path)), one), strict=True)) for one in fields
+        ]
+        return all(tuple(one["command"]) == ENTRY for one in commands)
+    except (FileFormatError, TypeError, ValueError, LookupError, AttributeError, StopIteration):
+        return ENTRY[-1] in str(given)  # then `read_document` reports the damage
+
+
+def _as_tuple(value: Any, one: Field) -> tuple[Any, ...]:
+    return value if isinstance(one.says, tuple) else (value,)
 
 
 def not_read(platform: Platform, given: Document, asked: Submission) -> list[str]:
@@ -316,6 +339,8 @@ def shell_line(command: Sequence[str], arguments: Mapping[str, str]) -> str:
 def from_shell(line: str) -> tuple[list[str], dict[str, str]]:
     """What `shell_line` wrote."""
     words = shlex.split(line)
+    if tuple(words[: len(ENTRY)]) != ENTRY:
+        return words, {}
     return words[: len(ENTRY)], fields_of(words[len(ENTRY) :])
 
 

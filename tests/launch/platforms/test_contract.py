@@ -19,7 +19,7 @@ from chronograd.cli.main import main
 from chronograd.errors import ChronogradError, InputError, NotFoundError
 from chronograd.hardware import catalog
 from chronograd.hardware.instances import catalogue
-from chronograd.launch import complaints, fields, registry
+from chronograd.launch import complaints, fields, registry, rendering
 from chronograd.launch.example import OPTIONS
 from chronograd.launch.instances import choose
 from chronograd.launch.submission import ENTRY, Submission, decode, encode, job_fields, job_of, submission
@@ -338,6 +338,63 @@ def test_other_programs_files_are_not_taken_for_ours(tmp_path: Path) -> None:
         registry.open_file(path)
     with pytest.raises(NotFoundError, match="unknown platform 'sagemakr'"):
         registry.platform("sagemakr")
+
+
+SAGEMAKER = {
+    "TrainingJobName": "own", "AlgorithmSpecification": {"TrainingImage": "i", "TrainingInputMode": "File"},
+    "StoppingCondition": {"MaxRuntimeInSeconds": 60}, "EnableManagedSpotTraining": True, "HyperParameters": {"trees": "9"},
+}  # fmt: skip
+CONTAINER = "{containers: [{name: a, image: b, command: [python, train.py]}]}"
+OF_OTHERS = {
+    "azureml": (
+        "$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json\n"
+        "command: python -m src.train --epochs 1\ncompute: azureml:cpu\n",
+        "this Azure ML job runs a program of its own",
+    ),
+    "slurm": (
+        "#!/bin/bash\n#SBATCH --nodes=2\necho Node: $HEAD\nsrun torchrun train.py\n",
+        "is a SLURM script: it runs a program of its own",
+    ),
+    "pbs": ("#PBS -l nodes=2\npython train.py\n", "is a PBS script: it runs a program of its own"),
+    "script": ("#!/bin/sh\npython train.py\n", "is a script: it runs a program of its own"),
+    "sagemaker": (json.dumps(SAGEMAKER), "this SageMaker job runs a program of its own.*needs .*MaxWaitTimeInSeconds"),
+    "kubernetes": (
+        f"apiVersion: batch/v1\nkind: Job\nspec: {{template: {{spec: {CONTAINER}}}}}\n",
+        "this Kubernetes job runs a program of its own",
+    ),
+    "pod": (f"apiVersion: v1\nkind: Pod\nspec: {CONTAINER}\n", "this Kubernetes job runs a program of its own"),
+    "pytorchjob": (
+        "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nspec: {pytorchReplicaSpecs: {Master: {template: "
+        f"{{spec: {CONTAINER}}}}}}}}}\n",
+        "runs a program of its own",
+    ),
+    "vertex": (
+        "workerPoolSpecs: [{replicaCount: 1, containerSpec: {imageUri: a, command: [python, train.py]}}]\n",
+        "this Vertex.* job runs a program of its own",
+    ),
+    "skypilot": ("run: python train.py --lr 0.1\n", "this SkyPilot job runs a program of its own"),
+    "job": ("network: {name: resnet20}\ndata: {name: digits}\n", "is a job file already"),
+}
+
+
+@pytest.mark.parametrize("kind", OF_OTHERS)
+def test_a_file_of_others_is_named(kind: str, tmp_path: Path) -> None:
+    text, message = OF_OTHERS[kind]
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(InputError, match=message):
+        rendering.opened(tmp_path / "file")
+
+
+def test_our_own_file_without_the_time_to_wait_for_spot_machines(tmp_path: Path) -> None:
+    where = registry.platform("sagemaker")
+    given = {**OPTIONS["sagemaker"], "spot": True, "checkpoints": "s3://bucket/running"}
+    made = fields.document(where, submission(digits("sagemaker"), where.catalogue, **given))
+    path = tmp_path / "sagemaker.json"
+    path.write_text(json.dumps(made))
+    assert not rendering.opened(path).wrong
+    del made["StoppingCondition"]["MaxWaitTimeInSeconds"]
+    path.write_text(json.dumps(made))
+    assert any("needs StoppingCondition.MaxWaitTimeInSeconds" in line for line in rendering.opened(path).wrong)
 
 
 # -- the command line ------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ PLATFORM = Platform(
     title="Azure ML",
     file="azureml.yaml",
     mark=("type", "command"),
+    resembles=lambda document: "azuremlschemas" in str(document.get("$schema")),
     instances="azureml",
     slug=lambda text: text if text.strip() else "job",
     mount=_mount,

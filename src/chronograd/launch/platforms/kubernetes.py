@@ -223,6 +223,7 @@ PLATFORM = Platform(
     title="Kubernetes",
     file="kubernetes.yaml",
     mark=("kind", "Job"),
+    resembles=lambda document: "apiVersion" in document and "kind" in document,
     instances="kubernetes",
     slug=lambda text: slug(text.lower(), 52),  # of a pod's name with its number
     mount=mount,

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from chronograd.launch.fields import Field, Platform, job_arguments, pairs, slug, unpaired
+from chronograd.launch.fields import MISSING, Document, Field, Platform, get, job_arguments, pairs, slug, unpaired
 from chronograd.launch.sending import Tool
 from chronograd.launch.submission import Submission
 
@@ -94,6 +94,14 @@ def _complain_of_fields(asked: Submission) -> list[str]:
     return told
 
 
+def _faults(document: Document) -> list[str]:
+    """Spot training without the time that it may wait for machines is refused by CreateTrainingJob."""
+    is_spot = get(document, "EnableManagedSpotTraining") is True
+    if is_spot and get(document, "StoppingCondition.MaxWaitTimeInSeconds") is MISSING:
+        return ["spot training needs StoppingCondition.MaxWaitTimeInSeconds, which is missing"]
+    return []
+
+
 PLATFORM = Platform(
     name="sagemaker",
     title="SageMaker",
@@ -112,6 +120,7 @@ PLATFORM = Platform(
     },
     derived=_derived,
     complain=_complain,
+    faults=_faults,
     tool=Tool(
         program="aws",
         install="pip install awscli",

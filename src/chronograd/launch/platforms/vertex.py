@@ -91,6 +91,7 @@ PLATFORM = Platform(
     title="Vertex AI",
     file="vertex.json",
     mark=("jobSpec", None),
+    resembles=lambda document: "workerPoolSpecs" in document,
     instances="vertex",
     slug=lambda text: text[:128] if text.strip() else "job",
     mount=lambda name, address: f"/gcs/{bucket_path(address)}",
