@@ -574,12 +574,19 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Job:
 def read(path: str | Path, overrides: Sequence[str] = ()) -> Job:
     """Read a job file as `load` does, as that of a run, which may be anyone's: its network's code does not run for that."""
     path = Path(path)
+    if path.is_dir():
+        is_run = (path / "job.yaml").is_file()
+        hint = (
+            f"name {path / 'job.yaml'}; `chronograd explain {path}` shows where its time went" if is_run else _EXAMPLE
+        )
+        raise JobError(f"{path} is a {'run directory' if is_run else 'folder'}, not a job file", hint)
     try:
         data = files.parse_yaml(files.read_bytes(path, MAX_JOB_BYTES).decode())
     except FileNotFoundError:
         raise JobError(f"no job file at {path}", _EXAMPLE) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise JobError(f"cannot read {path}: {error}", _EXAMPLE) from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise JobError(f"cannot read {path}: {reason}", _EXAMPLE) from None
     except ValueError as error:
         raise JobError(f"{path} is not valid YAML: {error}", _EXAMPLE) from None
     data = {} if data is None else data

@@ -30,7 +30,7 @@ def remedies(path: Path, cause: str) -> dict[str, Remedy]:
 
 
 def test_a_slow_link_is_used_less_often_for_less_or_replaced(tmp_path: Path) -> None:
-    by_name = remedies(write_run(tmp_path / "run", **exposed(D)), "slow_link")
+    by_name = remedies(write_run(tmp_path / "run", start={"host": None}, **exposed(D)), "slow_link")
     wait_s = D + 0.001
     less_often = by_name["exchange once in 4 batches"]
     assert less_often.before_s == pytest.approx(STEP)
@@ -41,6 +41,21 @@ def test_a_slow_link_is_used_less_often_for_less_or_replaced(tmp_path: Path) -> 
     exchange_s = 2 * (link.latency_s + 200_000 / link.bandwidth_bytes_per_s)
     assert by_name["10 Gbit/s between the hosts"].after_s == pytest.approx(STEP - wait_s + exchange_s)
     assert less_often.how == "model.no_sync() around the others"
+
+
+def test_ranks_of_one_machine_are_not_told_to_get_a_faster_network(tmp_path: Path) -> None:
+    one = remedies(write_run(tmp_path / "one", start={"host": "a"}, **exposed(D)), "slow_link")
+    assert not any("Gbit/s" in what for what in one)
+    assert "exchange once in 4 batches" in one
+
+
+def test_causes_are_sorted_by_the_cost_that_is_shown(tmp_path: Path) -> None:
+    """A start-up is a share of the run, others of a step: the largest number leads all the same."""
+    path = write_run(tmp_path / "run", start_up_s=60.0, **exposed(9 * D))
+    causes = explain([path]).causes
+    assert {cause.cause for cause in causes} >= {"start_up", "slow_link"}
+    costs = [cause.cost or 0.0 for cause in causes]
+    assert costs == sorted(costs, reverse=True)
 
 
 def test_gradients_of_half_the_size_save_half_of_the_wait_at_least(tmp_path: Path) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from chronograd.cli import common
 
 
 @click.command(name="doctor")
-@click.argument("job_file", metavar="[JOB]", required=False)
+@click.argument("job_file", metavar="[JOB|RUN]", required=False)
 @click.argument("overrides", nargs=-1, metavar="[FIELD=VALUE]...")
 @click.option("--hosts", default="", show_default=False, metavar="HOST,HOST",
               help="Hosts that are to work together: names for ssh, or netns:NAME.")  # fmt: skip
@@ -21,7 +23,7 @@ def command(job_file: str | None, overrides: tuple[str, ...], as_json: bool, eve
             **where: str) -> int:  # fmt: skip
     """Look at devices, cores, memory, storage, versions, backends and links, and measure what can be in seconds.
 
-    With a JOB, all of it for that job, weighed against its predicted step. The exit status is 1 if a run cannot start.
+    With a JOB, or the job of a RUN, all of it for that job, weighed against its predicted step. The exit status is 1 if a run cannot start.
 
     \b
     chronograd doctor
@@ -29,6 +31,13 @@ def command(job_file: str | None, overrides: tuple[str, ...], as_json: bool, eve
     chronograd doctor job.yaml --hosts node1,node2
     """
     from chronograd.doctor.answer import doctor
+    from chronograd.rundir import is_run_dir
 
+    if job_file and is_run_dir(Path(job_file)):
+        click.echo(
+            f"note: this checks the job of {job_file}; `chronograd explain {job_file}` shows where its time went",
+            err=True,
+        )
+        job_file = str(Path(job_file) / "job.yaml")
     job = common.read_job(job_file, overrides) if job_file else None
     return common.show(doctor(job, everything=everything, **where), as_json)

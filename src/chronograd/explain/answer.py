@@ -84,7 +84,8 @@ def disturbances(path: Path) -> str:
 
 
 def _cost(finding: Finding) -> str:
-    return "" if finding.cost is None else f" ({percent(finding.cost, 0)} of the time)"
+    whole = "run" if finding.cause == "start_up" else "time"
+    return "" if finding.cost is None else f" ({percent(finding.cost, 0)} of the {whole})"
 
 
 def _legend(runs: Sequence[Explained]) -> list[str]:

@@ -166,6 +166,12 @@ class Evidence:
         return cores if isinstance(cores, int) and cores > 0 else None
 
     @property
+    def is_on_one_host(self) -> bool:
+        """Whether all ranks are known to share a host; a record of a job on the local device has them on this machine."""
+        hosts = {rank.start.host for rank in self.ranks.values()}
+        return len(hosts) == 1 and (None not in hosts or self.job.cluster.device == "local")
+
+    @property
     def ranks_here(self) -> int:
         """Ranks on the host of rank 0."""
         hosts = [rank.start.host for rank in self.ranks.values()]

@@ -156,7 +156,7 @@ def explain_one(run: Evidence) -> Explained:
     return Explained(
         run,
         parts,
-        _ranked([cause.judge(name, run, parts) for name, cause in CAUSES.items() if cause.applies(run)], parts, run),
+        _ranked([cause.judge(name, run, parts) for name, cause in CAUSES.items() if cause.applies(run)]),
     )
 
 
@@ -165,17 +165,10 @@ def _beside(first: Evidence, one: Explained) -> Explained:
     if one.run.world == first.world:
         return one
     found = across.work_scaled(first, one.run)
-    return replace(one, findings=_ranked([found, *one.findings], one.split, one.run))
+    return replace(one, findings=_ranked([found, *one.findings]))
 
 
-def _ranked(findings: Sequence[Finding], parts: Split, run: Evidence) -> list[Finding]:
-    """By cost for the whole run: what a step loses is a share of the time after start-up."""
-    startup_s = parts.startup_s.value or 0.0
-    stepping = run.wall_s / (run.wall_s + startup_s) if run.wall_s else 1.0
-
-    def order(finding: Finding) -> tuple[int, float]:
-        cost = finding.cost or 0.0
-        whole = cost if finding.cause == "start_up" else cost * stepping
-        return ({"found": 0, "not found": 1, "not measured": 2}[finding.verdict], -whole)
-
-    return sorted(findings, key=order)
+def _ranked(findings: Sequence[Finding]) -> list[Finding]:
+    """Found causes first; within each verdict the largest cost leads, as it is shown."""
+    verdicts = ("found", "not found", "not measured")
+    return sorted(findings, key=lambda finding: (verdicts.index(finding.verdict), -(finding.cost or 0.0)))

@@ -88,7 +88,7 @@ def slow_link(run: Evidence, split: Split, cost: float | None) -> list[Remedy]:
         how = _either(run, "communication.compression=fp16", hook)
         half_s = exposed_s / 2 if model is None else model.exposed_s(sent_share=0.5)
         found.append(Remedy("send gradients in fp16", how, step_s, step_s - exposed_s + half_s))
-    if size:
+    if size and not run.is_on_one_host:
         link = catalog.link(FASTER_LINK)
         share = 0.5 if _compression(run) == "fp16" else 1.0
         whole_s = float(ring(size, run.world, link.latency_s, link.bandwidth_bytes_per_s))

@@ -1,0 +1,29 @@
+"""`doctor` with a run directory: its job is checked; another folder is refused in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chronograd import job as jobs
+from chronograd.cli.main import main
+from chronograd.errors import JobError
+from chronograd.rundir import RunDir
+
+
+def test_a_run_directory_stands_for_its_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = jobs.from_dict({"network": {"name": "alexnet"}, "data": {"name": "digits"}})
+    RunDir.create(job, out="mine")
+    assert main(["doctor", "mine", "training.batch=0"]) == 2  # so that nothing is measured
+    printed = capsys.readouterr()
+    assert "this checks the job of mine; `chronograd explain mine`" in printed.err
+    assert "Errno" not in printed.out + printed.err
+    with pytest.raises(JobError, match="mine is a run directory, not a job file"):
+        jobs.read(Path("mine"))
+    Path("other").mkdir()
+    assert main(["doctor", "./other"]) == 2
+    assert "other is a folder, not a job file" in capsys.readouterr().err
