@@ -340,7 +340,11 @@ def changes(choices: PlanResult) -> list[Change]:
         if looser is not None and looser != row:
             found.append(Change("deadline", float(choices.quantile("hours")[looser]), looser))
     cheaper = choices.under(replace(goal, budget_usd=dollars * (1 - 1e-9)))
-    found.append(Change("budget", dollars, cheaper.chosen))
+    while cheaper.chosen == row and dollars > 0.01:  # a bill in whole steps holds for a little less, too
+        dollars *= 0.99
+        cheaper = choices.under(replace(goal, budget_usd=dollars))
+    if cheaper.chosen != row:
+        found.append(Change("budget", dollars, cheaper.chosen))
     limits = [limit / least for limit, least in (
         (None if goal.deadline_s is None else goal.deadline_s / 3600, hours), (goal.budget_usd, dollars),
     ) if limit is not None]  # fmt: skip
