@@ -16,9 +16,9 @@ from tools.slurm_cluster import cluster
 
 from chronograd import job as jobs
 from chronograd.cli.main import main
-from chronograd.errors import InputError, JobError, RunError
+from chronograd.errors import ChronogradError, InputError, JobError, RunError
 from chronograd.job import Job
-from chronograd.launch import answer, slurm
+from chronograd.launch import answer, rendering, slurm
 from chronograd.launch import jobs as local
 from chronograd.launch.slurm import array as slurm_array
 from chronograd.launch.slurm.script import Options, render
@@ -156,6 +156,34 @@ def test_ranks_fill_nodes_and_the_last_may_have_fewer(
         **({} if gpus is None else {"gres": f"gpu:{gpus}"}),
     }
     assert f"LOCAL_WORLD_SIZE={tasks_per_node}\n" in text
+
+
+@pytest.mark.parametrize("data", ["imagenet:/nowhere/imagenet", "folder:/nowhere/pictures"])
+def test_a_dry_run_takes_a_folder_of_other_machines_and_states_that(data: str) -> None:
+    job = jobs.from_dict({"network": {"name": "resnet18"}, "data": {"name": data}})
+    text = answer.script(job, (), Options())
+    folder = data.partition(":")[2]
+    assert text.startswith(f"#!/bin/bash\n# Assumed: the compute nodes have the data folder {folder}.")
+    assert "\n#SBATCH --nodes=1" in text
+    with pytest.raises(ChronogradError, match="there is no folder"):
+        slurm.check(job)
+
+
+def test_data_for_planning_only_are_not_launched() -> None:
+    job = jobs.from_dict({"network": {"name": "resnet18"}, "data": {"name": "imagenet"}})
+    with pytest.raises(ChronogradError, match="imagenet is planned without its images"):
+        answer.script(job, (), Options())
+    with pytest.raises(ChronogradError, match="imagenet is planned without its images"):
+        rendering.rendered("kubernetes", job, {"image": "a/b:1"})
+
+
+def test_a_wrong_platform_lists_the_platforms(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "azure", "job.yaml", "--dry-run"]) == 2
+    told = capsys.readouterr().err
+    assert "unknown platform 'azure'; did you mean azureml?" in told
+    assert "azureml, kubernetes, pytorchjob, sagemaker, skypilot, vertex, watsonx, slurm, ray" in told
+    assert main(["launch", "job.yaml"]) == 2
+    assert "--on slurm or --on ray, or a platform first: azureml" in capsys.readouterr().err
 
 
 def test_a_dry_run_prints_the_script_and_writes_nothing(

@@ -146,7 +146,7 @@ def command(words: tuple[str, ...], where: str | None, dry_run: bool, sweep: tup
     if submit:
         raise click.UsageError("--submit is of platforms: on a cluster a job is submitted unless --dry-run is given.")
     if where is None:
-        raise click.UsageError(f"Say where: --on {' or --on '.join(CLUSTERS)}.")
+        raise _no_place(words[0])
     if where == "ray" and (dry_run or address is None):
         raise click.UsageError("A sweep on Ray needs --address HOST:PORT, and has no --dry-run.")
     from chronograd.launch import answer
@@ -161,6 +161,22 @@ def command(words: tuple[str, ...], where: str | None, dry_run: bool, sweep: tup
         common.print_json({"script": text}) if as_json else click.echo(text, nl=False)
     else:
         _done(answer.submit(job, sweep, options, out), wait, as_json)
+
+
+def _no_place(word: str) -> Exception:
+    """The error for a first word that is no platform, where no cluster is given."""
+    from chronograd.errors import InputError, did_you_mean
+    from chronograd.launch import registry
+
+    places = [*registry.names(), *CLUSTERS]
+    if Path(word).suffix or Path(word).exists():
+        return click.UsageError(
+            f"Say where: --on {' or --on '.join(CLUSTERS)}, or a platform first: {', '.join(places)}."
+        )
+    return InputError(
+        f"unknown platform {word!r}{did_you_mean(word, places)}",
+        f"write `chronograd launch PLATFORM JOB`; platforms: {', '.join(places)}",
+    )
 
 
 def _platform(word: str) -> str | None:

@@ -171,6 +171,12 @@ def printable(name: object) -> str:
 # -- reading names -------------------------------------------------------------------------------------
 
 
+def has_folder(text: str) -> bool:
+    """Whether there is anything where `folder_of` looks."""
+    path = Path(os.path.expanduser(text))
+    return path.exists() or (data_folder() / path).exists()
+
+
 def folder_of(text: str) -> Path:
     path = Path(os.path.expanduser(text))
     beneath = data_folder() / path  # path itself if that is absolute

@@ -22,10 +22,11 @@ def script(job: Job, sweep: Sequence[str], options: Options, out: Path | None = 
     Raises: InputError as `slurm.check` and `array.grid`.
     """
     elements = [element for _, element in array.grid(job, sweep)] if sweep else [job]
-    for element in elements:
-        slurm.check(jobs.scaled(element))
+    assumed = dict.fromkeys(slurm.check_for_dry_run(jobs.scaled(element)) for element in elements)
     path = out or Path("runs/NAME")
-    return array.render_array(elements, path, options) if sweep else render(jobs.scaled(job), path, options)
+    text = array.render_array(elements, path, options) if sweep else render(jobs.scaled(job), path, options)
+    shebang, _, rest = text.partition("\n")
+    return "\n".join([shebang, *(f"# {' '.join(line.split())}" for line in assumed if line), rest])
 
 
 def submit(job: Job, sweep: Sequence[str], options: Options, out: Path | None = None) -> list[RunDir]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from chronograd import job as jobs
 from chronograd.backends import registry
-from chronograd.data import datasets, detection
+from chronograd.data import catalogue, datasets, detection
 from chronograd.errors import ChronogradError, DiskFullError, InputError, JobError, RunError
 from chronograd.job import Augmentation, Job, Training
 from chronograd.launch import hosts
@@ -241,6 +241,12 @@ def check(job: Job, launcher: str | None = None) -> None:
     check_anywhere(job)
     if job.task != "reinforcement":
         datasets.fetch(job.data)
+
+
+def check_has_files(job: Job) -> None:
+    """Raise InputError for a data set of which only the size is known, for planning: no rank could read it."""
+    if job.data.name in catalogue.sets():
+        raise catalogue.without_data(job.data.name)
 
 
 def check_anywhere(job: Job) -> None:

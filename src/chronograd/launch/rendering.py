@@ -14,6 +14,7 @@ from chronograd.files import as_asked, write_aside
 from chronograd.job import Job
 from chronograd.launch import complaints, fields, registry, sending
 from chronograd.launch.fields import Platform
+from chronograd.launch.jobs import check_has_files
 from chronograd.launch.submission import Submission, submission, usd_per_hour
 
 
@@ -73,6 +74,7 @@ class Opened:
 def rendered(name: str, job: Job, options: Mapping[str, Any]) -> Rendered:
     """A job as a platform takes it. Raises InputError with all that is wrong."""
     platform = registry.platform(name)
+    check_has_files(job)
     asked = submission(job, platform.catalogue, **options)
     complaints.check(platform, asked)
     return Rendered(platform, asked, fields.render(platform, asked))

@@ -24,11 +24,11 @@ from typing import Any
 from chronograd import files
 from chronograd import job as jobs
 from chronograd.backends import registry
-from chronograd.data import datasets
+from chronograd.data import catalogue, datasets, layouts
 from chronograd.errors import FileFormatError, RunError
 from chronograd.files import write_aside, write_json
-from chronograd.job import Job
-from chronograd.launch.jobs import OnLine, check_anywhere, new_run
+from chronograd.job import Job, changed
+from chronograd.launch.jobs import OnLine, check_anywhere, check_has_files, new_run
 from chronograd.launch.processes import tail
 from chronograd.launch.slurm import commands as slurm_commands
 from chronograd.launch.slurm.script import EXIT_FILE, TIMED_OUT, Options, for_nodes, plan_of, render, shape_of
@@ -85,8 +85,24 @@ def create(job: Job, options: Options, out: PathLike | None = None, parent: Path
 
 def check(job: Job) -> None:
     """Refuse a job that no node could run. Devices are those of the nodes, so this machine is not asked for them."""
+    check_has_files(job)
     shape_of(job, plan_of(job, Path()))
     check_anywhere(job)
+
+
+def check_for_dry_run(job: Job) -> str | None:
+    """Check as `check` does, but accept a folder of data that is not on this machine. Returns that assumption in words.
+
+    ImageNet's classes and size are known without its folder. Of another folder nothing is, so the network is not checked.
+    """
+    layout, _, folder = job.data.name.partition(":")
+    if layout not in ("folder", "imagenet") or not folder or layouts.has_folder(folder):
+        check(job)
+        return None
+    shape_of(job, plan_of(job, Path()))
+    if layout in catalogue.sets():
+        check_anywhere(changed(job, [f"data.name={layout}"]))
+    return f"Assumed: the compute nodes have the data folder {folder}. It is not on this machine, so nobody checked it."
 
 
 def submit(run: RunDir, options: Options | None = None) -> str:
