@@ -6,6 +6,7 @@ started or written before a job is valid.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ BackendName = Literal["single", "ddp", "data_parallel", "parameter_server", "hor
 BACKENDS: tuple[str, ...] = get_args(BackendName)
 # A job file has a few hundred.
 MAX_JOB_BYTES = 32_000
+MOST_CODE_BYTES, MOST_NAMES = 1_000_000, 8  # of a Python file whose networks an error lists
 # Each has a name in memory; the largest published sets of images have some tens of thousands.
 MOST_CLASSES = 1_000_000
 # The data set of synthetic text.
@@ -580,6 +582,8 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Job:
             f"name {path / 'job.yaml'}; `chronograd explain {path}` shows where its time went" if is_run else _EXAMPLE
         )
         raise JobError(f"{path} is a {'run directory' if is_run else 'folder'}, not a job file", hint)
+    if path.suffix == ".py" and path.is_file():
+        raise JobError(f"{path} is Python code, not a job file", _network_hint(path))
     try:
         data = files.parse_yaml(files.read_bytes(path, MAX_JOB_BYTES).decode())
     except FileNotFoundError:
@@ -593,6 +597,19 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Job:
     if not isinstance(data, dict):
         raise JobError(f"{path} must be a mapping of keys to values, got {shown(data)}", _EXAMPLE)
     return from_dict(override(data, overrides), str(path))
+
+
+def _network_hint(path: Path) -> str:
+    """How to name a network of a Python file, with the public classes and functions that it defines; nothing of it runs."""
+    name = f"name the class or function: {path}:NAME"
+    try:
+        body = ast.parse(files.read_bytes(path, MOST_CODE_BYTES)).body
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return name
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    defined = [node.name for node in body if isinstance(node, kinds) and not node.name.startswith("_")]
+    more = ", …" if len(defined) > MOST_NAMES else ""
+    return f"{name} (it defines {', '.join(defined[:MOST_NAMES])}{more})" if defined else name
 
 
 def changed(job: Job, overrides: Sequence[str]) -> Job:

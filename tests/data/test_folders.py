@@ -146,5 +146,12 @@ def test_notes_count_what_was_done() -> None:
     )
     assert sizes == "5 pictures of 3 sizes (10 to 20 wide, 10 to 30 high) were brought to 16x16"
     assert modes == "2 pictures were not RGB and were brought to it: 1 L, 1 RGBA"
-    assert turned == "1 pictures were turned upright by their EXIF orientation"
+    assert turned == "1 picture was turned upright by its EXIF orientation"
     assert folders.notes(Path("some"), [folders.Header((16, 16), "RGB", False)] * 9, [], 16) == []
+
+
+def test_pictures_of_one_size_are_counted_in_the_singular() -> None:
+    (note,) = folders.notes(Path("x"), [folders.Header((20, 30), "RGB", False)] * 300, [], 16)
+    assert note == "300 pictures of one size (20 wide, 30 high) were brought to 16x16"
+    (note,) = folders.notes(Path("x"), [folders.Header((20, 30), "RGB", False)], [], 16)
+    assert note == "1 picture of one size (20 wide, 30 high) was brought to 16x16"

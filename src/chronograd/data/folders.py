@@ -106,16 +106,36 @@ def notes(root: Path, headers: Iterable[Header], unreadable: Sequence[FileFormat
     sizes = Counter(h.size for h in headers)
     if len(sizes) > 1 or (sizes and set(sizes) != {(side, side)}):
         width, height = (sorted(size[i] for size in sizes) for i in (0, 1))
-        span = f"{width[0]} to {width[-1]} wide, {height[0]} to {height[-1]} high"
-        said.append(f"{len(headers):,} pictures of {len(sizes):,} sizes ({span}) were brought to {side}x{side}")
+        span = f"{_span(width)} wide, {_span(height)} high"
+        kinds = "one size" if len(sizes) == 1 else f"{len(sizes):,} sizes"
+        said.append(f"{_pictures(len(headers))} of {kinds} ({span}) {_were(len(headers))} brought to {side}x{side}")
     modes = Counter(h.mode for h in headers if h.mode != "RGB")
     if modes:
         kinds = ", ".join(f"{count:,} {mode}" for mode, count in sorted(modes.items()))
-        said.append(f"{sum(modes.values()):,} pictures were not RGB and were brought to it: {kinds}")
+        count = sum(modes.values())
+        said.append(f"{_pictures(count)} {_were(count)} not RGB and {_were(count)} brought to it: {kinds}")
     turned = sum(h.is_turned for h in headers)
     if turned:
-        said.append(f"{turned:,} pictures were turned upright by their EXIF orientation")
+        said.append(
+            f"{_pictures(turned)} {_were(turned)} turned upright by {'its' if turned == 1 else 'their'} EXIF orientation"
+        )
     return said
+
+
+def _pictures(count: int) -> str:
+    return f"{count:,} picture{'s' * (count != 1)}"
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
+def _span(lengths: Sequence[int]) -> str:
+    """
+    >>> _span([20, 30]), _span([20, 20])
+    ('20 to 30', '20')
+    """
+    return f"{lengths[0]}" if lengths[0] == lengths[-1] else f"{lengths[0]} to {lengths[-1]}"
 
 
 def _check_sums(path: Path) -> None:
