@@ -263,7 +263,7 @@ def test_a_file_of_code_without_a_name_lists_what_it_defines(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     Path("my_unet.py").write_text("class UNet: ...\ndef small(): ...\ndef _own(): ...\nraise SystemExit('it ran')\n")
     Path("broken.py").write_text("class (\n")
-    with pytest.raises(JobError, match="my_unet.py is Python code, not a job file") as told:
+    with pytest.raises(JobError, match=r"my_unet\.py is Python code, not a job file") as told:
         ask.ask("my_unet.py")
     assert told.value.hint == "name the class or function: my_unet.py:NAME (it defines UNet, small)"
     with pytest.raises(JobError) as told:

@@ -57,7 +57,8 @@ class Mark:
 
 @dataclass(frozen=True)
 class Lines:
-    """Series against a number. `x_ticks` are the only ticks where given, such as world sizes.
+    """Series against a number. `x_ticks` are the only ticks where given, such as world sizes. `most_y` is the end of the
+    y axis where no value can be larger.
 
     `x_names` are printed in place of their numbers, one per tick: a categorical axis. `title` stands above one of several
     panels that differ in what they are of.
@@ -73,6 +74,7 @@ class Lines:
     x_ticks: Sequence[Number] = ()
     x_names: Sequence[str] = ()
     title: str = ""
+    most_y: Number | None = None
     kind: Literal["lines"] = "lines"
 
     def __post_init__(self) -> None:

@@ -267,3 +267,37 @@ def test_bars_of_computation_and_communication_add_up_to_their_label():
     assert measured.segments == {"computation": 158, "exposed communication": 20.6, "other": pytest.approx(124.4)}
     assert measured.note == "303 ms"
     assert predicted.note == "179 ms, the step 100 ms"
+
+
+def test_jobs_of_one_network_are_named_by_what_differs_and_both_accuracies_stand_in_the_head():
+    def trained(batch: int, accuracy: float) -> Record:
+        job = {"network": {"name": "small"}, "data": {"name": "digits"}, "training": {"batch": batch, "epochs": 2}}
+        record = Record(kind="measured", title="t", job=job)
+        record.put("test_accuracy", Quantity(value=accuracy, unit="1", n=360))
+        record.put("epochs", Quantity(value=2, unit="count"))
+        columns = {"epoch": [1, 2], "step": [10, 20], "seconds": [1, 2], "test_accuracy": [0.5, accuracy]}
+        record.curves["training"] = Curve(columns=columns, units=dict.fromkeys(columns, ""))
+        return record
+
+    page = generic_page({"a": trained(64, 1.0), "b": trained(128, 0.9)})
+    assert page.title == "small on digits, batch 64 and small on digits, batch 128"
+    assert [(h.label, h.value) for h in page.highlights] == [
+        ("test accuracy, batch 64", "100.0 %"),
+        ("test accuracy, batch 128", "90.0 %"),
+    ]
+    assert {section.title.partition(":")[0] for section in page.sections} == {
+        "small on digits, batch 64",
+        "small on digits, batch 128",
+    }
+
+
+def test_an_accuracy_axis_ends_at_100_percent():
+    from matplotlib.figure import Figure as Canvas
+
+    from chronograd.fit.learning import _accuracy_panel
+    from chronograd.report import plots
+
+    panel = _accuracy_panel(Curve(columns={"epoch": [1, 2], "test_accuracy": [0.5, 1.0]}, units={}), None)
+    axes = Canvas().subplots()
+    plots._lines(axes, panel, 400.0)
+    assert axes.get_ylim()[1] == 100

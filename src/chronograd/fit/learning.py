@@ -162,7 +162,7 @@ def _accuracy_panel(curve: Curve, target: float | None) -> Lines:
     else:
         label, x = "epoch", [float(e or 0) for e in curve.columns.get("epoch") or range(1, len(accuracy) + 1)]
     marks = [] if target is None else [Mark("y", 100 * target, f"target {percent(target)}")]
-    return Lines(label, "test accuracy, %", [Series("test accuracy", "measured", x, accuracy)], marks)
+    return Lines(label, "test accuracy, %", [Series("test accuracy", "measured", x, accuracy)], marks, most_y=100.0)
 
 
 def what_was_reached(record: Record) -> str:

@@ -302,6 +302,8 @@ def _lines(axes: Axes, panel: Lines, width: float) -> dict[str, Any]:
         _mark(axes, mark.axis, mark.at, mark.label)
     if panel.from_zero:  # last: an axis with a limit of its own no longer makes room for what is drawn
         axes.set_ylim(bottom=0)
+    if panel.most_y is not None and axes.get_ylim()[1] > panel.most_y:
+        axes.set_ylim(top=panel.most_y)
     return handles
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from chronograd.answer import FORMAT, Answer, Highlight, Section, join, under
 from chronograd.compare.agreement import accuracy_of_prediction_section
@@ -26,6 +28,17 @@ from chronograd.units import quantity
 from chronograd.words import device, interval, listed, named, quantity_name
 
 NUM_MOMENTS = 6
+# Fields that name jobs of one network and data, where they differ: these first, and no more than this number.
+TOLD_FIRST = (
+    "training.batch",
+    "training.epochs",
+    "training.precision",
+    "training.learning_rate",
+    "training.seed",
+    "mode",
+)
+MOST_DIFFERENCES = 3
+MOST_ACCURACIES = 4  # in the head of a page
 
 
 @dataclass
@@ -91,7 +104,7 @@ def generic_page(records: Mapping[str, Record], forecasts: Mapping[str, Forecast
         title=listed(list(groups)) if len(groups) <= 3 else f"{len(groups)} jobs",
         subtitle=f"{len(records)} records, predicted and measured" if len(records) != 1 else "One record",
         asked=asked(next(iter(records.values())).job) if len(groups) == 1 else (),
-        highlights=_highlights(records.values()),
+        highlights=_highlights(records.values(), groups),
         sections=sections,
         records=dict(records),
         footer=footer if left_out else "",
@@ -133,8 +146,18 @@ def highlight(record: Record, name: str, label: str = "") -> Highlight:
     return Highlight(text, quantity(q.value, q.unit), ", ".join(part for part in detail if part))
 
 
-def _highlights(records: Iterable[Record]) -> list[Highlight]:
-    """Three figures, measured ones first."""
+def _highlights(records: Iterable[Record], groups: Mapping[str, _Group]) -> list[Highlight]:
+    """Three figures, measured ones first; the accuracy of each job where several were trained."""
+    same = len({title.partition(", ")[0] for title in groups}) == 1
+    short = {title: title.partition(", ")[2] or title if same else title for title in groups}
+    accuracies = [
+        highlight(record, "test_accuracy", f"test accuracy, {short[title]}")
+        for title, group in groups.items()
+        for _, record in group.trained[-1:]
+        if record["test_accuracy"].value is not None
+    ]
+    if len(accuracies) > 1:
+        return accuracies[:MOST_ACCURACIES]
     ordered = sorted(records, key=lambda r: (r.kind != "measured", "training" in r.curves, r.world))
     found = []
     for name in FIRST:
@@ -153,7 +176,43 @@ def _groups(records: Mapping[str, Record]) -> dict[str, _Group]:
         if record.kind == "measured" and not record.job:  # a loop without a job joins a prediction of its work
             told = next((one for one in predicted if is_same_work(one, record)), record)
         keyed.setdefault(job_key(told), {})[name] = record
-    return named((_title(next(iter(members.values()))), _sorted_out(members)) for members in keyed.values())
+    titles = _distinct_titles([next(iter(members.values())) for members in keyed.values()])
+    return named(zip(titles, map(_sorted_out, keyed.values()), strict=True))
+
+
+def _distinct_titles(records: Sequence[Record]) -> list[str]:
+    """A title for each record; those of one network and data also have the fields in which their jobs differ."""
+    titles = [_title(record) for record in records]
+    fields = [_fields(record.job.model_dump(mode="json", exclude={"cluster", "backend"})) for record in records]
+    distinct = []
+    for title, own in zip(titles, fields, strict=True):
+        alike = [others for other, others in zip(titles, fields, strict=True) if other == title]
+        names = dict.fromkeys(name for others in alike for name in others)
+        differing = [name for name in names if len({others.get(name) for others in alike}) > 1]
+        chosen = sorted(differing, key=lambda name: name not in TOLD_FIRST)[:MOST_DIFFERENCES]
+        words = [_in_words(name, own.get(name, "null")) for name in chosen]
+        distinct.append(f"{title}, {', '.join(words)}" if words else title)
+    return distinct
+
+
+def _fields(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Values of a job as JSON, by the full names of their fields."""
+    found: dict[str, str] = {}
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            found |= _fields(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = json.dumps(value, sort_keys=True, default=str)
+    return found
+
+
+def _in_words(name: str, value: str) -> str:
+    """
+    >>> _in_words("training.batch", "64"), _in_words("training.target_accuracy", "null")
+    ('batch 64', 'no target accuracy')
+    """
+    words = name.rpartition(".")[2].replace("_", " ")
+    return f"no {words}" if value == "null" else f"{words} {value.strip(chr(34))}"
 
 
 def _unjoined(groups: Iterable[_Group]) -> list[str]:
