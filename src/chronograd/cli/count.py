@@ -48,6 +48,10 @@ def command(network: str | None, overrides: tuple[str, ...], batch: int | None, 
 
     optimizer = settings.pop("optimizer")
     with common.waiting("counting the work of the network"):
+        if network.endswith(".py") and Path(network).is_file():
+            from chronograd import job
+
+            job.read(network)  # says how to name a network of the file
         trace, job_batch, job_optimizer = _trace(network, overrides, settings)
     if out is not None:
         trace.save(out)
