@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from chronograd import files
+from chronograd import job as jobs
 from chronograd.errors import DiskFullError, RunError
 from chronograd.launch import slurm
 from chronograd.launch.processes import Process, run_together
@@ -123,7 +124,8 @@ def test_a_limit_of_a_files_size(tmp_path: Path) -> None:
 
 def test_a_job_that_cannot_be_noted_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else nobody would know of it, and the next --resume would put a second writer on the run."""
-    run = RunDir.create(out=tmp_path / "run")
+    job = jobs.from_dict({"network": {"name": "lenet5"}, "data": {"name": "synthetic", "shape": [1, 28, 28]}})
+    run = RunDir.create(job, out=tmp_path / "run")
     (run.path / slurm.SCRIPT).write_text("#!/bin/sh\n")
     cancelled: list[str] = []
     monkeypatch.setattr(slurm.slurm_commands, "sbatch", lambda script: "17")

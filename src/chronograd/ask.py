@@ -277,7 +277,10 @@ def _takes_tokens(network: str, given: Mapping[str, Any]) -> bool:
     from chronograd.count.calls import takes_tokens
     from chronograd.models import registry
 
-    return takes_tokens(registry.build(network, num_classes=given.get("classes"), device="meta"))
+    try:
+        return takes_tokens(registry.build(network, num_classes=given.get("classes"), device="meta"))
+    except InputError:  # such as one that has to be told its vocabulary
+        return "classes" not in given
 
 
 def _data(network: str, given: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

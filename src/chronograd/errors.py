@@ -130,10 +130,10 @@ _MOST_LETTERS, _MOST_LINES = 400, 24
 
 
 def printable(text: str) -> str:
-    """Text without control characters, which could steer a terminal: each is written as its escape. Line ends stay.
+    r"""Text without control characters, which could steer a terminal: each is written as its escape. Line ends stay.
 
-    >>> printable("a\x1b[2Jb")
-    'a\\x1b[2Jb'
+    >>> print(printable("a\x1b[2Jb"))
+    a\x1b[2Jb
     """
     if text.isascii() and text.isprintable():
         return text

@@ -186,7 +186,7 @@ def test_four_rows_are_enough_and_fewer_are_not(capsys: pytest.CaptureFixture[st
         (["mine.csv", "--device", "rtx3090", "--layout", "nwhc"], "'nwhc' is not one of"),
         (["mine.csv", "--device", "rtx3090", "--precision", "fp32"], "in inference or in training"),
         (["mine.csv", "--device", "k80", "--precision", "amp", "--phase", "inference"], "no fp16 arithmetic"),
-        (["nothing.csv", "--device", "rtx3090"], "cannot read nothing.csv"),
+        (["nothing.csv", "--device", "rtx3090"], "there is no file nothing.csv"),
         (["few.csv", "--device", "rtx3090", "--precision", "fp32", "--phase", "inference"], "rows|samples"),
     ],
 )

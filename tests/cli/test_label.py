@@ -53,7 +53,25 @@ def train(out: Path) -> Path:
 def test_the_best_of_each_class_are_written(teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "selected.npz"
     fields = ["data.skip=300", "data.samples=1000"]
-    assert main(["label", str(teacher), *fields, "-P", "3", "-K", "20", "--out", str(out), "--json"]) == 0
+    assert (
+        main(
+            [
+                "--trust",
+                "tiny_networks",
+                "label",
+                str(teacher),
+                *fields,
+                "-P",
+                "3",
+                "-K",
+                "20",
+                "--out",
+                str(out),
+                "--json",
+            ]
+        )
+        == 0
+    )
     printed = json.loads(capsys.readouterr().out)
     student = datasets.load(Data(name="digits", labels=str(out)))
     counts = np.bincount(student.train_labels.numpy(), minlength=10).tolist()
@@ -78,7 +96,25 @@ def test_python_gets_the_same_answer(teacher: Path, tmp_path: Path) -> None:
 def test_soft_labels_have_each_image_once(teacher: Path, tmp_path: Path) -> None:
     out = tmp_path / "soft.npz"
     fields = ["data.skip=300", "data.samples=500"]
-    assert main(["label", str(teacher), *fields, "-P", "2", "-K", "400", "--soft", "--out", str(out)]) == 0
+    assert (
+        main(
+            [
+                "--trust",
+                "tiny_networks",
+                "label",
+                str(teacher),
+                *fields,
+                "-P",
+                "2",
+                "-K",
+                "400",
+                "--soft",
+                "--out",
+                str(out),
+            ]
+        )
+        == 0
+    )
     student = datasets.load(Data(name="digits", labels=str(out)))
     assert student.train_labels.shape == (500, 10)
     assert len(np.unique(student.train_samples_N)) == 500
@@ -89,9 +125,12 @@ def test_it_says_how_many_images_the_teacher_knows_by_heart(
     teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "selected.npz")
-    assert main(["label", str(teacher), "data.skip=200", "data.samples=400", "--out", out]) == 0
+    assert (
+        main(["--trust", "tiny_networks", "label", str(teacher), "data.skip=200", "data.samples=400", "--out", out])
+        == 0
+    )
     assert "100 of the 400 images are those that teacher was trained on" in capsys.readouterr().out
-    assert main(["label", str(teacher), "data.samples=null", "--out", out, "--json"]) == 0
+    assert main(["--trust", "tiny_networks", "label", str(teacher), "data.samples=null", "--out", out, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["trained_on"] == 300
 
 
@@ -110,7 +149,7 @@ def test_what_cannot_be_is_refused(
     teacher: Path, tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "selected.npz"
-    assert main(["label", str(teacher), "--out", str(out), *arguments]) == 2
+    assert main(["--trust", "tiny_networks", "label", str(teacher), "--out", str(out), *arguments]) == 2
     printed = capsys.readouterr()
     assert said in printed.err
     assert "Traceback" not in printed.err
@@ -120,5 +159,5 @@ def test_what_cannot_be_is_refused(
 def test_a_run_without_a_checkpoint_is_named(teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = RunDir.open(teacher).job()
     bare = RunDir.create(job, out=tmp_path / "bare")
-    assert main(["label", str(bare.path), "--out", str(tmp_path / "selected.npz")]) == 2
+    assert main(["--trust", "tiny_networks", "label", str(bare.path), "--out", str(tmp_path / "selected.npz")]) == 2
     assert "checkpoint" in capsys.readouterr().err

@@ -75,7 +75,8 @@ def test_a_setting_to_plan_beyond_any(option: str, trace: str, capsys: pytest.Ca
     for number in ("99999999999999999999", "1000000001"):
         assert f"{option}" in (printed := refused(capsys, *words, number))
         assert "at most 1,000,000,000" in printed
-    assert "there is no whole batch" in refused(capsys, *words, "1000000000")
+    why = {"--batches": "there is no whole batch", "--counts": "batch 64 does not divide by 1000000000 devices"}[option]
+    assert why in refused(capsys, *words, "1000000000")
 
 
 def test_numbers_of_devices_to_predict_beyond_any(trace: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from chronograd.answer import Answer, Section, Table
 from chronograd.cli import main as cli
 from chronograd.cli.main import VERBS, main
-from chronograd.errors import InputError, RunError
+from chronograd.errors import ChronogradError, RunError
 from chronograd.files import as_asked
 from chronograd.report.terminal import render_terminal
 
@@ -92,10 +92,15 @@ def test_a_loop_of_links_is_one_line(
 
 @pytest.mark.parametrize(
     ("number", "told"),
-    [(errno.EACCES, "may write"), (errno.EROFS, "may write"), (errno.ENOSPC, "room"), (errno.ENOENT, "exists")],
+    [
+        (errno.EACCES, "may write"),
+        (errno.EROFS, "may write"),
+        (errno.ENOSPC, "free some space"),
+        (errno.ENOENT, "exists"),
+    ],
 )
 def test_what_to_do_about_a_file_that_cannot_be_written(number: int, told: str) -> None:
-    with pytest.raises(InputError, match=told), as_asked(Path("a")):
+    with pytest.raises(ChronogradError, match=told), as_asked(Path("a")):
         raise OSError(number, os.strerror(number), "a")
 
 

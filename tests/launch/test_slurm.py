@@ -227,7 +227,7 @@ def test_the_page_shows_what_its_command_prints(
         (["cluster.count=2"], Options(), "which has one rank"),
         (["network.name=nosuch"], Options(), "unknown network"),
         (["cluster.device=nosuch"], Options(), "unknown device"),
-        ([], Options(time="1 hour"), "give one word"),
+        ([], Options(time="1 hour"), "--time 01:00:00"),
         ([], Options(extra=("exclusive",)), "is no option of sbatch"),
     ],
 )

@@ -271,8 +271,8 @@ def variants(name: str) -> list[Device]:
 
     >>> [one.name for one in variants("a100")]
     ['a100-40', 'a100-80', 'a100-80-pcie', 'a100-pcie']
-    >>> [one.name for one in variants("a100-80")]
-    ['a100-80']
+    >>> [one.name for one in variants("a100-pcie")]
+    ['a100-pcie']
     """
     chosen = device(name)
     line = _normal(name)

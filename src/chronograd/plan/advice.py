@@ -135,7 +135,10 @@ def advice_lines(choices: PlanResult, data: Mapping[str, Any], assumed: Sequence
             f"the run itself takes {takes} on {how}: {why}{' within the limits' if keeps else ''}{keeps}",
         ]
     else:
-        first = [f"rent {how}: {why} option that meets your goal with at least {sure} probability", f"it takes {takes}{keeps}"]
+        first = [
+            f"rent {how}: {why} option that meets your goal with at least {sure} probability",
+            f"it takes {takes}{keeps}",
+        ]
     return [
         *first,
         options_line(data["options"]),
