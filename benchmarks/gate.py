@@ -161,7 +161,7 @@ def simulated(size: int, between: float, of_steps: float, change: float) -> tupl
     for _ in range(SIMULATED):
         sides = [[_run(0.1 * factor * float(np.exp(between * chance.standard_normal())), of_steps) for _ in range(size)]
                  for factor in (1.0, 1.0 + change)]  # fmt: skip
-        outcomes = [judge(condition, *sides) for condition in conditions]
+        outcomes = [judge(condition, sides[0], sides[1]) for condition in conditions]
         found += (outcomes[0].low <= change <= outcomes[0].high, *(one.verdict == "fails" for one in outcomes))
     inside, at_0, at_5 = found / SIMULATED
     return inside, at_0, at_5

@@ -131,7 +131,8 @@ class Course:
         is_there = np.flatnonzero(self.curve.values <= value)
         seen = float(self.curve.steps[is_there[0]]) if len(is_there) else None
         if self.ahead is not None and self.unlike:
-            return Reached(target, *self._reached_by_its_own(value), seen)
+            step, low, high = self._reached_by_its_own(value)
+            return Reached(target, step, low, high, seen)
         found = [self._steps_to(value), *self.model.steps_to_interval(value)]
         step, low, high = (None if k is None else k + self.started for k in found)
         low, high = (
