@@ -5,7 +5,7 @@
 
 timm lowers the batch by a ladder (512, 384, 256, 192, 128, ...) until a network no longer runs out of memory. So the batch of a
 row fits, and the next larger rung did not, except where the row has the first rung of its table. A prediction is consistent with a
-row if it lies between. Half of the networks, chosen by a seed, fit how much of the memory tensors can fill; the others are scored.
+row if it lies between. Half of the networks, chosen by a seed, fit what a step needs beside its tensors, as a factor of them; the others are scored.
 --write puts the score into docs/planning.md.
 """
 
@@ -26,12 +26,11 @@ from chronograd.count.cached import cached_trace
 from chronograd.errors import ChronogradError
 from chronograd.fit.tables import read_table, shuffled
 from chronograd.hardware import catalog
-from chronograd.plan.settings import SAFE_SHARE
-from chronograd.predict.memory import footprint, reserve_bytes
+from chronograd.predict.memory import footprint, overhead, reserve_bytes
 
 RUNGS = sorted({2**k for k in range(11)} | {3 * 2**k for k in range(9)})
 SEED = 0
-FILLED_SHARE = 1.0  # of what the reserve leaves: what `plan --largest-batch` takes for the most that fits
+DEVICE = "rtx3090"  # of the rows
 LARGEST_SIGMA = 1.0
 PARAMS_ROUNDING_M = 0.02
 PAGE = Path(__file__).parents[1] / "docs" / "planning.md"
@@ -71,7 +70,7 @@ def next_rung(batch: int) -> int:
     >>> next_rung(256), next_rung(384), next_rung(2)
     (384, 512, 3)
     """
-    return next(rung for rung in RUNGS if rung > batch)
+    return next(rung for rung in RUNGS if rung > batch))
 
 
 def bounds(folder: Path, limit: int | None) -> Iterator[Bound]:
@@ -106,16 +105,16 @@ def bounds(folder: Path, limit: int | None) -> Iterator[Bound]:
 
 
 def fitted(some: Sequence[Bound]) -> tuple[float, float]:
-    """Median and deviation of the log of the share of the capacity at which memory ends, by maximum likelihood."""
-    ran = np.log([one.ran_bytes / one.capacity for one in some])
-    failed = np.log([(one.failed_bytes or math.inf) / one.capacity for one in some])
+    """Median and deviation of the logarithm of needed over predicted memory, by maximum likelihood: ran <= capacity < failed."""
+    most = np.log([one.capacity / one.ran_bytes for one in some])
+    least = np.log([one.capacity / (one.failed_bytes or math.inf) for one in some])
 
     def loss(p: np.ndarray) -> float:
         sigma = min(math.exp(p[1]), LARGEST_SIGMA)
-        between = norm.cdf((failed - p[0]) / sigma) - norm.cdf((ran - p[0]) / sigma)
-        return -float(np.sum(np.log(np.maximum(between, 1e-6))))
+        between = norm.cdf((most - p[0]) / sigma) - norm.cdf((least - p[0]) / sigma)
+        return -float(np.sum(np.log(np.maximum(between, 1e-100))))
 
-    found = minimize(loss, [math.log(0.9), math.log(0.1)], method="Nelder-Mead")
+    found = minimize(loss, [math.log(1.2), math.log(0.2)], method="Nelder-Mead")
     return math.exp(found.x[0]), min(math.exp(found.x[1]), LARGEST_SIGMA)
 
 
@@ -126,31 +125,34 @@ def halves(some: Sequence[Bound]) -> tuple[list[Bound], list[Bound]]:
     return [one for one in some if one.network in to_fit], [one for one in some if one.network not in to_fit]
 
 
-def score(some: Sequence[Bound], share: float, start: float) -> str:
-    """A cell each: networks, consistent, too high, too low; and how many of the batches to start at are sure to fit."""
-    found = [one.verdict(share) for one in some]
+def score(some: Sequence[Bound]) -> str:
+    """A cell each: rows, consistent, too high, too low; batches to start at below the one that failed, and up to the one that ran."""
+    factors = [overhead(catalog.device(DEVICE), one.mode) for one in some]
+    found = [one.verdict(1 / by.median) for one, by in zip(some, factors, strict=True)]
     counts = [found.count(name) for name in ("consistent", "too high", "too low")]
-    fits = sum(one.verdict(start) != "too high" for one in some)
-    return " | ".join(map(str, (len(some), *counts, fits)))
+    fits = sum(one.verdict(1 / by.high) != "too high" for one, by in zip(some, factors, strict=True))
+    starts = [one.largest(1 / by.high) for one, by in zip(some, factors, strict=True)]
+    sure = sum((start // 8 * 8 or start) <= one.ran for one, start in zip(some, starts, strict=True))
+    return " | ".join(map(str, (len(some), *counts, fits, sure)))
 
 
-def report(some: Sequence[Bound], share: float, start: float) -> str:
-    """The rows of the page."""
+def report(some: Sequence[Bound]) -> str:
+    """The rows of the page, and the fit."""
     to_fit, held_out = halves(some)
-    median, sigma = fitted(to_fit)
-    lines = ["| batches of timm, RTX 3090 | rows | consistent | too high | too low | start at a batch below the one that failed |",
-             "|---|---:|---:|---:|---:|---:|"]  # fmt: skip
+    lines = ["| batches of timm, RTX 3090 | rows | consistent | too high | too low | start below the batch that failed | start at or below "
+             "the batch that ran |",
+             "|---|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
+    told = []
     for mode in sorted({one.mode for one in some}):
         for title, part in (("held out", held_out), ("fitted to", to_fit)):
-            lines.append(f"| {mode}, {title} | {score([one for one in part if one.mode == mode], share, start)} |")
-    lines += [
-        f"| all, held out | {score(held_out, share, start)} |",
-        "",
-        f"Fitted: memory ends in the median where tensors fill {median:.3f} of what the reserve leaves, with a deviation of {sigma:.3f} of "
-        f"the logarithm; one network in twenty ends below {median * math.exp(-1.645 * sigma):.3f}. "
-        f"In use: {share:g} at most, {start:g} to start at.",
-    ]
-    return "\n".join(lines) + "\n"
+            lines.append(f"| {mode}, {title} | {score([one for one in part if one.mode == mode])} |")
+        median, sigma = fitted([one for one in to_fit if one.mode == mode])
+        used = overhead(catalog.device(DEVICE), mode)
+        told.append(
+            f"Fitted in {mode}: half of the networks need {median:.2f} times their tensors, nine of ten at most "
+            f"{median * math.exp(norm.ppf(0.9) * sigma):.2f} times; in use {used.median:g} and {used.high:g}."
+        )
+    return "\n".join([*lines, f"| all, held out | {score(held_out)} |", "", *told]) + "\n"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -167,12 +169,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         some = []
         for one in bounds(given.measured, given.limit):
             some.append(one)
-            print(one.table, one.network, one.ran, one.failed, one.largest(FILLED_SHARE), flush=True)
+            print(one.table, one.network, one.ran, one.failed, one.largest(1.0), flush=True)
             if given.json is not None:
                 given.json.write_text("[\n" + ",\n".join(json.dumps(asdict(one)) for one in some) + "\n]\n")
     else:
         parser.error("give --measured or --from")
-    table = report(some, FILLED_SHARE, SAFE_SHARE)
+    table = report(some)
     print(table)
     if given.write:
         before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)

@@ -17,7 +17,7 @@ from chronograd.hardware.catalog import Device
 from chronograd.job import Job
 from chronograd.predict.calibration import Calibration, calibrations
 from chronograd.predict.compute import sigma_log
-from chronograd.predict.memory import Memory, footprint_of_job, reserve_bytes
+from chronograd.predict.memory import Memory, Overhead, footprint_of_job, overhead, reserve_bytes
 from chronograd.predict.prediction import footprint_of, rank_work, with_others
 from chronograd.predict.setting import Setting, setting_of
 from chronograd.trace import Trace
@@ -97,19 +97,15 @@ def with_whole_batches(table: Mapping[str, np.ndarray], samples: int) -> tuple[d
     return {name: column[is_whole] for name, column in table.items()}, int((~is_whole).sum())
 
 
-# Of a device's memory, for a batch that is sure to run: cards have some 2 % less than is printed on them, predictions are within
-# 3 % of torch's allocator on a CPU, and workspaces of convolutions and fragmentation come on top. Judged, not fitted.
-SAFE_SHARE = 0.9
-
-
 @dataclass(frozen=True)
 class LargestBatch:
     """The largest batch per device that is predicted to fit, and what the prediction is made of.
 
     Attributes:
         capacity_bytes: memory of the device, or what was allowed of it; `reserve_bytes` of it are not for tensors.
-        batch: samples per step of one device; 0 if not even one fits.
-        start_at: a batch to begin with, which leaves a margin for what is not modelled.
+        batch: samples per step of one device, with the median overhead; 0 if not even one fits.
+        start_at: a batch to begin with, with the overhead that nine of ten networks stay below.
+        overhead: factors of the tensors' bytes.
         rows: memory by role at some batches, the largest and the first that does not fit among them.
     """
 
@@ -118,10 +114,15 @@ class LargestBatch:
     reserve_bytes: int
     batch: int
     start_at: int
+    overhead: Overhead
     rows: tuple[tuple[int, Memory], ...]
 
+    def needed(self, memory: Memory) -> int:
+        """Bytes with the median overhead and the reserve."""
+        return int(self.overhead.median * memory.total) + self.reserve_bytes
+
     def fits(self, memory: Memory) -> bool:
-        return memory.total + self.reserve_bytes <= self.capacity_bytes
+        return self.needed(memory) <= self.capacity_bytes
 
 
 def largest_batch(
@@ -139,11 +140,12 @@ def largest_batch(
     lines = footprint_of_job(trace, job)
     capacity = device.memory_bytes if capacity_bytes is None else capacity_bytes
     kept = reserve_bytes(device) if reserve is None else reserve
-    batch = lines.largest_batch(capacity - kept)
-    safe = lines.largest_batch(SAFE_SHARE * capacity - kept)
+    more = overhead(device, job.mode)
+    batch = lines.largest_batch((capacity - kept) / more.median)
+    safe = lines.largest_batch((capacity - kept) / more.high)
     start_at = safe // 8 * 8 or safe
     around = sorted({max(1, b) for b in (1, batch // 4, batch // 2, start_at, batch, batch + 1, 2 * batch)})
-    return LargestBatch(device, capacity, kept, batch, start_at, tuple((b, lines.at(b)) for b in around))
+    return LargestBatch(device, capacity, kept, batch, start_at, more, tuple((b, lines.at(b)) for b in around))
 
 
 def _with_count(setting: Setting, count: int | np.ndarray) -> Setting:
