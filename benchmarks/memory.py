@@ -62,7 +62,7 @@ class Bound:
         return "too high" if is_high else "consistent"
 
     def largest(self, share: float) -> int:
-        return min(int((share * self.capacity - c) // p) for c, p in self.lines if p > 0)
+        return int(min((share * self.capacity - c) // p for c, p in self.lines if p > 0))
 
 
 def next_rung(batch: int) -> int:
@@ -70,7 +70,7 @@ def next_rung(batch: int) -> int:
     >>> next_rung(256), next_rung(384), next_rung(2)
     (384, 512, 3)
     """
-    return next(rung for rung in RUNGS if rung > batch))
+    return next(rung for rung in RUNGS if rung > batch)
 
 
 def bounds(folder: Path, limit: int | None) -> Iterator[Bound]:
