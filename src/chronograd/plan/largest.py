@@ -172,10 +172,15 @@ def _takeaway(largest: LargestBatch, rows: Sequence[dict[str, Any]]) -> str:
     full = next(row for row in rows if row["batch"] == largest.batch)
     most = max((part for part in _PARTS if part != "total"), key=lambda part: full[part])
     start = f"Start at {largest.start_at:,} samples per device: " if largest.start_at else ""
+    sure = (
+        " Nine of ten networks fit with the first, half with the second."
+        if start and largest.overhead.median > 1
+        else ""
+    )
     held = "is the reserve" if most == "reserve" else f"holds {_PARTS[most]}"
     return (
         f"{start}{'at' if start else 'At'} most {largest.batch:,} fit in {capacity}, with nothing to spare; {units.memory(full[most])} of "
-        f"it {held}. Nine of ten networks fit with the first, half with the second."
+        f"it {held}.{sure}"
     )
 
 
