@@ -70,7 +70,7 @@ def next_rung(batch: int) -> int:
     >>> next_rung(256), next_rung(384), next_rung(2)
     (384, 512, 3)
     """
-    return next(rung for rung in RUNGS if rung > batch)
+    return int(next(rung for rung in RUNGS if rung > batch))
 
 
 def bounds(folder: Path, limit: int | None) -> Iterator[Bound]:

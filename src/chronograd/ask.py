@@ -224,8 +224,8 @@ def _of_network(
     usual = usual_training(name_of(network), Data(**data), target, can_download)
     is_counted = is_counted or _is_trace(network)
     layout = {"channels_last"} if is_counted else set()  # that of the trace holds
-    own = {key: value for key, value in usual.training.items() if key not in layout}
-    training = {**own, **{key: given[key] for key in ("batch", "precision") if key in given}}
+    fields = {key: value for key, value in usual.training.items() if key not in layout}
+    training = {**fields, **{key: given[key] for key in ("batch", "precision") if key in given}}
     is_free = not (is_counted or {"image_size", "shape"} & data.keys())
     if usual.image_size and is_free and given.get("mode") != "inference":
         data["image_size"] = usual.image_size
