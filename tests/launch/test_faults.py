@@ -105,7 +105,7 @@ def test_without_restarts_left_the_killed_rank_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "rank", "told"),
     [
-        ("stop", 1, r"the all-reduce of gradients of step 10 within 2 s; .*gives no sign of life"),
+        ("stop", 1, r"the all-reduce of gradients of step 10 within 2 s; .*process \d+ on [^,]*, which is stopped$"),
         ("input", 1, r"of step 10 within 2 s; it has been in input of step 10 for \d+ s, process \d+ on [^,]*$"),
         ("evaluation", 1, r"the broadcast \(evaluation\) of step 16 within 2 s; it has been in evaluation of step 16"),
         ("checkpoint", 0, r"of step 17 within 2 s; it has been in checkpoint of step 16"),
