@@ -12,6 +12,7 @@ gpt2-small                    a language model, on synthetic text of its own len
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,7 +190,7 @@ def set_named(text: str) -> str:
     ('digits', 'folder:.')
     """
     is_set = ":" in text or text in published.SETS or text in catalogue.sets()
-    return text if is_set or not Path(text).is_dir() else f"folder:{text}"
+    return text if is_set or not os.path.isdir(text) else f"folder:{text}"
 
 
 def samples_of(network: str, shape: Sequence[int] | None = None) -> tuple[tuple[int, ...], int | None]:
