@@ -31,13 +31,16 @@ def command(job_file: str | None, overrides: tuple[str, ...], as_json: bool, eve
     chronograd doctor job.yaml --hosts node1,node2
     """
     from chronograd.doctor.answer import doctor
-    from chronograd.rundir import is_run_dir
+    from chronograd.job import changed
+    from chronograd.rundir import RunDir, is_run_dir
 
     if job_file and is_run_dir(Path(job_file)):
         click.echo(
             f"note: this checks the job of {job_file}; `chronograd explain {job_file}` shows where its time went",
             err=True,
         )
-        job_file = str(Path(job_file) / "job.yaml")
-    job = common.read_job(job_file, overrides) if job_file else None
+        # Not read_job, which would let code run that only the run names.
+        job = changed(RunDir.open(job_file).job(), overrides)
+    else:
+        job = common.read_job(job_file, overrides) if job_file else None
     return common.show(doctor(job, everything=everything, **where), as_json)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from chronograd.doctor import cores
 from chronograd.doctor.finding import Finding
 from chronograd.doctor.process import asked
+from chronograd.models import names
 
 if TYPE_CHECKING:
     from chronograd.job import Job
@@ -48,6 +49,8 @@ def can_start(found: Sequence[Finding]) -> bool:
 
 def _about(job: Job | None, hosts: str) -> dict[str, Any]:
     """What the process with PyTorch is asked."""
+    if job is not None:
+        names.check_code(job)
     return {
         "of": "machine",
         "has_link": not hosts and (job is None or job.cluster.count > 1),

@@ -15,9 +15,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from chronograd import trust
+from chronograd import inputs, trust
 from chronograd.answer import Answer, Section, Table
 from chronograd.errors import InputError, NotFoundError
+from chronograd.job import Job
 
 LIBRARIES = ("torchvision", "timm")
 FORMS = "write a name of the zoo, torchvision:NAME, timm:NAME, FILE.py:CLASS or package.module:function"
@@ -126,6 +127,22 @@ def listed() -> Answer:
         ],
         data={"zoo": rows, **libraries},
     )  # fmt: skip
+
+
+def check_code(job: Job) -> None:
+    """Raise InputError for a job that would run code that the user did not name.
+
+    Call it before another process builds the job's network: such a process trusts all code, because a verb started it.
+    """
+    environment = job.data.name.removeprefix("gymnasium:") if job.task == "reinforcement" else ""
+    inputs_of = [word for word in job.network.inputs if inputs.is_reference(word)]
+    is_own = ":" in job.network.name and split(job.network.name)[0] == "function"
+    for reference in [
+        *([job.network.name] if is_own else []),
+        *inputs_of,
+        *([environment] if ":" in environment else []),
+    ]:
+        trust.check(reference)
 
 
 def check(reference: str) -> None:

@@ -119,7 +119,7 @@ def submit(run: RunDir, options: Options | None = None) -> str:
         if not (now := state(run)).is_over:
             raise RunError(f"{run.path} is {now.state} as job {now.job_id}", "wait for it, or scancel that job")
         options = options or submission(run).options
-    names.check(run.job().network.name)
+    names.check_code(run.job())
     options = options or Options()
     script = run.path / SCRIPT
     if not script.exists():
