@@ -11,20 +11,22 @@ without such steps, and the stalls separately. Two things make a step a stall:
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
 from chronograd.record import OWN_PARTS, WARMUP, Quantity
-from chronograd.rundir.steps import Stall, Step, StepLog
+from chronograd.rundir.steps import LEAST_STALL_S, Stall, Step, StepLog
 from chronograd.units import seconds
 from chronograd.words import listed
 
 Reason = Literal["stopped", "link", "rank", "waiting"]
-LEAST_S, FACTOR, KNOWN_FACTOR = 1.0, 5.0, 1.5
+FACTOR, KNOWN_FACTOR = 5.0, 1.5
 # Unexplained steps beyond all others, at most; the share is of the steps.
 MOST, MOST_SHARE = 3, 0.01
 MOST_NAMED = 5  # stalls in a sentence of their own
@@ -60,7 +62,7 @@ class Stalls:
     found: tuple[Stalled, ...] = ()
     usual_s: float = 0.0
 
-    @property
+    @cached_property
     def steps(self) -> set[int]:
         """Steps that hold a stall."""
         return {one.step for one in self.found if one.is_in_step}
@@ -78,7 +80,7 @@ class Stalls:
         return sum(one.seconds for one in self.found if one.is_in_step and first <= one.step <= last)
 
     def sentences(self) -> list[str]:
-        """One for each stall, the longest first; of many the rest in one."""
+        """Return a sentence for each stall, the longest first; beyond five, one sentence for the rest."""
         longest = sorted(self.found, key=lambda one: -one.seconds)
         lines = [self._sentence(one) for one in longest[:MOST_NAMED]]
         if rest := longest[MOST_NAMED:]:
@@ -101,7 +103,7 @@ class Stalls:
 
     @property
     def without(self) -> str:
-        """What to add to the source of a step time; empty where no step is left out."""
+        """Words to add to the source of a step time; empty if no step is left out."""
         count = len(self.steps)
         return f", without {count} stalled step{'s' * (count > 1)} (stall_s)" if count else ""
 
@@ -115,19 +117,19 @@ def stalls_of(logs: Mapping[int, StepLog]) -> Stalls:
 
 
 def find(lines: Mapping[int, Sequence[Step]], events: Mapping[int, Sequence[Stall]] | None = None) -> Stalls:
-    """As `stalls_of`, from lines of steps and of stalls."""
+    """Return the stalls as `stalls_of` does, from lines of steps and of stalls."""
     events = events or {}
     ranks = {rank: {line.step: line for line in own if line.mode != "warmup"} for rank, own in lines.items()}
     ranks = {rank: own for rank, own in ranks.items() if own}
     common = sorted(set.intersection(*map(set, ranks.values()))) if ranks else []
-    times = {step: _time_s([own[step] for own in ranks.values()], _is_first(ranks, step)) for step in common}
-    inside = {
-        step: {rank: held for rank, own in ranks.items() if (held := _within(own[step], events.get(rank, ())))}
-        for step in common
-    }
-    chosen = _stalled_steps(times, inside, _warmup(next(iter(ranks.values()), {})))
-    for step in chosen:
-        inside[step] = {rank: _within(own[step], events.get(rank, ()), LEAST_S / 2) for rank, own in ranks.items()}
+    first = next(iter(ranks.values()), {})
+    times = {step: _time_s([own[step] for own in ranks.values()], _is_first(first, step)) for step in common}
+
+    def noted(step: int, least_s: float | None = None) -> dict[int, list[Stall]]:
+        return {rank: _within(own[step], events.get(rank, ()), least_s) for rank, own in ranks.items()}
+
+    chosen = _stalled_steps(times, noted, _warmup(first))
+    inside = {step: noted(step, LEAST_STALL_S / 2) for step in chosen}
     others = [times[step] for step in common if step not in chosen]
     usual_s = float(np.median(others)) if others else 0.0
     found = [_in_step(step, times[step] - usual_s, ranks, inside[step]) for step in chosen]
@@ -149,25 +151,25 @@ def _own_time_s(line: Step) -> float:
     return sum(getattr(line, name) or 0.0 for name in OWN_PARTS)
 
 
-def _is_first(ranks: Mapping[int, Mapping[int, Step]], step: int) -> bool:
-    before, here = (next(iter(ranks.values())).get(number) for number in (step - 1, step))
-    return before is None or here is None or before.epoch != here.epoch
+def _is_first(lines: Mapping[int, Step], step: int) -> bool:
+    before = lines.get(step - 1)
+    return before is None or before.epoch != lines[step].epoch
 
 
 def _within(line: Step, events: Sequence[Stall], least_s: float | None = None) -> list[Stall]:
-    """The stalls of a rank of which more than half, or more than `least_s`, lies in a step of it."""
+    """Return the stalls of a rank that lie in one of its steps by more than half, or by more than `least_s`."""
     begin, end = line.time - _own_time_s(line), line.time
     found = []
     for event in events:
         shared_s = min(end, event.time) - max(begin, event.time - event.seconds)
         wanted_s = event.seconds / 2 if least_s is None else least_s
-        if shared_s > wanted_s if np.isfinite(shared_s) else event.step == line.step:
+        if shared_s > wanted_s if math.isfinite(shared_s) else event.step == line.step:
             found.append(event)
     return found
 
 
 def _warmup(lines: Mapping[int, Step]) -> set[int]:
-    """The first steps of every start, which are long by themselves. Of a measurement they were not written."""
+    """Return the first steps of every start, which always take longer. A measurement does not write them."""
     numbers: Counter[int] = Counter()
     found = set[int]()
     for step, line in lines.items():
@@ -178,17 +180,17 @@ def _warmup(lines: Mapping[int, Step]) -> set[int]:
 
 
 def _stalled_steps(
-    times: Mapping[int, float], inside: Mapping[int, Mapping[int, Sequence[Stall]]], warmup: set[int]
+    times: Mapping[int, float], noted: Callable[[int], Mapping[int, Sequence[Stall]]], warmup: set[int]
 ) -> list[int]:
     if len(times) < 2:
         return []
     values = np.array([time_s for step, time_s in times.items() if step not in warmup] or list(times.values()))
-    usual_s, long_s = float(np.median(values)), max(LEAST_S, FACTOR * float(np.quantile(values, 0.75)))
+    usual_s, long_s = float(np.median(values)), max(LEAST_STALL_S, FACTOR * float(np.quantile(values, 0.75)))
     known = {
         step
         for step, time_s in times.items()
         if time_s >= KNOWN_FACTOR * usual_s
-        and any(e.stopped_s >= LEAST_S or e.links for own in inside[step].values() for e in own)
+        and any(e.stopped_s >= LEAST_STALL_S or e.links for own in noted(step).values() for e in own)
     }
     beyond = [step for step, time_s in times.items() if time_s > long_s and step not in known | warmup]
     is_few = len(beyond) <= max(MOST, MOST_SHARE * len(times)) and len(beyond) < len(times) / 4
@@ -206,8 +208,8 @@ def _in_step(
 
 
 def _reason(events: Mapping[int, Sequence[Stall]]) -> tuple[Reason, tuple[int, ...], str] | None:
-    """What the ranks' own notes say of stalls at one time; None where nothing but waits was noted."""
-    stopped = {rank: s for rank, own in events.items() if (s := sum(e.stopped_s for e in own)) >= LEAST_S}
+    """Return the reason that the ranks noted for stalls at one time; None if they noted only waits."""
+    stopped = {rank: s for rank, own in events.items() if (s := sum(e.stopped_s for e in own)) >= LEAST_STALL_S}
     if stopped:
         first = max(stopped, key=lambda rank: stopped[rank])
         place = next(e for e in events[first] if e.stopped_s)
@@ -234,7 +236,7 @@ def _was(ranks: Mapping[int, float]) -> str:
 
 
 def _by_parts(lines: Mapping[int, Step], lost_s: float) -> tuple[Reason, tuple[int, ...], str]:
-    """The rank whose own work took long, as the parts of the step tell; else all waited."""
+    """Return the rank whose own work took long, judged by the parts of the step; otherwise all waited."""
     waits = {rank: line.exchange_wait_s or 0.0 for rank, line in lines.items()}
     own = {rank: _own_time_s(line) - waits[rank] for rank, line in lines.items()}
     first = max(own, key=lambda rank: own[rank])
@@ -250,7 +252,7 @@ def _by_parts(lines: Mapping[int, Step], lost_s: float) -> tuple[Reason, tuple[i
 
 
 def _between(events: Mapping[int, Sequence[Stall]]) -> list[Stalled]:
-    """Stalls outside of steps: those that ranks noted at one time are one."""
+    """Return stalls outside of steps. Those that several ranks noted at the same time count as one."""
     moments: list[list[tuple[int, Stall]]] = []
     for rank, event in sorted(((r, e) for r, own in events.items() for e in own), key=lambda one: one[1].time):
         if moments and event.time - event.seconds < max(e.time for _, e in moments[-1]):

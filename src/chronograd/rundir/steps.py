@@ -282,6 +282,10 @@ class PageFault(Line):
     seconds: float
 
 
+# A rank that stands for less than this is no stall: the ranks do not write it, and no step counts as one for it.
+LEAST_STALL_S = 1.0
+
+
 @dataclass(slots=True, kw_only=True)
 class Stall(Line):
     """A rank stood at one place for far longer than usual, until `time`.
