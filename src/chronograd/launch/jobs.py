@@ -20,6 +20,7 @@ from chronograd.launch.processes import KilledError, tail
 from chronograd.launch.silence import Silence
 from chronograd.measure import environment
 from chronograd.rundir import DEFAULT_PARENT, Line, RunDir, StepFollower
+from chronograd.rundir.steps import Epoch
 from chronograd.train import checkpoint_folder
 from chronograd.train.rank_context import check_machine
 from chronograd.train.schedule import learning_rate
@@ -158,17 +159,18 @@ def extend(run: RunDir, overrides: Sequence[str], launcher: str | None = None) -
     if not checkpoint_folder.list_checkpoints(run.checkpoints):
         raise JobError(f"{run.path} has no checkpoint to go on from", "train a new run with more epochs")
     check(job, launcher)
+    last = run.read_steps(0).last(Epoch)
     run.replace_job(job)
-    return _schedule_note(job.training, before)
+    return "" if last is None or job.task == "reinforcement" else _schedule_note(job.training, last)
 
 
-def _schedule_note(training: Training, before: int) -> str:
-    """How the learning rate goes on after `before` epochs; nothing if the length of the run does not change it."""
+def _schedule_note(training: Training, last: Epoch) -> str:
+    """Describe the learning rate after the last epoch so far; nothing if the length of the run does not change it."""
     if training.schedule == "constant" and not training.warmup:
         return ""
-    epochs, fine = training.epochs, 1000  # steps of an epoch, enough for three digits
-    ended = learning_rate(training, before * fine - 1, before * fine)
-    now = learning_rate(training, before * fine, epochs * fine)
+    before, epochs = last.epoch, training.epochs
+    ended = learning_rate(training, last.step - 1, last.step)
+    now = learning_rate(training, last.step, last.step // before * epochs)
     return (
         f"the schedule {training.schedule} ended at a learning rate of {ended:.2g} after epoch {before}; it now spans {epochs} "
         f"epochs and goes on at {now:.2g}, so the result differs from a run that had {epochs} epochs from its start"
