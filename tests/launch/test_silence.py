@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,13 @@ def test_a_rank_at_its_work_is_not_named_nor_is_a_wait_that_is_usual(silence: Si
 def test_a_rank_that_never_came_is_named(silence: Silence, said: list[str]) -> None:
     silence.take({0: at("rendezvous", True, 20.0)})
     assert said == ["rank 0 has waited in rendezvous of step 7 for 20 s; rank 1 has not started, or has ended"]
+
+
+def test_a_rank_of_another_host_stands_by_our_clock(silence: Silence) -> None:
+    """The note's own time is of a clock that may be hours off."""
+    note = at(GRADIENTS, True, 0.0, "node2", 1).note
+    for stood_s in (0.0, 1.5, 3.0):
+        seen = silence._now(1, note, 1.5)
+        assert (seen.stood_s, seen.state) == (stood_s, "")
+        silence.take({1: seen})
+    assert silence._now(1, replace(note, step=8), 1.5).stood_s == 0.0

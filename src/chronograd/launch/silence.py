@@ -13,7 +13,6 @@ A rank that computes for long, and for which nobody waits, is at its work.
 
 from __future__ import annotations
 
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from chronograd.rundir import RunDir
 from chronograd.rundir.steps import wall_clock_s
-from chronograd.train.processes import ENDED, STOPPED, state_of, used_s
+from chronograd.train.processes import ENDED, STOPPED, state_of
 from chronograd.train.watchdog import Note, note_path, read_note
 from chronograd.units import seconds
 from chronograd.words import listed
@@ -37,7 +36,7 @@ IDLE_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Seen:
-    """A rank at a look: its note, for how long it has stood there, and what its process does, `` where that is not known.
+    """A rank at a look: its note, how long it has stood there, and the state of its process, empty if that is not known.
 
     `looks`: how often in a row its process was seen stopped. `idle_s`: for how long it has not used the processor.
     """
@@ -74,10 +73,13 @@ class Silence:
         self.take({rank: self._now(rank, note, elapsed_s) for rank, note in notes.items()})
 
     def _now(self, rank: int, note: Note, elapsed_s: float) -> Seen:
-        seen, before = Seen(note, max(0.0, wall_clock_s() - note.time)), self._seen.get(rank)
-        if note.host != socket.gethostname()[:32]:
-            return seen
-        state, used = state_of(note.process), used_s(note.process)
+        before = self._seen.get(rank)
+        if not note.is_here:  # its clock may differ from ours
+            if before is None or _at(before.note) != _at(note):
+                return Seen(note, 0.0)
+            return Seen(note, before.stood_s + elapsed_s)
+        seen = Seen(note, max(0.0, wall_clock_s() - note.time))
+        state, used = state_of(note.process)
         if before is None or before.note.process != note.process:
             return replace(seen, state=state, used_s=used, looks=int(state == STOPPED))
         is_idle = used - before.used_s < IDLE_SHARE * elapsed_s
@@ -90,7 +92,7 @@ class Silence:
         )
 
     def take(self, seen: Mapping[int, Seen]) -> None:
-        """What was seen of the ranks now: speak where one makes no progress, and where one goes on that was named."""
+        """Report ranks that make no progress, and named ranks that go on, from this look at all ranks."""
         for rank, before in self._seen.items():
             now = seen.get(rank)
             if now is not None and _at(now.note) == _at(before.note):
@@ -114,7 +116,7 @@ def _at(note: Note) -> tuple[int, int, int, str, float]:
 
 
 def _complaints(seen: Mapping[int, Seen], world_size: int, patience_s: float) -> list[tuple[tuple[int, ...], str]]:
-    """Ranks, and what there is to say of them."""
+    """Return ranks, and the sentence to print about them."""
     stopped = tuple(rank for rank, one in seen.items() if one.looks >= 2)
     if stopped:
         first = seen[stopped[0]].note
@@ -140,15 +142,12 @@ def _complaints(seen: Mapping[int, Seen], world_size: int, patience_s: float) ->
 
 
 def _of_waiting(seen: Mapping[int, Seen], world_size: int, first: int) -> tuple[tuple[int, ...], str]:
-    """Whom a rank waits for: those that are in no collective, else the link."""
+    """Name the ranks that a rank waits for: those that are in no collective, otherwise the link."""
     one = seen[first]
     text = f"rank {first} has waited in {one.note.place} for {seconds(one.stood_s)}"
     if absent := tuple(rank for rank in range(world_size) if rank not in seen or seen[rank].state == ENDED):
-        who = listed([f"rank {rank}" for rank in absent])
-        return (
-            (first, *absent),
-            f"{text}; {who} {'has' if len(absent) == 1 else 'have'} not started, or {'has' if len(absent) == 1 else 'have'} ended",
-        )
+        who, has = listed([f"rank {rank}" for rank in absent]), "has" if len(absent) == 1 else "have"
+        return (first, *absent), f"{text}; {who} {has} not started, or {has} ended"
     if busy := tuple(rank for rank, other in seen.items() if not other.note.waits):
         longest = max(busy, key=lambda rank: seen[rank].stood_s)
         other = seen[longest]

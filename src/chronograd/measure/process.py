@@ -42,7 +42,7 @@ def start(device: str, device_name: str, threads: int) -> Start:
         device_name=device_name,
         threads=threads,
         process_time=_process_start() if is_first else now,
-        busy_s=time.process_time() + _queued_s() if is_first else 0.0,
+        busy_s=time.process_time() + queued_s() if is_first else 0.0,
         cores=environment.cores(),
         host=_host(),
         gpus_given=gpus_given(),
@@ -51,13 +51,13 @@ def start(device: str, device_name: str, threads: int) -> Start:
 
 def ready(step: int = 0) -> Ready:
     """The first step after `step` begins now."""
-    return Ready(time=wall_clock_s(), step=step, queued_s=_queued_s())
+    return Ready(time=wall_clock_s(), step=step, queued_s=queued_s())
 
 
 def end(step: int) -> End:
     """All steps up to `step` are done; seconds of processor time."""
     times = os.times()
-    return End(time=wall_clock_s(), step=step, queued_s=_queued_s(), user_s=times.user, system_s=times.system)
+    return End(time=wall_clock_s(), step=step, queued_s=queued_s(), user_s=times.user, system_s=times.system)
 
 
 def gpus_given() -> str:
@@ -72,18 +72,26 @@ def gpus_given() -> str:
 def _process_start() -> float:
     """From /proc on Linux; elsewhere this moment."""
     try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        ticks = int(fields[19])  # starttime, the 22nd field; the first two are before the closing bracket
+        ticks = int(stat_fields()[19])  # starttime, the 22nd field
         booted = wall_clock_s() - time.clock_gettime(time.CLOCK_BOOTTIME)
         return booted + ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
         return wall_clock_s()
 
 
-def _queued_s() -> float:
-    """Of this thread; 0 where the system does not say."""
+def stat_fields(process: int | str = "self") -> list[str]:
+    """Fields of /proc/PID/stat after the name in brackets: from the third, the state. Raises OSError if there are none."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+
+
+def queued_s(thread: int | None = None) -> float:
+    """Seconds that a thread of this process, by default the first, was ready to run while others had the processor.
+
+    0 where the system does not say.
+    """
+    path = "/proc/self/schedstat" if thread is None else f"/proc/self/task/{thread}/schedstat"
     try:
-        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+        return int(Path(path).read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
         return 0.0
 

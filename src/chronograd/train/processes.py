@@ -1,6 +1,6 @@
-"""What the system says of a process and its connections: stopped, waiting or running; sent and not acknowledged.
+"""The state of a process (stopped, waiting or running), and its connections over which data were sent and not acknowledged.
 
-From /proc of Linux; elsewhere nothing is known.
+Read from /proc of Linux; other systems report nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import ipaddress
 import os
 import socket
 from pathlib import Path
+
+from chronograd.measure import process as own
 
 ENDED, STOPPED, RUNNING = "has ended", "is stopped", "is running"
 # By the letter that proc(5) gives for a process.
@@ -26,30 +28,21 @@ _STATES = {
 LEAST_REPEATS = 2
 
 
-def state_of(process: int) -> str:
-    """What a process of this machine does, such as `is stopped`; empty where the system does not say."""
-    fields = _stat(process)
-    if fields is None:
-        return ENDED if Path("/proc/self/stat").exists() else ""
-    return _STATES.get(fields[0], "")
+def state_of(process: int) -> tuple[str, float]:
+    """State of a process of this machine, such as `is stopped`, and the seconds that it has used the processor.
 
-
-def used_s(process: int) -> float:
-    """Seconds that a process has used the processor; 0 where the system does not say."""
-    fields = _stat(process)
-    return 0.0 if fields is None else (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    Empty and 0 where the system does not say.
+    """
+    try:
+        fields = own.stat_fields(process)
+    except OSError:
+        return ENDED if Path("/proc/self/stat").exists() else "", 0.0
+    return _STATES.get(fields[0], ""), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def queued_s(thread: int) -> float:
-    """Seconds that a thread of this process, and the first one, were ready to run while others had the processor.
-
-    0 where the system does not say.
-    """
-    found_s = 0.0
-    for path in ("/proc/self/schedstat", f"/proc/self/task/{thread}/schedstat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            found_s += int(Path(path).read_text().split()[1]) / 1e9
-    return found_s
+    """Seconds that a thread of this process and the first one queued for a processor; 0 where the system does not say."""
+    return own.queued_s() + own.queued_s(thread)
 
 
 def address_to(host: str) -> str:
@@ -94,7 +87,7 @@ def _sockets() -> set[str]:
 
 
 def _address(text: str) -> str:
-    """Of `0100007F:1F90`: words of four bytes, each in the order of this machine.
+    """Decode an address such as `0100007F:1F90`: words of four bytes, each in the order of this machine.
 
     >>> _address("0100007F:1F90")
     '127.0.0.1'
@@ -104,11 +97,3 @@ def _address(text: str) -> str:
     address = ipaddress.ip_address(packed)
     mapped = getattr(address, "ipv4_mapped", None)
     return str(mapped or address)
-
-
-def _stat(process: int) -> list[str] | None:
-    """Fields of /proc/PID/stat from the state on; None where there is no such process."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None

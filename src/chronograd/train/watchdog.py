@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from chronograd.errors import RunError
 from chronograd.rundir import RunDir, StepWriter
-from chronograd.rundir.steps import Error, Stall, wall_clock_s
+from chronograd.rundir.steps import LEAST_STALL_S, Error, Stall, wall_clock_s
 from chronograd.train.processes import ENDED, address_to, queued_s, state_of, unanswered
 
 # Which start of the ranks it is, process, host; sign of life; collectives so far, step, since when, waiting or not, what;
@@ -47,12 +47,12 @@ _START = (
 GRADIENTS = "all-reduce of gradients"
 TIME_OUT = "a time-out"  # how the error begins
 LINK_DOWN = f"{TIME_OUT}: no rank is missing"  # how it begins where a link is to blame
-# The watching thread's period, and what it takes for a late wake-up, or a stay at one place, to be a stall.
-TICK_S, LEAST_STALL_S, STALL_FACTOR = 0.25, 1.0, 10.0
+# The watching thread's period; a stay at one place that is this many times the usual one is a stall.
+TICK_S, STALL_FACTOR = 0.25, 10.0
 # How often a standing rank's connections are looked at; the weight of the newest stay in the usual one, and how many stays of
 # steps make a usual one.
 LINKS_EVERY_S, NEWEST, LEAST_STAYS = 2.0, 1 / 8, 3
-# Seconds between signs of life, as a share of the time-out; bounded so that many ranks do not burden a file system.
+# Seconds between signs of life that other nodes see, as a share of the time-out; bounded to spare a shared file system.
 BEAT_SHARE, BEAT_LEAST_S, BEAT_MOST_S = 1 / 20, 0.5, 30.0
 
 
@@ -98,6 +98,11 @@ class Note:
         """Host and address."""
         return f"{self.host} ({self.address})" if self.address else self.host
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this machine runs the rank, so that its system and clock know of the process."""
+        return self.host == socket.gethostname()[:32]
+
 
 class Watchdog:
     """The note of this process. Nothing is noted before `watch`."""
@@ -140,7 +145,7 @@ class Watchdog:
         self._left(before, self.now.since_s - before.since_s)
 
     def _left(self, before: Now, stay_s: float) -> None:
-        """This rank left a place: note how long one usually stays there, or that this was a stall."""
+        """Update the usual stay at a place that this rank left, or write that the stay was a stall."""
         stays, usual_s = self._usual.get(before.place, (0, stay_s))
         if stay_s >= LEAST_STALL_S and self._watcher is not None:
             is_long = stays >= LEAST_STAYS and stay_s > STALL_FACTOR * usual_s
@@ -192,6 +197,7 @@ class _Watcher:
         ticked_s, used_s, queued_s: at the last tick the time, seconds on the processor, and seconds that the thread queued for it.
         rate: processors that the process used before the last tick.
         stops: when the process went on after it was stopped, and for how long it was.
+        links: connections that did not answer while the rank has been at this place.
     """
 
     where: Watchdog
@@ -309,7 +315,7 @@ class _Watcher:
         return first, text
 
     def _link_down(self, now: Now, others: Mapping[int, Note]) -> str:
-        """Every rank is alive and waits: where each is, and which connection does not answer."""
+        """Describe a wait in which every rank is alive: where each one is, and which connection does not answer."""
         own = read_note(note_path(self.run, self.rank))
         notes = dict(sorted({**others, **({} if own is None else {self.rank: own})}.items()))
         sites: dict[str, list[str]] = {}
@@ -331,7 +337,7 @@ class _Watcher:
 
 
 def _is_alive(before: Note | None, after: Note | None) -> bool:
-    """Whether a rank's process ran between two looks at its note, or ended because it had waited for too long itself."""
+    """Return whether a rank's process ran between two looks at its note, or gave up waiting itself."""
     if after is None or before is None:
         return False
     return after.beat == GAVE_UP or after.beat > before.beat
@@ -363,7 +369,7 @@ def _known(note: Note | None, is_silent: bool) -> str:
     told = f"it has been in {note.place} for {stood_s:.0f} s, process {note.process} on {note.site}"
     if not is_silent:
         return told
-    state = state_of(note.process) if note.host == socket.gethostname()[:32] else ""
+    state = state_of(note.process)[0] if note.is_here else ""
     if state == ENDED:
         return f"its process {note.process} on {note.site} has ended; it was in {note.place}"
     if state:
