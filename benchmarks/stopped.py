@@ -3,9 +3,9 @@
     python -m benchmarks.stopped --json benchmarks/results/stopped.json
     python -m benchmarks.stopped --table --json benchmarks/results/stopped.json
 
-Ten moments: before the first step, within steps, in evaluation, at a checkpoint, with one, two or three ranks. Of each: what the
-launcher said while the rank was stopped, what `explain` and the record say afterwards, and the mean step time beside its
-interval and beside that of an undisturbed run. Where a rank was stopped is read from its own note.
+Ten moments: before the first step, within steps, in evaluation, at a checkpoint, with one, two or three ranks. Each row shows
+what the launcher printed while the rank was stopped, and what `explain` and the record report afterwards. It compares the mean step
+time with its interval and with an undisturbed run. The rank's own note states where it was stopped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NEAR = 1.5
 
 @dataclass(frozen=True)
 class Moment:
-    """What is to be stopped: a rank of so many, at a place and at or after a step."""
+    """The rank to stop, of `world` ranks, at a place and at or after a step."""
 
     name: str
     world: int
@@ -79,7 +79,7 @@ def strike(run: RunDir, moment: Moment, is_over: threading.Event, told: dict[str
 
 
 def train(world: int, path: Path, moment: Moment | None) -> tuple[RunDir, str, str]:
-    """A run; what the launcher said; where the rank was."""
+    """Train; return the run, the launcher's output, and the place where the rank was stopped."""
     changes = [f"cluster.count={world}", f"backend={'ddp' if world > 1 else 'single'}", "cluster.timeout_s=600"]
     run = jobs.create(make_job(*changes, "training.batch=18", "cluster.max_restarts=0"), path)
     is_over, told, said = threading.Event(), dict[str, str](), io.StringIO()
@@ -97,11 +97,12 @@ def train(world: int, path: Path, moment: Moment | None) -> tuple[RunDir, str, s
 
 
 def row_of(moment: Moment, run: RunDir, said: str, hit: str, usual_s: float) -> dict[str, Any]:
-    """What was said of the stop, and the step time."""
+    """Return the reports about the stop, and the step time."""
     name = f"rank {moment.rank}"
     (one,) = explanation.explain([run.path]).runs
     finding = next(f for f in one.findings if f.cause == "stall")
-    record, step = run.record(), run.record()["step_time_s"]
+    record = run.record()
+    step = record["step_time_s"]
     assert step.value is not None
     assert step.low is not None
     assert step.high is not None

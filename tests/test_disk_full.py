@@ -138,13 +138,15 @@ def test_a_job_that_cannot_be_noted_is_cancelled(tmp_path: Path, monkeypatch: py
     with pytest.raises(DiskFullError) as told:
         slurm.submit(run, Options())
     assert cancelled == ["17"]
-    assert told.value.message.endswith("the disk is full; job 17 was submitted, could not be noted, and was cancelled")
-    assert told.value.hint == "free some space there; submit it again once the note can be written"
+    assert told.value.message.endswith(
+        "the disk is full; job 17 was submitted, could not be recorded, and was cancelled"
+    )
+    assert told.value.hint == "free some space there; submit it again once the run directory can be written"
 
     def refuse(job_id: str) -> None:
         raise RunError("scancel did not answer in 60 s")
 
     monkeypatch.setattr(slurm.slurm_commands, "scancel", refuse)
-    with pytest.raises(DiskFullError, match="nor cancelled") as told:
+    with pytest.raises(DiskFullError, match="job 17 was submitted, but could not be recorded or cancelled") as told:
         slurm.submit(run, Options())
     assert "scancel 17, before the run is submitted again" in told.value.hint

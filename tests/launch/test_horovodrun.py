@@ -111,7 +111,7 @@ Exit code: {code}
 def test_a_rank_that_was_killed_is_named_not_one_that_failed_for_want_of_it(code: int, name: str) -> None:
     told = horovodrun.killed(_PRINTED.format(rank=1, code=code))
     assert told is not None
-    assert told.message == f"rank 1 was killed by {name}; the others failed for want of it"
+    assert told.message == f"rank 1 was killed by {name}; the other ranks failed because of that"
 
 
 @pytest.mark.parametrize("printed", ["", _PRINTED.format(rank=1, code=1), "Process name: one\nExit code: 137"])

@@ -31,7 +31,7 @@ def command(job_file: str | None, overrides: tuple[str, ...], as_json: bool, eve
     chronograd doctor job.yaml --hosts node1,node2
     """
     from chronograd.doctor.answer import doctor
-    from chronograd.job import changed
+    from chronograd.job import Job, changed
     from chronograd.rundir import RunDir, is_run_dir
 
     if job_file and is_run_dir(Path(job_file)):
@@ -40,7 +40,7 @@ def command(job_file: str | None, overrides: tuple[str, ...], as_json: bool, eve
             err=True,
         )
         # Not read_job, which would let code run that only the run names.
-        job = changed(RunDir.open(job_file).job(), overrides)
+        job: Job | None = changed(RunDir.open(job_file).job(), overrides)
     else:
         job = common.read_job(job_file, overrides) if job_file else None
     return common.show(doctor(job, everything=everything, **where), as_json)

@@ -73,8 +73,8 @@ class Platform:
     Attributes:
         file: name of the file that is rendered; its ending says JSON or YAML.
         mark: path and value that only documents of this platform have; None for any value.
-        resembles: whether a document is probably one of this platform, though it has no mark.
-        faults: what is wrong with a document that only this platform minds, whoever wrote it.
+        resembles: whether a document without the mark is probably for this platform.
+        faults: errors in a document that only this platform has, whoever wrote the document.
         slug: the name that the platform takes, made of any text.
         mount: path in the container of a channel or an output, by its name and address.
         schemes: beginnings of addresses that it reads and writes.
@@ -203,8 +203,7 @@ def read_document(platform: Platform, given: Document) -> Submission:
         for one in platform.fields:
             value = get(opened, one.path)
             if value is not MISSING:
-                got = one.read(value)
-                values.update(zip(one.words, got, strict=True) if isinstance(one.says, tuple) else {one.says: got})
+                values.update(_said(one, value))
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise FileFormatError(
             f"it cannot be read as a job of {platform.title}: {type(error).__name__}: {error}"
@@ -230,20 +229,19 @@ def read_document(platform: Platform, given: Document) -> Submission:
 
 
 def _runs_entry(platform: Platform, given: Document) -> bool:
-    """Whether a document runs what we render. A platform without a field for the command has it elsewhere."""
+    """Return whether a document runs our command. A platform without a field for the command states it elsewhere."""
     fields = [one for one in platform.fields if "command" in one.words]
     try:
         opened = platform.unfold(given)
-        commands = [
-            dict(zip(one.words, _as_tuple(one.read(get(opened, one.path)), one), strict=True)) for one in fields
-        ]
-        return all(tuple(one["command"]) == ENTRY for one in commands)
+        return all(tuple(_said(one, get(opened, one.path))["command"]) == ENTRY for one in fields)
     except (FileFormatError, TypeError, ValueError, LookupError, AttributeError, StopIteration):
         return ENTRY[-1] in str(given)  # then `read_document` reports the damage
 
 
-def _as_tuple(value: Any, one: Field) -> tuple[Any, ...]:
-    return value if isinstance(one.says, tuple) else (value,)
+def _said(one: Field, value: Any) -> dict[str, Any]:
+    """Read the words of a submission that a field's value states."""
+    got = one.read(value)
+    return dict(zip(one.words, got if isinstance(one.says, tuple) else (got,), strict=True))
 
 
 def not_read(platform: Platform, given: Document, asked: Submission) -> list[str]:

@@ -18,7 +18,7 @@ from chronograd.launch.processes import KilledError, Process, run_together, tail
 from chronograd.rundir import RunDir
 from chronograd.train.rank_command import PARENT_VARIABLE, exit_with_parent
 
-# How horovodrun names the process that ended first; a shell's status of one that a signal ended is this and its number.
+# How horovodrun names the process that ended first. A shell adds SHELL_KILLED to the number of the signal that ended a process.
 _FIRST = re.compile(r"Process name: (\d+)\s+Exit code: (-?\d+)")
 SHELL_KILLED = 128
 
@@ -37,9 +37,9 @@ def launch(plan: RankPlan, run: RunDir, watch: Callable[[], None] = lambda: None
 
 
 def killed(printed: str) -> KilledError | None:
-    """The error of a rank that a signal ended, from what horovodrun prints at its end; None where it names another end.
+    """Return the error of a rank that a signal ended, from horovodrun's last lines; None if the rank ended otherwise.
 
-    Horovod names the first process that ended badly; the others then fail for want of it.
+    Horovod names the first process that ended badly. The others then fail because it is missing.
     """
     found = _FIRST.findall(printed)
     if not found:
@@ -48,7 +48,9 @@ def killed(printed: str) -> KilledError | None:
     number = -code if code < 0 else code - SHELL_KILLED
     if number not in {int(one) for one in signal.Signals}:
         return None
-    return KilledError(f"rank {rank} was killed by {signal.Signals(number).name}; the others failed for want of it")
+    return KilledError(
+        f"rank {rank} was killed by {signal.Signals(number).name}; the other ranks failed because of that"
+    )
 
 
 def command(plan: RankPlan) -> tuple[str, ...]:

@@ -246,7 +246,7 @@ def check(job: Job, launcher: str | None = None) -> None:
 
 
 def check_has_files(job: Job) -> None:
-    """Raise InputError for a data set of which only the size is known, for planning: no rank could read it."""
+    """Raise InputError for a data set that is known only for planning, by its size: no rank could read it."""
     if job.data.name in catalogue.sets():
         raise catalogue.without_data(job.data.name)
 

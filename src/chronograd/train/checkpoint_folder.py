@@ -182,7 +182,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _system_error(error: Exception) -> OSError | None:
-    """What the system said to safetensors, which passes it on as text: `... (os error 28)`."""
+    """Return the system's error behind one of safetensors, which passes it on as text: `... (os error 28)`."""
     found = re.search(r"os error (\d+)", str(error))
     return None if found is None else OSError(int(found[1]), str(error))
 

@@ -54,7 +54,7 @@ def load_start(network: nn.Module, job: Job, dataset: Dataset) -> str:
 
 
 def _asked(job: Job, dataset: Dataset) -> tuple[Head | None, str]:
-    """Whether the head is new, as far as job and source state it, and why. None: its loss decides."""
+    """Return whether the job and the source make the head new or keep it, and why. None: its loss decides."""
     if job.network.head is not None:
         return job.network.head, f"network.head={job.network.head}"
     source = Path(job.network.weights or "").expanduser()

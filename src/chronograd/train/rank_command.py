@@ -19,7 +19,7 @@ from chronograd.rundir import RunDir
 
 # Set by a launcher that holds the other end of the rank's standard input open for as long as it lives.
 PARENT_VARIABLE = "CHRONOGRAD_PARENT_PIPE"
-# How a rank ends that could not write for want of space: it may have no place to say so.
+# Exit status of a rank whose disk is full. It may be unable to write an error message anywhere.
 DISK_FULL_STATUS = 74
 
 

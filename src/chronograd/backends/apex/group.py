@@ -248,7 +248,7 @@ class Group:
         try:
             report: Report = ray.get(call)
         except ray.exceptions.RayActorError as error:
-            # Ray says the same of a caller that is alive, and asked a part that had died.
+            # Ray raises the same for a live caller that called a dead part.
             if isinstance(error, ray.exceptions.RayTaskError):
                 self._check_servers()
             self._forget(role, count)
@@ -366,7 +366,7 @@ class Group:
             raise RunError(f"{who} died: {_exit_detail(str(error))}") from None
 
     def _check_servers(self) -> None:
-        """Raise RunError if a server has died: what it held is lost, so that the run can go on from a checkpoint only."""
+        """Raise RunError if a server has died: its data are lost, so the run can continue only from a checkpoint."""
         ray = ray_module()
         for number, server in enumerate(self.servers):
             try:
@@ -379,7 +379,7 @@ class Group:
 
 
 def _exit_detail(text: str) -> str:
-    """Of what Ray says of a death: how the process ended, else its first sentence.
+    """Return how a process ended, from Ray's text about its death; otherwise the first sentence.
 
     >>> _exit_detail("The actor died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker exits unexpectedly by a signal. More")
     'Worker exits unexpectedly by a signal'

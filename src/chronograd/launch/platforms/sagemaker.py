@@ -61,7 +61,7 @@ def _complain(asked: Submission) -> list[str]:
 
 
 def _spot(asked: Submission) -> list[str]:
-    """--output is uploaded when a job ends, so that an interrupted one finds nothing there."""
+    """Complain of --output without --checkpoints: SageMaker uploads it when a job ends, so an interrupted job finds nothing there."""
     if asked.spot and asked.output and not asked.checkpoints:
         return ["--spot without --checkpoints: SageMaker uploads --output only when the job ends, so an interrupted run would "
                 "start over; give --checkpoints ADDRESS"]  # fmt: skip
@@ -95,7 +95,7 @@ def _complain_of_fields(asked: Submission) -> list[str]:
 
 
 def _faults(document: Document) -> list[str]:
-    """Spot training without the time that it may wait for machines is refused by CreateTrainingJob."""
+    """Report spot training without a limit on waiting for machines, which CreateTrainingJob refuses."""
     is_spot = get(document, "EnableManagedSpotTraining") is True
     if is_spot and get(document, "StoppingCondition.MaxWaitTimeInSeconds") is MISSING:
         return ["spot training needs StoppingCondition.MaxWaitTimeInSeconds, which is missing"]

@@ -93,7 +93,7 @@ def check(job: Job) -> None:
 def check_for_dry_run(job: Job) -> str | None:
     """Check as `check` does, but accept a folder of data that is not on this machine. Returns that assumption in words.
 
-    ImageNet's classes and size are known without its folder. Of another folder nothing is, so the network is not checked.
+    ImageNet's classes and size are known without its folder. Nothing is known of another folder, so the network is not checked.
     """
     layout, _, folder = job.data.name.partition(":")
     if layout not in ("folder", "imagenet") or not folder or layouts.has_folder(folder):
@@ -135,13 +135,13 @@ def submit(run: RunDir, options: Options | None = None) -> str:
 
 
 def _unnoted(job_id: str, error: RunError | OSError) -> RunError:
-    """Cancel a job of which no note could be written: nobody would know of it, and a second one would train the same run."""
+    """Cancel a job whose note could not be written: nobody would know of it, and a second one would train the same run."""
     try:
         slurm_commands.scancel(job_id)
-        then = f"job {job_id} was submitted, could not be noted, and was cancelled"
-        hint = "submit it again once the note can be written"
+        then = f"job {job_id} was submitted, could not be recorded, and was cancelled"
+        hint = "submit it again once the run directory can be written"
     except RunError as refused:
-        then = f"job {job_id} was submitted, could not be noted, nor cancelled ({refused.message})"
+        then = f"job {job_id} was submitted, but could not be recorded or cancelled ({refused.message})"
         hint = f"scancel {job_id}, before the run is submitted again"
     kind = type(error) if isinstance(error, RunError) else RunError
     why = error.message if isinstance(error, RunError) else str(error)

@@ -21,7 +21,7 @@ EXIT_FILE = "slurm.exit"
 TIMED_OUT = 124
 # What #SBATCH --output cannot say: its quotes hold no quote, and a backslash or percent sign stands for something else.
 _UNSAYABLE = re.compile('["\\\\%\x00-\x1f\x7f\ud800-\udfff]')
-# How sbatch writes them: minutes, minutes:seconds, hours:minutes:seconds, days-hours and so on; names, of partitions several.
+# The forms that sbatch accepts: minutes, minutes:seconds, hours:minutes:seconds, days-hours and so on; names, several of partitions.
 _FORMS = {
     "time": (r"\d+(:\d{1,2}){0,2}|\d+-\d{1,2}(:\d{1,2}){0,2}|UNLIMITED|INFINITE", "01:00:00"),
     "partition": (r"[\w.+@-]+(,[\w.+@-]+)*", "gpu"),
