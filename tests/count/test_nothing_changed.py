@@ -205,6 +205,27 @@ def test_weight_norm_of_the_older_kind() -> None:
     assert trace(model, [(3, 8, 8)]).params == 3 * 4 * 9 + 4 + 4
 
 
+def has_failed(model: nn.Module, **how: Any) -> None:
+    with pytest.raises(TraceError):
+        trace(model, [] if "example_inputs" in how else [(8,)], **how)
+
+
+@pytest.mark.parametrize("where", ["forward", "values", "shapes", "backward"])
+@pytest.mark.parametrize("how", [{}, {"fixed_batch": 2}, {"example_inputs": torch.ones(2, 8, device="meta")}])
+def test_a_failed_count_keeps_no_network(where: str, how: dict[str, Any]) -> None:
+    """Not even until the garbage collector runs: its error is in no cycle of references."""
+    model = Fragile(where)
+    model.inner._forward_hooks.clear()  # the one that holds the model itself
+    seen = weakref.ref(model)
+    gc.disable()
+    try:
+        has_failed(model, **how)
+        del model
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
 def test_errors_say_what_to_do() -> None:
     with pytest.raises(TraceError, match=r"parameters without a shape: weight[\s\S]*call it once"):
         trace(nn.LazyLinear(3), [(4,)])

@@ -67,9 +67,12 @@ def explained(model: nn.Module, call: Call, network: str) -> Iterator[None]:
         raise
     except Exception as error:
         text = " ".join(str(error).split())[:_MOST_LETTERS] or "no message"
-        path, line = _place(model, error.__traceback__)
+        assert error.__traceback__ is not None
+        # Without this frame: `f_locals` of it would keep the error, and with it the network, in a cycle.
+        trace = error.__traceback__.tb_next
+        path, line = _place(model, trace)
         kind = TraceError
-        if "flex_attention" in _functions(error.__traceback__):
+        if "flex_attention" in _functions(trace):
             hint = (
                 "flex_attention cannot be counted: count the network with F.scaled_dot_product_attention in its place"
             )

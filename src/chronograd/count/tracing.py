@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
@@ -104,15 +104,13 @@ def trace(
 def _first_way(at: Callable[[_Way], Trace], call: Call, fixed_batch: int | None) -> Trace:
     """A trace for every batch, else for the batch of the user's values, else one made with these values."""
     own = fixed_batch or call.batch or 1
-    error: TraceError | None = None
+    has_values = any(slot.value is not None for slot in call.slots)
     if fixed_batch is None and not call.is_listed:
         try:
             return at(_Way(SYMBOLIC_BATCH, is_symbolic=True))
-        except TraceError as failure:
-            error = failure
-    has_values = any(slot.value is not None for slot in call.slots)
-    if error is not None and not has_values:
-        _explain_batch(at, error)
+        except TraceError as error:
+            if not has_values:
+                _explain_batch(at, error)
     try:
         result = at(_Way(own))
     except TraceError as failure:
@@ -128,22 +126,24 @@ def _first_way(at: Callable[[_Way], Trace], call: Call, fixed_batch: int | None)
     return result
 
 
-def _explain_batch(at: Callable[[_Way], Trace], error: TraceError) -> None:
+def _explain_batch(at: Callable[[_Way], Trace], error: TraceError) -> NoReturn:
     """Raise the error of a network that fails at every batch at once as it is at a real batch, or say which batch works."""
-    if error.__cause__ is None or needs_values(error):
-        raise error  # the recorder's own words, or values that no batch has
     first: TraceError | None = None
-    for batch in _TRIED:
-        try:
-            at(_Way(batch))
-        except TraceError as failure:
-            first = first or failure
-            continue
-        raise TraceError(
-            error.message, f"its work depends on the batch: give it, such as --fixed-batch {batch}"
-        ) from error
-    assert first is not None
-    raise first
+    try:
+        if error.__cause__ is None or needs_values(error):
+            raise error  # the recorder's own words, or values that no batch has
+        for batch in _TRIED:
+            try:
+                at(_Way(batch))
+            except TraceError as failure:
+                first = first or failure
+                continue
+            hint = f"its work depends on the batch: give it, such as --fixed-batch {batch}"
+            raise TraceError(error.message, hint) from error
+        assert first is not None
+        raise first
+    finally:
+        del error, first  # this frame is in their tracebacks: a cycle that would keep the network alive
 
 
 def _traced(

@@ -50,7 +50,6 @@ def discover(updated: frozenset[int] = frozenset()) -> LoopObjects:
     Args:
         updated: ids of parameters that an optimizer has updated since the loop is watched.
     """
-    gc.collect()  # a network of an earlier loop may wait for it in a cycle
     modules: list[nn.Module] = []
     readers: list[Any] = []
     for thing in gc.get_objects():
