@@ -13,12 +13,14 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from chronograd import inputs, trust
+from chronograd import trust
 from chronograd.answer import Answer, Section, Table
 from chronograd.errors import InputError, NotFoundError
-from chronograd.job import Job
+
+if TYPE_CHECKING:
+    from chronograd.job import Job
 
 LIBRARIES = ("torchvision", "timm")
 FORMS = "write a name of the zoo, torchvision:NAME, timm:NAME, FILE.py:CLASS or package.module:function"
@@ -134,15 +136,15 @@ def check_code(job: Job) -> None:
 
     Call it before another process builds the job's network: such a process trusts all code, because a verb started it.
     """
-    environment = job.data.name.removeprefix("gymnasium:") if job.task == "reinforcement" else ""
-    inputs_of = [word for word in job.network.inputs if inputs.is_reference(word)]
-    is_own = ":" in job.network.name and split(job.network.name)[0] == "function"
-    for reference in [
-        *([job.network.name] if is_own else []),
-        *inputs_of,
-        *([environment] if ":" in environment else []),
-    ]:
-        trust.check(reference)
+    from chronograd.inputs import is_reference  # reads traces, which completing a name needs not
+
+    if ":" in job.network.name and split(job.network.name)[0] == "function":
+        trust.check(job.network.name)
+    for word in filter(is_reference, job.network.inputs):
+        trust.check(word)
+    environment = job.data.name.removeprefix("gymnasium:")
+    if job.task == "reinforcement" and ":" in environment:
+        trust.check(environment)
 
 
 def check(reference: str) -> None:
