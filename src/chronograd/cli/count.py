@@ -77,5 +77,4 @@ def _trace(network: str, overrides: tuple[str, ...], settings: dict[str, Any]) -
 
     settings["num_classes"] = settings.pop("classes")
     settings |= {"input_shape": given["input"]} if "input" in given else given
-    traced = cached_trace(network, common.options(overrides), **settings)
-    return traced, 1, None
+    return cached_trace(network, common.options(overrides), **settings), 1, None

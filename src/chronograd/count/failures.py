@@ -1,4 +1,4 @@
-"""Why a network could not be traced: the module and line that raised, what was raised, and what would help."""
+"""Errors of networks that cannot be traced: the module and line that raised, the message, and advice."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _NeedsValuesError(TraceError):
 
 
 def needs_values(error: TraceError) -> bool:
-    """Whether a network failed for want of the values of its inputs."""
+    """Return whether a network failed because its inputs had no values."""
     return isinstance(error, _NeedsValuesError)
 
 
@@ -67,9 +67,8 @@ def explained(model: nn.Module, call: Call, network: str) -> Iterator[None]:
         raise
     except Exception as error:
         text = " ".join(str(error).split())[:_MOST_LETTERS] or "no message"
-        assert error.__traceback__ is not None
         # Without this frame: `f_locals` of it would keep the error, and with it the network, in a cycle.
-        trace = error.__traceback__.tb_next
+        trace = error.__traceback__ and error.__traceback__.tb_next
         path, line = _place(model, trace)
         kind = TraceError
         if "flex_attention" in _functions(trace):
@@ -84,7 +83,7 @@ def explained(model: nn.Module, call: Call, network: str) -> Iterator[None]:
 
 
 def _hint(error: Exception, text: str, model: nn.Module, call: Call) -> str:
-    """What would help against an error that is not about values."""
+    """Return advice for an error that is not about values."""
     if isinstance(error, TypeError) and _WRONG_CALL.search(text):
         if text.startswith(f"{type(model).__name__}.forward()"):
             return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from chronograd.data.datasets import TASKS, card, check_task
 from chronograd.errors import InputError
@@ -42,23 +43,16 @@ def trace_job(job: Job, saved: Path | None = None, mode: str | None = None) -> T
     data = card(job.data)
     check_task(job, data)
     if job.network.inputs or job.data.name == INPUTS:
-        return cached_trace(
-            job.network.name,
-            dict(job.network.options),
-            inputs=job.network.inputs,
-            num_classes=job.data.classes,
-            mode=mode or job.mode,
-            channels_last=job.training.channels_last,
-            **({"param_dtype": job.training.param_dtype} if job.training.is_pure else {}),
-        )
+        taken: dict[str, Any] = {"inputs": job.network.inputs, "num_classes": job.data.classes}
+    else:
+        taken = {"input_shape": data.shape, "num_classes": data.num_classes}
+        taken |= {"input_dtype": "int64"} if job.is_text else {}
     return cached_trace(
         job.network.name,
         dict(job.network.options),
-        input_shape=data.shape,
-        num_classes=data.num_classes,
+        **taken,
         mode=mode or job.mode,
         channels_last=job.training.channels_last,
-        **({"input_dtype": "int64"} if job.is_text else {}),
         **({"param_dtype": job.training.param_dtype} if job.training.is_pure else {}),
     )
 

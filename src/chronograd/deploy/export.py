@@ -119,9 +119,7 @@ def write_onnx(
     onnx.save(model, str(path))
     check_onnx(path)
     graph = read_graph(path)
-    _check_graph(
-        graph, opset, [name for name, size in zip(_names(graph), sizes, strict=False) if not size or 0 not in size]
-    )
+    _check_graph(graph, opset, [port.name for port, size in zip(graph.inputs, sizes, strict=False) if 0 not in size])
     return graph
 
 
@@ -224,7 +222,7 @@ def _output_names(network: nn.Module, tensors: Sequence[Tensor]) -> list[str]:
 
 
 def _runs_on_one(network: nn.Module, tensors: Sequence[Tensor]) -> bool:
-    """Whether it runs where each tensor has the first of its samples only."""
+    """Return whether the network runs on the first sample of each tensor alone."""
     try:
         with torch.no_grad():
             network(*(one[:1] for one in tensors))
@@ -233,12 +231,8 @@ def _runs_on_one(network: nn.Module, tensors: Sequence[Tensor]) -> bool:
     return True
 
 
-def _names(graph: Graph) -> list[str]:
-    return [port.name for port in graph.inputs]
-
-
 def _check_graph(graph: Graph, opset: int, without_batch: Sequence[str] = ()) -> None:
-    """Raise ExportError where the exporter gave another graph than was asked for. `without_batch` are inputs that start with none."""
+    """Raise ExportError where the exporter gave another graph than was asked for. `without_batch`: inputs whose first dimension is not the batch."""
     if graph.opset != opset:
         raise ExportError(
             f"opset {opset} was asked for, and the exporter could only write {graph.opset}",
