@@ -70,7 +70,7 @@ class Input:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it says no more than the shape of a sample."""
+        """Return whether the shape of a sample is all that it states."""
         return not self.dtype and not self.name and self.batch_dim == 0
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ class Input:
 
 
 def is_reference(text: str) -> bool:
-    """Whether it names a function or object that holds the inputs, such as `FILE.py:example_inputs`."""
+    """Return whether a word names a function or object that holds the inputs, such as `FILE.py:example_inputs`."""
     try:
         Input.parse(text)
     except InputError:

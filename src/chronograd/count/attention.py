@@ -66,7 +66,7 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         q, k, v, mask, out, statistics = ctx.saved_tensors
         with ctx.recorder.paused():
-            # Of real values only the forward pass matters: backward takes no decisions.
+            # Real values matter in the forward pass only: no decision depends on a gradient.
             empty_like = torch.zeros_like if ctx.recorder.is_real else torch.empty_like
             made = [empty_like(t) if need else None for t, need in zip((q, k, v), ctx.needs_input_grad, strict=False)]
             mask_grad = empty_like(mask) if mask is not None and ctx.needs_input_grad[3] else None

@@ -1,4 +1,4 @@
-"""What a network is called with: positional and keyword arguments, and where the batch is in each of their tensors."""
+"""Arguments of a network, positional and by keyword, and the place of the batch in each of their tensors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from chronograd.errors import InputError
 from chronograd.inputs import Input
 
 _FORMS = "return a tensor, a tuple of arguments, a dictionary of keyword arguments, or (args, kwargs)"
-# How many samples of random values or of zeros a network is called with where nothing else says.
-SAMPLES = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +83,7 @@ class Call:
         named = {**_names(model, args), **kwargs}
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         if not tensors:
-            raise InputError(f"the example inputs hold no tensor, but {_kind(example)}", _FORMS)
+            raise InputError(f"the example inputs hold no tensor, but a {type(example).__name__}", _FORMS)
         listed = next((a for a in named.values() if isinstance(a, list) and _are_samples(a)), None)
         by_name = batch_dim if isinstance(batch_dim, Mapping) else {}
         usual = batch_dim if isinstance(batch_dim, int) else 0
@@ -175,7 +173,7 @@ class Called(nn.Module):
         return [f"{name}_{i}" if names.count(name) > 1 else name for i, name in enumerate(names)]
 
     def values(self, count: int, seed: int = 0) -> Values:
-        """Random values of so many samples, or the user's own repeated."""
+        """Return random values of `count` samples, or the user's own repeated to that number."""
         tensors = tuple(self.call.values(self.network, count, seed))
         return Values(tensors, tuple(slot.batch_dim for slot in self.call.slots))
 
@@ -186,7 +184,7 @@ class Called(nn.Module):
 
 
 def takes_tokens(model: nn.Module) -> bool:
-    """Whether the first layer with parameters looks up rows of a table, so that the network's usual input is whole numbers."""
+    """Return whether the first layer with parameters looks up rows of a table, so that the network's usual input is whole numbers."""
     layers = (m for m in model.modules() if not any(True for _ in m.children()))
     first = next((m for m in layers if any(True for _ in m.parameters())), None)
     return isinstance(first, nn.Embedding | nn.EmbeddingBag)
@@ -224,7 +222,7 @@ def _names(model: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _are_samples(values: list[Any]) -> bool:
-    """Whether a list holds one image or one set of targets per sample, as detectors take them, rather than batched tensors."""
+    """Return whether a list holds one image or one set of targets per sample, as detectors take them, rather than batched tensors."""
     return bool(values) and all(
         isinstance(one, Mapping) or (isinstance(one, Tensor) and one.dim() == 3) for one in values
     )
@@ -235,7 +233,3 @@ def _resized(value: Tensor, batch_dim: int | None, batch: int) -> Tensor:
     if batch_dim is None or value.shape[batch_dim] == batch:
         return value
     return value.index_select(batch_dim, torch.arange(batch, device=value.device) % value.shape[batch_dim])
-
-
-def _kind(value: Any) -> str:
-    return f"a {type(value).__name__}"

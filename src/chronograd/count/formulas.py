@@ -107,7 +107,7 @@ def _squared_distances(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
 
 
 def _distances(args: Sequence[Any], ins: Shapes, outs: Shapes) -> int:
-    """Of every pair of rows: a difference, its power and a sum, per coordinate."""
+    """A difference, its power and a sum per coordinate of every pair of rows."""
     return int(3 * math.prod(outs[0]) * ins[0][-1])
 
 

@@ -172,7 +172,7 @@ def printable(name: object) -> str:
 
 
 def has_folder(text: str) -> bool:
-    """Whether there is anything where `folder_of` looks."""
+    """Return whether a file or folder exists where `folder_of` looks."""
     path = Path(os.path.expanduser(text))
     return path.exists() or (data_folder() / path).exists()
 

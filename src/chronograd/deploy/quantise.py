@@ -163,7 +163,7 @@ def race(first: Path, second: Path, batch: Array, seconds: float = SECONDS) -> S
 
 
 class Turns(NamedTuple):
-    """Of two functions called in turn: seconds of each call, processor seconds of all threads in it, and cores that others kept busy."""
+    """Seconds of each call of two functions in turn, processor seconds of all its threads, and cores that other processes used."""
 
     first_s: Array
     second_s: Array

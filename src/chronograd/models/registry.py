@@ -56,10 +56,10 @@ class NetworkSpec:
         input_shape: shape of one sample, such as (3, 224, 224); None if the network does not say.
         input_dtype: `float32` for images, `int64` for tokens.
         num_classes: outputs per sample (vocabulary of a language model); None if it is no classifier.
-        inputs: what it takes in place of one tensor of that shape, as `chronograd.inputs` reads it.
         published: `params` and `macs` of the network without options, where somebody has printed them.
         keras_extra: given the network, what Keras counts as parameters beyond `parameters()` and the
             running statistics of batch norm.
+        inputs: tensors that it takes in place of one of `input_shape`, as `chronograd.inputs` reads them.
     """
 
     name: str
@@ -67,9 +67,9 @@ class NetworkSpec:
     input_dtype: str = "float32"
     num_classes: int | None = 1000
     paper: str = ""
-    inputs: tuple[str, ...] = ()
     published: Mapping[str, Published] = field(default_factory=dict)
     keras_extra: KerasExtra | None = None
+    inputs: tuple[str, ...] = ()
 
     def required_input_shape(self) -> tuple[int, ...]:
         """The input shape. Raises InputError if the network does not say it."""
@@ -111,7 +111,7 @@ def register(
     published = {
         key: Published(value, source) for key, value in (("params", params), ("macs", macs)) if value is not None
     }
-    entered = NetworkSpec(name, input_shape, input_dtype, num_classes, paper, (), published, keras_extra)
+    entered = NetworkSpec(name, input_shape, input_dtype, num_classes, paper, published, keras_extra)
 
     def enter(builder: _B) -> _B:
         assert name not in _ZOO, f"two networks are called {name}"
@@ -254,7 +254,7 @@ def _function(reference: str) -> Builder:
 
 
 def target(reference: str, what: str) -> Any:
-    """What `my_net.py:example_inputs` names: a function, or the object itself. Raises InputError."""
+    """Return the object that `my_net.py:example_inputs` names, or the result of a function. Raises InputError."""
     with _working_directory_importable():
         found = _attribute(
             reference, what, "name a function or an object of the file, such as my_net.py:example_inputs"
@@ -304,7 +304,7 @@ def _loaded(path: Path, modified_ns: int) -> ModuleType:
 _PATHS = "a module is looked for in the current directory, in PYTHONPATH and among installed packages"
 
 
-# Of `chronograd count` and others, which people write as fields.
+# Options of verbs that people also write as fields.
 _OPTIONS_OF_VERBS = ("input", "inputs", "batch", "classes", "mode", "loss", "optimizer", "depth")
 
 

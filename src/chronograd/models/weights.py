@@ -389,7 +389,7 @@ def _read_pytorch(path: Path) -> tuple[Tensors, list[str]]:
 
 
 def _why_not_tensors(error: Exception) -> str:
-    """What a file holds that `torch.load` refuses to read as weights alone."""
+    """Return the reason why `torch.load` refuses to read a file as weights alone."""
     if "TorchScript" in str(error):
         return "it is a TorchScript archive, a program with its weights"
     if (unsafe := re.search(r"GLOBAL ([\w.]+)", str(error))) is not None:
@@ -496,7 +496,7 @@ def library_of(reference: str) -> str | None:
 
 
 def is_cached(reference: str) -> bool:
-    """Whether the default weights of a network for which a library has some are on this machine."""
+    """Return whether the default weights of a network are on this machine; a library must have some for it."""
     name = reference.rpartition(":")[2]
     if library_of(reference) == "timm":
         return _timm_file(optional_library("timm", "weights").get_pretrained_cfg(name))[0] is not None
