@@ -211,7 +211,7 @@ class TestUnlikeAnyKnownRun:
         assert 0.75 * true < end.low < true < end.high < 1.2 * true
         assert made.model.family == "power"
         assert "not by other runs: fewer than 5 %" in made.basis
-        assert made.warnings
+        assert any("too narrow" in warning for warning in made.warnings)
         assert made.reached is not None
         assert made.reached.step is None  # below the level that it can fall to
         assert made.data()["unlike_known_runs"]
@@ -236,6 +236,18 @@ class TestUnlikeAnyKnownRun:
         assert found is not None
         assert found.high is None
         assert found.step is None or found.step > 10_000  # a straight line of log(loss) would be there in 9,000
+
+    def test_nothing_is_gained_before_the_last_point(self) -> None:
+        """The rate's fall since the last point is 0 for earlier steps, so only the fitted curve says where they lie."""
+        steps = np.arange(1.0, 41)
+        like = LearningCurve("c", steps, 2 / steps**0.5, "loss", "epoch", Schedule("annealed", (), 80.0))
+        for curve in (like, language_model()):
+            made = forecast(curve, draws=20)
+            assert (made.unlike is None) == (curve is like)
+            early = float(curve.steps[9])
+            at, place = made.expected(early), float(made.place(np.array([early]))[0])
+            assert at.value == pytest.approx(made.model.at(place), rel=1e-12)
+            assert (at.low, at.high) == pytest.approx(made.model.interval(place), rel=1e-12)
 
     def test_columns_that_are_no_cross_entropy(self) -> None:
         values = np.geomspace(1.5, 0.5, 20)

@@ -34,10 +34,10 @@ FARTHEST_WEIGHT = 0.02  # of the nearest run's: so that there is no forecast of 
 STAYS = 0.11  # weight of a run that gains nothing: just enough for the upper bound
 # The same of training losses, which are fewer, and go on falling.
 NEAR_LOSS, STAYS_LOSS = 0.4, 0.05
-# By how much log(value), or its slope on logarithmic axes, may exceed that of a run that is like it. Judged: a language model must
-# not be like a classifier, and a network must be like the same network with another schedule.
+# log(value), or its slope on logarithmic axes, may exceed that of a run that is like it by this much. We chose it, and did not fit it:
+# a language model must not be like a classifier, and a network must be like the same network with another schedule.
 LIKE = 0.3
-SHARE_LIKE = 0.05  # of the known runs, at least one: some diverged, and are like nothing
+SHARE_LIKE = 0.05  # of the known runs, also chosen: a few known runs diverged, and prove no likeness
 EVERY_PROGRESS = (0.1, 0.25, 0.5, 0.75, 1.0)
 NO_ENTROPIES = {"perplexity", "ppl", "error", "err", "wer", "mse", "rmse", "mae"}
 LITTLE, MOST_TIMES = 0.1, 3.0  # of log(error): keep the ratio of two falls sane where they have hardly begun
@@ -209,7 +209,7 @@ def why_unlike(curve: LearningCurve, known: Published) -> str | None:
 
 
 def is_entropy(column: str) -> bool:
-    """Whether a column of losses may hold a cross-entropy.
+    """Return whether a column of losses may hold a cross-entropy.
 
     >>> is_entropy("eval_loss"), is_entropy("val_perplexity"), is_entropy("")
     (True, False, True)
