@@ -5,8 +5,8 @@
     python -m benchmarks.convergence --train NETWORK...
 
 Without --write it says how the files would change. --coverage forecasts the last level of every run from its first part, with
-the runs of its team, network or data set left out, later training losses, and curves of kinds that no known run is of. --train trains networks on digits for those. The
-rest is what `chronograd study run loss-curves` tells.
+the runs of its team, network or data set left out. It also forecasts later training losses, and curves that are unlike every known run.
+--train trains networks on digits for those. The rest is what `chronograd study run loss-curves` tells.
 """
 
 from __future__ import annotations
@@ -195,17 +195,18 @@ def coverage() -> None:
             if one.team.startswith("small CIFAR-10"):
                 left_out.append(known.without("small CIFAR-10, small-cnn").without("small CIFAR-10, resnet8"))
             for asked, others in zip(("team", "all of its data"), left_out, strict=False):
-                at = forecast(curve, count / len(one.steps) + 1e-9, at=[end], known=others, draws=0).expected(end)
+                made = forecast(curve, count / len(one.steps) + 1e-9, at=[end], known=others, draws=20)
+                at, way = made.expected(end), ", by its own curve" if made.unlike else ""
                 off, width = np.log(true / (1 - at.value)), np.log((1 - at.low) / (1 - at.high))
                 kind = f"{'small' if is_small else 'published'}, {one.schedule.kind}, {'early' if share <= 0.25 else 'later'}"
-                rows.append((f"{kind}, without its {asked}", off, width, at.low <= 1 - true <= at.high))
-    print(f"{'forecasts of the last level':62} {'n':>4} {'bias':>6} {'off':>5} {'width':>5} inside")
+                rows.append((f"{kind}, without its {asked}{way}", off, width, at.low <= 1 - true <= at.high))
+    print(f"{'forecasts of the last level':80} {'n':>4} {'bias':>6} {'off':>5} {'width':>5} inside")
     for kind in sorted({row[0] for row in rows}):
         off, width, inside = (
             np.array(column, dtype=float) for column in zip(*(row[1:] for row in rows if row[0] == kind), strict=True)
         )
         print(
-            f"{kind:62} {len(off):4} {np.median(off):+6.2f} {np.median(abs(off)):5.2f} {np.median(width):5.2f} {np.mean(inside):5.0%}"
+            f"{kind:80} {len(off):4} {np.median(off):+6.2f} {np.median(abs(off)):5.2f} {np.median(width):5.2f} {np.mean(inside):5.0%}"
         )
 
 
@@ -224,7 +225,8 @@ def coverage_of_losses() -> None:
             left_out["all of digits"] = functools.reduce(Published.without, digits, known)
         for what, others in left_out.items():
             made = forecast(curve, count / len(one.steps) + 1e-9, known=others, draws=20)
-            inside.setdefault(what, []).extend(at.low <= (at.seen or 0) <= at.high for at in made.held_out)
+            way = ", by its own curve" if made.unlike else ""
+            inside.setdefault(what + way, []).extend(at.low <= (at.seen or 0) <= at.high for at in made.held_out)
     for what, held in sorted(inside.items()):
         print(f"losses, without {what:46} {len(held):4} {np.mean(held):5.0%}")
 
@@ -264,7 +266,7 @@ def fine_tuned(measured: Path) -> Iterator[LearningCurve]:
 
 
 def coverage_of_unlike(measured: Path | None) -> None:
-    """Prints how far off forecasts are of curves that no known run is of the kind of, and how often bands held later points.
+    """Prints errors of forecasts of curves that are unlike every known run, and how often their intervals hold later points.
 
     Accuracies are those of published runs, as if only small ones were known, and the other way round.
     """
