@@ -154,7 +154,7 @@ SIMULATED = 400
 
 
 def simulated(size: int, between: float, of_steps: float, change: float) -> tuple[float, float, float]:
-    """Of SIMULATED gates on log-normal runs: shares whose interval holds the true change, and that fail at limits of 0 and 5 %."""
+    """Return shares of SIMULATED gates on log-normal runs: the interval holds the true change; fails at a limit of 0 %; of 5 %."""
     chance = np.random.default_rng(0)
     conditions = [read_condition(f"step_time > {limit}%") for limit in LIMITS]
     found = np.zeros(3)

@@ -110,6 +110,14 @@ def test_steps_that_deviate_by_more_count_as_runs_that_do():
     assert "by the spread within each" in outcome.line()
 
 
+def test_one_side_whose_steps_deviate_by_more_leaves_the_other_to_the_assumption():
+    """100 and 200 ms, steps 3 and 20 %: log 2 ± 1.96 · sqrt(0.1² + 0.2²), and the words state both."""
+    outcome = judged("step_time > 5%", [record(0.1, std=0.003)], [record(0.2, std=0.04)])
+    half = 1.959964 * math.sqrt(0.1**2 + 0.2**2)
+    assert (outcome.low, outcome.high) == pytest.approx((2 * math.exp(-half) - 1, 2 * math.exp(half) - 1))
+    assert "assumed to differ by 10 % from run to run, or by the spread within each if that is more" in outcome.line()
+
+
 def test_a_difference_in_its_own_unit():
     """A tenth of the larger is the deviation of each: 100 ± 1.96 · √2 · 20 ms."""
     sides = [record(0.1, std=0.003)], [record(0.2, std=0.004)]

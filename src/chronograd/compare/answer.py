@@ -93,14 +93,14 @@ def judge(
 
 
 def _verdict(outcomes: Sequence[gate.Outcome], num_failed: int) -> str:
-    """How many conditions fail, and of how many these runs cannot tell."""
+    """State how many conditions fail, and how many are inconclusive."""
     undecided = sum(outcome.verdict == "cannot tell" for outcome in outcomes)
     told = f"{num_failed} of {len(outcomes)} conditions fail." if num_failed else "No condition fails."
     return f"{told} Inconclusive: {undecided} of {len(outcomes)}, as these runs cannot tell." if undecided else told
 
 
 def _stalls(name: str, record: Record) -> list[str]:
-    """That a record has stalls, which its step time leaves out."""
+    """State the stalls of a record, which its step time leaves out; nothing where it has none."""
     lost = record["stall_s"]
     return [] if not lost.value else [f"{name} stood still for {quantity(lost.value, 's')}, {lost.source}"]
 

@@ -182,7 +182,7 @@ def judge(
     runs: Sequence[Record],
     others: Sequence[Sequence[Record]] = (),
 ) -> Outcome:
-    """What became of a condition.
+    """Return the outcome of a condition.
 
     Args:
         others: further runs, in groups of one job on one machine: they show how runs of a group differ.
@@ -301,12 +301,11 @@ def _assumed(condition: Condition, unit: str, sides: Sequence[Sequence[Record]])
     deviations = [max(least, math.sqrt(float(np.mean(np.square(side)))) if side else 0.0) for side in known]
     half = math.sqrt(sum(d**2 / len(side) for d, side in zip(deviations, sides, strict=True)))
     quantile = float(stats.norm.ppf(0.5 + CONFIDENCE / 2))
-    is_prior = least > 0 and max(deviations) <= least
-    words = (
-        f", assumed to differ by {100 * BETWEEN_RUNS:.0f} % from run to run"
-        if is_prior
-        else ", by the spread within each"
-    )
+    prior = f", assumed to differ by {100 * BETWEEN_RUNS:.0f} % from run to run"
+    words = ", by the spread within each"
+    if least and min(deviations) <= least:
+        is_more = max(deviations) > least  # the steps of one side only deviate by more
+        words = f"{prior}, or by the spread within each if that is more" if is_more else prior
     return quantile * half, math.sqrt(sum(d**2 for d in deviations) / 2), words
 
 
