@@ -1,9 +1,12 @@
-"""The door that every file of a user goes through before a parser sees it.
+"""The door for files of other programs: logs, traces, tables, weights and platforms' job files pass it before a parser sees them.
 
-`opened` looks at what a path is and at its first bytes, and returns a stream, or says in one sentence what the file is instead.
-`read_bytes` also unpacks a single compressed file, `read_text` decodes, and `parse_json` finds a file that was cut off. None of
-them waits (a FIFO), reads without end (a device) or reads more than `most_bytes`, packed or unpacked. What is wrong is always
-a FileFormatError: what the file is, its path, what to do.
+`opened` checks the kind of the path and the first bytes, and returns a stream. For a wrong file it raises a FileFormatError that
+names the kind of the file, its path and what to do. `read_bytes` also unpacks a single compressed file, `read_text` decodes, and
+`parse_json` detects a file that was cut off. None of them waits (a FIFO), reads without end (a device) or reads more than
+`most_bytes`, packed or unpacked.
+
+Other readers call `chronograd.files`, whose `open_plain` this door uses too. They read our own formats (records, runs, job files,
+catalogs), which `files.check_plain` limits to plain data; and ONNX models, COCO annotations, pictures, tables of `fit speed` and links.
 
     stream = door.opened(path, "weights", expects=("zip", "pickle"))
     text = door.read_text(path, "a training log")
@@ -129,26 +132,19 @@ def opened(
     return stream
 
 
-def check(
-    path: str | os.PathLike[str], what: str, *, expects: Collection[str] = (), most_bytes: int | None = None
-) -> None:
-    """Raise what `opened` would, and read no further: before a library opens the file by its name."""
-    opened(path, what, expects=expects, most_bytes=most_bytes).close()
+def check(path: str | os.PathLike[str], what: str, *, expects: Collection[str] = ()) -> None:
+    """Raise the errors of `opened` for a file of any size, before a library opens it by its name."""
+    opened(path, what, expects=expects, most_bytes=None).close()
 
 
 def read_bytes(
-    path: str | os.PathLike[str],
-    what: str = "a text file",
-    *,
-    expects: Collection[str] = (),
-    most_bytes: int = MOST_BYTES,
-    hint: str = "",
+    path: str | os.PathLike[str], what: str = "a text file", *, most_bytes: int = MOST_BYTES, hint: str = ""
 ) -> bytes:
-    """All of a file as `opened`; a file compressed by gzip, bzip2, xz, or the only one of a zip, is unpacked."""
-    with opened(path, what, expects=(*expects, "zip", *_UNPACK), most_bytes=most_bytes, hint=hint) as stream:
+    """Read a file as `opened` does; unpack one that gzip, bzip2 or xz compressed, or the only file of a zip."""
+    with opened(path, what, expects=("zip", *_UNPACK), most_bytes=most_bytes, hint=hint) as stream:
         kind = kind_of(stream.read(HEAD_BYTES))
         stream.seek(0)
-        if kind is None or kind.key in expects or not (kind.key in _UNPACK or kind.key == "zip"):
+        if kind is None:
             return _limited(stream, path, what, most_bytes)
         try:
             data = _unpacked(stream, kind, path, what, most_bytes)
@@ -156,7 +152,7 @@ def read_bytes(
             told = " ".join(str(error).split())[:120]
             raise FileFormatError(f"{path} is {kind.what} that is damaged or was cut off: {told}", EMPTY_HINT) from None
     inner = kind_of(data)
-    if inner is not None and inner.key not in expects:
+    if inner is not None:
         raise FileFormatError(f"{path} is {kind.what} of {inner.what}, not {what}", inner.hint)
     if not data:
         raise FileFormatError(f"{path} is {kind.what} of an empty file, not {what}", EMPTY_HINT)
@@ -242,7 +238,7 @@ def loads(text: str) -> Any:
 
 
 def is_cut_off(text: str, error: json.JSONDecodeError) -> bool:
-    """Whether a JSON text failed because it ends too early: within a string, a word, a number or a list."""
+    """Return whether a JSON text failed because it ends too early: within a string, a word, a number or a list."""
     rest = text[error.pos :].rstrip()
     is_string_without_end = error.msg.startswith("Unterminated string")
     return is_string_without_end or not rest or (len(rest) < 12 and re.fullmatch(r"[-+\w.\"\\]*", rest) is not None)
@@ -319,7 +315,7 @@ def _unpacked(stream: IO[bytes], kind: Kind, path: str | os.PathLike[str], what:
 
 
 def _program(text: str, path: Path) -> tuple[str, str] | None:
-    """What a text is that is no data, and what to do; None for data."""
+    """Name the kind of a text that is no data, and what to do; return None for data."""
     if text.startswith("#!"):
         return f"a script (`{text.splitlines()[0][:60]}`)", "name the file that it writes"
     if _WEB_PAGE.match(text[:HEAD_BYTES]):

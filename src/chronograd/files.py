@@ -38,7 +38,7 @@ _PLACES = {
 
 
 def irregular(mode: int) -> str:
-    """What a path's mode says that it is, if it is no regular file; empty for one."""
+    """Name the kind of thing that has this mode, such as a folder; return an empty text for a regular file."""
     return "" if stat.S_ISREG(mode) else _PLACES.get(stat.S_IFMT(mode), "no regular file")
 
 
@@ -190,11 +190,9 @@ def as_asked(path: Path) -> Iterator[None]:
 
 
 def _to_write(error: OSError) -> str:
-    """What to do where a file cannot be written."""
+    """Return what to do where a file cannot be written for another reason than space."""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return "name a file in a folder that you may write to"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "make room on the disk, or name a file on another"
     return "name a file, not a folder" if error.errno == errno.EISDIR else "name a file in a folder that exists"
 
 
