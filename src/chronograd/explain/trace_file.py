@@ -123,7 +123,7 @@ def check_steps(path: Path, steps: Sequence[Timed], kernels: Sequence[Timed]) ->
 
 
 def contradictions(raw: Sequence[Any], kernels: Sequence[Timed]) -> list[str]:
-    """What in a trace cannot be so, a sentence each; empty where nothing is seen."""
+    """Return a sentence for each contradiction in a trace."""
     found = []
     dicts = [event for event in raw if isinstance(event, dict) and event.get("ph") == "X"]
     negative = sum((length := number(event.get("dur"))) is not None and length < 0 for event in dicts)
@@ -181,6 +181,6 @@ def _cut(name: str, others: Sequence[str], width: int) -> str:
 
 
 def _alike(one: str, other: str) -> int:
-    """How many letters two names have in common before they differ."""
+    """Return the number of letters that two names have in common before they differ."""
     differs = (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     return next(differs, min(len(one), len(other)))

@@ -1,4 +1,4 @@
-"""What programs print while they train, as rows: `Epoch 3/90 [10/500] loss: 0.52 acc 71.3 %`, progress bars, lines with JSON.
+"""Rows of the lines that programs print while they train: `Epoch 3/90 [10/500] loss: 0.52 acc 71.3 %`, progress bars, lines with JSON.
 
 A line is a row where it has a metric, or says which epoch the lines after it belong to. `mode` is the split that a line names
 (train, val, test), or the last one named where it has no place of its own.
@@ -99,8 +99,7 @@ def _of_words(line: str, split: str) -> tuple[dict[str, Any], str]:
     head = line[: pairs[0].start()] if pairs else line
     named = _SPLIT.search(f"{epoch[0]} {head}" if epoch else head)
     mode = named[1].lower() if named else "" if epoch or count else split
-    is_progress = bool(count) and mode in _HELD_OUT and count is not None and count[2] not in (None, count[1])
-    if is_progress:  # a part of the split only
+    if count and mode in _HELD_OUT and count[2] not in (None, count[1]):  # a part of the split only
         return {}, mode
     for pair in pairs:
         name = pair[1].strip() + (" (ms)" if pair[3] == "ms" else "")
@@ -111,7 +110,7 @@ def _of_words(line: str, split: str) -> tuple[dict[str, Any], str]:
 
 
 def _tells(pairs: list[re.Match[str]]) -> bool:
-    """Whether a line without a place of its own has a metric, such as the last of an evaluation."""
+    """Return whether a line without an epoch or step has a metric, such as the last line of an evaluation."""
     return any(
         re.search(r"loss|acc|top.?[15]|ppl|perplexity|error|map|iou|f1", pair[1], re.IGNORECASE) for pair in pairs
     )

@@ -178,7 +178,7 @@ def _by_key(rows: list[Row]) -> list[Row]:
 
 
 def _by_split(rows: list[Row]) -> list[Row]:
-    """Where a column says of each row which split it is of: columns that several splits have, by the split's name as well."""
+    """Put the split's name before columns that several splits have, where a column names the split of each row."""
     column = next(iter(named(_names(rows), SPLITS)), None)
     if column is None or not all(isinstance(row.get(column) or "", str) for row in rows):
         return rows
@@ -195,7 +195,7 @@ def _by_split(rows: list[Row]) -> list[Row]:
 
 
 def _is_place(name: str) -> bool:
-    """Whether a column says where or when a row was written, or with which rate, rather than what came out."""
+    """Return whether a column holds the place, time or learning rate of a row, not a result."""
     own = words(name)
     return own in STEPS or own in RUNS or bool({"time", "timestamp", "lr", "rate", "iterations"} & set(own.split()))
 
@@ -226,7 +226,7 @@ def _of_one_run(rows: list[Row], run: str | None, path: Path) -> list[Row]:
 
 
 def _tells_runs(rows: Sequence[Row], names: Sequence[str], column: str) -> bool:
-    """Whether a column names several runs: it has several values, and no step rises from the first row to the last."""
+    """Return whether a column names several runs: it has several values, and no step rises from the first row to the last."""
     values = {str(row.get(column)) for row in rows if row.get(column) not in (None, "")}
     if len(values) < 2:
         return False

@@ -79,17 +79,15 @@ def _cells(line: str, delimiter: str) -> list[str]:
 
 
 def _fitting(lines: Sequence[tuple[int, str]], delimiter: str) -> int:
-    """How many lines have as many cells as most have; none where that is one cell, or where blanks are all there is."""
-    widths = Counter(len(_cells(line, delimiter)) for _, line in lines)
+    """Count the lines of the most common number of cells above one; a delimiter of blanks must fit half of all lines."""
+    widths = Counter(len(_cells(line, delimiter)) for _, line in lines if delimiter in line or delimiter == " ")
     count = max((count for width, count in widths.items() if width > 1), default=0)
     return min(count, 1) if delimiter == " " and count < len(lines) / 2 else count
 
 
 def _width(cells: Sequence[Cells]) -> int:
     widths = Counter(len(row) for _, row in cells)
-    return (
-        max((width for width in widths), key=lambda width: (min(width, 2), widths[width]), default=0) if widths else 0
-    )
+    return max(widths, key=lambda width: (min(width, 2), widths[width]), default=0)
 
 
 def _is_header(cells: Sequence[str]) -> bool:

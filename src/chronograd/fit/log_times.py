@@ -1,4 +1,4 @@
-"""When the rows of a log were written: time stamps, seconds, minutes or hours since the start, or how long each row took."""
+"""Times of the rows of a log: time stamps, seconds, minutes or hours since the start, or how long each row took."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def words(name: str) -> str:
 
 
 def named(names: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """Those of the names that are wanted, in the order of what is wanted."""
+    """Return the names whose words are wanted, in the order of `wanted`."""
     by_words = {words(name): name for name in reversed(names)}
     return [by_words[one] for one in wanted if one in by_words]
 
@@ -134,7 +134,7 @@ def _seconds(value: Any, factor: float) -> float | None:
 
 
 def _is_short(value: Any) -> bool:
-    """Whether a value is minutes and seconds, such as 01:12: where such times do not rise, each is how long its row took."""
+    """Return whether a value is minutes and seconds, such as 01:12. Where such times do not rise, each is how long its row took."""
     return isinstance(value, str) and re.fullmatch(r"(\d+:)?\d{1,2}:\d\d([.,]\d+)?", value.strip()) is not None
 
 

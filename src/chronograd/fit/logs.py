@@ -114,7 +114,7 @@ def _of_rows(
 def _steps(
     rows: Sequence[Mapping[str, Any]], names: Sequence[str], own: list[int], unit: str | None
 ) -> tuple[Array, str, list[str]]:
-    """Where each point lies, in which unit, and what was assumed: the first counter that rises from point to point.
+    """Return the steps of the points, their unit, and notes on assumptions: the first counter that rises from point to point.
 
     That is one of the rows' own, else epochs with the iterations in them, else one that goes back at a few restarts, else one of
     the rows before, else the rows themselves. An `unit` that is asked for comes first.
