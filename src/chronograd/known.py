@@ -157,16 +157,22 @@ def usual(network: str, data: str) -> KnownResult | None:
     return next((one for one in _results() if network in one.networks and one.data == set_name), None)
 
 
-def cheapest(network: str, data: str, target: float) -> KnownResult | None:
-    """Return the result of the recipe with the least work among those that more likely than not reach an accuracy.
+def that_reach(network: str, data: str, target: float, least: float = 0.5) -> list[KnownResult]:
+    """Return the results that reach an accuracy with a probability of at least `least`, those with the least work first.
 
-    Of two with the same work the one with the larger batch. None where no known recipe reaches it.
+    Of two with the same work the one with the larger batch comes first.
+    """
+    enough = [one for one in known(network, data) if one.probability(target) >= least]
+    return sorted(enough, key=lambda one: (one.cost, -one.most_samples))
+
+
+def cheapest(network: str, data: str, target: float, least: float = 0.5) -> KnownResult | None:
+    """Return the first of `that_reach`; None where no known recipe reaches the accuracy.
 
     >>> cheapest("resnet50", "imagenet", 0.77).name, cheapest("resnet50", "imagenet", 0.85)
     ('FFCV rn50, 40 epochs', None)
     """
-    enough = [one for one in known(network, data) if one.probability(target) >= 0.5]
-    return min(enough, key=lambda one: (one.cost, -one.most_samples), default=None)
+    return next(iter(that_reach(network, data, target, least)), None)
 
 
 def neighbours(network: str, data: str) -> list[KnownResult]:

@@ -50,7 +50,7 @@ class Usual:
 
 
 def usual_training(network: str, data: Data, target: float | None = None, can_download: bool = False) -> Usual:
-    """The default training of a network on a data set.
+    """Return the default training of a network on a data set.
 
     Args:
         can_download: pretrained weights count as available though they are not on this machine.
@@ -77,13 +77,10 @@ def usual_training(network: str, data: Data, target: float | None = None, can_do
 
 
 def _recipe(network: str, data: str, target: float | None) -> KnownResult | None:
-    results = known.known(network, data)
-    if target is None or not results:
+    if target is None:
         return known.usual(network, data)
-    enough = [one for one in results if one.probability(target) >= ENOUGH]
-    if not enough:
-        return known.cheapest(network, data, target) or results[0]
-    return min(enough, key=lambda one: (one.cost, -one.most_samples))
+    reaches = known.cheapest(network, data, target, ENOUGH) or known.cheapest(network, data, target)
+    return reaches or next(iter(known.known(network, data)), None)
 
 
 def fine_tuning(network: str, data: Data, can_download: bool = False) -> Usual:
