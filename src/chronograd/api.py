@@ -396,7 +396,7 @@ def _job_of(trace: Trace, batch: int, precision: str) -> Job:
 
 
 def _samples(job: Job) -> int:
-    """Of an epoch; 0 where nothing says."""
+    """Return the training samples of an epoch; 0 where they are not known."""
     from chronograd.data.datasets import card
 
     return card(job.data).train_size

@@ -57,7 +57,7 @@ class Asked:
 
     @property
     def has_epochs(self) -> bool:
-        """Whether the epochs are stated, are those of a job file, or those of a known recipe."""
+        """Return whether the epochs are stated, are those of a job file, or those of a known recipe."""
         return self.usual is None or self.usual.has_epochs or "training.epochs" in self.stated
 
     def for_a_plan(self, has_epochs: bool) -> list[str]:
@@ -76,7 +76,7 @@ class Asked:
 
     @property
     def assumed(self) -> dict[str, str]:
-        """What the user did not state, in words, by subject: data, optimizer, epochs, batch, precision."""
+        """Return the fields that the user did not state, in words, by subject: data, optimizer, epochs, batch, precision."""
         training, data, parts = self.job.training, self.job.data, {}
         if "data.name" not in self.stated:
             shape = "×".join(map(str, data.shape or ()))
@@ -274,7 +274,7 @@ def _own_inputs(network: str, given: Mapping[str, Any], overrides: Sequence[str]
 
 
 def _takes_tokens(network: str, given: Mapping[str, Any]) -> bool:
-    """Whether a row of numbers is tokens to a network: it begins with an embedding."""
+    """Return whether a network takes a row of numbers as tokens: it begins with an embedding."""
     from chronograd.count.calls import takes_tokens
     from chronograd.models import registry
 

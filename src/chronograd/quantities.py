@@ -223,7 +223,7 @@ def _rough(records: Sequence[Record]) -> list[str]:
 
 
 def _assumed(records: Sequence[Record]) -> list[str]:
-    """What the records assume, each sentence once."""
+    """Return the assumptions of the records, each sentence once."""
     return list(dict.fromkeys(f"{note}." for record in records for note in record.notes if note.startswith(ASSUMED)))
 
 

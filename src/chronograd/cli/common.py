@@ -109,7 +109,7 @@ def inputs_option(function: F) -> F:
 
 
 def inputs() -> dict[str, Any]:
-    """What --input and --inputs ask for: `input`, the shape of one sample, or `inputs`, words. Raises UsageError."""
+    """Return the fields of --input and --inputs: `input`, the shape of one sample, or `inputs`, words. Raises UsageError."""
     from chronograd import inputs as words
     from chronograd.errors import InputError
 

@@ -156,7 +156,7 @@ def _sentence(j: Judged) -> str:
 
 
 def _assumed_words(j: Judged) -> list[str]:
-    """What was assumed so that the figure fits, such as `channels last` or `the card a100-80`."""
+    """Name the assumptions under which the figure fits, such as `channels last` or `the card a100-80`."""
     words = []
     for change in j.assumed:
         field, _, value = change.partition("=")

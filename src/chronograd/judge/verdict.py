@@ -76,7 +76,7 @@ class Judged:
 
     @property
     def is_layout_assumed(self) -> bool:
-        """Whether channels last was assumed."""
+        """Return whether channels last was assumed."""
         return "training.channels_last=true" in self.assumed
 
     @property
@@ -109,8 +109,9 @@ def judge(
 
     Args:
         is_batch_given: else the device's usual batch is assumed.
-        is_layout_given, is_precision_given: whether the user stated the memory format and the precision. A figure that is too high is also tried with the memory
-            formats, precisions and cards that the user left open; the first that makes it as expected is assumed.
+        is_layout_given, is_precision_given: whether the user stated the memory format and the precision. A figure that is too
+            high is also tried with the memory formats, precisions and cards that the user left open. The first of them in which
+            the figure is as expected is assumed.
         named: the device as the user wrote it, if that may mean several cards; else only the job's own is tried.
         rows: published figures, in place of all there are.
         with_advice: also look for explanations and gains, which takes a second or two.
@@ -169,7 +170,7 @@ def _judge(
     setting = setting_of(trace, job, device, mode)
     others = published.of_network(setting, rows)
     alike = [row for row in others if published.is_alike(row, setting)]
-    carried = [] if alike else list(_carried(others, setting, near))
+    carried = [] if alike else list(_carried(others, setting, near, predicted))
     expected = expected_of(predicted, alike) if alike else expected_of(predicted, carried, OTHER_CARD)
     verdict = verdict_of(rate, most, expected, [row.samples_per_s for row in alike or carried])
     modes = (replace(setting, mode=one) for one in ("training", "inference"))
@@ -216,18 +217,15 @@ def _judge(
     )
 
 
-def _carried(rows: Sequence[Row], setting: Setting, near: Near) -> Iterator[Row]:
+def _carried(rows: Sequence[Row], setting: Setting, near: Near, predicted: Option) -> Iterator[Row]:
     """Yield the figures of this setting on other cards of the line, scaled by the ratio of the predictions for the two cards."""
-    chip = near.device.chip
-    for row in rows:
-        if (
-            row.device == setting.device
-            or not published.is_sister(row, setting)
-            or catalog.device(row.device).chip != chip
-        ):
-            continue
-        there = near.option(changes=[f"cluster.device={row.device}"]).samples_per_s
-        yield replace(row, samples_per_s=row.samples_per_s * near.option().samples_per_s / there)
+    sisters = [row for row in rows if row.device != setting.device and published.is_sister(row, setting)]
+    cards = {row.device for row in sisters if catalog.device(row.device).chip == near.device.chip}
+    here = predicted.samples_per_s
+    ratios = {card: here / near.option(changes=[f"cluster.device={card}"]).samples_per_s for card in cards}
+    for row in sisters:
+        if row.device in ratios:
+            yield replace(row, samples_per_s=row.samples_per_s * ratios[row.device])
 
 
 def tokens_of(trace: Trace, claim: Claim) -> int:

@@ -175,7 +175,7 @@ def shown_by(trace: Trace, record: Record, traced: Callable[[Job], Trace] | None
     own = trace if traced is None else traced(job)
     for what, of_record, of_trace in (
         ("mode", job.mode, own.mode),
-        ("samples of shape", job.data.shape or _shape(own), _shape(own)),
+        ("samples of shape", job.data.shape or own.sample_shape, own.sample_shape),
         ("channels_last", job.training.channels_last, own.channels_last),
     ):
         if of_record != of_trace:
@@ -198,8 +198,3 @@ def _check_same_network(job: Job, measured: Job) -> None:
             f"the record is of {measured.network.name} with network.options {own}, and the job has {asked}",
             "give a record of the same network",
         )
-
-
-def _shape(trace: Trace) -> tuple[int, ...]:
-    """Of one sample of the first input."""
-    return trace.sample_shape

@@ -1,4 +1,4 @@
-"""How much of a predicted time nothing was measured for: recurrent layers, classes never calibrated, work that is not known.
+"""The shares of a predicted time that no measurement supports: recurrent layers, classes never calibrated, work that is not known.
 
 A trace holds recurrent layers unrolled, operator by operator and step by step. Libraries run them as one operator, so the prediction,
 which adds a launch for each, is too slow: of three timings (November 2026) an LSTM took 1/12 of it, another LSTM and a GRU on a CPU
@@ -47,7 +47,7 @@ class Basis:
         return max(mixed, DATASHEET_SIGMA) if self.unknown else mixed
 
     def sentences(self) -> list[str]:
-        """What a reader must know before the figures."""
+        """Return the sentences that a reader needs before the figures."""
         said = []
         if self.recurrent >= _LEAST_RECURRENT:
             what = listed(self.layers) if self.layers else "a loop that reuses its weights"
@@ -74,7 +74,7 @@ def basis(
     class_index: np.ndarray,
     calibration: Calibration,
 ) -> Basis:
-    """What a prediction has no basis for.
+    """Return the shares of a prediction that have no basis.
 
     Args:
         times: seconds of each operator. issues: what the host does for each. of_host: how much the host decides, from 0 to 1.

@@ -335,7 +335,7 @@ def _classes(trace: Trace, calibration: Calibration) -> tuple[np.ndarray, np.nda
 
 
 def _share_of_host(index: np.ndarray, times: np.ndarray, issues: np.ndarray, calibration: Calibration) -> float:
-    """How much of the time the host sets, from 0 to 1."""
+    """Return the share of the time that the host sets, from 0 to 1."""
     device = float(times.sum())
     host = float(host_seconds(np.bincount(index % 2, issues, 2), calibration).sum())
     return host**4 / max(host**4 + device**4, 1e-120)

@@ -227,7 +227,7 @@ def _add(line: np.ndarray, size: Affine | np.ndarray, birth: int, death: int | N
 
 
 def _shared(line: np.ndarray, world_size: int, unit_bytes: float) -> np.ndarray:
-    """What a rank holds of a part that is shared out over the ranks, and whole for a unit in work, but not in the update."""
+    """Return the bytes of a part on one rank: its share, and the whole unit in work, except in the update."""
     unit = np.minimum(line, unit_bytes)
     unit[-1] = 0.0
     return np.asarray(line / world_size + (1 - 1 / world_size) * unit)

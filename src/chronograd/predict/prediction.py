@@ -73,7 +73,8 @@ Pace = Callable[[Job, float], tuple[Job, str] | None]
 class Step:
     """A predicted step: seconds by part, communication and memory of one rank.
 
-    `straggler_wait_s` is part of the exposed communication, `input_stall_s` of the input; `sigma_log` is the spread.
+    `straggler_wait_s` is part of the exposed communication, `input_stall_s` of the input; `sigma_log` is the spread; `rough`
+    are sentences on what nothing was measured for.
     """
 
     parts: dict[str, float]
@@ -84,6 +85,7 @@ class Step:
     straggler_wait_s: float = 0.0
     input_stall_s: float = 0.0
     sigma_log: float = DATASHEET_SIGMA
+    rough: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -114,6 +116,7 @@ def predict_step(trace: Trace, setting: Setting, factor: float = 1.0) -> Step:
         float(wait_s),
         float(stall_s),
         sigma_log(trace, times, setting.calibration),
+        tuple(without_basis(trace, times, setting.calibration)),
     )
 
 
@@ -324,9 +327,7 @@ def predict(
         put_run(record, job, setting.device, likely, steps, step.seconds, has_epochs)
     else:
         _put_cost_of_answers(record, job, setting.device, likely, images / step.seconds, tokens)
-    if ppp is None:
-        times, _ = rank_work(trace, setting.batch_per_rank, setting)
-        record.notes += [f"{ROUGH}: {text}" for text in without_basis(trace, times, setting.calibration)]
+    record.notes += [f"{ROUGH}: {text}" for text in step.rough]
     record.notes += notes_of(setting, step.memory, shown, factor, record.value("mfu"))
     if step.kinds:
         record.tables.by_kind = step.kinds
