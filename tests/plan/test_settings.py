@@ -11,7 +11,7 @@ from chronograd.errors import InputError
 from chronograd.hardware import catalog
 from chronograd.plan.settings import evaluate, largest_batch
 from chronograd.predict.collectives import ALGORITHMS
-from chronograd.predict.memory import footprint_of_job, reserve_bytes
+from chronograd.predict.memory import footprint_of_job, overhead, reserve_bytes
 from chronograd.predict.prediction import predict, predict_step
 from chronograd.predict.setting import setting_of
 from chronograd.trace import Trace
@@ -60,7 +60,8 @@ def test_columns_are_what_a_single_prediction_gives(trace: Trace, fields: tuple[
         assert table["step_time_s"][i] == pytest.approx(step.seconds, rel=1e-9)
         assert table["throughput_samples_per_s"][i] == pytest.approx(batch * count / step.seconds, rel=1e-9)
         assert np.ceil(table["memory_bytes"][i]) == pytest.approx(step.memory.total, abs=5)
-        assert table["fits"][i] == (step.memory.total <= device.memory_bytes - reserve_bytes(device))
+        needed = overhead(device, job.mode).median * step.memory.total + reserve_bytes(device)
+        assert table["fits"][i] == (needed <= device.memory_bytes)
 
 
 def test_a_trace_of_one_batch_cannot_be_planned() -> None:
@@ -95,6 +96,9 @@ def test_the_largest_batch_fills_the_device(trace: Trace) -> None:
     assert found.fits(by_batch[found.batch])
     assert not found.fits(by_batch[found.batch + 1])
     assert found.start_at % 8 == 0
+    # A setting that `plan` advises fits by the same factor.
+    table = evaluate(trace, job_of(), ("v100",), (1,), (found.batch, found.batch + 1), ("ring",))
+    assert table["fits"].tolist() == [True, False]
     room = found.capacity_bytes - found.reserve_bytes
     assert by_batch[found.batch].total == pytest.approx(room / 1.19, rel=0.01)  # of a GPU in training, as fitted
     assert by_batch[found.start_at].total == pytest.approx(room / 1.75, rel=0.01)

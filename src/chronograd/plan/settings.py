@@ -53,7 +53,7 @@ def evaluate(
     spread = np.empty(shape[:3])
     for d, device in enumerate(catalog.device(x) if isinstance(x, str) else x for x in devices):
         base = replace(setting_of(job, algorithms[0], device), batch_per_rank=1)
-        capacity[d] = device.memory_bytes - reserve_bytes(device)
+        capacity[d] = (device.memory_bytes - reserve_bytes(device)) / overhead(device, job.mode).median
         if d == 0:  # memory is the same on every device
             for n, same in _by_memory(counts, base):
                 memory[same] = footprint_of(trace, _with_count(base, n)).peak_bytes(batch)
