@@ -6,6 +6,7 @@ import pytest
 
 from chronograd.hardware import billing, catalog, market
 from chronograd.hardware.catalog import Price
+from chronograd.plan.renting import billed
 
 
 def offer(vendor: str = "AWS", **fields: object) -> Price:
@@ -15,20 +16,14 @@ def offer(vendor: str = "AWS", **fields: object) -> Price:
 
 
 @pytest.mark.parametrize(
-    ("vendor", "seconds", "billed"),
+    ("vendor", "seconds", "expected"),
     [("AWS", 0.43, 60), ("GCP", 61.2, 62), ("Lambda", 61, 120), ("Verda", 1, 600), ("RunPod", 0.43, 1), ("CoreWeave", 10, 3600),
      ("CoreWeave", 3601, 7200), ("AWS", 3600, 3600)],
 )  # fmt: skip
-def test_a_minimum_and_steps_are_billed(vendor: str, seconds: float, billed: float) -> None:
-    assert billing.billed_seconds(vendor, seconds, startup_s=0) == billed
-    expected = pytest.approx(2 * 3.6 * billed / 3600)
-    assert billing.billed_usd(offer(vendor), seconds, devices=2, startup_s=0) == expected
-
-
-def test_starting_a_machine_is_on_the_bill() -> None:
-    """The plan of 430 ms for $0.0060: five minutes of start-up cost more than the run."""
-    assert billing.billed_seconds("AWS", 0.43) == billing.STARTUP_S + 1
-    assert billing.billed_usd(offer(), 0.43) == pytest.approx(3.6 * (billing.STARTUP_S + 1) / 3600)
+def test_a_minimum_and_steps_are_billed(vendor: str, seconds: float, expected: float) -> None:
+    terms = billing.billing_of(vendor)
+    columns = {"minimum_h": terms.minimum_s / 3600, "billing_h": terms.step_s / 3600}
+    assert 3600 * billed(seconds / 3600, columns) == pytest.approx(expected)
 
 
 def test_every_vendor_with_a_price_is_billed_by_a_source_or_by_hours() -> None:

@@ -262,3 +262,35 @@ def test_the_largest_batch_tried() -> None:
     edge, *probes = answer.sections[0].lines
     assert f"the largest that ran is {ran}" in edge
     assert len(probes) == len(data["confirmed"]["probes"])
+
+
+def test_no_probability_covers_an_accuracy_of_a_recipe_that_a_job_cannot_state() -> None:
+    """MosaicML's 29 epochs blur and grow images: without that nothing says that a run reaches 75 %."""
+    effort = effort_of(ask.job_of("resnet50", short={"data": "imagenet"}, target=0.75), SAMPLES, target=0.75)
+    assert isinstance(effort, SamplesToTarget)
+    asked = JOB_ON_IMAGENET
+    answer = reach_goal(TRACE, asked, DEVICES, [1], [32], samples=SAMPLES, effort=effort, goal=Goal(1e9))
+    section, data = answer.sections[0], answer.as_data()
+    assert section.takeaway.endswith("with at least 80 % probability if the run reaches the published accuracy.")
+    assert any(
+        line.endswith("which a job cannot state: a run without them may end below 75 %.") for line in section.lines
+    )
+    assert (data["effort"]["probability_of_target"], data["effort"]["beyond"][1]) == (None, "blur pooling")
+    without_limits = reach_goal(TRACE, asked, DEVICES, [1], [32], samples=SAMPLES, effort=effort, goal=Goal())
+    table = without_limits.sections[0].table
+    assert table is not None
+    assert "chance" not in table.columns
+
+
+def test_a_low_price_is_reported_with_its_own_median(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spot price without spot peers is compared with prices on demand: the note must not name another median."""
+
+    def row(vendor: str, usd: float, kind: str) -> Price:
+        return Price(vendor=vendor, instance="x", device="v100", count=1, price_usd_per_hour=usd, kind=kind, includes_host=True,
+                     date="2026-11-22", tag="assumed", source="a test")  # fmt: skip
+
+    offers = [row("A", 0.1, "spot"), *(row(vendor, 3.0, "on-demand") for vendor in "BCD")]
+    monkeypatch.setattr(market, "offers", lambda *_: offers)
+    answer = reach_goal(TRACE, job(), [catalog.device("v100")], [1], [32], samples=SAMPLES, effort=of_epochs(10, 1000, 32),
+                        goal=Goal(50.0))  # fmt: skip
+    assert any("v100 at A (spot). $0.10 is below 1/5 of the on-demand median, $3.00" in note for note in answer.notes)

@@ -60,27 +60,6 @@ def billing_of(vendor: str) -> Billing:
     return _vendors().get(vendor.lower(), UNKNOWN)
 
 
-def billed_seconds(vendor: str, seconds: float, *, startup_s: float = STARTUP_S) -> float:
-    """Return the seconds of rent that a vendor bills for a run.
-
-    Args:
-        seconds: of the run. startup_s: before it, on the bill, too.
-    """
-    billing = billing_of(vendor)
-    used = max(startup_s + seconds, billing.minimum_s)
-    return math.ceil(used / billing.step_s - 1e-9) * billing.step_s
-
-
-def billed_usd(offer: Price, seconds: float, devices: float = 1, *, startup_s: float = STARTUP_S) -> float:
-    """Return the dollars that a run of some seconds on some devices costs, in whole instances of an offer.
-
-    >>> offer = market.price_of("v100", vendor="AWS")
-    >>> round(billed_usd(offer, 0.43, startup_s=0), 4) == round(offer.price_usd_per_hour / 60, 4)
-    True
-    """
-    return float(offer.usd_per_hour(devices)) * billed_seconds(offer.vendor, seconds, startup_s=startup_s) / 3600
-
-
 def peers_median(offer: Price, offers: Sequence[Price] | None = None) -> float | None:
     """Return the median price of one device for an hour among the peers of an offer; None with fewer than three.
 
@@ -109,7 +88,7 @@ def _compared_with(offer: Price, offers: Sequence[Price] | None) -> tuple[float,
 
 
 def is_low(offer: Price, offers: Sequence[Price] | None = None) -> bool:
-    """Return whether a price is too far below its peers to be counted on; `price_note` says it in words."""
+    """Return whether a price is too far below its peers to be counted on; `price_note` states it in words."""
     median, far, _ = _compared_with(offer, offers)
     return offer.usd_per_device_hour * far < median
 

@@ -55,6 +55,11 @@ def goal_sections(
             {3, 4, 5} if has_chance else {3, 4},
             [
                 *(["*: the advice; f, b, c: the fastest, balanced and cheapest that keep the goal."] if chosen else []),
+                *(
+                    [f"Chance: of meeting the goal{condition(choices.effort)}."]
+                    if has_chance and condition(choices.effort)
+                    else []
+                ),
                 *shown.notes(rows),
             ],
         ),
@@ -64,7 +69,7 @@ def goal_sections(
 
 
 def title(what: str, choices: PlanResult, where: str = "") -> str:
-    """What is trained to which accuracy, and the limits."""
+    """Return the heading: network, data, target and limits."""
     goal, target = choices.goal, choices.effort.target
     limits = [f"at most {dollars(goal.budget_usd)}"] if goal.budget_usd is not None else []
     limits += [f"in {seconds(goal.deadline_s)}"] if goal.deadline_s is not None else []
@@ -73,9 +78,25 @@ def title(what: str, choices: PlanResult, where: str = "") -> str:
 
 
 def has_limits(choices: PlanResult) -> bool:
-    """Whether there is a goal that can be missed: a budget, a deadline, or an accuracy that a known recipe reaches."""
+    """Return whether a goal can be missed: a budget, a deadline, or an accuracy with a known probability."""
     goal, effort = choices.goal, choices.effort
-    return not goal.budget_usd is goal.deadline_s is None or (effort.target is not None and effort.reached is not None)
+    is_known = effort.target is not None and effort.reached is not None and not effort.beyond
+    return not goal.budget_usd is goal.deadline_s is None or is_known
+
+
+def condition(effort: SamplesToTarget) -> str:
+    """Return the condition of every probability where a job cannot state the whole recipe; else ""."""
+    return " if the run reaches the published accuracy" if effort.beyond and effort.target is not None else ""
+
+
+def beyond_lines(effort: SamplesToTarget) -> list[str]:
+    """Name the parts of the recipe that a job cannot state."""
+    if not effort.beyond:
+        return []
+    end = "lower" if effort.target is None else f"below {100 * effort.target:.4g} %"
+    return [
+        f"the published run includes {listed(effort.beyond)}, which a job cannot state: a run without them may end {end}"
+    ]
 
 
 def change_section(choices: PlanResult, data: Mapping[str, Any]) -> list[Section]:
@@ -128,16 +149,17 @@ def advice_lines(choices: PlanResult, data: Mapping[str, Any], assumed: Sequence
         f"{dollars(chosen['dollars'])} ({limits_of(chosen['dollars_interval'], dollars)})"
     )
     how = f"{_name(chosen)}, at batch {chosen['batch_per_device']} each in {shown.way(chosen)}{_reduced(chosen)}"
-    keeps = f"; it meets the goal with {chance(chosen['probability'])} probability" if has_limits(choices) else ""
+    probability = f"{chance(chosen['probability'])} probability" if has_limits(choices) else ""
     if choices.effort.reached is None:
         first = [
             f"no accuracy is promised: whether {choices.effort.source} reach {100 * (choices.effort.target or 0):.4g} % is not known",
-            f"the run itself takes {takes} on {how}: {why}{' within the limits' if keeps else ''}{keeps}",
+            f"the run itself takes {takes} on {how}: {why}{f' within the limits, which it keeps with {probability}' if probability else ''}",
         ]
     else:
         first = [
-            f"rent {how}: {why} option that meets your goal with at least {sure} probability",
-            f"it takes {takes}{keeps}",
+            f"rent {how}: {why} option that meets your goal with at least {sure} probability{condition(choices.effort)}",
+            f"it takes {takes}{f'; it meets the goal with {probability}' if probability else ''}",
+            *beyond_lines(choices.effort),
         ]
     return [
         *first,
@@ -150,14 +172,17 @@ def advice_lines(choices: PlanResult, data: Mapping[str, Any], assumed: Sequence
 def _missed(choices: PlanResult, data: Mapping[str, Any], assumed: Sequence[str]) -> list[str]:
     goal, best, effort = choices.goal, data["likeliest"], choices.effort
     if effort.reached is not None and effort.reached < goal.confidence:
+        most = "at most " if effort.beyond else ""
         return [
-            f"whatever you rent, the probability that the target is reached at all is {chance(effort.reached)}",
+            f"whatever you rent, the probability that the target is reached at all is {most}{chance(effort.reached)}",
+            *beyond_lines(effort),
             assumed_line(choices, data, best, assumed),
             *(line for line in grounds(choices, data, best) if line.startswith("to the target")),
         ]
     lines = [
         f"no option meets the goal with {percent(goal.confidence, 0)} probability: the most probable is {_name(best)}, with "
-        f"{chance(best['probability'])}"
+        f"{chance(best['probability'])}{condition(effort)}",
+        *beyond_lines(effort),
     ]
     deadline_h, budget = data["missing"]["deadline_h"], data["missing"]["budget_usd"]
     limits = [f"deadline of {seconds(3600 * deadline_h)}"] if deadline_h is not None else []

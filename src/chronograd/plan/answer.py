@@ -9,6 +9,7 @@ import numpy as np
 
 from chronograd.answer import Answer, Section, Table
 from chronograd.errors import InputError
+from chronograd.hardware import billing
 from chronograd.hardware.catalog import Device, Precision
 from chronograd.hardware.market import Kind
 from chronograd.job import Job
@@ -267,7 +268,7 @@ def reach_goal(
 
 
 def _verdict(effort: SamplesToTarget | Unknown, chosen: int | None) -> str:
-    """What the answer is: `unknown`, `missed`, `run` (without a promise of accuracy) or `rent`."""
+    """Name the answer: `unknown`, `missed`, `run` (without a promise of accuracy) or `rent`."""
     if isinstance(effort, Unknown):
         return "unknown"
     if chosen is None:
@@ -280,12 +281,14 @@ def _effort_data(effort: SamplesToTarget | Unknown) -> dict[str, Any]:
         near = [_recipe(one) for one in effort.neighbours]
         return {"samples": None, "target": effort.target, "probability_of_target": None, "source": effort.reason,
                 "neighbours": near}  # fmt: skip
+    is_open = effort.reached is None or (effort.target is not None and effort.beyond)
     return {
         "samples": effort.samples,
         "batch": effort.reference_batch,
         "sigma_log": effort.sigma_log,
-        "probability_of_target": None if effort.reached is None else min(effort.reached, MOST_PROBABLE),
+        "probability_of_target": None if is_open else min(effort.reached or 0.0, MOST_PROBABLE),
         "target": effort.target,
+        "beyond": list(effort.beyond),
         "noise_scale": None if effort.largest_batch else list(effort.noise_scale),
         "largest_batch": effort.largest_batch,
         "source": effort.source,
@@ -306,21 +309,16 @@ def _outliers(choices: PlanResult) -> list[int]:
 def _outlier(number: int, choices: PlanResult) -> Row:
     offer = choices.offers[number]
     return {"device": offer.device, "vendor": offer.vendor, "instance": offer.instance, "prices": offer.kind,
-            "usd_per_device_hour": offer.usd_per_device_hour, "date": offer.date, "source": offer.source}  # fmt: skip
+            "usd_per_device_hour": offer.usd_per_device_hour, "date": offer.date, "source": offer.source,
+            "reason": billing.price_note(offer)}  # fmt: skip
 
 
 def _low_prices(outliers: Sequence[Row]) -> list[str]:
-    if not outliers:
-        return []
-    named = [
-        f"{o['device']} at {o['vendor']} ({o['prices']}, {dollars(o['usd_per_device_hour'])} per device and hour)"
+    notes = [
+        f"Not recommended because of the price per device and hour: {o['device']} at {o['vendor']} ({o['prices']}). {o['reason']}"
         for o in outliers[:3]
     ]
-    more = f", and {len(outliers) - 3} more" if len(outliers) > 3 else ""
-    return [
-        f"Not recommended, because the price is below a third of the median of other vendors: {'; '.join(named)}{more}. Ask the vendor "
-        "whether it holds."
-    ]
+    return [*notes, *([f"Not recommended for the same reason: {len(outliers) - 3} more."] if len(outliers) > 3 else [])]
 
 
 def _choice(found: Search, choices: PlanResult, i: int) -> Row:

@@ -20,7 +20,6 @@ from chronograd.plan.goal import SEED_SIGMA, SamplesToTarget
 from chronograd.record import Z80
 from chronograd.rundir import RunDir, is_run_dir
 from chronograd.units import percent
-from chronograd.words import listed
 
 Scale = tuple[float, float, float] | None
 UNKNOWN = (math.nan, math.nan, math.nan)
@@ -114,17 +113,17 @@ def of_result(
 ) -> SamplesToTarget:
     """The effort of a published recipe: all its epochs, as its schedule is not at its end before."""
     reaches = f"{100 * result.accuracy:.4g} %" + ("" if result.std is None else f" ± {100 * result.std:.2g}")
-    beyond = f"; it includes {listed(result.beyond)}" if result.beyond else ""
     return SamplesToTarget(
         result.epochs * samples,
         result.batch,
         RECIPE_SIGMA,
         1.0 if target is None else result.probability(target),
         noise or UNKNOWN,
-        source=f"{result.epochs} epochs of the recipe {result.name}, which reaches {reaches} ({result.source}){beyond}",
+        source=f"{result.epochs} epochs of the recipe {result.name}, which reaches {reaches} ({result.source})",
         largest_batch=None if noise else result.most_samples,
         note=note,
         target=target,
+        beyond=result.beyond,
     )
 
 
@@ -160,13 +159,9 @@ def other_recipe(job: Job, target: float | None, result: KnownResult | None) -> 
 
 
 def others_that_reach(job: Job, target: float | None, result: KnownResult) -> tuple[KnownResult, ...]:
-    """More recipes of the job's network that reach a target, those with less work first."""
-    if target is None:
-        return ()
-    found = [
-        one for one in known.known(job.network.name, job.data.name) if one.probability(target) >= 0.5 and one != result
-    ]
-    return tuple(sorted(found, key=lambda one: one.cost))[:MOST_OTHERS]
+    """Return more recipes of the job's network that reach a target, those with less work first."""
+    found = [] if target is None else known.that_reach(job.network.name, job.data.name, target)
+    return tuple(one for one in found if one != result)[:MOST_OTHERS]
 
 
 def out_of_reach(job: Job, target: float) -> OutOfReach | None:

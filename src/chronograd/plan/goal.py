@@ -10,6 +10,7 @@ deadline and budget if its steps end before the earlier of the two, averaged ove
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -52,6 +53,7 @@ class SamplesToTarget:
             beyond it, the noise scale is not asked: the samples are between as many, and as many more as the batch is larger.
         target: the accuracy that is to be reached; None where it is not stated.
         others: more published recipes that reach it, those with less work first.
+        beyond: parts of the recipe that a job cannot state. Without them a run may end lower: `reached` is an upper bound then.
         source: where the number comes from.
         note: what a reader has to know of it before trusting it; empty where there is nothing.
     """
@@ -66,6 +68,7 @@ class SamplesToTarget:
     note: str = ""
     target: float | None = None
     others: Sequence[KnownResult] = ()
+    beyond: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not (0 < self.samples < math.inf and self.reference_batch > 0 and 0 <= self.sigma_log < math.inf):
@@ -107,7 +110,7 @@ class Goal:
 
     @property
     def is_for_speed(self) -> bool:
-        """Whether the fastest is asked for: where there is only a budget. Else it is the cheapest."""
+        """Return True where there is only a budget, so the fastest is asked for; else it is the cheapest."""
         return self.deadline_s is None and self.budget_usd is not None
 
 
@@ -228,7 +231,7 @@ class PlanResult:
         return int(rows[np.lexsort((self.columns[second][rows], alike))[0]]) if len(rows) else None
 
     def best(self, among: np.ndarray | None = None) -> int | None:
-        """Of some rows or all the one to take: of those that keep the goal the cheapest, or with only a budget the fastest."""
+        """Return the row to take, of some rows or all: the cheapest that keeps the goal, or with only a budget the fastest."""
         return self.fastest(among) if self.goal.is_for_speed else self.cheapest(among)
 
     def under(self, goal: Goal) -> PlanResult:
@@ -339,11 +342,15 @@ def changes(choices: PlanResult) -> list[Change]:
         looser = choices.under(replace(goal, deadline_s=None, budget_usd=None)).chosen
         if looser is not None and looser != row:
             found.append(Change("deadline", float(choices.quantile("hours")[looser]), looser))
-    cheaper = choices.under(replace(goal, budget_usd=dollars * (1 - 1e-9)))
-    while cheaper.chosen == row and dollars > 0.01:  # a bill in whole steps holds for a little less, too
-        dollars *= 0.99
-        cheaper = choices.under(replace(goal, budget_usd=dollars))
-    if cheaper.chosen != row:
+    # A bill in whole steps is the same for a little less, so the budget is lowered by hundredths, down to a cent.
+    most = max(0, math.ceil(math.log(dollars / 0.01) / -math.log(0.99)))
+
+    def under_less(k: int) -> PlanResult:
+        return choices.under(replace(goal, budget_usd=dollars * 0.99**k * (1 - 1e-9)))
+
+    lowered = bisect.bisect_left(range(most + 1), True, key=lambda k: under_less(k).chosen != row)
+    if lowered <= most:
+        dollars, cheaper = dollars * 0.99**lowered, under_less(lowered)
         found.append(Change("budget", dollars, cheaper.chosen))
     limits = [limit / least for limit, least in (
         (None if goal.deadline_s is None else goal.deadline_s / 3600, hours), (goal.budget_usd, dollars),

@@ -1,4 +1,4 @@
-"""What `plan` answers where no number of epochs has a basis, or where no training comes near the target: no advice to rent."""
+"""The answers of `plan` without advice to rent: no number of epochs has a basis, or no training comes near the target."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _epoch(row: Row) -> str:
 
 
 def _within(goal: Goal, cheapest: Row, fastest: Row) -> str:
-    """How many epochs the budget and the deadline allow."""
+    """State the number of epochs that the budget and the deadline allow."""
     parts = []
     if goal.budget_usd is not None:
         rest = goal.budget_usd - cheapest["startup_s"] / 3600 * cheapest["usd_per_hour"]

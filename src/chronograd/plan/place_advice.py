@@ -11,7 +11,17 @@ from chronograd.answer import Section, Table
 from chronograd.hardware.instances import catalogue, clouds
 from chronograd.hardware.market import Kind
 from chronograd.plan import rows as shown
-from chronograd.plan.advice import advice_lines, assumed_line, change_section, grounds, limits_of, short_time, title
+from chronograd.plan.advice import (
+    advice_lines,
+    assumed_line,
+    beyond_lines,
+    change_section,
+    condition,
+    grounds,
+    limits_of,
+    short_time,
+    title,
+)
 from chronograd.plan.goal import PlanResult, Spot
 from chronograd.plan.places import Places
 from chronograd.plan.renting import KINDS
@@ -94,7 +104,8 @@ def _advice(
         f"{seconds(3600 * chosen['hours'])}: {dollars(chosen['dollars'])} ({limits_of(chosen['dollars_interval'], dollars)}); "
         f"{_moving(chosen, places)}; {beside(chosen, others)}",
         f"train at batch {chosen['batch_per_device']} each in {shown.way(chosen)}; it takes "
-        f"{limits_of(chosen['hours_interval'], seconds, 3600)} and meets the goal with {chance(chosen['probability'])}",
+        f"{limits_of(chosen['hours_interval'], seconds, 3600)} and meets the goal with {chance(chosen['probability'])}{condition(choices.effort)}",
+        *beyond_lines(choices.effort),
         assumed_line(choices, data, chosen, assumed),
     ]
     if chosen["prices"] == "spot":

@@ -139,7 +139,9 @@ def _offers(job: Job, device: Device) -> list[Price]:
 
 
 def _terms(vendor: str) -> tuple[float, float, float]:
-    """Return the start-up, the least that is billed and the step of the bill, in seconds."""
+    """Return the start-up, the least that is billed and the step of the bill, in seconds: zeros for the job's own machine."""
+    if vendor == OWN:
+        return 0.0, 0.0, 0.0
     terms = billing.billing_of(vendor)
     return billing.STARTUP_S, terms.minimum_s, terms.step_s
 
@@ -159,8 +161,8 @@ def _priced(
     columns["price_usd_per_hour"] = instances * price
     columns["machines"] = np.ceil(count / most - 1e-9)
     columns["sigma_price"] = np.array([market.sigma_log(offer) for offer in offers] + [0.0])[number]
-    rents = [(0.0, 0.0, 0.0) if offer.vendor == OWN else _terms(offer.vendor) for offer in offers] + [(0.0, 0.0, 0.0)]
-    for name, values in zip(("startup_h", "minimum_h", "billing_h"), np.array(rents).T / 3600, strict=True):
+    terms = [_terms(vendor) for vendor in (*(offer.vendor for offer in offers), OWN)]
+    for name, values in zip(("startup_h", "minimum_h", "billing_h"), np.array(terms).T / 3600, strict=True):
         columns[name] = values[number]
     columns["is_input_bound"] = np.full(len(number), False)
     columns["own_step_s"] = columns["step_time_s"]
