@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -212,6 +213,10 @@ class TestUnlikeAnyKnownRun:
         assert made.model.family == "power"
         assert "not by other runs: fewer than 5 %" in made.basis
         assert any("too narrow" in warning for warning in made.warnings)
+        # log(value / bound) is at least 0.2 · log(first / now) · sqrt(log(10,000 / 3,000)) deviations of an 80 % interval.
+        now = 2.6 + 20 * float(LANGUAGE.at_full_rate(np.array([3000.0]))[0]) ** -0.4
+        least = 1.2816 * 0.2 * math.log(language_model().values[0] / now) * math.sqrt(math.log(10 / 3))
+        assert min(math.log(end.high / end.value), math.log(end.value / end.low)) >= 0.95 * least
         assert made.reached is not None
         assert made.reached.step is None  # below the level that it can fall to
         assert made.data()["unlike_known_runs"]
