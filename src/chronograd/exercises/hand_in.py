@@ -13,7 +13,7 @@ from typing import Any
 
 from chronograd.answer import Answer, Section
 from chronograd.errors import InputError
-from chronograd.exercises.index import RESTS
+from chronograd.exercises.index import rests_on
 from chronograd.exercises.pages import SOURCES, Concept, Library, without_links
 from chronograd.exercises.questions import Exercise, Question, Source, catalogue, label
 from chronograd.files import as_asked, replacing
@@ -104,9 +104,8 @@ class _Problem:
         answerable = [source for source in question.answers if self._is_there(question, source)]
         if not answerable:
             return [text_cell(f"{title}\n\n{_NOT_YET if not question.answers else self.notes[-1]}")]
-        rests = dict.fromkeys(kind for source in answerable for kind in source.rests)
         answer = self.library.answer(Question(question.id, question.asks, tuple(answerable)))
-        told = f"**Answer.** {answer}\n\n*Rests on: {', '.join(RESTS[kind] for kind in rests)}.*"
+        told = f"**Answer.** {answer}\n\n*Rests on: {rests_on(answerable, self.library)}.*"
         cells = [text_cell(f"{title}\n\n{told}")]
         for source in answerable:
             cells += self._study(source, name) if source.study else self._concept(source)

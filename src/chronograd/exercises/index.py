@@ -16,6 +16,7 @@ RESTS: dict[Rests, str] = {
     "arithmetic": "arithmetic",
     "papers": "papers",
 }
+_NO_NUMBERS = "no valid numbers yet"
 _HEAD = """\
 # By exercise
 
@@ -78,10 +79,18 @@ def _lines(questions: Iterable[Question], library: Library) -> list[str]:
     for question in questions:
         cells = [question.id, question.asks, library.answer(question).replace("|", r"\|")]
         cells.append("<br>".join(link(source, library) for source in question.answers))
-        rests = dict.fromkeys(kind for source in question.answers for kind in source.rests)
-        cells.append(", ".join(RESTS[kind] for kind in rests))
+        cells.append(rests_on(question.answers, library))
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def rests_on(answers: Iterable[Source], library: Library) -> str:
+    """Return the kinds of evidence behind answers, in words. A section of a study that declines to show numbers rests on none."""
+    return ", ".join(
+        dict.fromkeys(
+            _NO_NUMBERS if library.declines(source) else RESTS[kind] for source in answers for kind in source.rests
+        )
+    )
 
 
 def link(source: Source, library: Library) -> str:

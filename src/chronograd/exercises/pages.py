@@ -126,6 +126,13 @@ class Library:
             self._pages[name] = Concept.read(path)
         return self._pages[name]
 
+    def declines(self, source: Source) -> bool:
+        """Return whether a study's section has neither table nor figure, although its answer rests on numbers."""
+        if not source.study or not {"measured", "published", "predicted"} & set(source.rests):
+            return False
+        section = self.study(source.study).section(source.section)
+        return not section.rows() and not (section.table and section.table.rows)
+
     def answer(self, question: Question) -> str:
         """The sentences that answer a question, as Markdown without links; none where it is not answered yet."""
         counts = [max(source.sentences, number == 0) for number, source in enumerate(question.answers)]
