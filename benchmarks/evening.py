@@ -2,8 +2,9 @@
 
     python -m benchmarks.evening [STUDY]...
 
-On two cores by what an image was measured to take, forward and backward, on one thread; the steps alone on an H200 as predicted, one run
-after the other in bf16 as CUDA graphs: start-up, input and evaluation, most of short runs, are not in it. The study's page and docs/studies/README.md print these hours.
+Hours on two cores follow from the measured time of one image, forward and backward, on one thread. Hours on an H200 are predicted for the
+steps alone, one run after the other in bf16 with CUDA graphs; they leave out start-up, input and evaluation, most of short runs. The study's
+page and docs/studies/README.md print these hours.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from chronograd.study.study import Study, settings_of
 
 FOLDER = Path(__file__).parent.parent / "docs" / "studies"
 GPU = "h200"
-# Milliseconds of one thread for forward and backward of one image of 32 × 32, measured in large batches on an AMD EPYC, 2026-11-25.
+# Milliseconds of one thread for forward and backward of one 32 × 32 image, measured in large batches on an AMD EPYC, 2026-11-25.
 MS_PER_IMAGE = {"resnet8": 1.2, "resnet20": 3.2, "resnet44": 7.3, "resnet9": 20.0}
 _ON_GPU = (
     f"cluster.device={GPU}", "training.precision=bf16", "training.channels_last=true", "training.compile=cuda-graphs",
@@ -85,8 +86,10 @@ def steps(job: Job) -> float:
 
 
 def core_s(job: Job) -> float:
-    """Seconds of one core for a job's training: by the cost of its network, else by the FLOPs a second of the measured network
-    that is nearest to it in FLOPs. An image of another size costs in proportion to its FLOPs."""
+    """Return the seconds of one core for a job's training, from the measured network that is nearest to its network in FLOPs.
+
+    An image of another size costs in proportion to its FLOPs.
+    """
     image = trace_job(job).flops(1)
     costs = {name: (_flops_of_image(name), 1e-3 * ms) for name, ms in MS_PER_IMAGE.items()}
     near = (
@@ -100,13 +103,13 @@ def core_s(job: Job) -> float:
 
 @cache
 def _flops_of_image(network: str) -> float:
-    """Of a training step on an image of 32 × 32."""
+    """Return the FLOPs of a training step on one 32 × 32 image."""
     data = {"name": "synthetic", "shape": [3, 32, 32], "classes": 10}
     return float(trace_job(from_dict({"network": {"name": network}, "data": data})).flops(1))
 
 
 def hours_on_two_cores(study: Study, size: str) -> float:
-    """Hours of two cores, both of them busy all the time: start-up and evaluation are not in it."""
+    """Return the hours on two cores that are busy all the time, without start-up and evaluation."""
     return float(sum(map(core_s, jobs(study, size))) / 2 / 3600)
 
 

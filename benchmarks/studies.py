@@ -41,7 +41,7 @@ _STOPPED = (
     "size `laptop`."
 )
 _NOT_RUN = """\
-Not run. Hours on two cores are by what an image was measured to take on one thread, those on an H200 are predicted (`python -m benchmarks.evening`):"""
+Not run. Hours on two cores follow from the measured time of one image on one thread; hours on an H200 are predicted (`python -m benchmarks.evening`):"""
 _TAIL = """\
 A folder holds `results.json` (every run, curve and picture), `README.md` with its figures, and `report.html`, one
 self-contained page. `smoke` sizes take seconds and run in the tests; `paper` has the published settings and wants a GPU. The two

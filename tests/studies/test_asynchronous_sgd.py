@@ -78,8 +78,8 @@ def test_the_page_says_what_the_numbers_say() -> None:
     assert staleness_shares(results.rows["staleness"], 4) == {0: 0.1, 3: 0.9}
     accuracy, staleness, throughput, parts, time = (section.takeaway for section in STUDY.page(results).sections)
     assert accuracy == (
-        "4 learners against one process: at rate 0.05 −3.0 points (−3.2 … −2.8, p = 3.3e-06), and with the rate divided by "
-        "staleness +0.0 points (−0.2 … +0.2, p = 1), not told apart by 3 seeds."
+        "At rate 0.05, 4 learners change accuracy by −3.0 percentage points (−3.2 … −2.8, p = 3.3e-06) against one process. With the rate divided by "
+        "staleness, they change it by +0.0 percentage points (−0.2 … +0.2, p = 1; not significant with 3 seeds)."
     )
     assert "0.90 with 2 learners, 2.70 with 4 learners" in staleness
     assert "3.20 times the samples per second of one process, less than synchronous ranks with 3.60 times" in throughput

@@ -132,23 +132,23 @@ def test_accuracy_at_a_time_is_that_of_the_last_evaluation_before_it() -> None:
 def test_takeaway_at_equal_updates_follows_the_numbers() -> None:
     low, high = Spread(0.40, 0.001, 3), Spread(0.44, 0.001, 3)
     rising = study.updates_takeaway({"M=1": low, "M=2": Spread(0.42, 0.001, 3), "M=4": high})
-    assert rising.startswith("Accuracy over M=1, 60.00 ± 0.10 % of error: M=2 +2.0 points (")
-    assert "M=4 +4.0 points (+3.8 … +4.2" in rising
+    assert rising.startswith("Accuracy over M=1, 60.00 ± 0.10 % of error: M=2 +2.0 percentage points (")
+    assert "M=4 +4.0 percentage points (+3.8 … +4.2" in rising
     close = study.updates_takeaway({"M=1": low, "M=2": Spread(0.4005, 0.001, 3), "M=4": Spread(0.42, None, 1)})
     assert close.startswith(
-        "No M is told apart from M=1, 60.00 ± 0.10 % of error; the highest accuracy among them is of M=4"
+        "No value of M differs significantly from M=1, 60.00 ± 0.10 % of error. The highest accuracy among them is of M=4"
     )
-    assert "+2.0 points, from too few repeats to tell" in close
+    assert "+2.0 percentage points (too few seeds to judge)" in close
     falling = study.updates_takeaway({"M=1": high, "M=2": Spread(0.4395, 0.001, 3), "M=4": low})
-    assert "M=4 −4.0 points" in falling
-    assert falling.endswith("Not told apart from it: M=2.")
+    assert "M=4 −4.0 percentage points" in falling
+    assert falling.endswith("No significant difference from it: M=2.")
 
 
 def test_takeaways_at_equal_images_and_seconds_follow_the_numbers() -> None:
     a, b = Spread(0.40, 0.001, 3), Spread(0.44, 0.001, 3)
-    assert "M=4 is worse than M=1 longer: −4.0 points" in study.images_takeaway("M=4", "M=1 longer", a, b)
-    assert "M=4 is better than M=1 longer: +4.0 points" in study.images_takeaway("M=4", "M=1 longer", b, a)
-    assert "M=4 is not told apart from M=1 longer" in study.images_takeaway(
+    assert "M=4 is worse than M=1 longer: −4.0 percentage points" in study.images_takeaway("M=4", "M=1 longer", a, b)
+    assert "M=4 is better than M=1 longer: +4.0 percentage points" in study.images_takeaway("M=4", "M=1 longer", b, a)
+    assert "M=4 does not differ significantly from M=1 longer" in study.images_takeaway(
         "M=4", "M=1 longer", a, Spread(0.44, None, 1)
     )
     assert "M=4 is behind" in study.seconds_takeaway(3.0, "M=4", a, b)
@@ -174,16 +174,16 @@ def test_page_of_a_gain_says_so() -> None:
     assert cells["M=4"][-2:] == ["3 of 3", ""]
     paper = sections["Beside the paper"]
     assert paper.takeaway == (
-        "2 of the paper's 2 claims hold here; the gain of +20.00 points is above the range of +0.5 to +1 recalled for it."
+        "2 of the paper's 2 claims hold here; the gain of +20.00 percentage points is above the range of +0.5 to +1 recalled for it."
     )
-    assert "cutout adds +5.0 points" in sections["Crop and flip alone"].takeaway
+    assert "Cutout changes accuracy by +5.0 percentage points" in sections["Crop and flip alone"].takeaway
     images = sections["At equal images and at equal seconds"]
-    assert images.takeaway.startswith(f"At equal images M=4 is better than {LONGER}: +5.0 points")
+    assert images.takeaway.startswith(f"At equal images M=4 is better than {LONGER}: +5.0 percentage points")
 
 
 def test_page_of_a_loss_says_so() -> None:
     sections = {s.title: s for s in STUDY.page(made_up({"M=1": 0.48, "M=2": 0.45, "M=4": 0.44, LONGER: 0.47})).sections}
-    assert "M=2 −3.0 points" in sections["At equal updates"].takeaway
+    assert "M=2 −3.0 percentage points" in sections["At equal updates"].takeaway
     assert "no arm reaches the target from every seed." in sections["To 50 %"].takeaway
     assert sections["Beside the paper"].takeaway.startswith("0 of the paper's 2 claims hold here")
     images = sections["At equal images and at equal seconds"].takeaway

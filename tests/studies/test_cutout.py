@@ -26,7 +26,7 @@ def test_smoke_size_end_to_end(tmp_path: Path) -> None:
     assert Results.load(tmp_path / "results.json") == Results.load(tmp_path / "results.json")
     page = STUDY.page(Results.load(tmp_path / "results.json"))
     assert [s.title for s in page.sections] == ["Before and after", "small-cnn", "Why", "Beside the paper"]
-    assert "from too few repeats to tell" in page.sections[1].takeaway
+    assert "too few seeds to judge" in page.sections[1].takeaway
     assert render_html(page).startswith("<!doctype html>")
     # Nothing is run twice.
     again = STUDY.conduct(StudyRunner(tmp_path, "cutout", "smoke", said.append), settings)

@@ -90,18 +90,16 @@ def test_the_page_says_what_the_seeds_bear() -> None:
     page = STUDY.page(results)
     sections = {section.title: section for section in page.sections}
     related = sections["Two related classes, before and after"].takeaway
-    assert related.startswith(
-        "Fine-tuning on the two is seen to help RBC; it changes WBC by nothing that these seeds could tell"
-    )
-    assert "RBC 61.00 ± 1.00 % before, 71.00 ± 1.00 % after, +10.0 points" in related
+    assert related.startswith("Fine-tuning on the two improves RBC significantly; it does not change WBC significantly")
+    assert "RBC has 61.00 ± 1.00 % before and 71.00 ± 1.00 % after: +10.0 percentage points" in related
     assert "mAP of 61.00 ± 1.00 % on 72 test images" in sections["All classes"].takeaway
-    assert "+15.7 points" in sections["What the first network is worth"].takeaway
+    assert "+15.7 percentage points" in sections["What the first network is worth"].takeaway
 
 
 def test_the_verdict() -> None:
     low, high = Spread(0.5, 0.01, 3), Spread(0.6, 0.01, 3)
     assert verdict({"a": (high, low), "b": (low, high)}) == (
-        "Fine-tuning on the two is seen to help b; it is seen to harm a"
+        "Fine-tuning on the two improves b significantly; it worsens a significantly"
     )
 
 

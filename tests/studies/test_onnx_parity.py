@@ -99,7 +99,7 @@ def test_the_page_says_what_the_numbers_say() -> None:
     assert "of 2 settings it takes less processor time than PyTorch in 1 and more in 0" in said["Run by ONNX Runtime"]
     assert "off by 2.0 to 2.0 times as much" in said["Which of the two is nearer to the truth?"]
     assert said["The same objects?"].startswith("After suppression 30 of 30 objects in 4 test pictures")
-    assert "accuracy changes by -1.00 to -1.00 points (A)" in said["Eight bits"].replace("−", "-")
+    assert "accuracy changes by -1.00 to -1.00 percentage points (A)" in said["Eight bits"].replace("−", "-")
     assert "0 of 1 are faster" in said["Eight bits"]
     assert "rtol 0.001" in render_html(answer)
 

@@ -338,7 +338,7 @@ def test_data_parallel_stands_beside_the_public_solutions() -> None:
         )
         epochs.append(1563 * row["step_time_s"])
     assert "took 23.4 s, 60.2 s and 70.3 s an epoch" in public.takeaway
-    assert f"predicted are {epochs[0]:.1f} s, {epochs[1]:.1f} s and {epochs[2]:.1f} s" in public.takeaway
+    assert f"Predicted are {epochs[0]:.1f} s, {epochs[1]:.1f} s and {epochs[2]:.1f} s" in public.takeaway
     assert re.search(r"31 ms more on 2 and 41 ms more on 4 there", whole(public.intro))
     assert [round(1000 * (epoch_s - 23.4 / n) / 1563) for epoch_s, n in ((60.2, 2), (70.3, 4))] == [31, 41]
     ours = [1000 * (epochs[i] - epochs[0] / n) / 1563 for i, n in ((1, 2), (2, 4))]
@@ -347,7 +347,7 @@ def test_data_parallel_stands_beside_the_public_solutions() -> None:
         one(PARALLEL, of="data_parallel", place="l4", scaling=s, batch_asked=512, world=4)["speed_up"]
         for s in ("weak", "strong")
     )
-    assert f"reached {PUBLIC_SPEED_UP['speed_up']:.2f} times one GPU; predicted are {weak:.2f}" in public.lines[0]
+    assert f"reached {PUBLIC_SPEED_UP['speed_up']:.2f} times one GPU. Predicted are {weak:.2f}" in public.lines[0]
     assert f"and {strong:.2f} with it in all" in public.lines[0]
 
 
@@ -363,7 +363,7 @@ def test_prices_are_of_one_provider_and_year_where_one_lists_all_devices() -> No
     assert "k80-gk210 $0.45 (GCP, GPU K80, 2021, without its host)" in scaling.priced(rows)
     others = [rows[0], rows[1] | {"vendor": "Lambda", "date": "2026-09"}]
     assert scaling.priced(others).endswith(
-        "of different providers or years, so costs on different devices are not compared."
+        "from different providers or years, so costs on different devices are not compared."
     )
 
 
@@ -385,5 +385,5 @@ def test_costs_of_different_markets_are_not_compared() -> None:
     first, second = own.rows["prices"]
     mixed = replace(own, rows={**own.rows, "prices": [first, second | {"date": "2026-09"}]})
     trade = next(s for s in find("strong-and-weak").page(mixed).sections if s.title == "Time against cost")
-    assert "no run on the same device is both faster and cheaper than" in trade.takeaway
+    assert "No run on the same device is both faster and cheaper than" in trade.takeaway
     assert {first["device"], second["device"]} <= set(re.findall(r"[\w-]+(?= \((?:weak|strong)\))", trade.takeaway))

@@ -106,7 +106,7 @@ def test_what_sleep_costs_stands_beside_what_the_host_takes() -> None:
 
 def test_a_gain_that_repeats_do_not_bear_is_none() -> None:
     assert "net +50.0 %" in takeaways(results(1.0))["What batching brings"]
-    assert "net not told apart" in takeaways(results(1.0, gain=1.005))["What batching brings"]
+    assert "net no significant change" in takeaways(results(1.0, gain=1.005))["What batching brings"]
 
 
 @pytest.mark.serve

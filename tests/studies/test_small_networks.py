@@ -138,7 +138,7 @@ def test_a_low_rate_that_is_enough_alone_is_said_to_be() -> None:
     slow = [s for s in causes(LAPTOP) if s.rate == 0.001]
     said = takeaways(made_up({GOOD: 0.7, **dict.fromkeys(slow, 0.1)}))
     assert (
-        "The rate 0.001 costs most, 60.0 points. Enough for chance alone: rate 0.001."
+        "The rate 0.001 costs most, 60.0 percentage points. Enough for chance alone: rate 0.001."
         in said["One thing wrong at a time"]
     )
     together = said["All together, on small images"]
@@ -174,9 +174,9 @@ def test_resolution_and_statistics_follow_the_numbers() -> None:
     small_raw = replace(GOOD, image_size=32, normalisation="raw")
     numbers = {GOOD: 0.7, replace(GOOD, image_size=32): 0.45, replace(GOOD, normalisation="raw"): 0.3, small_raw: 0.2}
     said = takeaways(made_up({**numbers, replace(small_raw, norm="batch"): 0.35}))
-    assert "costs 25.0 points at 32×32 and 40.0 at 128×128" in said["Input range and resolution"]
-    assert "small images alone cost 25.0 points: less than" in said["Input range and resolution"]
-    assert "+15.0 points with input 0 … 255; they undo part of" in said["Statistics of batch norm"]
+    assert "costs 25.0 percentage points at 32×32 and 40.0 at 128×128" in said["Input range and resolution"]
+    assert "small images alone cost 25.0 percentage points: less than" in said["Input range and resolution"]
+    assert "+15.0 percentage points with input 0 … 255; they undo part of" in said["Statistics of batch norm"]
     untrained = Setting("imagenet", "stored", 32, 1.0, is_pretrained=False)
     numbers |= {untrained: 0.1, replace(untrained, norm="batch"): 0.25}
     said = takeaways(made_up({**numbers, replace(small_raw, norm="batch"): 0.2}))
@@ -189,7 +189,7 @@ def test_unfreezing_is_laid_to_the_statistics_only_where_they_restore_it() -> No
     assert "at chance ResNet-50" in pages[0]["The networks"]
     assert "none is at chance" in pages[1]["The networks"]
     fell, kept = (page["What unfreezing changes"] for page in pages)
-    assert "with the batch-norm statistics of before it has 20.0 %, so they are what changed" in fell
+    assert "With the batch-norm statistics of before it has 20.0 %, so they are what changed" in fell
     assert "statistics" not in kept
     less = takeaways(made_up({}, tuned=0.1, restored=0.12))["What unfreezing changes"]
     assert "so they are not all that changed" in less

@@ -171,13 +171,21 @@ def test_noise_that_does_as_much_harm(accuracy: float, expected: float | None) -
 def test_the_gain_over_d_alone_is_told_and_its_sign() -> None:
     seeds = {("K 100, P 2", TUNED): [0.56, 0.565, 0.57], (ALONE, ""): [0.5, 0.505, 0.51]}
     steps = section(made_up(seeds), "The four steps")
-    assert "+6.0 points (+4.9 … +7.1, p = 0.00012). It gains" in steps.takeaway
+    assert "+6.0 percentage points (+4.9 … +7.1, p = 0.00012). It gains" in steps.takeaway
     assert "It gains, as published" in steps.takeaway
-    assert "−1.5 points, from too few repeats to tell" in steps.takeaway  # 56.5 % of the student, 58 % of the teacher
+    assert (
+        "−1.5 percentage points (too few seeds to judge)" in steps.takeaway
+    )  # 56.5 % of the student, 58 % of the teacher
     assert steps.table is not None
     assert [row[3] for row in steps.table.rows] == ["76.4", "–", "–", "79.1 and 81.2"]
     unsure = section(made_up({**seeds, ("K 100, P 2", TUNED): [0.49, 0.515, 0.54]}), "The four steps")
-    assert "not told apart by 3 seeds. That it gains, as published (+2.7), is not sure" in unsure.takeaway
+    assert "not significant with 3 seeds). That it gains, as published (+2.7), is not certain" in unsure.takeaway
+    # 1.96 · √(2 · 0.505 · 0.495 / 4,000) is more than the gain of a point, and less than one of three.
+    assert (
+        "is not certain: 4,000 test images cannot resolve less than 2.2 percentage points. Against" in unsure.takeaway
+    )
+    wide = section(made_up({**seeds, ("K 100, P 2", TUNED): [0.47, 0.535, 0.60]}), "The four steps")
+    assert "not significant with 3 seeds). That it gains, as published (+2.7), is not certain. Against" in wide.takeaway
     worse = section(made_up({("K 100, P 2", TUNED): [0.45, 0.46]}), "The four steps")
     assert "It does not gain; published is a gain (+2.7)" in worse.takeaway
 
@@ -185,9 +193,17 @@ def test_the_gain_over_d_alone_is_told_and_its_sign() -> None:
 @pytest.mark.parametrize(
     ("small", "large", "said"),
     [
-        (0.48, 0.52, "rises to 100 (+8.5 points) and falls after it (−4.5 points), as published"),
-        (0.48, 0.60, "is highest at the largest, 1,000 (12.0 points above 10); published is a rise, then a fall"),
-        (0.60, 0.52, "is highest at the smallest, 10 (8.0 points above 1,000); published is a rise, then a fall"),
+        (0.48, 0.52, "rises to 100 (+8.5 percentage points) and falls after it (−4.5 percentage points), as published"),
+        (
+            0.48,
+            0.60,
+            "is highest at the largest, 1,000 (12.0 percentage points above 10). The published accuracy rises, then falls",
+        ),
+        (
+            0.60,
+            0.52,
+            "is highest at the smallest, 10 (8.0 percentage points above 1,000). The published accuracy rises, then falls",
+        ),
         (0.565, 0.565, "is the same for all"),
     ],
 )
@@ -198,7 +214,7 @@ def test_accuracy_against_k_is_told_as_it_is(small: float, large: float, said: s
     assert said in found.takeaway
     assert "From K = 10 to 1,000 wrong labels go from 5.0 % of the set to 50.0 %" in found.takeaway
     # Deviation of 0.56 and 0.57 is 0.01 / √2; twice that of a difference is 2 · √2 · 0.01 / √2 = 2 points.
-    assert "two runs differ by up to some 2.0 points" in found.takeaway
+    assert "two runs differ by up to some 2.0 percentage points" in found.takeaway
 
 
 def test_a_second_class_is_weighed_against_seeds() -> None:
@@ -208,9 +224,9 @@ def test_a_second_class_is_weighed_against_seeds() -> None:
         in section(made_up(), title).takeaway
     )
     little = section(made_up({("K 1000, P 2", TUNED): [0.56]}), title)
-    assert "P = 2 ends 1.0 points above P = 1, no more than seeds may do." in little.takeaway
+    assert "P = 2 ends 1.0 percentage points above P = 1, no more than seeds may do." in little.takeaway
     much = section(made_up({("K 1000, P 2", TUNED): [0.58]}), title)
-    assert "P = 2 ends 3.0 points above P = 1, more than seeds may do." in much.takeaway
+    assert "P = 2 ends 3.0 percentage points above P = 1, more than seeds may do." in much.takeaway
     from_one = made_up({("K 1000, P 2", TUNED): [0.58], ("K 100, P 2", TUNED): [0.56]})
     assert "no more than seeds may do" in section(from_one, title).takeaway
 
@@ -230,7 +246,7 @@ def test_the_worst_omission_is_named() -> None:
         in section(made_up(), "Each step left out").takeaway
     )
     unbalanced = section(made_up(is_balance_ablated=False), "Each step left out")
-    assert "Without U: D alone costs most: −6.0 points" in unbalanced.takeaway
+    assert "Without U: D alone costs most: −6.0 percentage points" in unbalanced.takeaway
     assert "wrong on 12.0 % of the images of D" in unbalanced.takeaway
     best = made_up({("K 100, P 2", TUNED): [0.65, 0.66]})
     assert "Nothing" not in section(best, "Each step left out").takeaway
@@ -257,7 +273,7 @@ def test_repeated_mistakes_tell_a_distillation() -> None:
     found = section(made_up(), title).takeaway
     assert "on 80.0 % (classes) and 80.0 % (probabilities)" in found
     assert (
-        "They repeat 50.0 % of the teacher's mistakes (classes), the network trained on D alone repeats 30.0 %: they learn the teacher"
+        "They repeat 50.0 % of the teacher's mistakes (classes); the network trained on D alone repeats 30.0 %: they learn the teacher"
         in found
     )
     results = made_up()

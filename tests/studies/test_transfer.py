@@ -100,22 +100,22 @@ def test_what_a_case_derives() -> None:
 
 def test_the_winner_and_whether_the_seeds_tell_it() -> None:
     assert "Fine-tuned at 0.01 wins" in winner(case("a", 0.9, 0.8))
-    assert "+10.0 points (+7.7 … +12.3, p = 0.00026)" in winner(case("a", 0.9, 0.8, tests=1000))
+    assert "+10.0 percentage points (+7.7 … +12.3, p = 0.00026)" in winner(case("a", 0.9, 0.8, tests=1000))
     assert winner(case("a", 0.9, 0.88, std=0.02)).startswith("No winner: fine-tuned at 0.01 has 90.00 ± 2.00 %")
-    assert "100 test images leave ±8.3 points open" in winner(
+    assert "100 test images cannot resolve less than 8.3 percentage points" in winner(
         case("a", 0.9, 0.85, std=0.001)
     )  # the seeds alone tell it
-    assert case("a", 0.9, 0.85, std=0.001).leader == "fine-tuned and last layer only are not told apart"
+    assert case("a", 0.9, 0.85, std=0.001).leader == "fine-tuned and last layer only are not significantly different"
     assert "level" in winner(case("a", 0.9, 0.9))
     assert case("a", 0.9, 0.9).leader == "fine-tuned and last layer only are level"
 
 
 def test_speed_and_its_cost() -> None:
     assert (
-        "200 times as fast, the whole training with its one pass of the trunk 10.0 times; that costs 10.0 points"
+        "200 times as fast, the whole training with its one pass of the trunk 10.0 times. That costs 10.0 percentage points"
         in (speed(case("a", 0.9, 0.8)))
     )
-    assert "gains 10.0 points" in speed(case("a", 0.8, 0.9))
+    assert "gains 10.0 percentage points" in speed(case("a", 0.8, 0.9))
     assert "costs nothing" in speed(case("a", 0.8, 0.8))
 
 
@@ -126,12 +126,12 @@ def test_a_short_step_on_kept_features_is_said_to_be_overhead() -> None:
     assert "overhead" not in speed(made)
 
 
-def test_a_rate_within_what_the_test_images_leave_open_is_not_told_apart() -> None:
+def test_a_difference_of_rates_that_the_test_images_cannot_resolve_is_not_significant() -> None:
     """Three seeds tell 0.741 from 0.739, 10,000 test images do not."""
     rates = {1.0: Spread(0.741, 0.0002, 3), 0.1: Spread(0.739, 0.0002, 3), 0.001: Spread(0.56, 0.003, 3)}
     made = case("CIFAR-10", fine=0.8, head=0.741, tests=10_000)
     made = replace(made, head=replace(made.head, rate=1.0))
-    assert "not told apart from 0.1 (73.90 ± 0.02 %); worst at 0.001" in rates_takeaway(made, HEAD, rates)
+    assert "No significant difference from 0.1 (73.90 ± 0.02 %). Worst at 0.001" in rates_takeaway(made, HEAD, rates)
 
 
 def test_the_reason_follows_the_numbers() -> None:
@@ -141,7 +141,7 @@ def test_the_reason_follows_the_numbers() -> None:
     assert "it is seen to pay in ants from CIFAR-10, more where the source is far" in reason(larger)
     assert "it is not seen to pay in either" in reason([case("ImageNet", 0.85, 0.9), case("CIFAR-10", 0.6, 0.65)])
     assert "are all that is needed" in reason([case("ImageNet", 0.85, 0.9)])
-    assert "leave 10.0 points to fine-tuning" in reason([case("ImageNet", 0.9, 0.8)])
+    assert "leave 10.0 percentage points to fine-tuning" in reason([case("ImageNet", 0.9, 0.8)])
 
 
 def test_a_sign_is_never_that_of_nothing() -> None:

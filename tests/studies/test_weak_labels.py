@@ -110,12 +110,14 @@ def exactly(mean: float) -> Spread:
 def test_noise_takeaway_follows_the_numbers() -> None:
     before = {0.0: exactly(0.60), 0.5: exactly(0.50)}
     mended = study.noise_takeaway(before, {0.0: exactly(0.62), 0.5: exactly(0.58)}, exactly(0.45))
-    assert "in the mean transfer makes up for 6.0 points of it" in mended
-    assert "beats the clean set alone at every share of noise; with 50 % by +13.0 points" in mended
+    assert "on average, transfer makes up for 6.0 percentage points of the loss" in mended
+    assert (
+        "beats the clean set alone at every share of noise. With 50 % it beats it by +13.0 percentage points" in mended
+    )
     worse = study.noise_takeaway(before, {0.0: exactly(0.62), 0.5: exactly(0.44)}, exactly(0.45))
-    assert "50 % noise changes accuracy by −10.0 points (" in worse
-    assert "before transfer and by −18.0 points (" in worse
-    assert "after; transfer does not make up for it" in worse
+    assert "50 % noise changes accuracy by −18.0 percentage points (" in worse
+    assert "after transfer. Before transfer it changes accuracy by −10.0 percentage points (" in worse
+    assert "); transfer does not make up for the loss." in worse
     assert "does not beat the clean set alone with 50 % noise" in worse
     nothing = study.noise_takeaway({0.0: exactly(0.5), 0.5: exactly(0.5)}, before, exactly(0.1))
     assert "noise costs nothing before transfer" in nothing
@@ -153,8 +155,11 @@ def test_classes_takeaway_names_the_best_resampling_of_each_stage() -> None:
     before = {"natural": exactly(0.1), "square_root": exactly(0.3), "uniform": exactly(0.2)}
     after = {"natural": exactly(0.4), "square_root": exactly(0.3), "uniform": exactly(0.2)}
     said = study.classes_takeaway(before, after)
-    assert "before transfer square-root resampling is best, 30.00 ± 0.10 %; over natural +20.0 points" in said
-    assert "After it no resampling is better than natural frequencies, 40.00 ± 0.10 %" in said
+    assert (
+        "before transfer, square-root resampling is best, 30.00 ± 0.10 %. Its gain over natural frequencies is +20.0 percentage points"
+        in said
+    )
+    assert "After transfer, no resampling is better than natural frequencies, 40.00 ± 0.10 %" in said
 
 
 @pytest.mark.parametrize(
@@ -170,7 +175,7 @@ def test_resampling_takeaway_is_held_against_the_paper(root: float, uniform: flo
     said = study.resampling_takeaway(
         {"natural": exactly(0.40), "square_root": exactly(root), "uniform": exactly(uniform)}
     )
-    assert f"The best is {size} the published 5 to 6 points." in said
+    assert f"The best is {size} the published 5 to 6 percentage points." in said
     assert f"square-root {100 * (root - 0.4):+.1f}, uniform {100 * (uniform - 0.4):+.1f}" in said
 
 
@@ -214,7 +219,7 @@ def test_page_of_made_up_numbers() -> None:
 
 def test_one_seed_is_said() -> None:
     sections = {section.title: section for section in STUDY.page(made_up(1)).sections}
-    assert "from too few repeats to tell" in sections["Resampling, beside the paper"].takeaway
+    assert "One seed is too few to judge" in sections["Resampling, beside the paper"].takeaway
     losses = sections["What noise costs, beside the paper"].table
     assert losses is not None
     assert {row[3] for row in losses.rows} == {"one seed"}

@@ -175,7 +175,7 @@ def _shown(choice: str) -> str:
 
 
 def _figure(rows: Sequence[Row], choices: Sequence[str], others: Sequence[str] = ()) -> Figure:
-    """`others`: choices that are what AUTO takes between machines, and lie on its line."""
+    """Draw each choice. `others` lie on the line of the choice that AUTO uses between machines, and share its label."""
     panels = []
     for key, label, unit in (("exchange_s", "ms", 1e-3), ("images_per_s", "images/s", 1.0)):
         series = []

@@ -111,17 +111,16 @@ def _accuracy_section(results: Results) -> Section:
         series.append(Series(SINGLE, "reference", [learners[0], learners[-1]], [level, level]))
         panels.append(Lines(f"learners, rate {rate:g}", "test accuracy, %", series, x_ticks=learners))
         plain, aware = (spread(rows, method=m, ranks=learners[-1], rate=rate) for m in (ASYNCHRONOUS, AWARE))
-        text = (
-            f"at rate {rate:g} {points_apart(plain, _single(rows, rate))}, and with the rate divided by staleness "
-            f"{points_apart(aware, _single(rows, rate))}"
+        said.append(
+            f"At rate {rate:g}, {learners[-1]} learners change accuracy by {points_apart(plain, _single(rows, rate))} against one process. "
+            f"With the rate divided by staleness, they change it by {points_apart(aware, _single(rows, rate))}."
         )
         if rate != _best_rate(rows):
-            text += f" (too high a rate for one process, too: {_single(rows, rate).percent()})"
-        said.append(text)
+            said.append(f"That rate is too high for one process, too: {_single(rows, rate).percent()}.")
     columns = ["learning rate", "method", "learners or ranks", "test accuracy", "against single"]
     return Section(
         "Accuracy after the same samples",
-        f"{learners[-1]} learners against one process: {'; '.join(said)}.",
+        " ".join(said),
         intro="Asynchronous runs make the same updates as `single`, of the same minibatches. Synchronous ones (`ddp`) add "
         "up the minibatches of all ranks, so they make fewer updates, at a rate that is larger by as much.",
         figure=Figure(panels),

@@ -25,7 +25,7 @@ from chronograd.units import seconds as duration
 # figures by M are not at hand.
 RECALLED_GAIN = (0.5, 1.0)
 PICTURE_COPIES = 8
-# Values of M for a trend, and seeds of the M that stands for large ones, below which neither is stated.
+# A trend needs at least this many values of M; the M that stands for large ones needs this many seeds.
 LEAST_RUNS = 3
 # One copy with crop and flip alone: what cutout and copies are held against.
 PLAIN = "M=1, no cutout"
@@ -192,8 +192,8 @@ def _plain_section(results: Results) -> Section:
     ]
     return Section(
         "Crop and flip alone",
-        f"{_of_what(results)} ends at {_error_text(plain)} of error with crop and flip after {results.settings['epochs']} epochs; "
-        f"cutout adds {points_apart(cutout, plain)} of accuracy.",
+        f"{_of_what(results)} ends at {_error_text(plain)} of error with crop and flip after {results.settings['epochs']} epochs. "
+        f"Cutout changes accuracy by {points_apart(cutout, plain)}.",
         figure=Figure([Lines("epochs", "test error, %", errors)]),
     )
 
@@ -252,11 +252,11 @@ def updates_takeaway(accuracies: dict[str, Spread]) -> str:
     if seen:
         said = "; ".join(f"{name} {points_apart(accuracies[name], accuracies[first])}" for name in seen)
         unseen = [name for name in others if name not in seen]
-        rest = f" Not told apart from it: {', '.join(unseen)}." if unseen else ""
+        rest = f" No significant difference from it: {', '.join(unseen)}." if unseen else ""
         return f"Accuracy over {first}, {_error_text(accuracies[first])} of error: {said}.{rest}"
     best = max(others, key=lambda name: accuracies[name].mean)
     return (
-        f"No M is told apart from {first}, {_error_text(accuracies[first])} of error; the highest accuracy among them is of "
+        f"No value of M differs significantly from {first}, {_error_text(accuracies[first])} of error. The highest accuracy among them is of "
         f"{best}: {points_apart(accuracies[best], accuracies[first])}."
     )
 
@@ -297,14 +297,14 @@ def accuracy_at(curves: Curves, arm: str, x: str, at: float) -> Spread:
 
 def images_takeaway(copies: str, longer: str, a: Spread, b: Spread) -> str:
     """Whether compute is better spent on copies (a) or on epochs (b)."""
-    verdict = "is not told apart from"
+    verdict = "does not differ significantly from"
     if is_apart(a, b):
         verdict = "is better than" if a.mean > b.mean else "is worse than"
     return f"At equal images {copies} {verdict} {longer}: {points_apart(a, b)}."
 
 
 def seconds_takeaway(at_s: float, copies: str, a: Spread, b: Spread) -> str:
-    verdict = ("ahead" if a.mean > b.mean else "behind") if is_apart(a, b) else "not told apart"
+    verdict = ("ahead" if a.mean > b.mean else "behind") if is_apart(a, b) else "not significantly ahead or behind"
     return f"After {duration(at_s)}, when the first of them ends, {copies} is {verdict}: {points_apart(a, b)}."
 
 
@@ -376,17 +376,17 @@ def _published_section(results: Results) -> Section:
     body = [
         ["larger M ends with the higher accuracy",
          f"{last} over {first}: {points_apart(_of(results, last), _of(results, first))}",
-         _yes(gain > 0) if is_seen else "not told"],
+         _yes(gain > 0) if is_seen else "not significant"],
         ["larger M reaches a given accuracy in fewer updates", fewer[1], fewer[0]],
-        [f"ResNet-44 gains +{low:g} to +{high:g} points *", f"{gain:+.2f} points",
-         _yes(low <= gain <= high) if is_seen else "not told"],
+        [f"ResNet-44 gains +{low:g} to +{high:g} percentage points *", f"{gain:+.2f} percentage points",
+         _yes(low <= gain <= high) if is_seen else "not significant"],
     ]  # fmt: skip
     agreed = sum(row[2] == "yes" for row in body[:2])
     size = "above" if gain > high else "below" if gain < low else "within"
-    within = f"the gain of {gain:+.2f} points is {size} the range of +{low:g} to +{high:g} recalled for it"
+    within = f"the gain of {gain:+.2f} percentage points is {size} the range of +{low:g} to +{high:g} recalled for it"
     return Section(
         "Beside the paper",
-        f"{agreed} of the paper's 2 claims hold here; {within if is_seen else f'the gain is not told from nothing, {gain:+.2f} points'}.",
+        f"{agreed} of the paper's 2 claims hold here; {within if is_seen else f'the gain is not significant, {gain:+.2f} percentage points'}.",
         intro="Hoffer et al. 2019: CIFAR-10 with crop, flip and cutout, ResNet-44, batch 64, 100 epochs.",
         table=listed(
             ["published", "here", "agrees"], body, 3, ["* recalled; the paper's figures by M are not at hand"]

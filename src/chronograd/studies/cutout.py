@@ -15,10 +15,11 @@ from chronograd.figure import Figure, Lines, Picture, PictureRow, Pictures
 from chronograd.job import Augmentation, Job
 from chronograd.study.arms import Arm, accuracy_table, curves_of, job_of, mean_curve, of_arm, train_arms
 from chronograd.study.results import Results, Settings
-from chronograd.study.rows import Spread, distinct, is_apart, matching, points_apart, seeds, spread, upper
+from chronograd.study.rows import Spread, distinct, is_apart, matching, points_apart, seeds, spread
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import NotRun, Study, listed
 from chronograd.units import signed
+from chronograd.words import listed as in_words
 
 # Test error in percent without and with cutout, over crop and flip, CIFAR-10, mean of 5 runs: the paper's table.
 PUBLISHED = {"ResNet-18": (4.72, 3.99), "WRN-28-10": (3.87, 3.08), "Shake-Shake 26 2x96d": (2.86, 2.56)}
@@ -112,15 +113,21 @@ def page(results: Results) -> Answer:
 
 
 def _gains(results: Results, networks: Sequence[str]) -> str:
-    """The answer: cutout over crop and flip, and against as many single pixels."""
-    said = []
+    """Return the answer: which networks cutout changes over crop and flip, by how much, and against the same number of single pixels."""
+    said: list[str] = []
+    better: list[str] = []
+    worse: list[str] = []
     for network in networks:
         plain, cutout, pixels = (_of(results, network, arm) for arm in (PLAIN, CUTOUT, PIXELS))
+        if is_apart(cutout, plain):
+            (better if cutout.mean > plain.mean else worse).append(network)
         said.append(
-            f"over crop and flip cutout changes {network} by {points_apart(cutout, plain)}; against as many single pixels by "
-            f"{points_apart(cutout, pixels)}"
+            f"Over crop and flip, cutout changes {network} by {points_apart(cutout, plain)}. Against the same number of single pixels, "
+            f"it changes {network} by {points_apart(cutout, pixels)}."
         )
-    return f"{upper('; '.join(said))}."
+    verdict = f"Over crop and flip, cutout improves {in_words(better) if better else 'no network'} significantly"
+    verdict += f" and worsens {in_words(worse)}" if worse else ""
+    return f"{verdict}. {' '.join(said)}"
 
 
 def _of(results: Results, network: str, arm: str) -> Spread:
@@ -140,7 +147,7 @@ def _pictures_section(results: Results) -> Section:
     return Section(
         "Before and after",
         f"A square of {results.settings['side']} pixels, clipped at the edges, hides {100 * share:.1f} % of an image on "
-        "average: so many single pixels are dropped in the arm it is compared with.",
+        "average. The arm it is compared with drops the same number of single pixels.",
         figure=Figure([Pictures(grid)]),
     )
 
@@ -154,7 +161,7 @@ def _network_section(results: Results, network: str) -> Section:
     return Section(
         network,
         f"Cutout over nothing: {points_apart(alone, nothing)}. Over crop and flip: {points_apart(cutout, plain)}. "
-        f"Against as many single pixels: {points_apart(cutout, pixels)}.",
+        f"Against the same number of single pixels: {points_apart(cutout, pixels)}.",
         figure=Figure([Lines("epoch", "test accuracy, %", series)]),
         table=accuracy_table(rows, {"augmentation": "augmentation"}, more),
     )
@@ -169,7 +176,7 @@ def _overfitting_section(results: Results, networks: Sequence[str]) -> Section:
             gap = float(np.mean([float(c["test_loss"][-1] or 0) - float(c["train_loss"][-1] or 0) for c in curves]))
             pairs.append((gap, _gain(results, network, with_, without)))
             body.append([network, without, f"{gap:.2f}", f"{pairs[-1][1]:+.2f}"])
-    columns = ["network", "without cutout", "test loss less training loss", "gain of cutout, points"]
+    columns = ["network", "without cutout", "test loss less training loss", "gain of cutout, percentage points"]
     return Section("Why", overfitting_takeaway(pairs), table=listed(columns, body, text=2))
 
 
@@ -177,7 +184,7 @@ def overfitting_takeaway(pairs: Sequence[tuple[float, float]]) -> str:
     """Of pairs of overfitting and gain: whether the second follows the first.
 
     >>> overfitting_takeaway([(0.1, -1.0), (2.0, 3.0)])
-    'Where overfitting is largest (2.00) cutout gains +3.0 points, where it is least (0.10) −1.0: the gain grows with it, \
+    'Where overfitting is largest (2.00) cutout gains +3.0 percentage points, where it is least (0.10) −1.0: the gain grows with it, \
 in 2 settings, too few to tell.'
     """
     least, most = min(pairs), max(pairs)
@@ -186,7 +193,7 @@ in 2 settings, too few to tell.'
     verdict = "grows with it" if rank > 0.5 else "falls with it" if rank < -0.5 else "does not follow it"
     bearing = ", too few to tell" if len(pairs) < LEAST_SETTINGS else ""
     return (
-        f"Where overfitting is largest ({most[0]:.2f}) cutout gains {signed(f'{most[1]:+.1f}')} points, where it is least "
+        f"Where overfitting is largest ({most[0]:.2f}) cutout gains {signed(f'{most[1]:+.1f}')} percentage points, where it is least "
         f"({least[0]:.2f}) {signed(f'{least[1]:+.1f}')}: the gain {verdict}, in {len(pairs)} settings{bearing}."
     )
 
@@ -202,11 +209,11 @@ def _published_section(results: Results, networks: Sequence[str]) -> Section:
     agree = "agrees in sign with" if seen else "does not show"
     return Section(
         "Beside the paper",
-        f"This setting {agree} the published gains of {min(theirs):.2f} to {max(theirs):.2f} points: here "
+        f"This setting {agree} the published gains of {min(theirs):.2f} to {max(theirs):.2f} percentage points: here "
         f"{', '.join(signed(f'{gain:+.2f}') for gain in ours)}.",
         intro="Published: DeVries and Taylor 2017, CIFAR-10 with crop and flip, 200 epochs, mean of five runs.",
         table=listed(
-            ["network", "test error without, %", "with cutout, %", "gain, points"],
+            ["network", "test error without, %", "with cutout, %", "gain, percentage points"],
             [[name, f"{a:.2f}", f"{b:.2f}", f"{a - b:+.2f}"] for name, (a, b) in errors.items()],
         ),
     )

@@ -42,7 +42,7 @@ PUBLIC_EPOCHS: list[Row] = [
     for world, epoch_s in ((1, 23.4), (2, 60.2), (4, 70.3))
 ]
 PUBLIC_SPEED_UP: Row = {"device": "l4", "batch": 512, "world": 4, "speed_up": 1.96}
-# Two workers of torchvision's pipeline (crop, flip, tensor, normalise) on CIFAR-10: benchmarks/results/input.json.
+# Measured with two workers of torchvision's pipeline (crop, flip, tensor, normalise) on CIFAR-10: benchmarks/results/input.json.
 LOADING: Row = {"images_per_s": 3149.01, "workers": 2, "processor": "AMD EPYC", "date": "2026-11-21"}
 
 
@@ -216,14 +216,14 @@ def _time_section(results: Results) -> Section:
     )
     return Section(
         "Table 1: time and speed-up",
-        f"With loading, DataParallel on {worst['world']} × {device} gives {min(fed):.2f} to {max(fed):.2f} times the throughput of one, as {loading['workers']} "
-        f"workers take {seconds(loading_s)} to load an epoch, whose steps alone take {seconds(quickest_s)} at best. "
-        f"The steps alone, with the same batch for each GPU: it gives {worst['speed_up']:.2f} times the throughput of "
-        f"one at batch {worst['batch_asked']:,} and {best['speed_up']:.2f} times at batch {best['batch_asked']:,}: what it "
-        f"does for its replicas costs the same whatever the batch.{no_more}",
-        f"Predicted seconds of the second epoch, of {samples:,} images, with the copies from the CPU to the GPU. With loading, as it was asked: "
-        f"the longer of the steps and of loading, which goes on at the same time. {loading['workers']} workers of torchvision's pipeline load "
-        f"{loading['images_per_s']:,.0f} images/s (measured on {loading['processor']}, {loading['date']}); more workers load more. Steps alone: loading left out.",
+        f"With loading, DataParallel on {worst['world']} × {device} gives {min(fed):.2f} to {max(fed):.2f} times the throughput of one GPU. "
+        f"{loading['workers']} workers take {seconds(loading_s)} to load an epoch; its steps alone take {seconds(quickest_s)} at best. "
+        f"Without loading, with the same batch for each GPU, it gives {worst['speed_up']:.2f} times the throughput of "
+        f"one at batch {worst['batch_asked']:,} and {best['speed_up']:.2f} times at batch {best['batch_asked']:,}. "
+        f"Its work for the replicas costs the same at every batch.{no_more}",
+        f"Predicted seconds of the second epoch, of {samples:,} images, with the copies from the CPU to the GPU. With loading, as the exercise asks: "
+        f"the longer of the steps and of loading, which run at the same time. {loading['workers']} workers of torchvision's pipeline load "
+        f"{loading['images_per_s']:,.0f} images/s (measured on {loading['processor']}, {loading['date']}); more workers load more. Steps alone: without loading.",
         figure=Figure([replace(panel, log_x=True)]),
         caption=f"Predicted; 80 % interval of a step: {percent(several[0]['low'] / several[0]['step_time_s'], 0)} to "
         f"{percent(several[0]['high'] / several[0]['step_time_s'], 0)} of it.",
@@ -285,7 +285,7 @@ def _one_gpu_section(results: Results) -> Section:
         f"In tf32, which PyTorch's convolutions take there by default, an epoch takes {seconds(with_copies_s(small))} at batch {int(small['batch']):,} "
         f"and {seconds(with_copies_s(large))} at batch {int(large['batch']):,}, copies included.{no_more} {prediction_errors(timed)}",
         f"ResNet-18 on 32×32, {samples:,} images an epoch, channels-last but in fp32, which is single precision throughout; {steps[0]['software']}, {steps[0]['date']}. "
-        "Loading is left out, as it was asked. With copies, as it was asked: the images were on the GPU already when the steps were timed, so the copies of "
+        "Loading is left out and copies are included, as the exercise asks. The images were on the GPU already when the steps were timed, so the copies of "
         f"fp32 pixels from the CPU's memory were not measured. By the data sheet of the link they add {seconds(epoch_s(timed[0], 'copy_s'))} to an epoch.",
         figure=Figure([Lines("batch", "seconds of an epoch", series, log_x=True, log_y=True)]),
         table=listed(
@@ -297,11 +297,11 @@ def _one_gpu_section(results: Results) -> Section:
 
 
 def prediction_errors(timed: Sequence[Row]) -> str:
-    """How far predictions were off: the mean error and its bias by precision, and the worst precision's range.
+    """Return the mean error and bias of predictions by precision, and the range of the worst precision.
 
     >>> rows = [{"precision": "fp32", "predicted_s": 0.5, "step_s": 1.0}, {"precision": "fp32", "predicted_s": 1.1, "step_s": 1.0}]
     >>> prediction_errors(rows)
-    'Predicted before the machine was seen, fp32 was 50 % too fast at 1 of 2 batches. Mean error and bias: fp32 30 % (−20.0 %).'
+    'Predicted before we had the machine, fp32 was 50 % too fast at 1 of 2 batches. Mean error and bias: fp32 30 % (−20.0 %).'
     """
     errors = {
         precision: [row["predicted_s"] / row["step_s"] - 1 for row in own]
@@ -319,7 +319,7 @@ def prediction_errors(timed: Sequence[Row]) -> str:
         ]
     )
     return (
-        f"Predicted before the machine was seen, {worst} was {size} too {'fast' if is_fast else 'slow'} at {len(sizes)} of {len(errors[worst])} batches. "
+        f"Predicted before we had the machine, {worst} was {size} too {'fast' if is_fast else 'slow'} at {len(sizes)} of {len(errors[worst])} batches. "
         f"Mean error and bias: {each}."
     )
 
@@ -409,11 +409,11 @@ def _bandwidth_section(results: Results) -> Section:
         f"As a ring all-reduce the communication is {slowest['ring'] / 1e9:.2f} to {quickest['ring'] / 1e9:.2f} GB/s, "
         f"{percent(slowest['ring'] / one['link_bytes_per_s'], 0)} to {percent(quickest['ring'] / one['link_bytes_per_s'], 0)} of the link. "
         f"The whole exchange of DataParallel moves {least['rate'] / 1e9:.2f} to {most['rate'] / 1e9:.2f} GB/s, {percent(least['rate'] / one['link_bytes_per_s'], 0)} to "
-        f"{percent(most['rate'] / one['link_bytes_per_s'], 0)} of {one['link']}'s {one['link_bytes_per_s'] / 1e9:.2f} GB/s: the link waits for the host, and at large batches for the slowest GPU. By 2(n − 1) · (α + S/B) the copies alone take "
+        f"{percent(most['rate'] / one['link_bytes_per_s'], 0)} of {one['link']}'s {one['link_bytes_per_s'] / 1e9:.2f} GB/s. The link waits for the host, and at large batches for the slowest GPU. By 2(n − 1) · (α + S/B) the copies alone take "
         f"{enumerated(copies)}.",
         f"S = {one['bytes'] / 1e6:.1f} MB of gradients, n GPUs, α and B: latency and bandwidth of the link. All-reduce in a ring: 2(n − 1) · α + 2(n − 1)/n · S/B. "
-        "Its bandwidth is 2(n − 1)/n · S / communication, as it was asked. "
-        "DataParallel has no ring: parameters go to n − 1 GPUs and gradients come back, 2(n − 1) · (α + S/B), so its bandwidth on the first "
+        "Its bandwidth is 2(n − 1)/n · S / communication, as the exercise asks. "
+        "DataParallel has no ring: parameters go to n − 1 GPUs and gradients come back, 2(n − 1) · (α + S/B). Its bandwidth on the first "
         "GPU's link is 2(n − 1) · S / communication. Bandwidth utilisation = bandwidth / B.",
         table=_by_world(rows, {
             "ring by formula": lambda row: seconds(row["ring_s"]), "copies": lambda row: seconds(row["copies_s"]),
@@ -452,7 +452,7 @@ def _public_sections(results: Results) -> list[Section]:
     if len(speed_ups) == 2:
         lines.append(
             f"The other, {PUBLIC_SPEED_UP['world']} × {PUBLIC_SPEED_UP['device']} at batch {PUBLIC_SPEED_UP['batch']}, reached "
-            f"{PUBLIC_SPEED_UP['speed_up']:.2f} times one GPU; predicted are {speed_ups[0]:.2f} with that batch for each GPU "
+            f"{PUBLIC_SPEED_UP['speed_up']:.2f} times one GPU. Predicted are {speed_ups[0]:.2f} with that batch for each GPU "
             f"({signed_percent(speed_ups[0] / PUBLIC_SPEED_UP['speed_up'] - 1)}) and {speed_ups[1]:.2f} with it in all "
             f"({signed_percent(speed_ups[1] / PUBLIC_SPEED_UP['speed_up'] - 1)}). That card copies between GPUs through the host's memory, and its host is not known; neither is in the prediction."
         )
@@ -466,8 +466,8 @@ def _public_sections(results: Results) -> list[Section]:
     return [
         Section(
             "Beside two public solutions",
-            f"With a global batch of {one['batch']} kept, one public solution on {one['device']} took {theirs_s} an epoch on {worlds} GPUs; "
-            f"predicted are {ours_s}: both are slower with every GPU.",
+            f"With a global batch of {one['batch']} kept, one public solution on {one['device']} took {theirs_s} an epoch on {worlds} GPUs. "
+            f"Predicted are {ours_s}: both are slower with every GPU.",
             f"Beyond an n-th of one GPU's step, each step took {beyond} there; predicted are {ours_beyond}. Hosts differ, and that of the "
             "solution is not known. Nothing is fitted to either solution.",
             table=table(rows, {

@@ -182,14 +182,14 @@ def of_related(results: Results, stage: str) -> Spread:
 
 
 def verdict(changes: Mapping[str, tuple[Spread, Spread]]) -> str:
-    """Which classes fine-tuning is seen to help or to harm. `changes`: class → before and after."""
+    """Return which classes fine-tuning improves or worsens significantly. `changes`: class → before and after."""
     apart = {name: difference(after, before) for name, (before, after) in changes.items()}
     better = [name for name, d in apart.items() if d.is_seen and d.mean > 0]
     worse = [name for name, d in apart.items() if d.is_seen and d.mean < 0]
     open_ = [name for name in apart if name not in better + worse]
-    said = [f"is seen to help {in_words(better)}"] if better else []
-    said += [f"is seen to harm {in_words(worse)}"] if worse else []
-    said += [f"changes {in_words(open_)} by nothing that these seeds could tell"] if open_ else []
+    said = [f"improves {in_words(better)} significantly"] if better else []
+    said += [f"worsens {in_words(worse)} significantly"] if worse else []
+    said += [f"does not change {in_words(open_)} significantly"] if open_ else []
     return f"Fine-tuning on the two {'; it '.join(said)}"
 
 
@@ -242,8 +242,8 @@ def _all_section(results: Results) -> Section:
 
 def _related_section(results: Results, related: Sequence[str]) -> Section:
     changes = {name: (precision(results, ALL, name), precision(results, TUNED, name)) for name in related}
-    each = "; ".join(
-        f"{name} {before.percent()} before, {after.percent()} after, {points_apart(after, before)}"
+    each = " ".join(
+        f"{name} has {before.percent()} before and {after.percent()} after: {points_apart(after, before)}."
         for name, (before, after) in changes.items()
     )
     updates = round(matching(results.rows["runs"], stage=TUNED)[0]["updates"])
@@ -254,7 +254,7 @@ def _related_section(results: Results, related: Sequence[str]) -> Section:
     ]
     return Section(
         "Two related classes, before and after",
-        f"{verdict(changes)}: {each}.",
+        f"{verdict(changes)}. {each}",
         intro=f"Before: the network of all classes. After: the same, trained for {updates:,} more updates on these two, on "
         f"{results.settings['half']:,} pictures that it had not seen. A test picture is in no training.",
         figure=Figure([Bars("average precision, %", "class", bars, {stage: COLORS[stage] for stage in (ALL, TUNED)})]),
@@ -292,7 +292,7 @@ def _picture_section(results: Results) -> Section:
 
 
 def _missed(pictured: Sequence[Row]) -> str:
-    """Which classes a stage finds in none of the pictures.
+    """Name the classes that a stage finds in none of the pictures.
 
     >>> row = {"picture": "WBC", "stage": "fine-tuned", "name": "RBC", "boxes": 0}
     >>> _missed([row, row | {"name": "WBC", "boxes": 1}])

@@ -62,7 +62,7 @@ def order_words(results: Results) -> str:
     rows = results.rows["runs"]
     pairs = [(BOTH, NO_TARGET), (BOTH, NO_REPLAY), (NO_TARGET, NEITHER), (NO_REPLAY, NEITHER)]
     seen = {pair: returns.is_more(rows, *pair) for pair in pairs}
-    words = {True: "more than", False: "less than", None: "not told apart from"}
+    words = {True: "more than", False: "less than", None: "not significantly different from"}
     agreeing = sum(verdict is True for verdict in seen.values())
     told = "; ".join(f"{a} {words[seen[a, b]]} {b}" for a, b in pairs)
     head = (

@@ -43,7 +43,7 @@ SUMS = {
     "products_s": "matrix products alone",
     "predicted_s": "predicted pass",
 }
-# A colour for each of these.
+# A colour for each way of timing.
 PALETTE = dict(zip(SUMS.values(), ("accent", "grey", "vermilion", "orange", "green", "purple"), strict=True))
 NOT_MEASURED = "not measured"
 # Sums of layers nearer to the whole than this are as near as passes are to one another.
@@ -251,7 +251,7 @@ def _sums_section(passes: Sequence[Row], predicted: Sequence[Row]) -> Section:
 
 
 def _events_sections(passes: Sequence[Row]) -> list[Section]:
-    """What events between layers add up to on a GPU, beside the whole pass."""
+    """Return a section that compares the sum of the times between events on a GPU with the whole pass, if a GPU was timed."""
     on_gpu = matching(passes, device="cuda")
     if not on_gpu:
         return []
@@ -269,8 +269,8 @@ def _events_sections(passes: Sequence[Row]) -> list[Section]:
             "Events between the layers",
             f"{takeaway}. Where the host is slower than the device, the device waits between two events for the next launch, and the events "
             "time that gap too.",
-            "An event in the device's queue before each layer and one at the end: nobody waits for the device, but what lies between two "
-            "events is the layer's kernels and the gap before them. Recording an event for each layer also takes time of the host. So the sum "
+            "An event is in the device's queue before each layer, and one at the end. Nobody waits for the device, but the time between two "
+            "events includes the layer's kernels and the gap before them. Recording an event for each layer also takes time of the host. So the sum "
             "is the device's work only where its queue never runs empty. A profiler times kernels, without the gaps.",
             table=table(on_gpu, {
                 "network": "network", "where": "place", "whole pass": ("whole_s", seconds), "host asks for it": ("issued_s", seconds),

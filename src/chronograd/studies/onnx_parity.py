@@ -45,7 +45,7 @@ SAME_FOR_ALL = 1e-4
 ALIKE = 2.0
 # Objects of one class whose corners are nearer than this, in sides of the picture, are the same.
 SAME_CORNERS = 1e-3
-# Of a core: by so much others and one thread of ours may exceed the cores, and passes are timed nevertheless.
+# Passes are still timed if other processes and one thread of ours exceed the cores by this share of one.
 SPARE = 0.25
 # What is wrong with a file, and who should see it.
 SOUND, HALF, EDGE, WEIGHT = "as exported", "cut in half", "an edge renamed", "one tensor of weights 1 % larger"
@@ -75,19 +75,19 @@ def _measured(runner: StudyRunner, settings: Settings, name: str, own: Row, run:
         kept.parent.mkdir(exist_ok=True)
         write_json(kept, {"asked": asked, "rows": rows})
         is_timed = not any(row["refused"] for row in rows["times"])
-        refusal = "" if is_timed else "  not timed: others keep the machine busy; the same command tries again"
+        refusal = "" if is_timed else "  not timed: other processes keep the machine busy; run the same command again"
         runner.say(f"{name:<40} {time.monotonic() - begun:6.1f} s{refusal}")
     return dict(json.loads(kept.read_text())["rows"])
 
 
 def _is_done(stored: Row, asked: Row) -> bool:
-    """Whether stored rows are of the same settings, and timed."""
+    """Return whether stored rows have the same settings and were timed."""
     return bool(stored["asked"] == asked) and not any(row.get("refused", True) for row in stored["rows"]["times"])
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """PyTorch and ONNX Runtime on one thread each: several wait for the slowest, which is the one whose core others use."""
+    """Run PyTorch and ONNX Runtime on one thread each: several threads wait for the slowest, whose core other processes use."""
     import torch
 
     before = torch.get_num_threads()
@@ -202,7 +202,7 @@ def _times(source: Source, path: Path, seen: Any, settings: Settings) -> list[Ro
 
 
 def timed(turns: Turns, cores: int) -> Row:
-    """What two functions in turn took, or that it is refused: the machine was busier than it has cores, by `SPARE` of one."""
+    """Return a row with the times of both functions, or a refused row if the machine was busier than `cores` and `SPARE` of one."""
     is_refused = turns.others + 1 > cores + SPARE
     row: Row = {"refused": is_refused, "others": turns.others, "cores": cores, "pairs": len(turns.first_s)}
     if is_refused:
@@ -392,14 +392,14 @@ def _times_section(rows: Sequence[Row]) -> Section:
     if refused:
         names = in_words([f"{row['network']} at batch {row['batch']}" for row in refused])
         missing.append(
-            f"Not timed: {names}. Other processes kept up to {max(row['others'] for row in refused):.1f} of {refused[0]['cores']} cores busy, and "
-            "times would be theirs. Run it again on a quiet machine."
+            f"Not timed: {names}. Other processes kept up to {max(row['others'] for row in refused):.1f} of {refused[0]['cores']} cores busy, so "
+            "the times would depend on them. Run the study again on a quiet machine."
         )
     if not known:
         return Section(title, f"{runs}. {missing[0]}")
     if any("cpu_ratio" not in row for row in known):
         missing.append(
-            "These times are void: processor time was not recorded, and several threads of both shared cores with other processes."
+            "These times are void: processor time was not recorded, and other processes used the same cores. Run the study again on a quiet machine."
         )
         return Section(title, f"{runs}. {missing[-1]}", lines=missing[:-1])
     faster = [row for row in known if row["cpu_high"] < 1]
@@ -425,8 +425,8 @@ def _times_section(rows: Sequence[Row]) -> Section:
         f"{runs}; of {len(known)} settings it takes less processor time than PyTorch in {len(faster)} and more in "
         f"{len(slower)}{f' ({in_words(named)})' if named else ''}.",
         f"Medians of passes in turn in one process on the CPU, {plural(known[0]['threads'], 'thread')} each, PyTorch eager in inference mode; after a warm-up "
-        f"{min(row['pairs'] for row in known)} pairs or more. CPU is the processor time of all threads, wall the time until the pass is done; where both differ, others "
-        "used the core. Ratio: ONNX Runtime's time over PyTorch's, with the middle 80 % of pairs; less or more where that of processor time leaves 1 out.",
+        f"{min(row['pairs'] for row in known)} pairs or more. CPU is the processor time of all threads, wall the time until the pass is done; if they differ, other processes "
+        "used the core. Ratio: ONNX Runtime's time over PyTorch's, with the middle 80 % of pairs; less or more where that of processor time excludes 1.",
         lines=missing,
         table=listed(columns, body, 1),
     )
@@ -558,7 +558,7 @@ def _int8_section(rows: Sequence[Row]) -> Section:
     return Section(
         "Eight bits",
         f"Files shrink to {percent(min(row['bytes'] / row['float_bytes'] for row in rows), 0)} to {percent(max(row['bytes'] / row['float_bytes'] for row in rows), 0)}; "
-        f"accuracy changes by {max(points):+.2f} to {min(points):+.2f} points ({worst['network']}); "
+        f"accuracy changes by {max(points):+.2f} to {min(points):+.2f} percentage points ({worst['network']}); "
         f"{len(faster)} of {len(rows)} {'is' if len(faster) == 1 else 'are'} faster.",
         "Accuracy on the whole test split, of a detector mAP by the 11-point metric. Lost : won are answers that are right in one of the two "
         "only, with the p of McNemar's exact test. Time: int8 over float32 at one batch, in turn, with the middle 80 % of pairs.",

@@ -281,7 +281,7 @@ def page(results: Results) -> Answer:
 
 
 def _of_knee(results: Results, network: str, rate: float) -> str:
-    """A rate as a share of the measured knee; of the server's own estimate, and saying so, where none was measured."""
+    """Return a rate as a share of the measured knee; if none was measured, of the server's estimate, marked so."""
     measured = _knee_row(network, matching(results.rows["points"], network=network))["measured"]
     if measured:
         return percent(rate / measured, 0)
@@ -433,7 +433,7 @@ def _panel(results: Results, network: str) -> Lines:
         )
     measured = _knee_row(network, own)["measured"]
     marks = [
-        Mark("x", servers[0]["knee"], "own estimate of the knee"),
+        Mark("x", servers[0]["knee"], "estimated knee"),
         *([Mark("x", measured, "measured knee")] if measured else []),
     ]
     # Beyond what a server can do latencies are those of a full queue, which would hide all others.
@@ -506,7 +506,7 @@ def _batching_section(results: Results) -> Section:
         }
         apart = difference(spreads[BATCHED], spreads[ONE_BY_ONE])
         gain = spreads[BATCHED].mean / spreads[ONE_BY_ONE].mean - 1
-        words.append(f"{network} {signed_percent(gain)}" if apart.is_seen else f"{network} not told apart")
+        words.append(f"{network} {signed_percent(gain)}" if apart.is_seen else f"{network} no significant change")
         largest = "/".join(str(rows) for rows in dict.fromkeys(server["most_rows"] for server in servers))
         body.append([network, largest, *(f"{one.mean:,.4g}" for one in spreads.values()), signed_percent(gain),
                      "yes" if apart.is_seen else "no"])  # fmt: skip
@@ -515,7 +515,7 @@ def _batching_section(results: Results) -> Section:
         f"Requests per second with batches, against one by one: {listed(words)}.",
         intro=f"A closed loop of {results.settings['connections']} connections. The largest batch is what the server found to pay.",
         table=Table(
-            ("network", "largest batch", "one by one, requests/s", "batched, requests/s", "gain", "told apart"),
+            ("network", "largest batch", "one by one, requests/s", "batched, requests/s", "gain", "significant"),
             body,
             set(range(1, 5)),
         ),

@@ -318,7 +318,7 @@ def _untrained(results: Results) -> str:
         return ""
     return (
         f"No pretrained weights are used for {' and '.join(names)}: their trunks are untrained, and their features random. "
-        "So an accuracy near the report's 10.0 % (EfficientNet-B0) and 10.8 % (ResNet-50) is a coincidence: the report's trunks had weights of ImageNet."
+        "An accuracy near the report's 10.0 % (EfficientNet-B0) and 10.8 % (ResNet-50) is a coincidence: the report's trunks had weights of ImageNet."
     )
 
 
@@ -344,7 +344,7 @@ def _unfreezing_sections(rows: Sequence[Row]) -> list[Section]:
         if restored is not None and abs(tuned.mean - head.mean) > 0.01:
             gap = abs(restored - head.mean) < 0.2 * abs(tuned.mean - head.mean)
             share = "so they are what changed" if gap else "so they are not all that changed"
-            text += f"; with the batch-norm statistics of before it has {100 * restored:.1f} %, {share}"
+            text += f". With the batch-norm statistics of before it has {100 * restored:.1f} %, {share}"
         said.append(f"{text}.")
         body.append(
             [network, head.percent(), tuned.percent(), shown(restored, lambda r: f"{100 * r:.2f} %"), str(tuned.n)]
@@ -369,7 +369,7 @@ def _one_wrong_section(results: Results, found: Found) -> Section:
     return Section(
         "One thing wrong at a time",
         f"With all right the head gets {100 * base.mean:.1f} %. The {worst} costs most, "
-        f"{100 * (base.mean - tried[worst].mean):.1f} points. {enough}.",
+        f"{100 * (base.mean - tried[worst].mean):.1f} percentage points. {enough}.",
         intro=f"A head on {results.settings['diagnosis']['network']}, frozen with pretrained weights. Right: input "
         f"{RANGES[good.normalisation]}, stored batch-norm statistics, {_square(good.image_size)} images, "
         f"Adadelta at {good.rate:g}. At chance: at most {100 * found.limit():.1f} %, two standard errors above "
@@ -388,12 +388,12 @@ def _resolution_section(results: Results, found: Found) -> Section:
     series = [points(RANGES[n], [float(s) for s in sizes], spreads) for n, spreads in by_range.items()]
     base, worst = by_range[good.normalisation], own["normalisations"][-1]
     costs = [100 * (b.mean - w.mean) for b, w in zip(base, by_range[worst], strict=True)]
-    said = f"An input of {RANGES[worst]} costs {costs[0]:.1f} points at {_square(sizes[0])}"
+    said = f"An input of {RANGES[worst]} costs {costs[0]:.1f} percentage points at {_square(sizes[0])}"
     if len(sizes) > 1:
         lost = 100 * (base[-1].mean - base[0].mean)
         said += (
             f" and {costs[-1]:.1f} at {_square(sizes[-1])}. With the right input the small images alone cost "
-            f"{lost:.1f} points: {'more' if lost > costs[-1] else 'less'} than the wrong input does on large ones"
+            f"{lost:.1f} percentage points: {'more' if lost > costs[-1] else 'less'} than the wrong input does on large ones"
         )
     ticks = [float(s) for s in sizes]
     panel = Lines("side of the images", "test accuracy, %", series, [found.mark], from_zero=True, x_ticks=ticks)
@@ -425,7 +425,9 @@ def _norm_section(results: Results, found: Found) -> Section:
     smallest = min(batch.image_size for batch, _ in pairs)
     small = [pair for pair in pairs if pair[0].image_size == smallest]
     changes = {b: 100 * (found.accuracy(b).mean - found.accuracy(s).mean) for b, s in small if b.is_pretrained}
-    said = ", ".join(f"{signed(change)} points with input {RANGES[s.normalisation]}" for s, change in changes.items())
+    said = ", ".join(
+        f"{signed(change)} percentage points with input {RANGES[s.normalisation]}" for s, change in changes.items()
+    )
     wrong = [change for s, change in changes.items() if s.normalisation != good.normalisation]
     if wrong:
         undo = max(wrong) > 1

@@ -15,7 +15,7 @@ from chronograd.figure import Figure, Lines, Series
 from chronograd.job import Job
 from chronograd.study.published_throughputs import base_row, correction, factor_shown, published
 from chronograd.study.results import Results, Row, Settings
-from chronograd.study.rows import distinct, matching, plural, shown
+from chronograd.study.rows import distinct, grouped, matching, plural, shown
 from chronograd.study.runner import StudyRunner
 from chronograd.study.scaling import (
     COLORS,
@@ -260,7 +260,7 @@ def _provider(results: Results, row: Row) -> str:
 
 
 def _dollars(usd: float) -> str:
-    """To a tenth of a cent, as these runs cost cents; what is less, to two digits.
+    """Format dollars to a tenth of a cent, as these runs cost cents; smaller amounts to two digits.
 
     >>> _dollars(2), _dollars(0.0604), _dollars(0.00012)
     ('$2.00', '$0.060', '$0.00012')
@@ -325,15 +325,15 @@ def _trade_section(results: Results) -> Section:
     is_one = is_one_market(results.rows["prices"])
     rivals = {device: rows if is_one else matching(rows, series=device) for device in distinct(rows, "series")}
     front = [row for row in rows if not any(_is_better(other, row) for other in rivals[row["series"]])]
+    unbeaten = [row for row in front if row["world"] > 1 or row["scaling"] == "strong"]
     named = [
-        f"{row['world']} × {row['series']} ({row['scaling']})"
-        for row in front
-        if row["world"] > 1 or row["scaling"] == "strong"
+        f"{listed([str(row['world']) for row in own])} × {device} ({scaling})"
+        for (device, scaling), own in grouped(unbeaten, "series", "scaling").items()
     ]
     return Section(
         "Time against cost",
         f"The fastest run is {fastest['world']} × {fastest['series']}, {fastest['scaling']} scaling: {seconds(fastest['training_time_s'])} "
-        f"for {_dollars(fastest['cost_usd'])}; no run {'' if is_one else 'on the same device '}is both faster and cheaper than {listed(named)}.",
+        f"for {_dollars(fastest['cost_usd'])}. No run {'' if is_one else 'on the same device '}is both faster and cheaper than {'; '.join(named)}.",
         priced(results.rows["prices"]),
         figure=Figure([Lines("training time, minutes", "cost, US dollars", series, log_x=True, log_y=True)]),
         caption="Beside each point: the number of learners.",

@@ -309,7 +309,9 @@ def _steps_section(results: Results) -> Section:
     elif is_apart(tuned, alone) and tuned.mean - alone.mean > open_points:
         agrees = f"It gains, as published ({published})"
     else:
-        agrees = f"That it gains, as published ({published}), is not sure: the test images leave ±{100 * open_points:.1f} points open"
+        agrees = f"That it gains, as published ({published}), is not certain"
+        if tuned.mean - alone.mean <= open_points:
+            agrees += f": {num_images:,} test images cannot resolve less than {100 * open_points:.1f} percentage points"
     return Section(
         "The four steps",
         f"The student against the same network on D alone: {points_apart(tuned, alone)}. {agrees}. "
@@ -356,17 +358,17 @@ def shape(xs: Sequence[float], ys: Sequence[float]) -> str:
     """A curve in words: where it is highest, and how far down it goes on both sides, in points.
 
     >>> shape([1, 2, 3], [50, 60, 55])
-    'rises to 2 (+10.0 points) and falls after it (−5.0 points)'
+    'rises to 2 (+10.0 percentage points) and falls after it (−5.0 percentage points)'
     """
     peak = int(np.argmax(ys))
     rise, fall = ys[peak] - ys[0], ys[peak] - ys[-1]
     if rise == fall == 0:
         return "is the same for all"
     if peak == 0:
-        return f"is highest at the smallest, {xs[0]:,} ({fall:.1f} points above {xs[-1]:,})"
+        return f"is highest at the smallest, {xs[0]:,} ({fall:.1f} percentage points above {xs[-1]:,})"
     if peak == len(xs) - 1:
-        return f"is highest at the largest, {xs[-1]:,} ({rise:.1f} points above {xs[0]:,})"
-    return f"rises to {xs[peak]:,} (+{rise:.1f} points) and falls after it (−{fall:.1f} points)"
+        return f"is highest at the largest, {xs[-1]:,} ({rise:.1f} percentage points above {xs[0]:,})"
+    return f"rises to {xs[peak]:,} (+{rise:.1f} percentage points) and falls after it (−{fall:.1f} percentage points)"
 
 
 def chance(results: Results) -> float | None:
@@ -379,7 +381,7 @@ def _beside_chance(results: Results) -> str:
     by_seeds = chance(results)
     if by_seeds is None:
         return " All from one seed."
-    return f" By their seeds alone two runs differ by up to some {by_seeds:.1f} points."
+    return f" By their seeds alone two runs differ by up to some {by_seeds:.1f} percentage points."
 
 
 def _tuned_points(results: Results, varied: str) -> dict[int, float]:
@@ -397,9 +399,9 @@ def _per_class_section(results: Results) -> Section:
         least = min(max(ys) - ys[0], max(ys) - ys[-1])
         is_sure = least > (chance(results) or 0.0)
         said += (
-            ("; that it rises, then falls, as published, is not sure" if not is_sure else ", as published")
+            (", as published" if is_sure else ". That it rises, then falls, as published, is not certain")
             if is_inside
-            else "; published is a rise, then a fall"
+            else ". The published accuracy rises, then falls"
         )
     said += f".{_beside_chance(results)}"
     sets = {row["set"]: row["wrong"] for row in results.rows["sets"]}
@@ -423,7 +425,7 @@ def _top_classes_section(results: Results) -> Section:
     else:
         by_seeds = chance(results)
         is_more = by_seeds is not None and gain > by_seeds
-        said = f"P = {best} ends {gain:.1f} points above P = 1, {'' if is_more else 'no '}more than seeds may do."
+        said = f"P = {best} ends {gain:.1f} percentage points above P = 1, {'' if is_more else 'no '}more than seeds may do."
     smallest = min(matching(results.rows["sets"], set=set_name(per_class, 1))[0]["per_class"])
     if smallest < per_class:
         said += (
@@ -480,8 +482,9 @@ def _ablation_section(results: Results) -> Section:
     said = f"{upper(worst)} costs most: {points_apart(without[worst], full)}."
     if without[worst].mean >= full.mean:
         said = "Nothing is worse when it is left out."
-    better = [f"{name} ({points_apart(one, full)})" for name, one in without.items() if one.mean > full.mean]
-    said += f" In the mean better than all four steps: {'; '.join(better)}." if better else ""
+    for name, one in without.items():
+        if one.mean > full.mean:
+            said += f" “{upper(name)}” has a higher mean than all four steps: {points_apart(one, full)}."
     wrong = results.rows["labelled"][0]["wrong"]
     said += f" The teacher is wrong on {_share(wrong)} of the images of D, which it was trained on."
     body = [["all four steps", *full.cells(), ""]]
@@ -557,7 +560,7 @@ def _distillation_section(results: Results) -> Section:
     student, alone = repeated[classes], repeated[ALONE]
     if student is not None and alone is not None:
         shows = "they learn the teacher, mistakes included" if student > alone else "this does not show a distillation"
-        said += f" They repeat {_share(student)} of the teacher's mistakes (classes), "
+        said += f" They repeat {_share(student)} of the teacher's mistakes (classes); "
         said += f"the network trained on D alone repeats {_share(alone)}: {shows}."
     taught = [row["set"] for row in results.rows["sets"] if "several" in row]
     groups = {"taught by the teacher": (taught, PRETRAINED), "then fine-tuned": (taught, TUNED),

@@ -46,7 +46,7 @@ COLORS = {FINE: "accent", HEAD: "vermilion", SCRATCH: "grey"}
 _BY_RATE = {FINE: "All layers, by rate", HEAD: "The last layer only, by rate"}
 # Points of accuracy that a page cannot tell from none.
 TIE = 0.05
-# A layer whose arithmetic takes microseconds on any device; a step of the loop takes a millisecond and more.
+# The arithmetic of a layer with fewer takes microseconds on any device; a step of the loop takes at least a millisecond.
 FEW_PARAMETERS = 100_000
 # Of each class that is shown.
 NUM_SAMPLES = 4
@@ -224,7 +224,7 @@ class Case:
         first, second, _ = self.ranked
         if self.is_told:
             return f"{first.mode} wins"
-        return f"{first.mode} and {second.mode} are {'level' if self.is_tie else 'not told apart'}"
+        return f"{first.mode} and {second.mode} are {'level' if self.is_tie else 'not significantly different'}"
 
     @property
     def gain(self) -> float:
@@ -253,7 +253,7 @@ class Case:
 
     @property
     def unresolved(self) -> float:
-        """Points between two modes that so many test images do not resolve."""
+        """Percentage points between two modes that this number of test images cannot resolve."""
         return 100 * unresolved(self.ranked[0].accuracy.mean, self.test_images)
 
 
@@ -288,10 +288,10 @@ def winner(case: Case) -> str:
         return f"{upper(first.arm)} and {second.arm} are level at {first.accuracy.percent()}."
     apart = points_apart(first.accuracy, second.accuracy)
     if case.is_told:
-        return f"{upper(first.arm)} wins with {first.accuracy.percent()}; against {second.arm}: {apart}."
+        return f"{upper(first.arm)} wins with {first.accuracy.percent()}. Against {second.arm}: {apart}."
     return (
-        f"No winner: {first.arm} has {first.accuracy.percent()}, {second.arm} {second.accuracy.percent()}: {apart}; "
-        f"{case.test_images:,} test images leave ±{case.unresolved:.1f} points open."
+        f"No winner: {first.arm} has {first.accuracy.percent()}, {second.arm} {second.accuracy.percent()}: {apart}. "
+        f"{case.test_images:,} test images cannot resolve less than {case.unresolved:.1f} percentage points."
     )
 
 
@@ -302,10 +302,12 @@ def reason(found: Sequence[Case]) -> str:
         share = (
             f"{100 * near.head.accuracy.mean:.1f} % of the test images, the largest class {100 * near.baseline:.1f} %"
         )
-        follows = "are all that is needed" if near.gain <= 0 else f"leave {near.gain:.1f} points to fine-tuning"
+        follows = (
+            "are all that is needed" if near.gain <= 0 else f"leave {near.gain:.1f} percentage points to fine-tuning"
+        )
         return (
             f"The fixed features of {near.source} get {share}: they {follows}. Pretraining is worth {signed(near.worth)} "
-            f"points over {near.train_images:,} images alone."
+            f"percentage points over {near.train_images:,} images alone."
         )
     seen = [case for case in (near, far) if _is_gain(case)]
     verdict = "with these seeds and test images it is not seen to pay in either"
@@ -316,8 +318,8 @@ def reason(found: Sequence[Case]) -> str:
     return (
         f"Fixed features get {100 * near.head.accuracy.mean:.1f} % in {near.name} and "
         f"{100 * far.head.accuracy.mean:.1f} % in {far.name}, so the first are nearer. Fine-tuning adds "
-        f"{signed(near.gain)} and {signed(far.gain)} points: {verdict}. Pretraining is worth {signed(near.worth)} and "
-        f"{signed(far.worth)} points over training from scratch."
+        f"{signed(near.gain)} and {signed(far.gain)} percentage points: {verdict}. Pretraining is worth {signed(near.worth)} and "
+        f"{signed(far.worth)} percentage points over training from scratch."
     )
 
 
@@ -332,23 +334,25 @@ def _times(ratio: float) -> str:
 
 def speed(case: Case) -> str:
     """How much faster a kept trunk is, and what it costs."""
-    cost = f"costs {case.gain:.1f} points" if case.gain >= TIE else f"gains {-case.gain:.1f} points"
+    cost = (
+        f"costs {case.gain:.1f} percentage points" if case.gain >= TIE else f"gains {-case.gain:.1f} percentage points"
+    )
     if abs(case.gain) < TIE:
         cost = "costs nothing"
     return (
         f"{upper(case.name)}: an epoch on kept features is {_times(case.faster_epoch)} times as fast, the whole training with its one "
-        f"pass of the trunk {case.faster:,.1f} times; that {cost}.{_overhead(case)}"
+        f"pass of the trunk {case.faster:,.1f} times. That {cost}.{_overhead(case)}"
     )
 
 
 def _overhead(case: Case) -> str:
-    """That a step on kept features is the loop around it, where it takes far longer than so few parameters need."""
+    """Return a sentence that the overhead of the loop dominates a step on kept features, if so few parameters need far less time."""
     head = case.head
     if not head.step_s or head.trained_params > FEW_PARAMETERS:
         return ""
     return (
         f" A step on kept features takes {seconds(head.step_s)} and trains {head.trained_params:,.0f} parameters: nearly all of it is the overhead of "
-        "the loop, so the ratio is that of two loops, not of the arithmetic."
+        "the loop. So the ratio compares two loops, not the arithmetic."
     )
 
 
@@ -396,7 +400,7 @@ def _rates_section(results: Results, found: Sequence[Case]) -> Section:
         label = f"learning rate, {case.name}"
         panels.append(Lines(label, "test accuracy, %", series, [mark], log_x=True, x_ticks=ticks))
     body = [[c.name, *(b.accuracy.percent() for b in (c.fine, c.head, c.scratch)), c.ranked[0].arm] for c in found]
-    errors = ", ".join(f"{c.test_images:,} test images: ±{c.test_error:.1f} points" for c in found[:1])
+    errors = ", ".join(f"{c.test_images:,} test images: ±{c.test_error:.1f} percentage points" for c in found[:1])
     leaders = {case.name: case.leader for case in found}
     modes = "; ".join(
         f"{leader} in {' and in '.join(name for name, own in leaders.items() if own == leader)}"
@@ -413,7 +417,7 @@ def _rates_section(results: Results, found: Sequence[Case]) -> Section:
 
 
 def rates_takeaway(case: Case, mode: str, by_rate: Mapping[float, Spread]) -> str:
-    """Which rate of a mode is best, and what it is told from."""
+    """Return which rate of a mode is best, and which rates do not differ significantly from it."""
     rate = case.of(mode).rate
     best_of = by_rate[rate]
     others = {r: s for r, s in by_rate.items() if r != rate}
@@ -426,10 +430,10 @@ def rates_takeaway(case: Case, mode: str, by_rate: Mapping[float, Spread]) -> st
     said = (
         f"{'All layers' if mode == FINE else 'The last layer only'}, {case.name}: best at {rate:g}, {best_of.percent()}"
     )
-    said += f", not told apart from {listed_words(close)}" if close else ""
+    said += f". No significant difference from {listed_words(close)}" if close else ""
     if others:
         worst = min(others, key=lambda r: others[r].mean)
-        said += f"; worst at {worst:g}, {others[worst].percent()}"
+        said += f". Worst at {worst:g}, {others[worst].percent()}"
     return f"{said}."
 
 

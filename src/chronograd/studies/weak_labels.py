@@ -176,23 +176,26 @@ def noise_takeaway(before: Mapping[float, Spread], after: Mapping[float, Spread]
     if lost[0] <= 0:
         verdict = "noise costs nothing before transfer"
     else:
-        verdict = "transfer does not make up for it"
+        verdict = "transfer does not make up for the loss"
         if lost[1] < lost[0]:
-            verdict = f"in the mean transfer makes up for {lost[0] - lost[1]:.1f} points of it"
+            verdict = f"on average, transfer makes up for {lost[0] - lost[1]:.1f} percentage points of the loss"
     useless = [f"{100 * p:g} %" for p in after if after[p].mean <= alone.mean]
     if useless:
         beaten = f"Pretraining does not beat the {ALONE} with {', '.join(useless)} noise."
     else:
         gained = points_apart(after[worst], alone)
-        beaten = f"Pretraining beats the {ALONE} at every share of noise; with {100 * worst:g} % by {gained}."
-    changes = [points_apart(s[worst], s[0.0]) for s in (before, after)]
-    apart = difference(after[worst], after[0.0])
-    robust = "is robust" if not apart.is_seen else "is not robust" if apart.mean < 0 else "gains by noise"
+        beaten = (
+            f"Pretraining beats the {ALONE} at every share of noise. With {100 * worst:g} % it beats it by {gained}."
+        )
+    untransferred, apart = (difference(s[worst], s[0.0]) for s in (before, after))
+    robust = (
+        "shows no significant loss" if not apart.is_seen else "is not robust" if apart.mean < 0 else "gains by noise"
+    )
     if apart.interval is None:
         robust = "cannot be judged from one seed"
     return (
-        f"Here pretraining {robust}: {100 * worst:g} % noise changes accuracy by {changes[0]} before transfer and by {changes[1]} after; "
-        f"{verdict}. {beaten}"
+        f"Here pretraining {robust}: {100 * worst:g} % noise changes accuracy by {apart.points()} after transfer. Before transfer it changes "
+        f"accuracy by {untransferred.points()}; {verdict}. {beaten}"
     )
 
 
@@ -212,7 +215,7 @@ def _loss_section(results: Results) -> Section:
     return Section(
         "What noise costs, beside the paper",
         f"{len(judged) - len(other)} of {len(judged)} losses after transfer are as published.{told}",
-        intro="In points of accuracy against clean labels, before and after transfer. Published, after transfer: Mahajan et "
+        intro="In percentage points of accuracy against clean labels, before and after transfer. Published, after transfer: Mahajan et "
         "al. 2018, up to 3.5 billion images with hashtags. “About” is within one point.",
         table=Table(columns, body, {1, 2}, notes=["published: from a secondary source; * recalled"]),
     )
@@ -306,9 +309,10 @@ def classes_takeaway(before: Mapping[str, Spread], after: Mapping[str, Spread]) 
         shown = accuracies[best].percent()
         if best == "natural":
             return f"no resampling is better than natural frequencies, {shown}"
-        return f"{_word(best)} resampling is best, {shown}; over natural {points_apart(accuracies[best], accuracies['natural'])}"
+        gain = points_apart(accuracies[best], accuracies["natural"])
+        return f"{_word(best)} resampling is best, {shown}. Its gain over natural frequencies is {gain}"
 
-    return f"On the rare classes before transfer {of_best(before)}. After it {of_best(after)}."
+    return f"On the rare classes before transfer, {of_best(before)}. After transfer, {of_best(after)}."
 
 
 def _resampling_section(results: Results) -> Section:
@@ -320,7 +324,7 @@ def _resampling_section(results: Results) -> Section:
         f"{when} transfer, here": lambda r, of=accuracies[stage]: points_apart(of[r], of["natural"])
         for stage, when in ((BEFORE, "before"), (AFTER, "after"))
     }
-    columns["after, published"] = lambda r: f"+{low:g} to +{high:g} points"
+    columns["after, published"] = lambda r: f"+{low:g} to +{high:g} percentage points"
     return Section(
         "Resampling, beside the paper",
         resampling_takeaway(accuracies[AFTER]),
@@ -335,13 +339,13 @@ def resampling_takeaway(after: Mapping[str, Spread]) -> str:
     gains = {r: 100 * (s.mean - natural.mean) for r, s in after.items() if r != "natural"}
     shown = ", ".join(f"{_word(r)} {gain:+.1f}" for r, gain in gains.items())
     apart = sum(is_apart(after[r], natural) for r in gains)
-    told = f"{apart} of {len(gains)} told apart from it"
-    told = f"{told} by {seeds(natural.n)}" if natural.std is not None else "from too few repeats to tell"
+    certain = f"With {seeds(natural.n)}, {apart} of {len(gains)} gains are significant"
+    certain = certain if natural.std is not None else "One seed is too few to judge"
     low, high = PUBLISHED_GAIN
     best = max(gains.values())
     size = "below" if best < low else "above" if best > high else "within"
     size = size if best > 0 else "no better than natural, against"
-    return f"After transfer, points over natural: {shown}; {told}. The best is {size} the published {low:g} to {high:g} points."
+    return f"After transfer, gains over natural in percentage points: {shown}. {certain}. The best is {size} the published {low:g} to {high:g} percentage points."
 
 
 def _word(resampling: str) -> str:

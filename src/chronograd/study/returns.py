@@ -154,11 +154,11 @@ def pairs_section(rows: Sequence[Row], names: Collection[str], more: str = "") -
     """Every two agents beside each other. `more`: what else the takeaway says."""
     pairs = list(combinations(names, 2))
     seen = [pair for pair in pairs if is_more(rows, *pair) is not None]
-    told = "none can be told apart" if not seen else f"{len(seen)} of {len(pairs)} pairs can be told apart"
+    differ = "no pair differs significantly" if not seen else f"{len(seen)} of {len(pairs)} pairs differ significantly"
     number = seeds(min(spread(rows, "last_return", agent=name).n for name in names))
     return Section(
         "Every two of them",
-        f"With {number} {told}.{more}",
+        f"With {number} {differ}.{more}",
         table=listed(
             ["one", "other", "return at the end, one less other"],
             [[one, other, returns_apart(rows, one, other)] for one, other in pairs],

@@ -89,7 +89,7 @@ class Difference:
 
     Attributes:
         interval: None where either mean has fewer than two repeats, or none of them differ; `p` too.
-        is_seen: whether repeats bear a statement: the interval, which is wide where they are few, leaves zero out.
+        is_seen: whether the difference is significant: the interval, which is wide for few repeats, excludes zero.
         detectable: half of the interval: a smaller difference could not have been seen with these repeats.
     """
 
@@ -108,27 +108,27 @@ class Difference:
 
     def points(self) -> str:
         """Of accuracies, in words: percentage points, their interval, and what the repeats bear."""
-        return self.words(lambda value: _signed(100 * value), " points")
+        return self.words(lambda value: _signed(100 * value), " percentage points")
 
     def words(self, form: Callable[[float], str], unit: str = "") -> str:
-        """The difference, its interval, and one verdict: the interval's, or that there is none. `form`: a number with its sign."""
+        """Return the difference with its interval, or state that there is none. `form` writes a number with its sign."""
         mean = f"{form(self.mean)}{unit}"
         if self.interval is None or self.p is None:
-            return f"{mean}, from too few repeats to tell"
+            return f"{mean} (too few seeds to judge)"
         low, high = (form(value) for value in self.interval)
-        within = f"{mean} ({low} … {high}, p = {self.p:.2g})"
-        return within if self.is_seen else f"{within}, not told apart by {seeds(self.least)}"
+        verdict = "" if self.is_seen else f"; not significant with {seeds(self.least)}"
+        return f"{mean} ({low} … {high}, p = {self.p:.2g}{verdict})"
 
 
 def difference(a: Spread, b: Spread) -> Difference:
     """a minus b: B. L. Welch, The generalization of Student's problem, 1947.
 
     >>> difference(Spread(0.82, 0.005, 3), Spread(0.80, 0.005, 3)).points()
-    '+2.0 points (+0.9 … +3.1, p = 0.008)'
+    '+2.0 percentage points (+0.9 … +3.1, p = 0.008)'
     >>> difference(Spread(0.81, 0.02, 3), Spread(0.80, 0.02, 3)).points()
-    '+1.0 points (−3.5 … +5.5, p = 0.57), not told apart by 3 seeds'
+    '+1.0 percentage points (−3.5 … +5.5, p = 0.57; not significant with 3 seeds)'
     >>> difference(Spread(0.30, 0.01, 2), Spread(0.41, 0.01, 2)).points()
-    '−11.0 points (−15.3 … −6.7, p = 0.0082)'
+    '−11.0 percentage points (−15.3 … −6.7, p = 0.0082)'
     """
     mean, least = a.mean - b.mean, min(a.n, b.n)
     if a.std is None or b.std is None or a.std + b.std == 0:
@@ -147,7 +147,7 @@ def trend(xs: Sequence[float], ys: Sequence[float]) -> Difference:
     Where single values of x are too few to be told apart, all of them together may show a direction.
 
     >>> trend([0, 0, 0, 1, 1, 1], [0.50, 0.51, 0.52, 0.53, 0.54, 0.55]).points()
-    '+3.0 points (+0.7 … +5.3, p = 0.021)'
+    '+3.0 percentage points (+0.7 … +5.3, p = 0.021)'
     """
     fitted = stats.linregress(xs, ys)
     half = float(fitted.stderr * stats.t.ppf(0.975, len(xs) - 2))
@@ -156,7 +156,7 @@ def trend(xs: Sequence[float], ys: Sequence[float]) -> Difference:
 
 
 def unresolved(accuracy: float, test_images: int) -> float:
-    """Accuracy between two networks that a number of test images does not resolve, at 95 %, were each tested on images of its own.
+    """Return the largest difference of two accuracies that `test_images` images cannot resolve at 95 %, each network tested on separate ones.
 
     >>> round(unresolved(0.5, 2000), 3)
     0.031

@@ -131,7 +131,7 @@ def reasons(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def gpu_prices(devices: Sequence[str], per_node: int) -> dict[str, Price]:
     """The on-demand price of each device in an instance of `per_node`, so that costs differ by what runs lose and by nothing else.
 
-    Prices of one provider and year where one lists all of the devices; else the price of each that `predict` takes. A device without a
+    Prices of one provider and year where one lists all of the devices; else the price that `predict` uses for each. A device without a
     known price is left out. Raises: NotFoundError for an unknown device.
     """
     offers = {device: market.offers(device, "on-demand") for device in devices}
@@ -155,7 +155,7 @@ def usd_per_gpu_hour(price: Price | None, per_node: int) -> float | None:
 
 
 def price_rows(prices: Mapping[str, Price], per_node: int) -> list[Row]:
-    """The table `prices`: what each device costs, from which provider, and when that price held."""
+    """Return the table `prices`: the price of each device, its provider and its date."""
     return [
         {
             "device": device, "usd_per_gpu_hour": usd_per_gpu_hour(price, per_node), "vendor": price.vendor, "instance": price.instance,
@@ -166,12 +166,12 @@ def price_rows(prices: Mapping[str, Price], per_node: int) -> list[Row]:
 
 
 def is_one_market(prices: Sequence[Row]) -> bool:
-    """Whether prices are of one provider and one year, so that costs on different devices can be compared."""
+    """Return whether all prices are from one provider and year, so that costs on different devices can be compared."""
     return len({(row["vendor"], row["date"][:4]) for row in prices}) <= 1
 
 
 def priced(prices: Sequence[Row]) -> str:
-    """Where prices are from, as a sentence, and whether costs of different devices can be compared.
+    """Return a sentence with the source of each price, and whether costs on different devices can be compared.
 
     >>> k80 = {"device": "k80", "usd_per_gpu_hour": 0.45, "vendor": "GCP", "instance": "GPU K80", "date": "2021", "includes_host": False}
     >>> priced([k80])
@@ -187,7 +187,7 @@ def priced(prices: Sequence[Row]) -> str:
     caution = (
         ""
         if is_one_market(prices)
-        else " They are of different providers or years, so costs on different devices are not compared."
+        else " They come from different providers or years, so costs on different devices are not compared."
     )
     return f"Prices of one GPU and hour: {'; '.join(said)}.{caution}"
 

@@ -28,8 +28,8 @@ class NotRun:
 
     Attributes:
         lacks: the condition that is missing, as a clause.
-        hours: of two cores, by what an image was measured to take; `gpu_hours`: of the steps alone on one H200, as predicted, where that
-            is what it takes. `python -m benchmarks.evening` tells both.
+        hours: on two cores, from the measured cost of an image. `gpu_hours`: predicted for the steps alone on one H200, where it is meant
+            for a GPU. `python -m benchmarks.evening` prints both.
     """
 
     size: str
