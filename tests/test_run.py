@@ -39,7 +39,7 @@ def test_the_whole_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert set(STEP_PARTS) <= set(predicted.quantities) & set(measured.quantities)
         assert measured.value("step_time_s") > 0
     assert records["trained"].value("epochs") == 2
-    assert "8 × " in printed["takeaways"]["resnet50 on imagenet to 75 %: at most $50.00"]
+    assert re.match(r"Rent \d × \S+ from ", printed["takeaways"]["resnet50 on imagenet to 75 %: at most $50.00"])
     assert all(text for text in printed["takeaways"].values())
     assert len(list_runs(runs)) == 5  # a measurement is one run with its rounds inside
     # What is said of the loss is what `fit loss` says of the run.

@@ -7,6 +7,7 @@ started or written before a job is valid.
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -576,13 +577,13 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Job:
 def read(path: str | Path, overrides: Sequence[str] = ()) -> Job:
     """Read a job file as `load` does, as that of a run, which may be anyone's: its network's code does not run for that."""
     path = Path(path)
-    if path.is_dir():
+    if os.path.isdir(path):
         is_run = (path / "job.yaml").is_file()
         hint = (
             f"name {path / 'job.yaml'}; `chronograd explain {path}` shows where its time went" if is_run else _EXAMPLE
         )
         raise JobError(f"{path} is a {'run directory' if is_run else 'folder'}, not a job file", hint)
-    if path.suffix == ".py" and path.is_file():
+    if path.suffix == ".py" and os.path.isfile(path):
         raise JobError(f"{path} is Python code, not a job file", _network_hint(path))
     try:
         data = files.parse_yaml(files.read_bytes(path, MAX_JOB_BYTES).decode())

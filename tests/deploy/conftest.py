@@ -35,7 +35,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with the run as `mine`."""
+    """A working directory with the run as `mine`, whose network's code the user trusts."""
     shutil.copytree(trained.parent, tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     return tmp_path

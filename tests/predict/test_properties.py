@@ -21,7 +21,7 @@ from chronograd.job import Job, changed
 from chronograd.plan.settings import largest_batch
 from chronograd.predict.carrying import Shown
 from chronograd.predict.checkpointing import blocks
-from chronograd.predict.memory import footprint_of_job
+from chronograd.predict.memory import footprint_of_job, overhead
 from chronograd.predict.prediction import Step, predict, predict_step
 from chronograd.predict.setting import Setting, setting_of
 from chronograd.record import Z80, Record
@@ -277,7 +277,7 @@ def an_optimizer_with_more_state_needs_more(one: Drawn) -> None:
 def the_largest_batch_fits_and_one_more_does_not(one: Drawn) -> None:
     found = largest_batch(one.trace, one.job)
     lines = footprint_of_job(one.trace, one.job)
-    room = found.capacity_bytes - found.reserve_bytes
+    room = (found.capacity_bytes - found.reserve_bytes) / overhead(found.device, one.job.mode).median
     assert found.batch > 0
     assert lines.at(found.batch).total <= room + 5  # each part is rounded up to a byte
     assert lines.at(found.batch + 1).total > room

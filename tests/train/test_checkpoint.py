@@ -16,7 +16,7 @@ from safetensors import safe_open
 
 from chronograd import job as jobs
 from chronograd.data import datasets
-from chronograd.errors import FileFormatError, RunError
+from chronograd.errors import DiskFullError, FileFormatError
 from chronograd.job import Job
 from chronograd.train import checkpoint, checkpoint_folder
 from chronograd.train.checkpoint_folder import Progress
@@ -94,10 +94,10 @@ def test_a_full_disk_leaves_what_was_there_and_says_what_to_do(tmp_path: Path, n
     assert num_bytes < (before / "model.safetensors").stat().st_size
     with (
         ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool,
-        pytest.raises(RunError, match=r"cannot write checkpoint .*step-00000008: .*File too large") as caught,
+        pytest.raises(DiskFullError, match=r"cannot write .*step-00000008: the limit of a file's size is reached") as caught,
     ):
         pool.submit(_save_with_room_for, num_bytes, tmp_path).result()
-    assert caught.value.hint == "free some space, then resume the run"
+    assert caught.value.hint == "raise the limit (`ulimit -f unlimited`)"
     assert list(tmp_path.iterdir()) == [before]
 
 
