@@ -296,7 +296,7 @@ def test_concurrent_writers_never_collide(tmp_path: Path) -> None:
     processes = [
         subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, text=True, env=os.environ) for i in range(4)
     ]
-    printed = [p.communicate(timeout=60)[0].split() for p in processes]
+    printed = [p.communicate(timeout=600)[0].split() for p in processes]
     assert all(p.returncode == 0 for p in processes)
     names = [word for words in printed for word in words if word not in ("claimed", "refused")]
     assert len(names) == len(set(names)) == 80 == len(list_runs(parent))

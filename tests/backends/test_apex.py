@@ -217,7 +217,7 @@ def test_a_run_that_is_killed_goes_on(tmp_path: Path, algorithm: str) -> None:
 
     def kill(line: Any) -> None:
         if isinstance(line, Epoch) and line.epoch == 1:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 600
             while not list_checkpoints(run.checkpoints):  # written after the line
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
@@ -280,7 +280,7 @@ def test_a_lost_replay_stops_nobody() -> None:
     job = jobs.changed(job_of("apex", update_every=1), slow)
     with Group(job, _layout(job)) as group:
         group.shard_reports()
-        deadline, killed_at = time.monotonic() + 60, 0
+        deadline, killed_at = time.monotonic() + 600, 0  # half a minute on a machine that does nothing else
         for report in group.run(900):
             assert time.monotonic() < deadline, "the run hangs"
             are_actors_held = not any(role == "actor" for role, *_ in group._out.values())

@@ -91,7 +91,7 @@ class Reader:
 
     def settled(self, count: int) -> list[int]:
         """What was read, once it is so many and no more come."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 600
         while len(self.read) < count and time.monotonic() < deadline:
             time.sleep(0.005)
         time.sleep(0.1)

@@ -75,7 +75,7 @@ class Running:
     def stop(self, sign: int = signal.SIGTERM) -> tuple[int, str]:
         """Exit status, and what it wrote to standard error."""
         self.process.send_signal(sign)
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=600)
         return self.process.returncode, self.errors()
 
 
@@ -103,7 +103,7 @@ def serving(*arguments: str | Path, **environment: str) -> Iterator[Running]:
         finally:
             if process.poll() is None:
                 process.kill()
-            process.communicate(timeout=30)
+            process.communicate(timeout=600)
 
 
 def floats(*rows: list[float]) -> Any:

@@ -97,7 +97,7 @@ def test_kill_and_resume(tmp_path: Path, variant: str, fork_server: Server, monk
         run = RunDir.create(job, out=tmp_path / f"killed-{number}")
         process = start(run, fork_server)
         last = chance.randrange(EPOCHS * STEPS_PER_EPOCH - STEPS_PER_EPOCH)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while last and not any(line.step >= last for line in run.read_steps().steps):
             assert time.monotonic() < deadline, "waited too long"
         time.sleep(chance.uniform(0, epoch_s))
