@@ -94,7 +94,9 @@ def test_a_full_disk_leaves_what_was_there_and_says_what_to_do(tmp_path: Path, n
     assert num_bytes < (before / "model.safetensors").stat().st_size
     with (
         ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool,
-        pytest.raises(DiskFullError, match=r"cannot write .*step-00000008: the limit of a file's size is reached") as caught,
+        pytest.raises(
+            DiskFullError, match=r"cannot write .*step-00000008: the limit of a file's size is reached"
+        ) as caught,
     ):
         pool.submit(_save_with_room_for, num_bytes, tmp_path).result()
     assert caught.value.hint == "raise the limit (`ulimit -f unlimited`)"
