@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from chronograd.count.network import trace_network
 from chronograd.count.tracing import trace
 from chronograd.errors import InputError
 from chronograd.hardware import catalog
@@ -94,6 +95,21 @@ def test_mixed_precision_of_a_stage(stage: int) -> None:
     assert plain.table[4, :, 0].max() == pytest.approx(2 * count, rel=0.02)
     update = lines.table[:, -1, 0].sum()
     assert update == count * (4 * share[2] + 4 * share[1] + 8 * share[0])
+
+
+def test_at_stage_3_the_whole_network_is_in_half_precision() -> None:
+    """Activations are those of a network in bf16 throughout, as under FSDP's mixed precision; autocast holds more."""
+    options = {"layers": 4, "width": 64, "heads": 2, "dropout": 0.0}
+    single, half = (
+        trace_network("gpt2-small", options, input_shape=(32,), num_classes=500, param_dtype=held)
+        for held in ("fp32", "bf16")
+    )
+    ranks, batch = 1_000_000, 256  # of so many ranks, one's share of the weights is nothing
+    sharded = footprint(single, "adamw", world_size=ranks, zero_stage=3, precision="bf16").at(batch)
+    pure = footprint(half, "adamw", world_size=ranks, zero_stage=3, precision="bf16").at(batch)
+    autocast = footprint(single, "adamw", world_size=ranks, zero_stage=2, precision="bf16").at(batch)
+    assert sharded.activations == pytest.approx(pure.activations, rel=0.01)
+    assert autocast.activations > 1.2 * sharded.activations
 
 
 def test_traffic_of_zero() -> None:

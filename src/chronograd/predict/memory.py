@@ -5,7 +5,7 @@ Left out: the allocator's rounding and fragmentation, kernels' workspace, the fr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -14,7 +14,7 @@ import numpy as np
 from chronograd.errors import InputError
 from chronograd.hardware.catalog import Device
 from chronograd.job import Job
-from chronograd.predict.checkpointing import Lifetime, blocks, lifetimes
+from chronograd.predict.checkpointing import blocks, lifetimes
 from chronograd.predict.traffic import traffic
 from chronograd.trace import MATRIX_KINDS, Affine, Trace
 
@@ -163,7 +163,10 @@ def footprint(
     change = np.zeros((len(PARTS), num_moments + 1, 2))
     all_lifetimes = lifetimes(trace, activation_checkpointing if is_training else "none")
     is_half = precision in _HALF
-    for storage, birth, death in _halved(trace, all_lifetimes) if is_half else all_lifetimes:
+    in_half = _held_in_half(trace, zero_stage) if is_half else set()
+    for storage, birth, death in all_lifetimes:
+        if storage.role == "activation" and id(storage) in in_half:
+            storage = replace(storage, bytes=_half(storage.bytes))
         _add(change[_PART_OF_ROLE[storage.role]], storage.bytes, birth, death, num_moments)
     copies = np.zeros((num_moments + 1, 2))
     for size, birth, death in _half_copies(trace) if is_half else ():
@@ -233,15 +236,17 @@ def _shared(line: np.ndarray, world_size: int, unit_bytes: float) -> np.ndarray:
     return np.asarray(line / world_size + (1 - 1 / world_size) * unit)
 
 
-def _halved(trace: Trace, plain: Iterable[Lifetime]) -> Iterator[Lifetime]:
-    """Lifetimes where activations that autocast holds in half precision take half."""
+def _held_in_half(trace: Trace, zero_stage: int) -> set[int]:
+    """Return the ids of the storages that a step in half precision holds in half.
+
+    Autocast keeps some results in single precision, for example the sums of residual connections. At stage 3 the whole network
+    and its loss are in half precision, as under the mixed precision of FSDP and of DeepSpeed, which need no autocast.
+    """
+    if zero_stage >= 3:
+        return {id(trace.storages[tensor.storage]) for tensor in trace.tensors if tensor.dtype == "float32"}
     in_half = traffic(trace, "fp16").held_in_half
-    views: dict[int, list[bool]] = {}
-    for i, tensor in enumerate(trace.tensors):
-        views.setdefault(tensor.storage, []).append(i in in_half)
-    halved = {id(trace.storages[number]) for number, is_half in views.items() if all(is_half)}
-    for s, birth, death in plain:
-        yield (replace(s, bytes=_half(s.bytes)) if s.role == "activation" and id(s) in halved else s), birth, death
+    single = {tensor.storage for i, tensor in enumerate(trace.tensors) if i not in in_half}
+    return {id(storage) for number, storage in enumerate(trace.storages) if number not in single}
 
 
 def _half_copies(trace: Trace) -> Iterator[tuple[Affine, int, int]]:
