@@ -109,7 +109,18 @@ def test_no_verb_runs_what_only_a_file_names(
     assert "Missing" not in said.err
 
 
-@pytest.mark.parametrize("line", ["judge run --on v100", "evaluate run", "export run --onnx net.onnx"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "judge run --on v100 --trust {code}",
+        "evaluate run --trust {code}",
+        "export run --onnx net.onnx --trust {code}",
+        "evaluate --trust={code} run",
+        "evaluate run --trust={code}",
+        "--trust {code} evaluate run",
+        "--trust={code} evaluate run",
+    ],
+)
 def test_code_runs_once_it_is_trusted(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
     """The same files do harm where the user allows it: the tests above can fail."""
     folder = tmp_path / "here"
@@ -117,7 +128,7 @@ def test_code_runs_once_it_is_trusted(made: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(folder)
     (made / "net.py").touch()  # a file is run once for each of its versions
     try:
-        main([*line.split(), "--trust", str(made / "net.py")])
+        main(line.format(code=made / "net.py").split())
         assert (made / "harmed").exists()
     finally:
         (made / "harmed").unlink(missing_ok=True)

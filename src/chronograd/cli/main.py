@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import importlib
 import importlib.metadata
+import itertools
 import json
 import os
 import sys
@@ -196,9 +197,15 @@ def _cannot(error: OSError, args: Sequence[str]) -> int:
 
 
 def _trust_first(args: Sequence[str]) -> list[str]:
-    """The words with each `--trust CODE` before the verb, where every verb has it."""
-    at = {i + j for i, word in enumerate(args) if word == "--trust" for j in (0, 1)}
-    return [args[i] for i in sorted(at) if i < len(args)] + [word for i, word in enumerate(args) if i not in at]
+    """Return the words with each `--trust CODE` and `--trust=CODE` moved before the verb, so that it may stand anywhere."""
+    first, rest = [], []
+    words = iter(args)
+    for word in words:
+        if word == "--trust":
+            first += [word, *itertools.islice(words, 1)]
+        else:
+            (first if word.startswith("--trust=") else rest).append(word)
+    return first + rest
 
 
 def _fail(error: ChronogradError, args: Sequence[str]) -> int:
