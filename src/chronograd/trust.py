@@ -3,7 +3,7 @@
 A network `FILE.py:NAME` or `package.module:NAME` and an environment `module:NAME` are code: to build one is to run it. A record, a
 run, a table or a job that a cloud kept may come from anyone, so its words start nothing. Within `only(words)`, which surrounds
 every verb, code runs if a word has the same file or module before its last colon, if a job file that the user names has it
-(`chronograd.job.load`), or if `--trust FILE.py` names it. Elsewhere, as in a rank, which a verb started, all code may run.
+(`chronograd.job.load`), or if `--trust FILE.py` names it. The same holds for a run's SLURM script (`--trust RUN/job.sbatch`). Elsewhere, as in a rank, which a verb started, all code may run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def allow(code: str) -> None:
 def check(reference: str) -> None:
     """Raise InputError for a reference whose code nobody named."""
     code = reference.rpartition(":")[0]
-    if _named is None or _key(code) in _named:
+    if is_named(code):
         return
     raise InputError(
         f"{reference} is code that you did not name: only a file that was read names it, so it is not run",
@@ -56,6 +56,11 @@ def check(reference: str) -> None:
     )
 
 
+def is_named(code: str) -> bool:
+    """Return whether the user named a file or a module, or no verb surrounds the call."""
+    return _named is None or _key(code) in _named
+
+
 def _key(code: str) -> str:
     """One name for one file, however it is written."""
-    return os.path.realpath(code) if code.endswith(".py") else code
+    return os.path.realpath(code) if code.endswith((".py", ".sbatch")) else code

@@ -299,6 +299,89 @@ def test_a_machine_without_slurm_says_so_and_keeps_nothing(tmp_path: Path, monke
         slurm.state(run)
 
 
+# -- the script of a run that may be a stranger's ----------------------------------------------------------
+
+
+@pytest.fixture
+def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+    """A run that was submitted with a partition and a time, and has left the queue; `sbatch` keeps what it gets in `taken`."""
+    monkeypatch.chdir(tmp_path)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, body in {
+        "sbatch": f'cp "${{@: -1}}" {tmp_path}/taken; echo 17',
+        "squeue": "exit 0",
+        "sacct": "exit 1",
+    }.items():
+        (programs / name).write_text(f"#!/bin/bash\n{body}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
+    Path("job.yaml").write_text(jobs.to_yaml(make_job()))
+    words = ["--on", "slurm", "--partition", "gpu", "--time", "9:00", "--out", "run"]
+    assert main(["launch", "job.yaml", *words]) == 0
+    assert Path("taken").read_text() == Path("run/job.sbatch").read_text()
+    Path("taken").unlink()
+    return RunDir(Path("run"))
+
+
+RESUME = ["--trust", "tiny_networks", "launch", "--resume", "run"]
+
+
+def test_a_resumed_run_keeps_its_options_and_takes_new_ones(ended: RunDir) -> None:
+    assert main(RESUME) == 0
+    same = Path("taken").read_text()
+    assert "#SBATCH --partition=gpu\n" in same
+    assert "#SBATCH --time=9:00\n" in same
+    assert main([*RESUME, "--time", "20:00", "--sbatch=--mem=8G"]) == 0
+    changed = Path("taken").read_text()
+    assert changed == same.replace("--time=9:00", "--time=20:00").replace("USR1@60\n", "USR1@60\n#SBATCH --mem=8G\n")
+    assert slurm.submission(ended).options == Options("20:00", "gpu", extra=("--mem=8G",))
+    (ended.path / "job.sbatch").unlink()
+    assert main([*RESUME, "--sbatch=--mem=8G"]) == 0
+    assert Path("taken").read_text() == changed
+
+
+def test_a_script_of_another_hand_is_not_submitted(ended: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    script = ended.path / "job.sbatch"
+    edited = script.read_text() + "touch harmed\n"
+    script.write_text(edited)
+    capsys.readouterr()
+    for words in ([], ["--time", "20:00"], ["--trust", "other.sbatch"]):
+        assert main([*RESUME, *words]) == 2
+        assert "is not the script that Chronograd writes for this job" in capsys.readouterr().err
+    assert not Path("taken").exists()
+    assert script.read_text() == edited
+    assert main([*RESUME, "--trust", "./run/job.sbatch", "--time", "20:00"]) == 2
+    assert "options of SLURM would be ignored" in capsys.readouterr().err
+    assert main([*RESUME, "--trust", "./run/job.sbatch"]) == 0
+    assert Path("taken").read_text() == edited
+
+
+def test_options_that_run_programs_must_be_given_again(ended: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of a stranger's run could name a program, or a file to write to."""
+    slurm.note(ended, "17", Options(python="/evil/python", extra=("--output=/home/me/.bashrc",)), {})
+    for has_script in (True, False):
+        capsys.readouterr()
+        assert main(RESUME) == 2
+        told = " ".join(capsys.readouterr().err.split())
+        assert "asks for --python=/evil/python --sbatch=--output=/home/me/.bashrc, which can run code" in told
+        assert "`chronograd launch --resume run --python=/evil/python --sbatch=--output=/home/me/.bashrc`" in told
+        assert not Path("taken").exists()
+        if has_script:
+            (ended.path / "job.sbatch").unlink()
+    assert main([*RESUME, "--python", "python3", "--sbatch=--mem=8G"]) == 0
+    assert "evil" not in Path("taken").read_text()
+
+
+@pytest.mark.parametrize("words", [["--status", "run", "--time", "20:00"], ["--resume", "run", "--cpus-per-task", "2"]])
+def test_options_that_would_be_ignored_are_refused(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["launch", *words]) == 2
+    assert f"leave {words[2]} out" in capsys.readouterr().err
+
+
 # -- on a cluster --------------------------------------------------------------------------------------
 
 

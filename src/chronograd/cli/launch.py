@@ -13,6 +13,7 @@ from chronograd.cli import common
 
 if TYPE_CHECKING:
     from chronograd.launch.planned import Planned
+    from chronograd.launch.slurm.script import Options
     from chronograd.rundir import RunDir
 
 
@@ -112,6 +113,7 @@ def command(words: tuple[str, ...], where: str | None, dry_run: bool, sweep: tup
     chronograd launch examples/digits.yaml --on slurm --sweep training.learning_rate=0.05,0.1,0.2
     chronograd launch examples/digits.yaml --on ray --address 10.0.0.5:6379 --sweep training.batch=32,64
     chronograd launch --status runs/mine
+    chronograd launch --resume runs/mine --time 02:00:00
     chronograd launch kubernetes examples/digits.yaml --image lab/chronograd:0.1 --dry-run
     chronograd launch job.yaml --plan plan.json --image lab/chronograd:0.1 --out rendered
     chronograd launch skypilot examples/digits.yaml --image lab/chronograd:0.1 --out rendered --submit
@@ -128,10 +130,16 @@ def command(words: tuple[str, ...], where: str | None, dry_run: bool, sweep: tup
             "--out": out,
             "--plan": plan_file,
             "--submit": submit,
+            "--address": address,
+            "--cpus-per-task": cpus_per_task,
         }
-        if given := [flag for flag, value in of_jobs.items() if value]:
+        of_slurm = {"--time": limit, "--partition": partition, "--account": account,
+                    "--interface": interface, "--python": python, "--sbatch": extra}  # fmt: skip
+        if given := [flag for flag, value in {**of_jobs, **(of_slurm if action != "resume" else {})}.items() if value]:
             raise click.UsageError(f"--{action} is of runs that are there: leave {given[0]} out.")
-        _act(action, words, wait, as_json)
+        from chronograd.launch.slurm.script import Options
+
+        _act(action, words, Options(limit, partition, account, None, interface, python, extra), wait, as_json)
         return
     plan = _plan(plan_file, where)
     if plan is not None and words and _platform(words[0]) is None:
@@ -264,14 +272,14 @@ def _say(name: str, state: str, why: str) -> None:
     click.echo(" ".join(filter(None, (name, state, why))), err=True)
 
 
-def _act(action: str, paths: Sequence[str], wait: bool, as_json: bool) -> None:
+def _act(action: str, paths: Sequence[str], options: Options, wait: bool, as_json: bool) -> None:
     from chronograd.launch import answer, slurm
     from chronograd.rundir import RunDir
 
     runs = [RunDir.open(path) for path in paths]
     if action == "resume":
         for run in runs:
-            slurm.submit(run)
+            slurm.submit(run, options)
         _done(runs, wait, as_json)
     elif action == "collect":
         _print_records([(slurm.wait if wait else slurm.collect)(run) for run in runs], as_json)

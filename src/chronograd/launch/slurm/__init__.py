@@ -1,6 +1,6 @@
 """Runs on SLURM: submitted, looked at, waited for. A run directory on a file system that all nodes see says the rest.
 
-    job.sbatch       the script, as it was submitted; edited, it is what a resubmission takes
+    job.sbatch       the script, as it was submitted; an edited one is submitted again only if the user trusts it
     slurm.json       the id of the job that SLURM gave, and what was asked for
     slurm.exit       the id and exit status of a script that came to its end
     output.slurm.txt what the script printed
@@ -14,18 +14,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from chronograd import files
+from chronograd import files, trust
 from chronograd import job as jobs
 from chronograd.backends import registry
 from chronograd.data import catalogue, datasets, layouts
-from chronograd.errors import FileFormatError, RunError
+from chronograd.errors import FileFormatError, InputError, RunError
 from chronograd.files import write_aside, write_json
 from chronograd.job import Job, changed
 from chronograd.launch.jobs import OnLine, check_anywhere, check_has_files, new_run
@@ -109,29 +110,69 @@ def submit(run: RunDir, options: Options | None = None) -> str:
     """Hand a run to SLURM, for the first time or to go on with it. Returns the id of its job.
 
     Args:
-        options: by default those it was submitted with. The script in the run directory, if there, is taken as it is.
+        options: those given now; the run keeps the others that it was submitted with.
 
-    Raises: RunError if sbatch is missing or refuses the script, or the run is in SLURM's hands still.
+    Raises: RunError if sbatch is missing or refuses the script, or the run is in SLURM's hands still; InputError where the run
+    directory would have SLURM run code that the user did not name.
     """
     if run.is_finished:
         raise RunError(f"{run.path} is finished", "`chronograd launch --collect` shows its record")
+    before = Options()
     if (run.path / NOTE).exists():
         if not (now := state(run)).is_over:
             raise RunError(f"{run.path} is {now.state} as job {now.job_id}", "wait for it, or scancel that job")
-        options = options or submission(run).options
+        before = submission(run).options
     names.check_code(run.job())
-    options = options or Options()
-    script = run.path / SCRIPT
-    if not script.exists():
-        write_aside(script, render(run.job(), run.path, options))
+    options = _write_script(run, before, options or Options())
     (run.path / EXIT_FILE).unlink(missing_ok=True)
-    before = run.attempts()
-    job_id = slurm_commands.sbatch(script)
+    attempts = run.attempts()
+    job_id = slurm_commands.sbatch(run.path / SCRIPT)
     try:
-        note(run, job_id, options, before)
+        note(run, job_id, options, attempts)
     except (RunError, OSError) as error:
         raise _unnoted(job_id, error) from None
     return job_id
+
+
+def _write_script(run: RunDir, before: Options, given: Options) -> Options:
+    """Write the script of a run anew, unless the user trusts the one that is there. Returns the options that it has.
+
+    The run directory may come from anyone. Of its options, those that can make SLURM run a program must be given now; a script that
+    is not the one that its job and its options give is neither submitted nor overwritten. Raises InputError.
+    """
+    script = run.path / SCRIPT
+    again = f"`chronograd launch --resume {shlex.quote(str(run.path))}"
+    if script.exists() and trust.is_named(str(script)):
+        if given != Options():
+            raise InputError(
+                f"{script} is submitted as it is, so options of SLURM would be ignored",
+                "write them into the script, or leave out the options or --trust",
+            )
+        return before
+    words = [f"--python={before.python}"] if before.python and not given.python else []
+    words += [f"--sbatch={text}" for text in before.extra if not given.extra]
+    if words:
+        raise InputError(
+            f"{run.path / NOTE} asks for {' '.join(words)}, which can run code and which you did not name",
+            f"if you trust it, write {again} {shlex.join(words)}`",
+        )
+    options = replace(before, **{name: value for name, value in vars(given).items() if value})
+    text = render(run.job(), run.path, options)
+    if script.exists() and _text(script) not in (text, render(run.job(), run.path, before)):
+        raise InputError(
+            f"{script} is not the script that Chronograd writes for this job, so it may run code that you did not name",
+            f"read it; then submit it as it is with {again} --trust {shlex.quote(str(script))}`, or remove it to get a new one",
+        )
+    write_aside(script, text)
+    return options
+
+
+def _text(path: Path) -> str:
+    """Return the text of a small file, or nothing if it cannot be read."""
+    try:
+        return files.read_bytes(path).decode()
+    except (OSError, ValueError):
+        return ""
 
 
 def _unnoted(job_id: str, error: RunError | OSError) -> RunError:
