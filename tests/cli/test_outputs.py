@@ -5,19 +5,28 @@ from __future__ import annotations
 import errno
 import io
 import json
+import logging
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from chronograd import job as jobs
 from chronograd.answer import Answer, Section, Table
 from chronograd.cli import main as cli
+from chronograd.cli import serve
 from chronograd.cli.main import VERBS, main
 from chronograd.errors import ChronogradError, RunError
 from chronograd.files import as_asked
+from chronograd.launch import silence
 from chronograd.report.terminal import render_terminal
+from chronograd.rundir import RunDir
+from chronograd.rundir.steps import Epoch, Error, Note, Step
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 
@@ -132,3 +141,99 @@ def test_a_record_does_not_steer_the_terminal(
     said = capsys.readouterr()
     assert "\x1b" not in said.out + said.err
     assert "\x07" not in said.out + said.err
+
+
+@pytest.fixture
+def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with runs, records, jobs, a log and a platform's file, each with escape sequences in every text that it has."""
+    monkeypatch.chdir(tmp_path)
+    fields = {
+        "network": {"name": f"lenet5{ESCAPE}"}, "data": {"name": "synthetic", "shape": [1, 28, 28], "classes": 10},
+        "backend": "single", "training": {"recipe": "sgd-momentum", "batch": 32, "epochs": 2},
+    }  # fmt: skip
+    run = RunDir.create(jobs.from_dict(fields), {"versions": {f"torch{ESCAPE}": ESCAPE}}, out="run")
+    with run.step_writer(0) as lines:
+        lines.write(Note(text=ESCAPE))
+        for step in range(1, 9):
+            lines.write(Step(step=step, epoch=1, seconds=step / 10, step_time_s=0.1, loss=1.0, samples=32))
+        lines.write(
+            Epoch(step=8, epoch=1, seconds=1.0, epoch_time_s=1.0, train_loss=1.0, test_loss=1.0, test_accuracy=0.5)
+        )
+        lines.write(Error(text=ESCAPE))
+    run.output_path(0).write_text(ESCAPE)
+    (run.path / "slurm.json").write_text(json.dumps({"job_id": ESCAPE, "options": {"partition": ESCAPE}}))
+    shutil.copytree("run", "done")
+    record = {
+        "kind": "measured", "title": f"a{ESCAPE}", "backend": ESCAPE, "notes": [ESCAPE], "job": fields,
+        "cluster": {"device": ESCAPE, "ran_on": ESCAPE, "count": 1},
+        "quantities": {"step_time_s": {"value": 1.0, "unit": "s", "source": ESCAPE},
+                       "throughput_samples_per_s": {"value": None, "unit": "sample/s", "reason": ESCAPE}},
+    }  # fmt: skip
+    Path("done/record.json").write_text(json.dumps({"format": "chronograd-record", "version": 1, **record}))
+    Path("job.yaml").write_text(jobs.to_yaml(jobs.from_dict(fields)))
+    data = [{"name": f"lenet5{ESCAPE}", "value": ESCAPE}]
+    Path("cloud.json").write_text(json.dumps({"AlgorithmSpecification": {"TrainingImage": ESCAPE}, "TrainingJobName": ESCAPE,
+                                              "HyperParameters": {"network.name": ESCAPE, ESCAPE: ESCAPE}, "data": data}))  # fmt: skip
+    Path("log.csv").write_text(
+        f"epoch,val_acc,{ESCAPE}\n1,0.5,{ESCAPE}\n2,0.6,{ESCAPE}\n3,0.65,x\n4,0.68,x\n5,0.69,x\n"
+    )
+    Path("table.csv").write_text(f"model,batch_size,throughput\n{ESCAPE},32,1000\nresnet50,{ESCAPE},1500\n")
+    Path(f"net{ESCAPE[:4]}.py").write_text("x = 1\n")
+    Path("classes").mkdir()
+    for split in ("train", "val"):
+        for name in ("a\x1b]0;owned\x07", "b"):
+            folder = Path("classes", split, name)
+            folder.mkdir(parents=True)
+            Image.new("RGB", (8, 8)).save(folder / f"1{ESCAPE[:4]}.png")
+            (folder / f"2{ESCAPE[:4]}.png").write_text("no picture")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["records --in .", "records run", "records done", "records done --full", "explain run", "explain done", "report run --out p.html",
+     "report done --out p.html", "forecast run --to 90%", "forecast done --to 90%", "forecast log.csv --to 90%", "compare done done",
+     "judge done --on v100", "judge table.csv --on v100", "evaluate run", "export run --onnx n.onnx", "train --resume run",
+     "train job.yaml --out new", "launch --status run", "launch --collect run", "launch --resume run", "launch --status done",
+     "launch --collect done", "launch job.yaml --on slurm --dry-run", "launch kubernetes job.yaml --image i --dry-run",
+     "launch skypilot job.yaml --image i --dry-run", "job from cloud.json", "job log log.csv", "doctor job.yaml",
+     "count job.yaml", "predict job.yaml --on v100", "predict job.yaml --print-config", "plan job.yaml --on v100",
+     "measure job.yaml", "run job.yaml", "run job.yaml --print-config", "label run --out l.npz", "annotate x.png --model run",
+     "fit loss run", "fit speed run done", "fit batch run", "fit device table.csv --device v100", "calibrate table table.csv",
+     "validate table.csv --device v100", "hand-in", "data folder:classes", "data classes", "serve run", "study list",
+     "predict resnet20 --on v100 --measured-on done", "export net.onnx --int8 a"],
+)  # fmt: skip
+def test_no_text_of_a_stranger_steers_the_terminal(
+    foreign: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    status = main(line.split())
+    said = capsys.readouterr()
+    assert status in (0, 1, 2), said
+    assert said.out + said.err
+    assert not set("\x1b\x07") & set(said.out + said.err)
+
+
+def test_a_name_of_a_file_does_not_steer_the_terminal(foreign: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where a name stands in the answer, in an error, and in an error of the options."""
+    os.rename("done", f"done{ESCAPE}")
+    for words in (["records", f"done{ESCAPE}"], ["explain", f"none{ESCAPE}"], ["report", f"done{ESCAPE}", "--out", f"p{ESCAPE}"],
+                  ["count", "resnet20", "--save-job", f"j{ESCAPE}.yaml"], [f"verb{ESCAPE}"],
+                  ["count", "resnet20", f"--input={ESCAPE}"]):  # fmt: skip
+        main(words)
+        said = capsys.readouterr()
+        assert said.out + said.err
+        assert not set("\x1b\x07") & set(said.out + said.err), words
+
+
+def test_verbs_print_by_one_function() -> None:
+    """`common.echo` leaves no control character; the two files that call click themselves print errors and JSON."""
+    folder = Path(cli.__file__).parent
+    own = sorted(path.name for path in folder.glob("*.py") if re.search(r"click\.s?echo\(|\bprint\(", path.read_text()))
+    assert own == ["common.py", "main.py"]
+
+
+def test_lines_of_a_server_and_of_a_launcher_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    line = logging.makeLogRecord({"msg": "model %s failed", "args": (ESCAPE,)})
+    assert serve.Printable("%(message)s").format(line) == r"model \x1b]0;owned\x07\x1b[2J failed"
+    silence.tell(f"rank 1 goes on in {ESCAPE}")
+    assert capsys.readouterr().err == "rank 1 goes on in \\x1b]0;owned\\x07\\x1b[2J\n"

@@ -341,3 +341,19 @@ def test_the_screen_takes_little_of_a_core(run, monkeypatch):
         lines.close()
     assert screen.figures is not None
     assert spent < 0.15 * lasted  # a fiftieth on a quiet core; processor time grows where others share its caches
+
+
+def test_notes_and_errors_of_a_run_do_not_steer_the_terminal(run):
+    """The screen's own sequences reach the terminal; those of a run's files do not."""
+    stream = StringIO()
+    with (
+        run.step_writer(0) as lines,
+        Screen(Console(file=stream, force_terminal=True, width=120, highlight=False)) as screen,
+    ):
+        screen(run)
+        lines.write(Note(text="a note\x1b]0;owned\x07"))
+        lines.write(Error(text="an error\x1b]0;owned\x07"))
+    shown = stream.getvalue()
+    assert r"a note\x1b]0;owned\x07" in shown
+    assert r"an error\x1b]0;owned\x07" in shown
+    assert "\x1b]0;" not in shown

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from chronograd.errors import InputError, printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -111,7 +113,6 @@ def inputs_option(function: F) -> F:
 def inputs() -> dict[str, Any]:
     """Return the fields of --input and --inputs: `input`, the shape of one sample, or `inputs`, words. Raises UsageError."""
     from chronograd import inputs as words
-    from chronograd.errors import InputError
 
     context = click.get_current_context(silent=True)
     given = {} if context is None else context.meta.get("inputs", {})
@@ -218,9 +219,9 @@ def read_asked(
 
         with as_asked(save_to):
             write_aside(save_to, job.to_yaml(asked.job, is_whole=False))
-        click.echo(f"wrote the job to {save_to}", err=True)
+        echo(f"wrote the job to {save_to}", err=True)
     if print_config:
-        click.echo(job.to_yaml(asked.job), nl=False)
+        echo(job.to_yaml(asked.job), nl=False)
         raise click.exceptions.Exit(0)
     return asked
 
@@ -316,8 +317,13 @@ def run_data(run: RunDir) -> dict[str, Any]:
     return {"run": str(run.path), **run.record().model_dump(mode="json")}
 
 
+def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print text. It may be a stranger's: control characters, which could steer the terminal, are printed as their escapes."""
+    click.echo(printable(str(text)), err=err, nl=nl)
+
+
 def print_json(data: Any) -> None:
-    click.echo(json.dumps(data, indent=1, allow_nan=False))
+    echo(json.dumps(data, indent=1, allow_nan=False))
 
 
 def save_json(path: Path, data: Any) -> None:
@@ -330,7 +336,6 @@ def save_json(path: Path, data: Any) -> None:
 
 def write_page(page: Answer, out: Path, with_notebook: bool = False) -> list[Path]:
     """Write a page, and an executed notebook beside it; returns the files. Raises InputError if the page cannot be written."""
-    from chronograd.errors import InputError
     from chronograd.files import write_aside
     from chronograd.report.html import render_html
 
@@ -365,14 +370,14 @@ def progress(title: str) -> Iterator[Callable[[float, str], None]]:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.fields[text]}", markup=False),
         )
         with Progress(*columns, console=console(stderr=True), transient=True) as bar:
             task = bar.add_task(title, total=1.0, text="")
-            yield lambda share, text: bar.update(task, completed=share, text=text)
+            yield lambda share, text: bar.update(task, completed=share, text=printable(text))
         return
     said = -1
 
@@ -380,7 +385,7 @@ def progress(title: str) -> Iterator[Callable[[float, str], None]]:
         nonlocal said
         if int(share * 5) > said:
             said = int(share * 5)
-            click.echo(f"{title}: {100 * share:.0f} % ({text})", err=True)
+            echo(f"{title}: {100 * share:.0f} % ({text})", err=True)
 
     yield say
 
@@ -397,18 +402,20 @@ def waiting(text: str) -> Iterator[Callable[[str], None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
+    from rich.text import Text
+
     words, status = text, None
 
     def begin() -> None:
         nonlocal status
-        status = console(stderr=True).status(f"{words} …")
+        status = console(stderr=True).status(Text(f"{printable(words)} …"))
         status.start()
 
     def say(text: str) -> None:
         nonlocal words
         words = text
         if status is not None:
-            status.update(f"{words} …")
+            status.update(Text(f"{printable(words)} …"))
 
     timer = Timer(SILENCE_S, begin)
     timer.daemon = True
@@ -434,7 +441,7 @@ def write_events(run: RunDir) -> None:
 
     ones = [RunDir.open(path) for path in listing.seeds_of(run.path)] or [run]
     for one in ones:
-        click.echo(f"tensorboard: {tensorboard.write_events(one)}", err=True)
+        echo(f"tensorboard: {tensorboard.write_events(one)}", err=True)
 
 
 def print_record(record: Record) -> None:

@@ -57,7 +57,7 @@ def command(network: str | None, overrides: tuple[str, ...], batch: int | None, 
         trace.save(out)
     common.show(count(trace, batch or job_batch, job_optimizer or optimizer, with_work=show_work, depth=depth), as_json)
     if out is not None and not as_json:
-        click.echo(f"trace saved to {out}")
+        common.echo(f"trace saved to {out}")
 
 
 def _trace(network: str, overrides: tuple[str, ...], settings: dict[str, Any]) -> tuple[Trace, int, str | None]:

@@ -63,9 +63,9 @@ def command(
     if is_download:
         from chronograd.data.downloads import download
 
-        fetched = download(data, most, lambda text: click.echo(text, err=True))
+        fetched = download(data, most, lambda text: common.echo(text, err=True))
         for line in (fetched.summary, *fetched.notes):
-            click.echo(line, err=True)
+            common.echo(line, err=True)
     dataset = data_set(data)
     answer = describe(data, dataset)
     if out is not None:
@@ -73,7 +73,7 @@ def command(
         answer = replace(answer, data={**answer.data, "page": str(out)})
     common.show(answer, as_json)
     if out is not None and not as_json:
-        click.echo(f"wrote {out}")
+        common.echo(f"wrote {out}")
 
 
 def _data(name: str, fields: Sequence[str]) -> Data:

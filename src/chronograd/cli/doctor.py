@@ -35,7 +35,7 @@ def command(job_file: str | None, overrides: tuple[str, ...], as_json: bool, eve
     from chronograd.rundir import RunDir, is_run_dir
 
     if job_file and is_run_dir(Path(job_file)):
-        click.echo(
+        common.echo(
             f"note: this checks the job of {job_file}; `chronograd explain {job_file}` shows where its time went",
             err=True,
         )

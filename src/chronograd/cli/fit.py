@@ -159,7 +159,7 @@ def loss_command(source: Path, metric: Metric, column: str | None, family: str |
     if as_json or not is_run_dir(source):
         raise click.UsageError("--follow prints lines of text, of a run")
     for curve in loss_answer.growing(RunDir.open(source), read):
-        click.echo(loss_answer.line(forecast(curve, 1.0, family, to, draws=20)))
+        common.echo(loss_answer.line(forecast(curve, 1.0, family, to, draws=20)))
 
 
 @command.command(

@@ -61,8 +61,8 @@ def command(source: Path, to: str | None, metric: str | None, run: str | None, s
     if not as_json:
         from chronograd.report.text_chart import text_chart
 
-        click.echo()
-        click.echo(text_chart(answer.sections[0].figure.panels[0]))  # type: ignore[union-attr, arg-type]
+        common.echo()
+        common.echo(text_chart(answer.sections[0].figure.panels[0]))  # type: ignore[union-attr, arg-type]
     if out is not None:
         for path in common.write_page(answer, out):
-            click.echo(f"wrote {path}", err=as_json)
+            common.echo(f"wrote {path}", err=as_json)

@@ -43,5 +43,5 @@ def command(number: str, author: str, out: Path | None, studies: Path | None, as
         common.print_json({"archive": str(out), "notebooks": written.notebooks, "notes": written.notes})
         return
     for note in written.notes:
-        click.echo(f"note: {note}")
-    click.echo(f"wrote {out}: {', '.join(written.notebooks)}")
+        common.echo(f"note: {note}")
+    common.echo(f"wrote {out}: {', '.join(written.notebooks)}")

@@ -39,11 +39,11 @@ def from_file(file: Path, out: Path | None, as_json: bool) -> None:
     if out is not None:
         with as_asked(out):
             write_aside(out, text)
-        click.echo(f"wrote the job to {out}", err=True)
+        common.echo(f"wrote the job to {out}", err=True)
     else:
-        click.echo(text, nl=False)
+        common.echo(text, nl=False)
     for line in opened.lines():
-        click.echo(line, err=True)
+        common.echo(line, err=True)
 
 
 @command.command(name="log")
@@ -67,6 +67,6 @@ def from_log(file: Path, out: Path, as_json: bool) -> None:
     if as_json:
         common.print_json({"run": str(run.path), "is_finished": run.is_finished, "steps": steps})
         return
-    click.echo(
+    common.echo(
         f"{run.path}: {steps:,} steps" + ("" if run.is_finished else "; no record, as the log does not have its end")
     )

@@ -166,7 +166,7 @@ def command(words: tuple[str, ...], where: str | None, dry_run: bool, sweep: tup
         _print_records(answer.sweep_on_ray(job, sweep, out, address, _say), as_json)
     elif dry_run:
         text = answer.script(job, sweep, options, out)
-        common.print_json({"script": text}) if as_json else click.echo(text, nl=False)
+        common.print_json({"script": text}) if as_json else common.echo(text, nl=False)
     else:
         _done(answer.submit(job, sweep, options, out), wait, as_json)
 
@@ -238,9 +238,9 @@ def _render(
         said = {"platform": platform, "file": path and str(path), "text": made.text, "lines": lines}
         common.print_json({**said, "answer": answer} if submit else said)
         return
-    click.echo(made.text if path is None else f"wrote {path}", nl=path is not None)
+    common.echo(made.text if path is None else f"wrote {path}", nl=path is not None)
     for line in lines:
-        click.echo(line, err=True)
+        common.echo(line, err=True)
 
 
 def _options(limit: str | None) -> dict[str, Any]:
@@ -269,7 +269,7 @@ def _seconds(text: str) -> int:
 
 
 def _say(name: str, state: str, why: str) -> None:
-    click.echo(" ".join(filter(None, (name, state, why))), err=True)
+    common.echo(" ".join(filter(None, (name, state, why))), err=True)
 
 
 def _act(action: str, paths: Sequence[str], options: Options, wait: bool, as_json: bool) -> None:
@@ -308,5 +308,5 @@ def _print_records(runs: Sequence[RunDir], as_json: bool) -> None:
         common.print_json([common.run_data(run) for run in runs])
         return
     for run in runs:
-        click.echo(f"run: {run.path}", err=True)
+        common.echo(f"run: {run.path}", err=True)
         common.print_record(run.record())

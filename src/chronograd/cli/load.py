@@ -67,7 +67,7 @@ def command(url: str, model: str | None, rates: str | None, connections: list[in
         for label, record in answer.records.items():
             path = out / f"{label.replace('/s', '-per-s').replace(' ', '-')}.json"
             record.save(path)
-            click.echo(f"record: {path}", err=True)
+            common.echo(f"record: {path}", err=True)
     return status
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import click
 
 from chronograd import trust
-from chronograd.errors import ChronogradError, InputError, RunError, missing_extra, near_names
+from chronograd.errors import ChronogradError, InputError, RunError, missing_extra, near_names, printable
 
 # When one wants a verb → its name → one line of help. The file of a verb is this folder's VERB.py.
 GROUPS = {
@@ -144,6 +144,7 @@ def _run(args: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except click.ClickException as error:
+        error.message = printable(error.message)
         if "--json" in args:
             _fail_json(error.format_message(), "")
         error.show()

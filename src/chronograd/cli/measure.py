@@ -90,7 +90,7 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, world
         run = jobs.measure(job, out=out, with_epochs=with_epochs, **timing)
     common.show_run(run, as_json)
     if not as_json:
-        click.echo(f"run: {run.path}")
+        common.echo(f"run: {run.path}")
 
 
 def _measure_layers(
@@ -119,7 +119,7 @@ def _measure_scaling(
     with common.waiting("counting the work of the network"):
         trace = trace_job(job)
     whole = RunDir.create(job, environment.environment(), out)
-    click.echo(f"timing steps on {', '.join(map(str, worlds))} ranks", err=True)
+    common.echo(f"timing steps on {', '.join(map(str, worlds))} ranks", err=True)
     record = measure_scaling(
         job,
         worlds,
@@ -127,7 +127,7 @@ def _measure_scaling(
         folder=whole.path,
         trace=trace,
         samples=card(job.data).train_size,
-        say=lambda line: click.echo(line, err=True),
+        say=lambda line: common.echo(line, err=True),
         **timing,
     )
     whole.save_record(record)
@@ -145,4 +145,4 @@ def _measure_scaling(
         for name in dict.fromkeys(row["scaling"] for row in rows)
     ]
     common.show(Answer(record.title, sections=sections, notes=record.notes), as_json=False)
-    click.echo(f"run: {whole.path}")
+    common.echo(f"run: {whole.path}")

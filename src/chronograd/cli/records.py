@@ -44,7 +44,7 @@ def command(record: str | None, folder: str, job_text: str | None, kind: str | N
         from chronograd.predict.timeline import timeline_of_run
 
         common.save_json(timeline, timeline_of_run(RunDir.open(path)))
-        click.echo(f"{timeline}: open it in https://ui.perfetto.dev", err=True)
+        common.echo(f"{timeline}: open it in https://ui.perfetto.dev", err=True)
         return
     from chronograd.quantities import record_answer
 

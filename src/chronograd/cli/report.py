@@ -48,4 +48,4 @@ def command(runs: tuple[str, ...], out: Path, with_notebook: bool, as_json: bool
     for note in page.notes:
         say(f"note: {note}")
     for path in written:
-        click.echo(f"wrote {path}")
+        common.echo(f"wrote {path}")

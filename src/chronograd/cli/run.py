@@ -38,14 +38,14 @@ def command(job_file: str | None, overrides: tuple[str, ...], print_config: bool
         return
     job = common.read_job(job_file, overrides, print_config) if job_file else jobs.from_dict(_default())
     if print_config:
-        click.echo(jobs.to_yaml(job), nl=False)
+        common.echo(jobs.to_yaml(job), nl=False)
         return
     importlib.import_module("chronograd.report.html")  # an extra: better missed now than after training
     from chronograd.report.loop import page_of
     from chronograd.run import run_loop
 
     begin = time.monotonic()
-    loop = run_loop(job, lambda text: click.echo(text, err=as_json), common.progress, parent)
+    loop = run_loop(job, lambda text: common.echo(text, err=as_json), common.progress, parent)
     page = page_of(loop)
     written = common.write_page(page, out, notebook)
     if as_json:
@@ -58,12 +58,12 @@ def command(job_file: str | None, overrides: tuple[str, ...], print_config: bool
             }
         )
         return
-    click.echo(f"report     {' and '.join(str(path) for path in written)}, in {time.monotonic() - begin:.0f} s")
-    click.echo(f"           open {out.absolute()}")
+    common.echo(f"report     {' and '.join(str(path) for path in written)}, in {time.monotonic() - begin:.0f} s")
+    common.echo(f"           open {out.absolute()}")
     activate = Path(sys.prefix) / "bin" / "activate"
     if activate.is_file() and os.environ.get("VIRTUAL_ENV") != sys.prefix:
-        click.echo(f"next       source {os.path.relpath(activate)}")
-    click.echo(f"then       {NEXT}")
+        common.echo(f"next       source {os.path.relpath(activate)}")
+    common.echo(f"then       {NEXT}")
 
 
 def _default() -> dict[str, object]:

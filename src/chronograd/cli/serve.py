@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chronograd.cli import common
+from chronograd.errors import InputError, printable
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
@@ -63,10 +64,19 @@ def command(models: tuple[Path, ...], host: str, port: int, token_file: Path | N
         common.show(answer, as_json)
         sys.stdout.flush()  # a program that has started this waits for it
 
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.setFormatter(Printable("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     settings = Settings(most_rows, wait_ms / 1e3, most_waiting, instances, threads)
     limits = Limits(most_bytes=round(most_mb * 2**20), timeout_s=timeout_s, drain_s=drain_s, most_waiting=most_waiting)
     serve(models, host=host, port=port, token=token(token_file), settings=settings, limits=limits, started=started)
+
+
+class Printable(logging.Formatter):
+    """Lines without control characters: a model, or what a client sent, may have put them there."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 def token(path: Path | None) -> str | None:
@@ -74,7 +84,6 @@ def token(path: Path | None) -> str | None:
     if path is None:
         return os.environ.get("CHRONOGRAD_TOKEN") or None
     from chronograd import files
-    from chronograd.errors import InputError
 
     try:
         return files.read_bytes(path, 4096).decode().strip()

@@ -90,7 +90,7 @@ def staleness(pushes: tuple[str, ...], compute: list[Duration], pull: list[Durat
         plots.save(figure, picture)
     common.show(answer, as_json)
     if picture is not None and not as_json:
-        click.echo(f"picture: {picture}")
+        common.echo(f"picture: {picture}")
 
 
 @command.command(

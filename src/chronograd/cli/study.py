@@ -94,7 +94,7 @@ def run(name: str, files: tuple[Path, ...], size: str, out: Path | None, paralle
     else:
         folder.mkdir(parents=True, exist_ok=True)
         runner = StudyRunner(
-            folder, name, size, lambda text: click.echo(text, err=True), parallel, (*truth, *files), changes
+            folder, name, size, lambda text: common.echo(text, err=True), parallel, (*truth, *files), changes
         )
         results = study.conduct(runner, settings)
         results.save(folder / "results.json")
@@ -106,7 +106,7 @@ def run(name: str, files: tuple[Path, ...], size: str, out: Path | None, paralle
         return
     for section in page.sections:
         say(f"{section.title}: {section.takeaway}")
-    click.echo(f"report     {folder / 'report.html'}")
+    common.echo(f"report     {folder / 'report.html'}")
 
 
 def _check_truth(study: Study, truth: Sequence[Path], files: Sequence[Path], report_only: bool) -> None:

@@ -58,7 +58,7 @@ def command(job_file: str | None, overrides: tuple[str, ...], print_config: bool
     asked = None if job_file is None else common.read_asked(job_file, overrides, print_config)
     job = None if asked is None else asked.job
     for note in asked.notes if asked is not None else ():
-        click.echo(f"note: {note}", err=True)
+        common.echo(f"note: {note}", err=True)
     if resumed is not None and any(options[name] is not None for name in ("out", "initial_weights", "seeds")):
         raise click.UsageError("--resume goes on with what was begun: leave --out, --initial-weights and --seeds out.")
     if tensorboard:
@@ -88,14 +88,14 @@ def _train(job: Job | None, resumed: str | None, more: tuple[str, ...], seeds: i
                 )
             return repeats.resume_over_seeds(run, **how)
         if more and (note := jobs.extend(run, more, how["launcher"])):
-            click.echo(f"note: {note}", err=True)
+            common.echo(f"note: {note}", err=True)
     else:
         assert job is not None
         jobs.check_trained(job)
         if seeds is not None:
             return repeats.train_over_seeds(job, seeds, out=out, initial_weights=initial_weights, **how)
         run = jobs.create(job, out, initial_weights=initial_weights, launcher=how["launcher"])
-    click.echo(f"run: {run.path}", err=True)
+    common.echo(f"run: {run.path}", err=True)
     return jobs.resume(run, job, **how)
 
 

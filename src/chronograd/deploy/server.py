@@ -81,6 +81,7 @@ def _uvicorn_server(app: App, started: Callable[[], None]) -> uvicorn.Server:
         http=timed(_http_protocol(), app.limits.timeout_s),
         lifespan="off",
         ws="none",
+        log_config=None,  # lines go where those of chronograd.serve go
         log_level="error",  # below it a line for each malformed request: whoever sends them would fill the log
         access_log=False,
         server_header=False,

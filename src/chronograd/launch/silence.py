@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from chronograd.errors import printable
 from chronograd.rundir import RunDir
 from chronograd.rundir.steps import wall_clock_s
 from chronograd.train.processes import ENDED, STOPPED, state_of
@@ -49,14 +50,14 @@ class Seen:
     idle_s: float = 0.0
 
 
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def tell(text: str) -> None:
+    print(printable(text), file=sys.stderr, flush=True)  # a rank's note is a file that may be a stranger's
 
 
 class Silence:
     """Watches the ranks of a run, whose notes come and go; `say` prints a line."""
 
-    def __init__(self, run: RunDir, world_size: int, say: Callable[[str], None] = _tell) -> None:
+    def __init__(self, run: RunDir, world_size: int, say: Callable[[str], None] = tell) -> None:
         self._run, self._world_size, self._say = run, world_size, say
         self._seen: dict[int, Seen] = {}
         self._looked_s = -EVERY_S

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from chronograd.errors import RunError
+from chronograd.errors import RunError, printable
 from chronograd.rundir import RunDir
 from chronograd.rundir.listing import seeds_of
 from chronograd.rundir.steps import Epoch
@@ -82,7 +82,7 @@ class Screen:
         for end in live.poll():
             self._console.print(epoch_text(end, live.num_epochs))
         for note in live.notes:
-            self._console.print(f"note: {note}", soft_wrap=True, markup=False)
+            self._console.print(f"note: {printable(note)}", soft_wrap=True, markup=False)
         if self._display is not None:
             self.figures = live.figures()
             self._display.update(drawing(self.figures, self._console.height), refresh=True)
@@ -148,7 +148,7 @@ def drawing(figures: RunFigures, height: int) -> RenderableType:
         if waiting:
             shown.append(Text(SEPARATOR.join(waiting)))
     if figures.error:
-        shown.append(Text(figures.error, style="bold red"))
+        shown.append(Text(printable(figures.error), style="bold red"))
     return Group(*shown)
 
 
