@@ -1,13 +1,21 @@
-"""Annotated pictures: where labels lie, and the colours of classes."""
+"""Pictures of detectors: turned upright; where labels lie, and the colours of classes."""
 
 from __future__ import annotations
 
+import io
 import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
+from PIL import Image
 
-from chronograd.detect.annotating import COLOURS, Finding, colour_of, drawn
+from chronograd.deploy.detection import Detector
+from chronograd.detect import pictures
+from chronograd.detect.annotating import COLOURS, Finding, annotate, colour_of, drawn
 from chronograd.detect.pictures import label_places
 
 
@@ -44,3 +52,67 @@ def test_a_class_has_one_colour_whichever_network_has_found_it() -> None:
     cell, other = Finding("RBC", 0.9, (10.0, 20.0, 50.0, 50.0)), Finding("WBC", 0.8, (30.0, 30.0, 40.0, 40.0))
     for found in ([cell], [cell, other], [other, cell]):
         assert tuple(drawn(white, found)[35, 10]) == colour_of("RBC")
+
+
+# EXIF 2.3: where row 0 and column 0 of the stored picture are when it is upright, as operations on rows and columns.
+UPRIGHT: dict[int, Callable[[Any], Any]] = {
+    1: lambda p: p,
+    2: lambda p: p[:, ::-1],
+    3: lambda p: p[::-1, ::-1],
+    4: lambda p: p[::-1],
+    5: lambda p: p.transpose(1, 0, 2),
+    6: lambda p: np.rot90(p, -1),
+    7: lambda p: p.transpose(1, 0, 2)[::-1, ::-1],
+    8: lambda p: np.rot90(p, 1),
+}
+
+
+def stored(path: Path, orientation: int) -> np.ndarray[Any, Any]:
+    """Write a picture of 12 x 8 pixels that EXIF turns; returns its pixels as they are stored."""
+    pixels_HWC = np.random.default_rng(0).integers(0, 256, (8, 12, 3), np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(pixels_HWC).save(path, exif=exif)
+    return pixels_HWC
+
+
+@pytest.mark.parametrize("orientation", UPRIGHT)
+def test_a_picture_is_read_upright(tmp_path: Path, orientation: int) -> None:
+    path = tmp_path / "x.png"
+    expected_HWC = UPRIGHT[orientation](stored(path, orientation))
+    assert np.array_equal(pictures.read(path).permute(1, 2, 0), expected_HWC)
+    assert pictures.size_of(path) == expected_HWC.shape[1::-1] == ((8, 12) if orientation > 4 else (12, 8))
+    turned, plain = io.BytesIO(path.read_bytes()), io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(expected_HWC)).save(plain, "PNG")
+    server = Detector("pixels", 16, 24, None, None, ["a"], 0.5, 10)
+    rows, plain_rows = server.read(turned.getvalue()), server.read(plain.getvalue())
+    assert np.array_equal(rows[0], plain_rows[0])
+    assert rows[1:] == plain_rows[1:] == pictures.size_of(path)
+
+
+@pytest.mark.parametrize("orientation", UPRIGHT)
+def test_boxes_are_drawn_on_the_upright_picture(tmp_path: Path, orientation: int) -> None:
+    """The detector here finds the whole of what `read` gives: a box that is as wide and high as the upright picture."""
+    path = tmp_path / "x.png"
+    width, height = UPRIGHT[orientation](stored(path, orientation)).shape[1::-1]
+
+    def find(image: Path) -> list[Finding]:
+        across, down = pictures.read(image).shape[:0:-1]
+        return [Finding("", 0.9, (0.0, 0.0, across - 1.0, down - 1.0))]
+
+    annotate(tmp_path, find, [path], tmp_path / "out")
+    with Image.open(tmp_path / "out" / "x.png") as copy:
+        assert copy.size == (width, height)
+        assert copy.getpixel((width - 1, height - 1)) == copy.getpixel((0, 0)) == colour_of("")
+        assert copy.getexif().get(0x0112, 1) == 1
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_an_annotation_of_the_stored_pixels_keeps_them(tmp_path: Path, orientation: int) -> None:
+    """Where width and height tell: a picture that is turned by half a circle is upright, as other tools read it."""
+    path = tmp_path / "x.png"
+    stored_HWC = stored(path, orientation)
+    upright_HWC = UPRIGHT[orientation](stored_HWC)
+    as_stored = pictures.read(path, (12, 8)).permute(1, 2, 0)
+    assert np.array_equal(as_stored, stored_HWC if orientation > 4 else upright_HWC)
+    assert np.array_equal(pictures.read(path, upright_HWC.shape[1::-1]).permute(1, 2, 0), upright_HWC)

@@ -1,4 +1,4 @@
-"""Pictures on disk: decoded, turned upright, brought to RGB and to one size. The only file that uses Pillow."""
+"""Pictures on disk: decoded, turned upright, brought to RGB and to one size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from chronograd.data.layouts import MOST_SHOWN, printable
-from chronograd.detect.formats import FORMATS
+from chronograd.detect.formats import FORMATS, turn_of, upright
 from chronograd.errors import FileFormatError, MissingExtraError
 from chronograd.files import open_plain
 
@@ -24,17 +24,6 @@ Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 # With .ppm and .pgm, which old sets have; a server takes none, as those written as text are decoded slowly.
 READ = (*FORMATS, "PPM")
-_ORIENTATION = 0x0112  # EXIF 2.3, table 4
-# EXIF orientation → how to turn the picture upright.
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 
 
 @dataclass(frozen=True)
@@ -79,11 +68,10 @@ def pixels_of(image: Image.Image, side: int, channels: int = 3) -> Pixels:
 
     Raises what Pillow raises for a picture that is damaged.
     """
-    turn = _TURNS.get(_orientation(image))
-    picture = _rgb(image)
+    picture = upright(_rgb(image), turn_of(image))
     if channels == 1:
         picture = picture.convert("L")
-    pixels = np.asarray(_fitted(picture if turn is None else picture.transpose(turn), side))
+    pixels = np.asarray(_fitted(picture, side))
     return np.ascontiguousarray(np.atleast_3d(pixels).transpose(2, 0, 1))
 
 
@@ -145,16 +133,7 @@ def _check_sums(path: Path) -> None:
 
 
 def _header(image: Image.Image) -> Header:
-    return Header(image.size, image.mode, _orientation(image) in _TURNS)
-
-
-def _orientation(image: Image.Image) -> int:
-    """1 where EXIF says nothing, or is damaged, as it is in some pictures of ImageNet."""
-    try:
-        value = image.getexif().get(_ORIENTATION, 1)
-    except Exception:
-        return 1
-    return value if isinstance(value, int) else 1
+    return Header(image.size, image.mode, turn_of(image) != 1)
 
 
 def _rgb(image: Image.Image) -> Image.Image:

@@ -15,6 +15,7 @@ import numpy as np
 from chronograd.deploy import pictures
 from chronograd.deploy.model import Model
 from chronograd.deploy.protocol import Array, ProtocolError
+from chronograd.detect.formats import turn_of, upright
 
 OUTPUTS = ("scores", "boxes")
 BILINEAR = 2  # Pillow's Image.Resampling.BILINEAR, which is imported where pictures are read
@@ -68,15 +69,17 @@ class Detector:
         return cls(model.inputs[0].name, shape[2], shape[3], scale, shift, classes, overlap, candidates)
 
     def read(self, content: bytes, hold: Callable[[int], None] = lambda count: None) -> tuple[Array, int, int]:
-        """A file of a picture as the model takes it, with one row; its width and height. Raises ProtocolError.
+        """A file of a picture as the model takes it, upright, with one row; its width and height. Raises ProtocolError.
 
         Args:
             hold: told of the bytes of its pixels before they are decoded, and less these once they are not needed.
         """
-        size = self.width, self.height
-        small, (width, height) = pictures.read(
-            content, lambda picture: (picture.convert("RGB").resize(size, BILINEAR), picture.size), hold
-        )
+
+        def make(picture: Any) -> tuple[Any, tuple[int, int]]:
+            turned = upright(picture.convert("RGB"), turn_of(picture))
+            return turned.resize((self.width, self.height), BILINEAR), turned.size
+
+        small, (width, height) = pictures.read(content, make, hold)
         pixels_CHW = np.asarray(small).transpose(2, 0, 1)
         if self.scale is None or self.shift is None:
             return np.ascontiguousarray(pixels_CHW)[None], width, height

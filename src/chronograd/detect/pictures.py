@@ -1,7 +1,4 @@
-"""Pictures as tensors, for a detector: whole, as they are stored; and drawn on. The only file here that uses Pillow.
-
-A picture that EXIF turns is not turned: boxes are drawn in the coordinates of the stored pixels.
-"""
+"""Pictures as tensors, for a detector: whole, turned upright as their EXIF says; and drawn on."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from chronograd.detect.formats import FORMATS
+from chronograd.detect.formats import FORMATS, turn_of, upright, upright_size
 from chronograd.errors import EXTRAS, FileFormatError, InputError, MissingExtraError
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -27,22 +24,27 @@ LEAST_TEXT, TEXT_SHARE = 10, 0.03
 
 
 def size_of(path: Path) -> tuple[int, int]:
-    """Width and height in the header of a file. Raises FileFormatError."""
+    """Width and height of a file's picture once it is upright. Raises FileFormatError."""
     try:
         with _opened(path) as image:
-            width, height = image.size
-            return int(width), int(height)
+            return upright_size(image)
     except MissingExtraError:
         raise
     except Exception as error:  # whatever a decoder raises
         raise _unreadable(path, error) from None
 
 
-def read(path: Path) -> Tensor:
-    """A picture in RGB: uint8 of shape (3, H, W). Raises FileFormatError that names the file."""
+def read(path: Path, annotated: tuple[int, int] | None = None) -> Tensor:
+    """An upright picture in RGB: uint8 of shape (3, H, W). Raises FileFormatError that names the file.
+
+    Args:
+        annotated: width and height in the picture's annotation. Some tools annotate the pixels as they are stored: a picture that has
+            this size only so is not turned.
+    """
     try:
         with _opened(path) as image:
-            pixels = np.array(image.convert("RGB"))
+            is_stored = annotated is not None and annotated == image.size != upright_size(image)
+            pixels = np.array(upright(image.convert("RGB"), 1 if is_stored else turn_of(image)))
     except MissingExtraError:
         raise
     except Exception as error:  # whatever a decoder raises

@@ -45,7 +45,7 @@ class AnnotatedImage:
 
     def read(self) -> torch.Tensor:
         """uint8 of shape (3, H, W). Raises FileFormatError, also where the picture has another size than annotated."""
-        picture = pictures.read(self.path)
+        picture = pictures.read(self.path, self.size)
         height, width = picture.shape[1:]
         if self.size is not None and (width, height) != self.size:
             raise FileFormatError(
