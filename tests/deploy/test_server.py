@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -605,6 +606,26 @@ def test_a_client_that_stalls_is_cut_off(guarded: Running) -> None:
         until(lambda: len(process.net_connections("tcp")) == 1)  # that which listens
 
 
+@pytest.mark.parametrize("is_reset", [False, True], ids=["cut-off", "reset"])
+def test_a_client_with_many_requests_that_reads_nothing_is_cut_off_in_silence(guarded: Running, is_reset: bool) -> None:
+    """One that the server cuts off, or that breaks the connection while its requests are answered: no traceback of a closed one."""
+    process = psutil.Process(guarded.process.pid)
+    before = guarded.errors()
+    with socket.socket() as plain:
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host, port = guarded.url.removeprefix("http://").split(":")
+        plain.connect((host, int(port)))
+        with suppress(OSError):  # cut off while it sends
+            plain.sendall(b"GET /v2/models/m HTTP/1.1\r\nAuthorization: Bearer secret\r\n\r\n" * 17_150)
+        if is_reset:
+            until(lambda: is_idle(process))  # its answers fill the buffers, and it waits until somebody reads them
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            plain.close()
+        until(lambda: len(process.net_connections("tcp")) == 1)  # that which listens
+    assert guarded.ask("GET", "/v2/health/live")[0] == 200
+    assert guarded.errors() == before
+
+
 def test_json_has_a_limit_of_its_own(guarded: Running) -> None:
     """Of 4 MiB, plain or packed; a picture of 224 pixels is within it, and more is read as binary data."""
     token = {"Authorization": "Bearer secret"}
@@ -662,6 +683,12 @@ class Asking:
             except (OSError, EOFError, AssertionError, KeyError, ValueError) as error:
                 self.lost.append(repr(error))
                 connection.close()
+
+
+def is_idle(process: psutil.Process) -> bool:
+    before = process.cpu_times()
+    time.sleep(0.2)
+    return process.cpu_times() == before
 
 
 def until(condition: Any, seconds: float = 20) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from contextlib import suppress
 from typing import Any
 
@@ -61,6 +62,17 @@ def strict(base: Any) -> Any:
         idle_bytes = 0  # since the last piece of a body, or the end of a head
         again: bytes | None = None  # a head that asks for another protocol, without that
 
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            self.unanswered: deque[Any] = deque()  # cycles of requests, in the order in which they came
+
+        def connection_lost(self, error: Exception | None) -> None:
+            """Tell all requests that nobody reads their answers: uvicorn tells the last, and others write to a closed connection."""
+            for cycle in self.unanswered:
+                cycle.disconnected = True
+                cycle.message_event.set()
+            super().connection_lost(error)
+
         def on_message_begin(self) -> None:
             super().on_message_begin()
             self.is_in_head, self.idle_bytes = True, 0
@@ -73,6 +85,9 @@ def strict(base: Any) -> Any:
             self.is_in_head, self.idle_bytes = False, 0
             if not self.parser.should_upgrade():
                 super().on_headers_complete()
+                while self.unanswered and self.unanswered[0].response_complete:
+                    self.unanswered.popleft()
+                self.unanswered.append(self.cycle)
                 return
             method = self.parser.get_method()
             if method == b"CONNECT":
