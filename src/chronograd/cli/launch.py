@@ -81,7 +81,11 @@ def platform_options(function: common.F) -> common.F:
 @click.option("--time", "limit", metavar="HH:MM:SS", help="Time limit of the job, of SLURM of one allocation.")
 @click.option("--partition", help="Partition of the cluster.")
 @click.option("--account", help="Account that pays.")
-@click.option("--cpus-per-task", type=click.IntRange(1), help="Cores of a rank; cluster.threads by default, else 1.")
+@click.option(
+    "--cpus-per-task",
+    type=click.IntRange(1),
+    help="Cores of a rank; by default cluster.threads, else what decoding needs.",
+)
 @click.option(
     "--plan",
     "plan_file",
@@ -168,7 +172,7 @@ def command(words: tuple[str, ...], where: str | None, dry_run: bool, sweep: tup
         text = answer.script(job, sweep, options, out)
         common.print_json({"script": text}) if as_json else common.echo(text, nl=False)
     else:
-        _done(answer.submit(job, sweep, options, out), wait, as_json)
+        _done(answer.submit(job, sweep, options, out, lambda text: click.echo(text, err=True)), wait, as_json)
 
 
 def _no_place(word: str) -> Exception:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from chronograd import job as jobs
 from chronograd.answer import Answer, Section
 from chronograd.job import Job
 from chronograd.launch import ray, slurm
+from chronograd.launch.cores import need_of
 from chronograd.launch.slurm import array
 from chronograd.launch.slurm.script import Options, render
 from chronograd.rundir import RunDir
@@ -22,18 +23,45 @@ def script(job: Job, sweep: Sequence[str], options: Options, out: Path | None = 
     Raises: InputError as `slurm.check` and `array.grid`.
     """
     elements = [element for _, element in array.grid(job, sweep)] if sweep else [job]
-    assumed = dict.fromkeys(slurm.check_for_dry_run(jobs.scaled(element)) for element in elements)
+    checked = [slurm.check_for_dry_run(jobs.scaled(element)) for element in elements]
+    options, cores = _with_cores(elements, options)
+    assumed = dict.fromkeys([*checked, cores])
     path = out or Path("runs/NAME")
     text = array.render_array(elements, path, options) if sweep else render(jobs.scaled(job), path, options)
     shebang, _, rest = text.partition("\n")
     return "\n".join([shebang, *(f"# {' '.join(line.split())}" for line in assumed if line), rest])
 
 
-def submit(job: Job, sweep: Sequence[str], options: Options, out: Path | None = None) -> list[RunDir]:
-    """Submit a job to SLURM, or one for each point of a sweep's grid."""
-    if sweep:
-        return array.launch_array(array.grid(job, sweep), options, out)
-    return [slurm.launch(job, options, out=out)]
+def submit(
+    job: Job,
+    sweep: Sequence[str],
+    options: Options,
+    out: Path | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[RunDir]:
+    """Submit a job to SLURM, or one for each point of a sweep's grid.
+
+    Args:
+        say: called with an assumption, before anything is submitted.
+    """
+    grid = array.grid(job, sweep) if sweep else []
+    options, cores = _with_cores([element for _, element in grid] or [job], options)
+    if cores:
+        say(cores)
+    return array.launch_array(grid, options, out) if sweep else [slurm.launch(job, options, out=out)]
+
+
+def _with_cores(elements: Sequence[Job], options: Options) -> tuple[Options, str]:
+    """The options with the CPU cores that decode for a rank, if nobody stated a number; and that assumption in words."""
+    if options.cpus_per_task is not None or any(element.cluster.threads for element in elements):
+        return options, ""
+    needs = [need_of(jobs.scaled(element)) for element in elements]
+    if known := [need for need, _ in needs if need is not None]:
+        most = max(known, key=lambda need: need.rank)
+        words = most.words(most.rank * most.ranks, "The ranks of a node get")
+        return replace(options, cpus_per_task=most.rank), words
+    why = needs[0][1]
+    return options, f"{why} Each rank gets 1 core; `--cpus-per-task` sets another number." if why else ""
 
 
 def sweep_on_ray(

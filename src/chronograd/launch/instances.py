@@ -20,11 +20,12 @@ def device_of(job: Job) -> str:
     return device.name if device.kind == "gpu" else "cpu"
 
 
-def choose(known: Catalogue, job: Job, name: str | None = None) -> tuple[Instance, int]:
+def choose(known: Catalogue, job: Job, name: str | None = None, cores: int = 0) -> tuple[Instance, int]:
     """The instance type, and how many of it, that have exactly the devices of a job: the largest that it fills.
 
     Args:
         name: the type that the user asked for.
+        cores: virtual CPUs that a node needs: of types with the same devices the smallest host that has them, else the largest.
 
     Raises: NotFoundError for an unknown type, InputError where devices would be missing or idle.
     """
@@ -43,7 +44,8 @@ def choose(known: Catalogue, job: Job, name: str | None = None) -> tuple[Instanc
             raise InputError(f"{known.title} has no {device}", f"it has {', '.join(rented)}: cluster.device=NAME")
         how = f"{cluster.count} of them" + (f", {cluster.per_node} on a node" if cluster.per_node else "")
         raise InputError(f"no instance type of {known.title} has {device} for {how}", _counts_of(known, device))
-    best = max(fitting, key=lambda one: one.count)  # the first of equals, as files list the smaller host first
+    # The first of equals, as files list the smaller host first.
+    best = max(fitting, key=lambda one: (one.count, min(one.vcpus or 0, cores)))
     return best, nodes_of(best, job)
 
 

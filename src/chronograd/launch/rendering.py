@@ -13,6 +13,7 @@ from chronograd.errors import FileFormatError, InputError
 from chronograd.files import as_asked, write_aside
 from chronograd.job import Job
 from chronograd.launch import complaints, fields, registry, sending
+from chronograd.launch.cores import Need, need_of
 from chronograd.launch.fields import Platform
 from chronograd.launch.jobs import check_has_files
 from chronograd.launch.submission import Submission, submission, usd_per_hour
@@ -25,6 +26,8 @@ class Rendered:
     platform: Platform
     asked: Submission
     text: str
+    cores: str = ""
+    """What is assumed of the CPU cores of a node."""
 
     def lines(self, answer: str | None = None) -> list[str]:
         """What a reader must know beside the file. `answer` is what the platform's program said when it was sent."""
@@ -35,6 +38,8 @@ class Rendered:
         price = "" if hour is None else f", {hour:.2f} dollars an hour by the price table"
         limit = "" if self.asked.limit_s is None else f"; ended after {self.asked.limit_s:,} s"
         told = [f"{self.platform.title}: {nodes} × {machine} ({instance.device}){price}{limit}."]
+        if self.cores:
+            told.append(self.cores)
         if left := fields.unsaid(self.platform, self.asked):
             told.append(f"Without a field there, and so among the arguments: {', '.join(left)}.")
         if answer is not None and self.platform.tool is not None:
@@ -75,9 +80,21 @@ def rendered(name: str, job: Job, options: Mapping[str, Any]) -> Rendered:
     """A job as a platform takes it. Raises InputError with all that is wrong."""
     platform = registry.platform(name)
     check_has_files(job)
-    asked = submission(job, platform.catalogue, **options)
+    need, why = need_of(jobs.scaled(job))
+    if need is not None and not platform.catalogue.vendor:  # its file asks for any number of cores
+        job = jobs.changed(job, [f"cluster.threads={need.rank}"])
+    asked = submission(job, platform.catalogue, need.node if need else 0, **options)
     complaints.check(platform, asked)
-    return Rendered(platform, asked, fields.render(platform, asked))
+    return Rendered(
+        platform, asked, fields.render(platform, asked), _cores_words(platform, asked, need) if need else why
+    )
+
+
+def _cores_words(platform: Platform, asked: Submission, need: Need) -> str:
+    if not platform.catalogue.vendor:
+        return need.words(need.rank * need.ranks, "The file asks for")
+    instance = platform.instance(asked)
+    return need.words(instance.vcpus if instance else None, f"{asked.instance} has")
 
 
 def write(made: Rendered, folder: Path) -> Path:

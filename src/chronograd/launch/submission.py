@@ -80,17 +80,26 @@ class Submission(BaseModel):
         """What trains: it follows from the backend."""
         return "tensorflow" if self.job.backend.startswith("tf_") else "pytorch"
 
+    @property
+    def cores(self) -> int | None:
+        """CPU cores of a node's ranks, where the job has GPUs and states its threads."""
+        threads, ranks = self.job.cluster.threads, 1 if self.job.backend == "data_parallel" else self.devices
+        return threads * ranks if threads and ranks and self.devices else None
+
 
 OPTIONS = tuple(name for name in Submission.model_fields if name not in ("job", "nodes", "devices"))
 
 
-def submission(job: Job, catalogue: Catalogue, **options: Any) -> Submission:
+def submission(job: Job, catalogue: Catalogue, cores: int = 0, **options: Any) -> Submission:
     """A job placed on instances of a platform. `options` are fields of `Submission`; those that are None are left out.
+
+    Args:
+        cores: virtual CPUs that a node needs, see `choose`.
 
     Raises: InputError if the platform has no instances that fit, or no price is known by which a cost could be limited.
     """
     options = {name: value for name, value in options.items() if value is not None}
-    instance, nodes = choose(catalogue, job, options.pop("instance", None))
+    instance, nodes = choose(catalogue, job, options.pop("instance", None), cores)
     for word in ("output", "checkpoints"):
         if options.get(word):
             options[word] = options[word].rstrip("/")

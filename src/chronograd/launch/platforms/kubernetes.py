@@ -113,6 +113,11 @@ def fold_pod(pod: Document) -> None:
     ]
 
 
+def derived_pod(pod: str, asked: Submission) -> dict[str, Any]:
+    """CPU cores of a node's ranks, which follow from the threads of the job."""
+    return {f"{pod}.containers.0.resources.requests.cpu": str(asked.cores)} if asked.cores else {}
+
+
 def unfold_pod(pod: Document) -> None:
     """What `fold_pod` did, undone."""
     container = pod["containers"][0]
@@ -182,6 +187,7 @@ def _derived(asked: Submission) -> dict[str, Any]:
         "spec.backoffLimit": 0,
         f"{POD}.restartPolicy": "Never",
         f"{POD}.containers.0.name": "ranks",
+        **derived_pod(POD, asked),
     }
     if asked.nodes > 1:
         derived |= {"spec.parallelism": asked.nodes, "spec.completionMode": "Indexed"}

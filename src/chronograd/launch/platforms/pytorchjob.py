@@ -22,6 +22,7 @@ def _derived(asked: Submission) -> dict[str, Any]:
         "spec.runPolicy.cleanPodPolicy": "None",  # so that what a pod printed can be read
         f"{MASTER}.restartPolicy": "OnFailure" if asked.restarts else "Never",
         f"{POD}.containers.0.name": "pytorch",  # the operator looks for this name
+        **kubernetes.derived_pod(POD, asked),
     }
 
 

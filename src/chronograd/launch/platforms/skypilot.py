@@ -78,6 +78,7 @@ PLATFORM = Platform(
     is_tag=_is_tag,
     is_secret=lambda reference: reference.startswith("env:"),
     needs={"image": "--image REGISTRY/NAME:TAG"},
+    derived=lambda asked: {"resources.cpus": f"{asked.cores}+"} if asked.cores else {},
     fold=_fold,
     unfold=_unfold,
     complain=_complain,
