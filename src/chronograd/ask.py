@@ -25,6 +25,7 @@ from chronograd.errors import InputError
 from chronograd.job import Data, Job
 from chronograd.models import names
 from chronograd.usual import Usual, optimizer_words, usual_training
+from chronograd.words import how_many
 
 # The data on which a classifier of 1,000 classes is trained.
 USUAL = "imagenet"
@@ -87,13 +88,13 @@ class Asked:
             if not self.stated & {"training.optimizer", "training.recipe"}:
                 parts["optimizer"] = f"{optimizer_words(training)} ({self.usual.words if self.usual else 'default'})"
             if "training.epochs" not in self.stated and self.has_epochs:
-                parts["epochs"] = f"{training.epochs} epochs"
+                parts["epochs"] = how_many(training.epochs, "epochs")
             if self.usual is not None and self.usual.image_size and "data.image_size" not in self.stated:
                 own = self.job.data.image_size
                 parts["image size"] = (
-                    f"training images of {own} pixels"
+                    f"training images of {how_many(own, 'pixels')}"
                     if own
-                    else (f"images as counted, where the recipe trains at {self.usual.image_size} pixels")
+                    else (f"images as counted, where the recipe trains at {how_many(self.usual.image_size, 'pixels')}")
                 )
             if "training.batch" not in self.stated:
                 parts["batch"] = f"batch {training.batch}"

@@ -29,6 +29,7 @@ from pydantic import (
 from chronograd import files, inputs, trust
 from chronograd.errors import InputError, JobError, did_you_mean, problems, shown
 from chronograd.recipes import ALGORITHMS, RECIPES, REPLAYS, recipe
+from chronograd.words import how_many
 
 BackendName = Literal["single", "ddp", "data_parallel", "parameter_server", "horovod", "tf_mirrored", "tf_multiworker"]
 BACKENDS: tuple[str, ...] = get_args(BackendName)
@@ -528,7 +529,7 @@ class Job(_Model):
         images = of_rank * self.training.augmentation.copies
         if self.training.accumulation > images:
             raise ValueError(
-                f"training.accumulation is {self.training.accumulation}, and a rank may have only {images} images per "
+                f"training.accumulation is {self.training.accumulation}, and a rank may have only {how_many(images, 'images')} per "
                 "step: each part needs at least one"
             )
         if self.training.noise_scale_every and self.training.batch < 2:
@@ -649,7 +650,7 @@ def steps_per_epoch(num_samples: int, batch: int) -> int:
         raise InputError("the number of training samples is not known", "write data.samples=N, those of an epoch")
     if batch > num_samples:
         raise InputError(
-            f"training.batch is {batch:,}, more than the {num_samples:,} training samples: there is no whole batch",
+            f"training.batch is {batch:,}, more than the {how_many(num_samples, 'training samples')}: there is no whole batch",
             "use a smaller batch or more samples",
         )
     return num_samples // batch

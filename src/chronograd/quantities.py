@@ -12,7 +12,7 @@ from chronograd.answer import Answer, Section, Table
 from chronograd.figure import Role, Series
 from chronograd.record import ASSUMED, DOES_NOT_FIT, QUANTITIES, ROUGH, STEP_PARTS, Record
 from chronograd.units import percent, quantity
-from chronograd.words import interval, listed, named, quantity_name, scaled
+from chronograd.words import how_many, interval, listed, named, quantity_name, scaled
 
 # What a reader asks for first; the first that is known is said with its interval.
 FIRST = (
@@ -84,7 +84,7 @@ def record_answer(*records: Record) -> Answer:
         (r.title, note) for r in records for note in r.notes if not note.startswith((DOES_NOT_FIT, ROUGH, ASSUMED))
     ]
     return Answer(
-        title=records[0].title if is_one else f"{len(records)} records",
+        title=records[0].title if is_one else how_many(len(records), "records"),
         sections=[record_section(records[0]) if is_one else records_section(records)],
         records=named((record.title, record) for record in records),
         data=data[0] if is_one else data,

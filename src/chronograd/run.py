@@ -34,7 +34,7 @@ from chronograd.rundir import Line, RunDir
 from chronograd.rundir.steps import Epoch
 from chronograd.trace import Trace
 from chronograd.units import percent, si
-from chronograd.words import processes
+from chronograd.words import how_many, processes
 
 WORLDS = (1, 2)
 # Steps are measured in rounds, in which numbers of processes take turns: what disturbs one then disturbs the others.
@@ -64,7 +64,7 @@ def run_loop(job: Job, say: Say, bar: Bar, parent: Path) -> Loop:
     loop = Loop(job, summary(trace, job.training.batch, optimizer))
     macs, flops = si(trace.macs(), "MAC"), si(trace.flops(job.training.batch), "FLOP")
     say(
-        f"count      {trace.network} on {data.name}: {trace.params:,} parameters, {macs} per sample forward, {flops} per step"
+        f"count      {trace.network} on {data.name}: {how_many(trace.params, 'parameters')}, {macs} per sample forward, {flops} per step"
     )
     with bar("calibrate") as report:
         device, why = calibrate_once(report, [Setup(max(WORLDS), threads_of(job), lays_channels_last(job.training))])

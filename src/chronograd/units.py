@@ -122,8 +122,8 @@ def quantity(value: float | None, unit: str) -> str:
 
     >>> quantity(0.0123, "s"), quantity(2**31, "B"), quantity(None, "s"), quantity(0.31, "1")
     ('12.3 ms', '2 GiB', '–', '31.0 %')
-    >>> quantity(-10196, "sample/s")
-    '−10,196 samples/s'
+    >>> quantity(-10196, "sample/s"), quantity(171_766, "count"), quantity(45909.2, "count")
+    ('−10,196 samples/s', '171,766', '45,909')
     """
     if value is None or not math.isfinite(value):
         return "–" if value is None else f"{value:g} {unit}"
@@ -138,8 +138,19 @@ def quantity(value: float | None, unit: str) -> str:
     if unit == "B":
         return memory(value)
     if unit in ("", "count"):
-        return signed(f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}")
+        return number(value)
     return si(value, unit)
+
+
+def number(value: float, form: str = ".4g") -> str:
+    """A number without a unit, formatted by `form`; from 1,000 on whole and with separators, as its interval then is.
+
+    >>> number(171_766.0), number(45909.2), number(496), number(19.104), number(-0.5)
+    ('171,766', '45,909', '496', '19.1', '−0.5')
+    >>> number(999.6), number(45909.2, ".1f"), number(12.0, ".1f")
+    ('1,000', '45,909', '12.0')
+    """
+    return signed(f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:{form}}")
 
 
 def signed(number: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from chronograd.record import QUANTITIES, Quantity, Record
-from chronograd.units import quantity
+from chronograd.units import number, quantity
 
 T = TypeVar("T")
 KIND_NAMES = {
@@ -44,12 +44,24 @@ def kind_name(kind: str) -> str:
     return KIND_NAMES.get(kind, kind.replace("_", " "))
 
 
+def how_many(count: float | str | None, plural: str) -> str:
+    """A count with its noun, which is singular after 1; of text the text.
+
+    >>> how_many(1, "epochs"), how_many(1200, "old names"), how_many(1, "boxes"), how_many(1, "batches"), how_many(1.5, "epochs")
+    ('1 epoch', '1,200 old names', '1 box', '1 batch', '1.5 epochs')
+    """
+    text = f"{count:,}" if isinstance(count, int) else number(count) if isinstance(count, float) else str(count)
+    if text != "1":
+        return f"{text} {plural}"
+    return f"1 {plural[:-2] if plural.endswith(('xes', 'ches', 'sses')) else plural[:-1]}"
+
+
 def processes(count: int) -> str:
     """
     >>> processes(1), processes(2)
     ('1 process', '2 processes')
     """
-    return f"{count} process" if count == 1 else f"{count} processes"
+    return how_many(count, "processes")
 
 
 def signed_percent(fraction: float | None) -> str:
@@ -86,14 +98,19 @@ def off(predicted: float, measured: float) -> str:
 def interval(q: Quantity) -> str:
     """`low … high`, the unit once where it is the same; nothing if the quantity has no interval.
 
+    It holds the value: older records have intervals that left out the longest steps, which their mean has in it.
+
     >>> interval(Quantity(value=2.0, unit="s", low=1.0, high=3.0))
     '1 … 3 s'
     >>> interval(Quantity(value=0.002, unit="usd", low=0.001, high=0.02))
     '$0.0010 … $0.02'
+    >>> interval(Quantity(value=496.0, unit="sample/s", low=499.6, high=500.0))
+    '496 … 500 samples/s'
     """
     if q.low is None or q.high is None:
         return ""
-    low, high = quantity(q.low, q.unit), quantity(q.high, q.unit)
+    values = (q.low, q.high) if q.value is None else (min(q.low, q.value), max(q.high, q.value))
+    low, high = (quantity(value, q.unit) for value in values)
     if q.unit == "usd":
         return low if low == high else f"{low} … {high}"
     number, _, unit = low.partition(" ")

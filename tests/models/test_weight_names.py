@@ -108,7 +108,7 @@ def test_a_prefix_that_the_network_has_itself_stays() -> None:
 def test_old_names_of_torchvision(old: str, new: str) -> None:
     tensors, notes = for_network({f"module.{old}": torch.zeros(1)}, [new])
     assert list(tensors) == [new]
-    assert notes[-1] == f"1 old names changed, such as {old} to {new}"
+    assert notes[-1] == f"1 old name changed, such as {old} to {new}"
     assert for_network({old: torch.zeros(1)}, [old]) == ({old: torch.zeros(1)}, [])
 
 

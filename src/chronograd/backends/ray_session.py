@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 from chronograd.errors import ChronogradError, RunError
+from chronograd.words import how_many
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 FOLDER_VARIABLE = "CHRONOGRAD_RAY_FOLDER"
@@ -64,7 +65,7 @@ def ray_session(run: Path, who: str, num_cpus: int, num_gpus: int = 0, store_byt
         there = ray.cluster_resources()
         if there.get("CPU", 0) < num_cpus or there.get("GPU", 0) < num_gpus:
             raise RunError(
-                f"{who} need {num_cpus} CPUs and {num_gpus} GPUs of Ray, which has {there.get('CPU', 0):g} and "
+                f"{who} need {num_cpus} CPUs and {how_many(num_gpus, 'GPUs')} of Ray, which has {there.get('CPU', 0):g} and "
                 f"{there.get('GPU', 0):g}",
                 "lower cluster.count or cluster.threads, or start Ray with more",
             )

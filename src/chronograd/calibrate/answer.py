@@ -17,7 +17,7 @@ from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.launch import hosts as host_list
 from chronograd.units import percent, seconds, si
-from chronograd.words import signed_percent
+from chronograd.words import how_many, signed_percent
 
 # Families of networks that a terminal shows.
 MOST_FAMILIES = 15
@@ -67,7 +67,7 @@ def calibrated(device: Device) -> Answer:
     worst = max(float(s["provenance"]["error_left_out"]) for s in settings)
     section = Section(
         title=f"local: {device.title}",
-        takeaway=f"{si(best['peak_flops_per_s'], 'FLOP/s')} reached in {best['precision']} on {best['threads']} threads; times "
+        takeaway=f"{si(best['peak_flops_per_s'], 'FLOP/s')} reached in {best['precision']} on {how_many(best['threads'], 'threads')}; times "
         f"of blocks that were left out of the fit deviate by {percent(worst)} at most.",
         table=Table(columns, rows, set(range(3, 10))),
         caption=f"saved to {catalog.user_device_path('local')}",
@@ -176,11 +176,13 @@ def _timed_section(rows: Sequence[links.Timed]) -> Section:
     for collective, world in dict.fromkeys((row.collective, row.world) for row in rows):
         own = [row for row in rows if (row.collective, row.world) == (collective, world)]
         times = ([row.seconds for row in own], [row.low for row in own], [row.high for row in own])
-        series.append(Series(f"{collective}, {world} processes", "measured", [row.bytes for row in own], *times))
+        series.append(
+            Series(f"{collective}, {how_many(world, 'processes')}", "measured", [row.bytes for row in own], *times)
+        )
     return Section(
         title="Collectives",
         takeaway=f"The highest bus bandwidth is {si(fastest.busbw, 'B/s')}, of {fastest.collective} of {si(fastest.bytes, 'B')} "
-        f"over {fastest.world} processes.",
+        f"over {how_many(fastest.world, 'processes')}.",
         figure=Figure([Lines("bytes", "seconds", series, log_x=True, log_y=True)]),
         table=Table(
             ("collective", "processes", "size", "time", "80 % interval", "n", "algbw", "busbw"),
@@ -213,7 +215,7 @@ def validate(table: Throughputs, device: Device, *, shipped: bool = False, **opt
         progress = with_time_left(options.pop("progress", lambda share, text: None), wanted, len(table.rows))
         scores = validate_table(table, device, progress=progress, **options)
         how = (
-            f"fitted to {len(scores['calibrated_on'])} rows of seed {scores['seed']}, starting from {scores['prior']}; "
+            f"fitted to {how_many(len(scores['calibrated_on']), 'rows')} of seed {scores['seed']}, starting from {scores['prior']}; "
             f"{scores['n']} others predicted"
         )
     names = ("median_ape", "p90_ape", "worst", "coverage80")

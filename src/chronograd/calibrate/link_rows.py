@@ -32,6 +32,7 @@ from chronograd.predict.collectives import ALPHA_BETA, Topology, bandwidths, rin
 from chronograd.predict.prediction import rank_work, with_others
 from chronograd.predict.setting import setting_of
 from chronograd.trace import Trace
+from chronograd.words import how_many
 
 LIKE = "pcie3"
 # Slower than any modem, and faster than any memory: outside a row says nothing of its link.
@@ -142,7 +143,7 @@ def _bandwidth(row: Timed, latency_s: float) -> float:
     left_s = row.seconds - messages * latency_s
     if left_s <= 0.1 * row.seconds:
         raise InputError(
-            f"an all-reduce of {row.bytes:,} bytes over {row.world} ranks took {row.seconds:g} s, which is mostly latency",
+            f"an all-reduce of {how_many(row.bytes, 'bytes')} over {row.world} ranks took {row.seconds:g} s, which is mostly latency",
             "give one of a larger message, or two of different sizes",
         )
     bytes_per_s: float = float(sent) / left_s
@@ -160,7 +161,7 @@ def _of_scaling(rows: Sequence[Scaled], name: str, base: Link, file: str) -> Fit
     found = [_bandwidth_of_scaling(row, alone[row.of], base) for row in several]
     bandwidth = float(np.exp(np.mean(np.log([value for value, _ in found]))))
     link = _link(name, base.latency_s, bandwidth,
-                 f"bandwidth with which {len(several)} rows of scaling of {file} are predicted as measured; latency of {base.name}")  # fmt: skip
+                 f"bandwidth with which {how_many(len(several), 'rows')} of scaling of {file} are predicted as measured; latency of {base.name}")  # fmt: skip
     errors = [abs(step(bandwidth) / row.seconds - 1) for row, (_, step) in zip(several, found, strict=True)]
     return Fitted(link, "rows of scaling", len(several), float(np.median(errors)))
 

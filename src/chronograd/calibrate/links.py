@@ -27,6 +27,7 @@ from chronograd.measure import environment
 from chronograd.predict.collectives import ALPHA_BETA, Topology, all_reduce_s, bandwidths
 from chronograd.predict.scaling import buffers_s
 from chronograd.record import Z80
+from chronograd.words import how_many
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 MESSAGE_BYTES = (4_096, 32_768, 262_144, 1_048_576, 4_194_304, 16_777_216)
@@ -136,7 +137,7 @@ def measure_links(
     timed: list[Timed] = []
     for i, world in enumerate(worlds):
         sizes = [size // (4 * world) * 4 * world for size in message_bytes]
-        report = part_of(progress, i, len(worlds), f"{world} processes: ")
+        report = part_of(progress, i, len(worlds), f"{how_many(world, 'processes')}: ")
         results = _run(world, collectives, sizes, seconds_each, report, seats)
         for rows in zip(*(result["rows"] for result in results), strict=True):
             name, size = rows[0]["collective"], rows[0]["bytes"]
@@ -202,7 +203,7 @@ def link_of(found: Fit, worlds: Sequence[int], name: str = LOOPBACK, hosts: Sequ
     source = Source(
         of=("latency_s", "bandwidth_bytes_per_s", *(("burst_bytes",) if found.burst_bytes else ())),
         source=f"measured by chronograd calibrate links on {environment.processor_name()}: all-reduce over "
-        f"{' and '.join(map(str, worlds))} processes{between}, {found.n} sizes; fit off by {100 * found.error:.0f} % in the "
+        f"{' and '.join(map(str, worlds))} processes{between}, {how_many(found.n, 'sizes')}; fit off by {100 * found.error:.0f} % in the "
         f"median{burst}",
         date=datetime.now(UTC).date().isoformat(),
         tag="measured",

@@ -30,6 +30,7 @@ from chronograd.measure import environment
 from chronograd.predict.calibration import CLASSES, Calibration, calibrations, from_datasheet
 from chronograd.predict.compute import UPDATE_PASSES, Work, update_launches
 from chronograd.trace import PHASES, Trace
+from chronograd.words import how_many
 
 WORKER = "chronograd.calibrate.worker"
 SECONDS_PER_BLOCK = 0.15
@@ -89,7 +90,7 @@ def calibrate(
     watch = pace.Watch()
     probes = [pace.probe_s()] if place == "cpu" else []
     for i, (setup, precision) in enumerate(runs):
-        what = f"{setup.processes} × {setup.threads} threads" if place == "cpu" else precision
+        what = f"{setup.processes} × {how_many(setup.threads, 'threads')}" if place == "cpu" else precision
         what += ", channels last" * setup.channels_last
         report = part_of(progress, i, len(runs), f"{what}: ")
         arguments = [place, str(setup.threads), precision, str(seconds_per_block), _LAYOUTS[setup.channels_last]]

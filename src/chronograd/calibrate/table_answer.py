@@ -13,6 +13,7 @@ from chronograd.fit.tables import shuffled
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.units import percent
+from chronograd.words import how_many
 
 MOST_LEFT_OUT = 5  # rows that are named with their reason in text
 # What tells one setting of a device from another.
@@ -45,7 +46,7 @@ def fit_device(
     section = Section(
         title=f"{table.name}: {described(table, device)}",
         takeaway=f"Networks that are left out of the fit are predicted with an error of {percent(calibration.sigma)}, fitted "
-        f"ones with {percent(p['error_in_sample'])}: fitted to {p['samples']} networks; {num_left_out} rows left out.",
+        f"ones with {percent(p['error_in_sample'])}: fitted to {how_many(p['samples'], 'networks')}; {num_left_out} rows left out.",
         lines=[] if out is None else [f"saved to {out}: give it to --on"],
         table=Table(
             ("row left out", "reason"),
@@ -63,7 +64,7 @@ def described(table: tables.Table, device: Device) -> str:
     precision = table.stated_precision
     return ", ".join(
         [
-            f"{len(table.rows)} rows",
+            how_many(len(table.rows), "rows"),
             device.title,
             table.mode,
             precision,

@@ -21,6 +21,7 @@ from chronograd.predict.calibration import CLASSES, FAMILIES, Calibration
 from chronograd.predict.compute import Work
 from chronograd.predict.relatives import assumed_for, sheet_for
 from chronograd.record import Z80
+from chronograd.words import how_many
 
 # A network of the same name whose parameters differ by more than rounding is another network: a changed default, or one
 # that was fused before it was timed. Tables print two digits of a million.
@@ -155,7 +156,7 @@ def validate(
     joined = join(table, shuffled(table.rows, seed), progress, wanted)
     if len(joined.timed) <= calibrate:
         raise InputError(
-            f"{len(joined.timed)} rows of {table.name} could be traced, and {calibrate} are to calibrate",
+            f"{how_many(len(joined.timed), 'rows')} of {table.name} could be traced, and {calibrate} are to calibrate",
             "give a table with more rows, or --calibrate fewer",
         )
     assumed, prior_sd = prior_of(table, device, prior)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from chronograd.cli import common
+from chronograd.words import how_many
 
 
 @click.group()
@@ -68,5 +69,6 @@ def from_log(file: Path, out: Path, as_json: bool) -> None:
         common.print_json({"run": str(run.path), "is_finished": run.is_finished, "steps": steps})
         return
     common.echo(
-        f"{run.path}: {steps:,} steps" + ("" if run.is_finished else "; no record, as the log does not have its end")
+        f"{run.path}: {how_many(steps, 'steps')}"
+        + ("" if run.is_finished else "; no record, as the log does not have its end")
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chronograd.cli import common
+from chronograd.words import how_many
 
 if TYPE_CHECKING:
     from chronograd.predict.staleness import Duration
@@ -74,7 +75,7 @@ def staleness(pushes: tuple[str, ...], compute: list[Duration], pull: list[Durat
         raise click.UsageError("--learners goes with one --compute")
     count = len(pushes) or learners or len(compute)
     if softsync and softsync > count:
-        raise click.UsageError(f"{softsync}-softsync needs {softsync} learners, not {count}")
+        raise click.UsageError(f"{softsync}-softsync needs {how_many(softsync, 'learners')}, not {count}")
     per_update = max(1, count // softsync) if softsync else 1
     if pushes:
         simulated = model.of_pushes([common.numbers("--pushes", text) for text in pushes], per_update)

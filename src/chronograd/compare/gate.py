@@ -31,6 +31,7 @@ from scipy import stats
 from chronograd.errors import InputError, NotFoundError
 from chronograd.record import QUANTITIES, Z80, Quantity, Record
 from chronograd.units import quantity
+from chronograd.words import how_many
 
 CONFIDENCE = 0.95
 # Deviation of the log of a time or rate between runs of one job, where too few runs show it; judged. On shared machines 5 to 23 % was
@@ -118,7 +119,7 @@ class Outcome:
             told += f"; give {ENOUGH} runs of each or more, taken in turn: they show how runs differ"
         elif self.verdict == "cannot tell" and self.runs_needed is not None:
             limit = self._text(abs(self.condition.limit)).lstrip("+")
-            told += f"; too noisy to tell {limit}, which would need about {self.runs_needed} runs of each"
+            told += f"; too noisy to tell {limit}, which would need about {how_many(self.runs_needed, 'runs')} of each"
         return told
 
     def to_json(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from chronograd.answer import Section, Table
 from chronograd.figure import Bar, Bars, Figure, Lines, Role, Series
 from chronograd.units import dollars, percent, quantity, seconds
-from chronograd.words import off, signed_percent, time_unit
+from chronograd.words import how_many, off, signed_percent, time_unit
 
 Row = Mapping[str, Any]
 UTILISATION = (
@@ -115,7 +115,9 @@ def communication_section(title: str, rows: Sequence[Row], intro: str = "") -> S
     unit, length = time_unit(row["step_time_s"] for row in split)
     bars = [
         Bar(
-            ", ".join(filter(None, (row.get("series", ""), row["scaling"], f"{row['world']} ranks", row["kind"]))),
+            ", ".join(
+                filter(None, (row.get("series", ""), row["scaling"], how_many(row["world"], "ranks"), row["kind"]))
+            ),
             row["kind"],
             {name: float(f"{value / length:.6g}") for name, value in _segments(row).items()},
             note=_bar_note(row),
@@ -202,7 +204,7 @@ def _throughput_takeaway(rows: Sequence[Row]) -> str:
     last = max(found, key=lambda row: row["world"])
     told = "give" if measured else "are predicted to give"
     text = (
-        f"{last['world']} ranks {told} {last['speed_up']:.2f} times the throughput of one "
+        f"{how_many(last['world'], 'ranks')} {told} {last['speed_up']:.2f} times the throughput of one "
         f"({percent(last['efficiency'], 0)} of ideal), at an effective batch of {last['batch']:,}."
     )
     pairs = _pairs(rows)
@@ -231,7 +233,7 @@ def _communication_takeaway(rows: Sequence[Row]) -> str:
     share = largest["communication_exposed_s"] / largest["step_time_s"]
     text = (
         f"Exposed communication is at most {percent(share, 0)} of a step ({_seconds(largest['communication_exposed_s'])} "
-        f"of {seconds(largest['step_time_s'])}, {largest['scaling']} scaling, {largest['world']} ranks)"
+        f"of {seconds(largest['step_time_s'])}, {largest['scaling']} scaling, {how_many(largest['world'], 'ranks')})"
     )
     difference = largest["communication_by_difference_s"]
     if difference is not None and measured:

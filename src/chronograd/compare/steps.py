@@ -11,6 +11,7 @@ from chronograd.quantities import series_of
 from chronograd.record import STEP_PARTS, Quantity, Record
 from chronograd.units import NOTHING_S, percent, quantity, seconds
 from chronograd.words import (
+    how_many,
     interval,
     is_inside,
     listed,
@@ -258,7 +259,7 @@ def _scaling_verdict(n: int, factor: float, verb: str) -> str:
         return f"{n} processes are slower than one: they {verb} only {amount}"
     if factor < 1 + 0.1 * (n - 1):
         return f"{n} processes hardly pay: they {verb} {amount}"
-    return f"{n} processes {verb} {amount}"
+    return f"{how_many(n, 'processes')} {verb} {amount}"
 
 
 def _batch_words(records: Sequence[Record]) -> str:

@@ -12,6 +12,7 @@ from chronograd.count.layers import summary
 from chronograd.figure import Bar, Bars, Figure
 from chronograd.trace import Trace
 from chronograd.units import memory, percent, si
+from chronograd.words import how_many
 
 # Bars of a figure; the table and the data have all layers.
 MOST_BARS = 12
@@ -77,7 +78,7 @@ def _layers(rows: list[dict[str, Any]], macs: int, depth: int | None, modules: M
     if largest:
         half = next(n for n, done in enumerate(accumulate(row["macs"] for row in largest), 1) if 2 * done >= macs)
         takeaway = (
-            f"{half} of {len(rows)} layers {'does' if half == 1 else 'do'} half of the MACs or more; the largest is "
+            f"{half} of {how_many(len(rows), 'layers')} {'does' if half == 1 else 'do'} half of the MACs or more; the largest is "
             f"{_name(largest[0])} ({largest[0]['kind']}) with {percent(largest[0]['macs'] / macs)}."
         )
     shown = folded(rows if depth is None else at_depth(rows, depth, modules), modules)

@@ -22,6 +22,7 @@ from chronograd.errors import InputError, TraceError
 from chronograd.files import without_collection
 from chronograd.inputs import Input
 from chronograd.trace import Trace
+from chronograd.words import how_many
 
 Loss = Callable[[list[torch.Tensor]], torch.Tensor]
 
@@ -119,7 +120,7 @@ def _first_way(at: Callable[[_Way], Trace], call: Call, fixed_batch: int | None)
             raise
         result = at(_Way(own, is_real=True))
         result.notes.append(
-            f"the work depends on the values of the inputs, so the network was run on them: it holds for these {own} samples"
+            f"the work depends on the values of the inputs, so the network was run on them: it holds for these {how_many(own, 'samples')}"
         )
     if fixed_batch is None:
         result.notes.append(f"the work could not be stated for every batch, so it was counted at batch {own} alone")

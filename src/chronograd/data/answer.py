@@ -16,6 +16,7 @@ from chronograd.errors import InputError
 from chronograd.figure import Figure, Picture, PictureRow, Pictures, png_base64
 from chronograd.job import Data
 from chronograd.units import percent, si, signed
+from chronograd.words import how_many
 
 # Classes that a terminal shows; a page and the data have all.
 MOST_CLASSES = 40
@@ -49,7 +50,7 @@ def describe(data: Data, dataset: Dataset, *, is_page: bool = False) -> Answer:
         subtitle=card.source,
         asked=[(key, str(value)) for key, value in stated.items() if key != "name"],
         highlights=[
-            Highlight("training images", f"{card.train_size:,}", f"{card.num_classes:,} classes"),
+            Highlight("training images", f"{card.train_size:,}", how_many(card.num_classes, "classes")),
             Highlight("test images", f"{card.test_size:,}"),
             Highlight("image", _by(card.shape), "channels, height, width"),
         ],
@@ -100,8 +101,8 @@ def _describe_boxes(data: Data, dataset: Dataset) -> Answer:
     total = sum(row["train_objects"] for row in rows)
     section = Section(
         title=card.name,
-        takeaway=f"{card.train_size:,} training pictures with {total:,} objects of {card.num_classes:,} classes, and "
-        f"{card.test_size:,} test pictures.",
+        takeaway=f"{how_many(card.train_size, 'training pictures')} with {how_many(total, 'objects')} of {how_many(card.num_classes, 'classes')}, and "
+        f"{how_many(card.test_size, 'test pictures')}.",
         table=Table(
             ("class", "training objects", "in pictures", "test objects", "in pictures", "usual size"),
             [
@@ -140,7 +141,7 @@ def _card_section(dataset: Dataset, samples: Sequence[SampleImages]) -> Section:
     ]
     return Section(
         title=card.name,
-        takeaway=f"{card.train_size:,} training and {card.test_size:,} test images of {card.num_classes:,} classes; one image "
+        takeaway=f"{card.train_size:,} training and {how_many(card.test_size, 'test images')} of {how_many(card.num_classes, 'classes')}; one image "
         f"is {_by(card.shape)} = {math.prod(card.shape):,} numbers.",
         figure=Figure([Pictures([_picture_row(found) for found in samples])]) if samples else None,
         caption="The first training images of two classes, with their number in the training split as published."
@@ -275,7 +276,7 @@ def describe_listed(name: str) -> Answer:
         "to train": one.trained and f"data.name={one.trained}",
         "source": f"{one.source} ({one.tag})",
     }
-    kind = "documents" if one.classes is None else f"images of {one.classes:,} classes"
+    kind = "documents" if one.classes is None else f"images of {how_many(one.classes, 'classes')}"
     return Answer(
         f"Data set {name}",
         sections=[

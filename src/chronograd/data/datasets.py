@@ -29,6 +29,7 @@ from chronograd.data.normalisation import scale_shift
 from chronograd.data.published import FOLDER_VARIABLE, DatasetCard, data_folder
 from chronograd.errors import InputError, MissingExtraError, NotFoundError
 from chronograd.job import INPUTS, TOKENS, Data, Job
+from chronograd.words import how_many
 
 if TYPE_CHECKING:
     import torch
@@ -323,7 +324,8 @@ def _checked(data: Data, own: DatasetCard) -> DatasetCard:
         raise InputError(f"data.shape is {data.shape}; images of {data.name} are {own.shape}", "leave data.shape out")
     if data.classes is not None and data.classes != own.num_classes:
         raise InputError(
-            f"data.classes is {data.classes}; {data.name} has {own.num_classes} classes", "leave data.classes out"
+            f"data.classes is {data.classes}; {data.name} has {how_many(own.num_classes, 'classes')}",
+            "leave data.classes out",
         )
     train_size, test_size = labels.num_training(data, own.train_size), labels.num_test(data, own.test_size)
     return replace(own, train_size=train_size, test_size=test_size)

@@ -21,6 +21,7 @@ from chronograd.data.layouts import folder_of
 from chronograd.data.published import DatasetCard
 from chronograd.errors import InputError, MissingExtraError
 from chronograd.job import Data
+from chronograd.words import how_many
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -137,7 +138,8 @@ def card(data: Data) -> DatasetCard:
         )
     if data.classes is not None and data.classes != described.num_classes:
         raise InputError(
-            f"data.classes is {data.classes}; {data.name} has {described.num_classes} classes", "leave it out"
+            f"data.classes is {data.classes}; {data.name} has {how_many(described.num_classes, 'classes')}",
+            "leave it out",
         )
     return described
 

@@ -33,6 +33,7 @@ from chronograd.data.published import data_folder
 from chronograd.errors import EXTRAS, InputError, MissingExtraError, NotFoundError, RunError
 from chronograd.files import DOWNLOAD_TIMEOUT_S, impatient, write_aside
 from chronograd.job import Data
+from chronograd.words import how_many
 
 # As the public downloader of github.com/qfgaohao/pytorch-ssd has them.
 ANNOTATIONS_URL = "https://storage.googleapis.com/openimages/2018_04"
@@ -153,7 +154,7 @@ def fetch_open_images(
         header, rows = _rows(root / "whole" / listed, wanted)
         names = list(dict.fromkeys(row["ImageID"] for row in rows))[:most]
         (root / split).mkdir(exist_ok=True)
-        say(f"{split}: {len(names):,} pictures")
+        say(f"{split}: {how_many(len(names), 'pictures')}")
         with ThreadPoolExecutor(AT_ONCE) as pool:
             is_there = dict(zip(names, pool.map(partial(_picture, sums, split), names), strict=True))
         lost = [name for name, there in is_there.items() if not there]
@@ -164,7 +165,7 @@ def fetch_open_images(
     fresh = f"{sums.fetched:,} files fetched, {sums.kept:,} were there"
     notes = [f"{len(missing):,} pictures are not on the server any more: {', '.join(missing[:3])}"] if missing else []
     notes += [f"whose they are: {root / 'LICENCE.txt'}"]
-    return Fetched(root, f"{total} pictures with {', '.join(classes)} in {root}; {fresh}", tuple(notes))
+    return Fetched(root, f"{how_many(total, 'pictures')} with {', '.join(classes)} in {root}; {fresh}", tuple(notes))
 
 
 def _picture(sums: Sums, split: str, name: str) -> bool:

@@ -14,6 +14,7 @@ from chronograd.data.layouts import MOST_SHOWN, printable
 from chronograd.detect.formats import FORMATS, turn_of, upright
 from chronograd.errors import FileFormatError, MissingExtraError
 from chronograd.files import open_plain
+from chronograd.words import how_many
 
 try:
     from PIL import Image
@@ -90,12 +91,12 @@ def notes(root: Path, headers: Iterable[Header], unreadable: Sequence[FileFormat
     if unreadable:
         more = ", …" if len(unreadable) > MOST_SHOWN else ""
         shown = "; ".join(error.message for error in unreadable[:MOST_SHOWN]) + more
-        said.append(f"left out {len(unreadable):,} files of {root}: {shown}")
+        said.append(f"left out {how_many(len(unreadable), 'files')} of {root}: {shown}")
     sizes = Counter(h.size for h in headers)
     if len(sizes) > 1 or (sizes and set(sizes) != {(side, side)}):
         width, height = (sorted(size[i] for size in sizes) for i in (0, 1))
         span = f"{_span(width)} wide, {_span(height)} high"
-        kinds = "one size" if len(sizes) == 1 else f"{len(sizes):,} sizes"
+        kinds = "one size" if len(sizes) == 1 else how_many(len(sizes), "sizes")
         said.append(f"{_pictures(len(headers))} of {kinds} ({span}) {_were(len(headers))} brought to {side}x{side}")
     modes = Counter(h.mode for h in headers if h.mode != "RGB")
     if modes:

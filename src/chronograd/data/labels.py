@@ -26,6 +26,7 @@ import numpy as np
 from chronograd.errors import FileFormatError, InputError
 from chronograd.files import as_asked, open_plain, replacing
 from chronograd.job import Data
+from chronograd.words import how_many
 
 Array = np.ndarray[Any, Any]
 
@@ -68,7 +69,7 @@ def num_training(data: Data, published_size: int) -> int:
     if data.long_tail and data.samples is None:
         raise InputError(
             f"data.long_tail is {data.long_tail:g} and data.samples is not given",
-            f"say how many of the {published_size:,} training images to choose, such as data.samples=1000",
+            f"say how many of the {how_many(published_size, 'training images')} to choose, such as data.samples=1000",
         )
     left = published_size - data.skip
     if data.samples is None and left > 0:
@@ -76,7 +77,7 @@ def num_training(data: Data, published_size: int) -> int:
     if data.samples is None or data.samples > left:
         skipped = f" and data.skip is {data.skip:,}" if data.skip else ""
         asked = f"data.samples is {data.samples:,}{skipped}" if data.samples else f"data.skip is {data.skip:,}"
-        raise InputError(f"{asked}; {data.name} has {published_size:,} training images", "ask for fewer")
+        raise InputError(f"{asked}; {data.name} has {how_many(published_size, 'training images')}", "ask for fewer")
     return data.samples
 
 
@@ -84,7 +85,7 @@ def num_test(data: Data, published_size: int) -> int:
     """Test images of a job, of `published_size` that there are. Raises InputError where there are too few."""
     if data.test_samples is not None and data.test_samples > published_size:
         raise InputError(
-            f"data.test_samples is {data.test_samples:,}; {data.name} has {published_size:,} test images",
+            f"data.test_samples is {data.test_samples:,}; {data.name} has {how_many(published_size, 'test images')}",
             "ask for fewer",
         )
     return data.test_samples or published_size
@@ -114,7 +115,7 @@ def choose(data: Data, published_N: Array, class_names: tuple[str, ...], seed: i
         counts = np.bincount(published_N[samples_N], minlength=len(class_names))
         without = f"; {(counts == 0).sum():,} classes have none" if counts.min() == 0 else ""
         notes.append(
-            f"long tail with exponent {data.long_tail:g}: {counts[0]:,} images of the first class, "
+            f"long tail with exponent {data.long_tail:g}: {how_many(counts[0], 'images')} of the first class, "
             f"{counts[-1]:,} of the last{without}"
         )
     elif data.samples is None and not data.skip:
@@ -166,7 +167,7 @@ def _long_tail(data: Data, published_N: Array, class_names: tuple[str, ...]) -> 
         members = np.flatnonzero(labels == c)
         if wanted > len(members):
             raise InputError(
-                f"data.long_tail={data.long_tail:g} with data.samples={data.samples:,} wants {wanted:,} images of class "
+                f"data.long_tail={data.long_tail:g} with data.samples={data.samples:,} wants {how_many(wanted, 'images')} of class "
                 f"{class_names[c]}; there are {len(members):,}",
                 "ask for fewer samples or a smaller exponent",
             )
@@ -235,7 +236,9 @@ def read_labels(path: str | Path, published_size: int, num_classes: int) -> Trai
         raise FileFormatError(f"{path}: {error.message}", error.hint) from None
     kind = "labels" if found == ["label"] else "probabilities"
     distinct = len(np.unique(samples_N))
-    return TrainingSet(samples_N, labels, (f"{len(samples_N):,} {kind} of {distinct:,} training images from {path}",))
+    return TrainingSet(
+        samples_N, labels, (f"{len(samples_N):,} {kind} of {how_many(distinct, 'training images')} from {path}",)
+    )
 
 
 def _check_alone(data: Data) -> None:
@@ -303,7 +306,7 @@ def _read_samples(path: str | Path, published_size: int) -> Array:
     low, high = int(samples_N.min()), int(samples_N.max())
     if low < 0 or high >= published_size:
         raise FileFormatError(
-            f"sample in {path} is {low:,} … {high:,}; there are {published_size:,} training images, counted from 0",
+            f"sample in {path} is {low:,} … {high:,}; there are {how_many(published_size, 'training images')}, counted from 0",
             "use it with the data set it was made for",
         )
     return samples_N.astype(np.int64)
@@ -311,7 +314,7 @@ def _read_samples(path: str | Path, published_size: int) -> Array:
 
 def _checked_labels(labels_N: Array, num_samples: int, num_classes: int | None) -> Array:
     if labels_N.dtype.kind not in "iu" or labels_N.shape != (num_samples,):
-        raise InputError(f"label is {_what(labels_N)} for {num_samples:,} samples", _FORMAT)
+        raise InputError(f"label is {_what(labels_N)} for {how_many(num_samples, 'samples')}", _FORMAT)
     most = int(labels_N.max(initial=0))
     if int(labels_N.min(initial=0)) < 0 or (num_classes is not None and most >= num_classes):
         raise InputError(
@@ -323,10 +326,10 @@ def _checked_labels(labels_N: Array, num_samples: int, num_classes: int | None) 
 
 def _checked_probabilities(probability_NK: Array, num_samples: int, num_classes: int | None) -> Array:
     if probability_NK.dtype.kind != "f" or probability_NK.ndim != 2 or len(probability_NK) != num_samples:
-        raise InputError(f"probability is {_what(probability_NK)} for {num_samples:,} samples", _FORMAT)
+        raise InputError(f"probability is {_what(probability_NK)} for {how_many(num_samples, 'samples')}", _FORMAT)
     if num_classes is not None and probability_NK.shape[1] != num_classes:
         raise InputError(
-            f"probability has {probability_NK.shape[1]:,} columns; there are {num_classes:,} classes",
+            f"probability has {how_many(probability_NK.shape[1], 'columns')}; there are {how_many(num_classes, 'classes')}",
             "use it with the data set it was made for",
         )
     sums = probability_NK.sum(axis=1, dtype=np.float64)

@@ -23,6 +23,7 @@ import numpy as np
 from chronograd.data.labels import stratified_fifth
 from chronograd.data.published import FOLDER_VARIABLE, data_folder
 from chronograd.errors import FileFormatError, InputError, NotFoundError, RunError
+from chronograd.words import how_many
 
 Array = np.ndarray[Any, Any]
 Classes = dict[str, list[Path]]
@@ -206,7 +207,9 @@ def _classes(folder: Path, notes: list[str]) -> Classes:
             strangers.append(entry)
     if strangers:
         shown = _shown(str(p.relative_to(folder)) for p in strangers)
-        notes.append(f"left out {len(strangers):,} files of {folder} that are no pictures of a class by name: {shown}")
+        notes.append(
+            f"left out {how_many(len(strangers), 'files')} of {folder} that are no pictures of a class by name: {shown}"
+        )
     return classes
 
 
@@ -230,14 +233,14 @@ def _listed(root: Path, train: Classes, test: Classes, source: str, notes: list[
     untrained = sorted(name for name, paths in test.items() if paths and not train.get(name))
     if untrained:
         raise InputError(
-            f"{len(untrained):,} classes of {root} have test images and no training images: {_shown(untrained)}",
+            f"{how_many(len(untrained), 'classes')} of {root} have test images and no training images: {_shown(untrained)}",
             "add training images, or remove the test images of these classes",
         )
     _check_classes(root, train)
     names = tuple(name for name in sorted(train) if train[name])
     empty = sorted({*train, *test} - set(names))
     if empty:
-        notes.append(f"left out {len(empty):,} classes without pictures: {_shown(empty)}")
+        notes.append(f"left out {how_many(len(empty), 'classes')} without pictures: {_shown(empty)}")
     untested = [name for name in names if not test.get(name)]
     if len(untested) == len(names):
         raise InputError(f"{root} has no test images", "put test images into val/CLASS, or leave val and test out")
@@ -294,7 +297,7 @@ def _with_ground_truth(root: Path, trained: set[str], notes: list[str]) -> Class
     if unknown:
         notes.append(f"left out {len(unknown):,} test images that the ground truth does not name: {_shown(unknown)}")
     if other:
-        notes.append(f"left out {len(other):,} test images of classes that are not trained: {_shown(other)}")
+        notes.append(f"left out {how_many(len(other), 'test images')} of classes that are not trained: {_shown(other)}")
     return classes
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from chronograd.errors import InputError
+from chronograd.words import how_many
 
 Array = np.ndarray[Any, Any]
 Channels = tuple[float, ...]
@@ -68,6 +69,6 @@ def _imagenet(channels: int) -> tuple[Channels, Channels]:
     if channels == 3:
         return IMAGENET_MEAN, IMAGENET_STD
     raise InputError(
-        f"data.normalisation is imagenet and images have {channels} channels; ImageNet's have 3",
+        f"data.normalisation is imagenet and images have {how_many(channels, 'channels')}; ImageNet's have 3",
         "write data.normalisation=own",
     )

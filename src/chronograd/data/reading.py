@@ -19,6 +19,7 @@ from chronograd.data.normalisation import Channels, PixelCounts
 from chronograd.data.published import Arrays, DatasetCard
 from chronograd.errors import FileFormatError, InputError
 from chronograd.job import Data
+from chronograd.words import how_many
 
 if TYPE_CHECKING:
     from chronograd.data.folders import Header
@@ -206,7 +207,7 @@ def _lost_classes(chosen: TrainingSet, kept: TrainingSet, class_names: tuple[str
     if chosen.labels.ndim != 1:
         return []
     lost = [class_names[c] for c in np.setdiff1d(chosen.labels, kept.labels)]
-    return [f"no training image can be read of {len(lost)} classes: {', '.join(lost[:3])}"] if lost else []
+    return [f"no training image can be read of {how_many(len(lost), 'classes')}: {', '.join(lost[:3])}"] if lost else []
 
 
 def _some(count: int, wanted: int) -> Array:

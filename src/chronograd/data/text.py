@@ -17,6 +17,7 @@ from chronograd.errors import InputError
 from chronograd.job import TOKENS, Data
 from chronograd.measure import environment
 from chronograd.units import si
+from chronograd.words import how_many
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +51,8 @@ def card(data: Data, listed: Listed | None = None) -> DatasetCard:
     samples = data.samples or whole
     if listed is not None and samples > whole:
         raise InputError(
-            f"data.samples is {samples:,}; {listed.title} has {whole:,} rows of {length} tokens", "write fewer samples"
+            f"data.samples is {samples:,}; {listed.title} has {how_many(whole, 'rows')} of {how_many(length, 'tokens')}",
+            "write fewer samples",
         )
     return DatasetCard(
         name=data.name,
@@ -69,7 +71,7 @@ def check_memory(described: DatasetCard) -> None:
     size, memory = count * (described.shape[0] + 1) * _TOKEN_BYTES, environment.ram_bytes()
     if memory is not None and size > memory:
         raise InputError(
-            f"{count:,} samples of {described.shape[0]:,} tokens take {si(size, 'B')}, and this machine has "
+            f"{how_many(count, 'samples')} of {described.shape[0]:,} tokens take {si(size, 'B')}, and this machine has "
             f"{si(memory, 'B')} of memory",
             "write a smaller data.shape or data.samples",
         )

@@ -9,6 +9,7 @@ from chronograd.data.datasets import TASKS, card, check_task
 from chronograd.errors import InputError
 from chronograd.job import INPUTS, Job
 from chronograd.trace import CONV_KINDS, Trace
+from chronograd.words import how_many
 
 
 def trace_job(job: Job, saved: Path | None = None, mode: str | None = None) -> Trace:
@@ -105,7 +106,7 @@ def _check_data(job: Job, trace: Trace, path: Path) -> None:
     dimensions = 3 if job.is_text else 2
     classes = [trace.tensors[i].shape[-1].const for i in trace.outputs if len(trace.tensors[i].shape) == dimensions]
     if classes and classes[0] != data.num_classes:
-        raise _not_of_the_job(path, f"{classes[0]} classes", f"{data.num_classes} ({job.data.name})")
+        raise _not_of_the_job(path, f"{how_many(classes[0], 'classes')}", f"{data.num_classes} ({job.data.name})")
 
 
 def _not_of_the_job(path: Path, of_trace: str, of_job: str, option: str = "") -> InputError:

@@ -23,6 +23,7 @@ from chronograd import files
 from chronograd.detect import pictures
 from chronograd.detect.boxes import Objects
 from chronograd.errors import FileFormatError, InputError, NotFoundError
+from chronograd.words import how_many
 
 MOST_ANNOTATION_BYTES = 2_000_000
 MOST_COCO_BYTES = 2_000_000_000
@@ -319,7 +320,7 @@ class _Collected:
         notes = []
         if self._without_area:
             notes.append(
-                f"left out {len(self._without_area):,} boxes without an area in the picture: {_shown(self._without_area)}"
+                f"left out {how_many(len(self._without_area), 'boxes')} without an area in the picture: {_shown(self._without_area)}"
             )
         if self._others:
             notes.append(f"objects of {len(self._others):,} other classes are not read: {_shown(sorted(self._others))}")

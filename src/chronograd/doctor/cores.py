@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from chronograd.doctor.finding import Finding, judged
 from chronograd.measure import environment
+from chronograd.words import how_many
 
 if TYPE_CHECKING:
     from chronograd.job import Job
@@ -105,7 +106,7 @@ def cores(ranks: int, threads: int | None, quota: float | None) -> list[Finding]
     found = [Finding("cores", "cores", seen, numbers=numbers)]
     total = ranks * (threads or max(1, logical // ranks))
     if total > logical:
-        seen = f"{ranks} ranks of {threads or 1} threads on {logical} cores"
+        seen = f"{how_many(ranks, 'ranks')} of {threads or 1} threads on {how_many(logical, 'cores')}"
         most = max(1, logical // ranks)
         to_do = f"write cluster.threads={most}" + ("" if ranks <= logical else f", and cluster.count={logical} at most")
         found.append(Finding("cores", "ranks", seen, "warning", to_do, {"ranks": ranks, "threads": total}))

@@ -18,6 +18,7 @@ from chronograd.errors import ChronogradError, InputError
 from chronograd.launch import hosts as launcher
 from chronograd.launch.hosts import Host
 from chronograd.units import seconds, si
+from chronograd.words import how_many
 
 # The last is for importing PyTorch on each host, and gloo's own patience of 20 s.
 ENTER_S = 4.0
@@ -116,7 +117,7 @@ def _facts(asked: Sequence[Asked]) -> list[Finding]:
     for one in asked:
         facts, host = one.facts, one.host
         gpus = f", {len(facts['gpus'])} × {facts['gpus'][0]['name']}" if facts["gpus"] else ""
-        seen = f"{host.address} on {host.interface}, {facts['cores']} cores{gpus}"
+        seen = f"{host.address} on {host.interface}, {how_many(facts['cores'], 'cores')}{gpus}"
         found.append(Finding("hosts", f"host {host.name}", seen, numbers={"cores": facts["cores"]}))
     first = asked[0]
     for name in COMPARED:
@@ -184,7 +185,7 @@ def _link(asked: Sequence[Asked]) -> tuple[Finding, float | None]:
         one.checks.tell({"meeting": meeting})
     until = time.monotonic() + LINK_S
     answers = [one.checks.wait("link", until) for one in asked]
-    what = f"all-reduce over {len(asked)} hosts"
+    what = f"all-reduce over {how_many(len(asked), 'hosts')}"
     for one, answer in zip(asked, answers, strict=True):
         if answer is None or "error" in answer:
             ended = one.checks.why_ended or f"not done after {LINK_S:.0f} s"

@@ -22,6 +22,7 @@ from chronograd.predict.prediction import rank_work
 from chronograd.predict.setting import setting_of
 from chronograd.train.rank_context import check_machine
 from chronograd.units import percent, seconds, si
+from chronograd.words import how_many
 
 # Free share of a GPU below which a job that fits by prediction may not: predicted memory is within 10 to 20 %.
 SPARE = 1.25
@@ -175,7 +176,7 @@ def _data(job: Job) -> Finding:
         return Finding("job", what, error.message, "obstacle", error.hint)
     num_bytes = (card.train_size + card.test_size) * math.prod(card.shape)
     numbers = {"train": card.train_size, "test": card.test_size, "bytes": num_bytes}
-    size = f"{card.train_size:,} training images, {si(num_bytes, 'B')} in memory"
+    size = f"{how_many(card.train_size, 'training images')}, {si(num_bytes, 'B')} in memory"
     if layouts.is_layout(name) or name == "synthetic" or published.SETS[name].is_on_disk():
         return Finding("job", what, f"there: {size}", numbers=numbers)
     to_do = f"where there is a network the run downloads it; now: chronograd data {name}; or name its folder in {datasets.FOLDER_VARIABLE}"

@@ -12,6 +12,7 @@ from chronograd.doctor.cores import free_memory_bytes
 from chronograd.doctor.finding import SHARE, Finding, judged, late
 from chronograd.train.checkpoint_folder import KEEP
 from chronograd.units import percent, seconds, si
+from chronograd.words import how_many
 
 DEADLINE_S = 6.0
 SHARED_MEMORY = Path("/dev/shm")
@@ -128,7 +129,7 @@ def memory(need_bytes: int | None, ranks: int) -> Finding:
     if free is None:
         return Finding("memory", "memory", "this system does not say how much RAM is free", "absent")
     need = None if need_bytes is None else need_bytes * ranks
-    each = "" if ranks == 1 else f" ({ranks} ranks of {si(need_bytes or 0, 'B')})"
+    each = "" if ranks == 1 else f" ({how_many(ranks, 'ranks')} of {si(need_bytes or 0, 'B')})"
     of = "" if need is None else f", {si(need, 'B')} needed{each}"
     to_do = "make training.batch smaller, or raise training.accumulation; end other processes"
     return judged(

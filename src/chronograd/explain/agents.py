@@ -13,7 +13,7 @@ from chronograd.record import Record
 from chronograd.reinforce.balance import Components, Setting, balance, enough_actors, gain
 from chronograd.rundir import is_run_dir
 from chronograd.units import percent, seconds
-from chronograd.words import time_unit
+from chronograd.words import how_many, time_unit
 
 # What each bottleneck is called, and what to do about it.
 TITLES = {
@@ -196,7 +196,7 @@ def timeline_sections(record: Record) -> list[Section]:
             f"Of the first {seconds(end, 2)} the parts were at work: {told}.",
             figure=Figure([Lanes("time, s", names, spans, [], [], COLORS, "measured")]),
             caption="A bar is a piece of work that was handed out."
-            + (f" The first {len(shown)} of {len(parts)} parts." if len(shown) < len(parts) else ""),
+            + (f" The first {len(shown)} of {how_many(len(parts), 'parts')}." if len(shown) < len(parts) else ""),
         )
     ]
 

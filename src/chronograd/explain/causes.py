@@ -22,6 +22,7 @@ from chronograd.explain.split import Split
 from chronograd.hardware import catalog
 from chronograd.predict.collectives import bandwidths
 from chronograd.units import percent, seconds, si
+from chronograd.words import how_many
 
 Verdict = Literal["found", "not found", "not measured"]
 
@@ -151,7 +152,7 @@ def _no_sharding(run: Evidence, split: Split) -> Result | str:
     sampler = f", by a {work.sampler}" if work.sampler is not None else ""
     evidence = (
         f"a rank reads {samples:,.0f} samples in an epoch{sampler}; {run.world} ranks together "
-        f"{coverage:.2f} times the {work.dataset_samples:,} samples there are",
+        f"{coverage:.2f} times the {how_many(work.dataset_samples, 'samples')} there are",
     )
     if coverage < PADDING:
         return Result(evidence)
@@ -270,7 +271,7 @@ def _too_many_threads(run: Evidence, split: Split) -> Result | str:
     threads, cores = run.first.start.threads, run.first.start.cores or run.cores
     if not threads or not cores:
         return "threads and cores were not noted"
-    evidence = f"{run.ranks_here} rank{'s' * (run.ranks_here > 1)} of {threads} threads on {cores} cores"
+    evidence = f"{run.ranks_here} rank{'s' * (run.ranks_here > 1)} of {how_many(threads, 'threads')} on {how_many(cores, 'cores')}"
     if threads * run.ranks_here <= cores or (run.first.start.device or "").startswith("cuda"):
         return Result((evidence,))
     tried = [rank.what_if_threads for rank in run.ranks.values() if rank.what_if_threads is not None]
@@ -281,7 +282,7 @@ def _too_many_threads(run: Evidence, split: Split) -> Result | str:
     crowded_s = float(np.median([p.seconds for p in tried]))
     fair_s = float(np.median([p.fair_seconds for p in tried]))
     trial = (
-        f"forward and backward take {seconds(crowded_s)} with {threads} threads and {seconds(fair_s)} with "
+        f"forward and backward take {seconds(crowded_s)} with {how_many(threads, 'threads')} and {seconds(fair_s)} with "
         f"{tried[0].fair_threads}, tried on every rank at the end of the run"
     )
     computing_s = _computing_s(run, split)

@@ -15,6 +15,7 @@ from chronograd.errors import ChronogradError
 from chronograd.explain.device_time import is_waiting
 from chronograd.explain.intervals import Intervals
 from chronograd.explain.profiler import events_of
+from chronograd.words import how_many
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,9 @@ def queue_of(path: Path) -> Queue:
     launches = {e.correlation: e for e in events.calls if e.correlation is not None and "aunch" in e.name}
     pairs = [(launches[k.correlation], k) for k in events.kernels if k.correlation in launches]
     if len(pairs) < 2:
-        raise ChronogradError(f"{path} has {len(pairs)} kernels with their launches", "give a trace of a GPU's work")
+        raise ChronogradError(
+            f"{path} has {how_many(len(pairs), 'kernels')} with their launches", "give a trace of a GPU's work"
+        )
     begin = min(launch.start for launch, _ in pairs)
     end = max(kernel.end for _, kernel in pairs)
     last_launch = max(launch.end for launch, _ in pairs)

@@ -10,6 +10,7 @@ from chronograd.explain.causes import PADDING, Finding
 from chronograd.explain.evidence import Evidence
 from chronograd.explain.remedies import Remedy, ranked
 from chronograd.units import percent
+from chronograd.words import how_many
 
 # Ranks that fit their caches may each be somewhat faster than one alone; more is a run that was disturbed. Assumed.
 MOST_EFFICIENCY = 1.25
@@ -83,7 +84,7 @@ def work_scaled(first: Evidence, run: Evidence) -> Finding:
     ratio = after / before / redundant
     shared = ", not counting those that ranks share" if redundant > 1 else ""
     evidence = (
-        f"{run.title} worked through {after:,.0f} samples on {run.world} ranks, {first.title} through {before:,.0f} on "
+        f"{run.title} worked through {after:,.0f} samples on {how_many(run.world, 'ranks')}, {first.title} through {before:,.0f} on "
         f"{first.world}: {ratio:.2f} times as many{shared}",
         f"the time went from {first_s:.3g} to {run_s:.3g} s; for the same samples it would be {run_s / max(ratio, 1e-9):.3g} s",
     )
@@ -98,10 +99,10 @@ def work_scaled(first: Evidence, run: Evidence) -> Finding:
 def _what_grew(first: Evidence, run: Evidence) -> str:
     if first.batch and run.batch and run.batch / first.batch >= PADDING:
         return f"a step has {run.batch:g} samples in place of {first.batch:g}"
-    steps = f"{run.num_steps} steps in place of {first.num_steps}"
+    steps = f"{how_many(run.num_steps, 'steps')} in place of {first.num_steps}"
     epochs = [one.job.training.epochs for one in (first, run)]
     if all(epochs) and epochs[0] != epochs[1]:
-        return f"{epochs[1]} epochs in place of {epochs[0]}, {steps}"
+        return f"{how_many(epochs[1], 'epochs')} in place of {epochs[0]}, {steps}"
     return steps
 
 
@@ -112,4 +113,4 @@ def scaling_text(rows: Sequence[Compared], names: Sequence[str] = ()) -> str:
     if last.world == rows[0].world:
         return f"on as many ranks {names[-1]} is {last.speedup:.2f} times as fast as {names[0]}{rate}"
     efficiency = "" if last.efficiency is None or rows[0].world != 1 else f" ({percent(last.efficiency, 0)} efficiency)"
-    return f"from {rows[0].world} to {last.world} ranks {last.speedup:.2f} times as fast{rate}{efficiency}"
+    return f"from {rows[0].world} to {how_many(last.world, 'ranks')} {last.speedup:.2f} times as fast{rate}{efficiency}"

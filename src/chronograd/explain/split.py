@@ -23,6 +23,7 @@ import numpy as np
 
 from chronograd.explain.evidence import Evidence
 from chronograd.record import Quantity
+from chronograd.words import how_many
 
 # Starting Python, importing torch and warming up belong to every run. Of a loop of the user's own so much is not counted:
 # what it computed, or waited for a processor, plus reading libraries, before recording began; and in its first steps.
@@ -72,7 +73,7 @@ def split(run: Evidence) -> Split:
     steps_RK = np.stack([rank.step_s for rank in ranks])
     inputs_RK = np.stack([rank.input_s for rank in ranks])
     step_K = steps_RK.max(axis=0)
-    source = f"{steps_RK.shape[1]} steps of {len(ranks)} rank{'s' * (len(ranks) > 1)}"
+    source = f"{how_many(steps_RK.shape[1], 'steps')} of {len(ranks)} rank{'s' * (len(ranks) > 1)}"
     has_input = bool(np.isfinite(inputs_RK).all())
     input_K = inputs_RK.mean(axis=0) if has_input else np.zeros(len(step_K))
     input_q = _of(input_K, source) if has_input else Quantity.missing("s", "input was not told apart from computation")

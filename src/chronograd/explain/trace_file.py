@@ -12,6 +12,7 @@ import numpy as np
 from chronograd import door
 from chronograd.errors import FileFormatError
 from chronograd.units import seconds
+from chronograd.words import how_many
 
 LARGEST_BYTES = 2_000_000_000
 WHAT = "a trace of torch.profiler"
@@ -116,7 +117,7 @@ def check_steps(path: Path, steps: Sequence[Timed], kernels: Sequence[Timed]) ->
     if first > high or last < low:
         apart_s = max(first - high, low - last) / 1e6
         raise FileFormatError(
-            f"{path} contradicts itself: all kernels run {'after' if first > high else 'before'} its {len(steps)} steps, "
+            f"{path} contradicts itself: all kernels run {'after' if first > high else 'before'} its {how_many(len(steps), 'steps')}, "
             f"{seconds(apart_s)} apart, so steps and kernels are not of one clock",
             "profile again, or correct the times of one of them",
         )
@@ -129,7 +130,7 @@ def contradictions(raw: Sequence[Any], kernels: Sequence[Timed]) -> list[str]:
     negative = sum((length := number(event.get("dur"))) is not None and length < 0 for event in dicts)
     if negative:
         are = "ends before it begins and is" if negative == 1 else "end before they begin and are"
-        found.append(f"the trace contradicts itself: {negative:,} of {len(dicts):,} events {are} left out")
+        found.append(f"the trace contradicts itself: {negative:,} of {how_many(len(dicts), 'events')} {are} left out")
     overlapping = _overlapping(kernels)
     if overlapping:
         found.append(

@@ -17,6 +17,7 @@ from typing import Any
 from chronograd import door
 from chronograd.errors import FileFormatError
 from chronograd.units import percent, seconds
+from chronograd.words import how_many
 
 REQUIRED = ("network", "nodes", "wall")
 OPTIONAL = ("user_over_real", "device")
@@ -130,7 +131,9 @@ def _medians(told: Sequence[Run]) -> tuple[list[Run], list[str]]:
         found.append(replace(alike[len(alike) // 2], wall_s=median_s))
         if len(alike) > 1:
             apart = (alike[-1].wall_s - alike[0].wall_s) / median_s
-            words.append(f"{len(alike)} runs on {_count(nodes)} are {percent(apart)} apart; their median is taken")
+            words.append(
+                f"{how_many(len(alike), 'runs')} on {_count(nodes)} are {percent(apart)} apart; their median is taken"
+            )
     return found, words
 
 

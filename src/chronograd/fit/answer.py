@@ -23,7 +23,8 @@ from chronograd.fit.batch_size import (
 )
 from chronograd.fit.learning_curves import Metric
 from chronograd.fit.speed import FittedSpeed, Point, fit_speed, read_points
-from chronograd.units import percent
+from chronograd.units import number, percent
+from chronograd.words import how_many
 
 MOST_BATCHES = 16  # of a table that nobody asked for
 
@@ -57,13 +58,14 @@ def speed(sources: Sequence[Path], batch: float | None = None, pairs: Sequence[t
         "forecasts": forecasts,
     }
     said = [
-        f"{f['workers']} workers, {f['servers']} servers: {f['steps_per_s']:.4g} steps/s ({f['low']:.4g} … {f['high']:.4g})"
+        f"{how_many(f['workers'], 'workers')}, {how_many(f['servers'], 'servers')}: {number(f['steps_per_s'])} steps/s "
+        f"({number(f['low'])} … {number(f['high'])})"
         for f in forecasts
     ]
     first, *others = [*said, _errors(fitted)]
     coefficients = zip(model.coefficients, fitted.coefficient_intervals(), strict=True)
     section = Section(
-        title=f"{model.mode.capitalize()} speed, {len(points)} points",
+        title=f"{model.mode.capitalize()} speed, {how_many(len(points), 'points')}",
         takeaway=first,
         lines=others,
         figure=Figure([_speed_panel(fitted, points)]),
@@ -175,7 +177,7 @@ def _finite(value: float) -> float | None:
 
 
 def _known(value: float | None, otherwise: str = "–") -> str:
-    return otherwise if value is None else f"{value:,.4g}"
+    return otherwise if value is None else number(value)
 
 
 def _steps_section(data: dict[str, Any]) -> Section:

@@ -24,6 +24,7 @@ from chronograd.fit.loss import FARTHEST, MIN_POINTS, fit_loss, num_before_tail
 from chronograd.fit.published_curves import Published, published, weighted_quantiles
 from chronograd.fit.schedule import Schedule
 from chronograd.record import INTERVAL
+from chronograd.words import how_many
 
 CONVERGED = 0.02  # of the fall from the first value to the last level
 END = 0.05  # of the points, the last ones, whose median is the last level
@@ -205,7 +206,11 @@ def why_unlike(curve: LearningCurve, known: Published) -> str | None:
         return None
     kind = "loss" if curve.metric == "loss" else "error"
     what = (f"started at a {kind} as high", f"have a {kind} as high at this progress", "fall as slowly")
-    return f"fewer than {SHARE_LIKE:.0%} of {len(apart)} known runs {what[int(np.argmax(nearest))]}".replace("%", " %")
+    return (
+        f"fewer than {SHARE_LIKE:.0%} of {how_many(len(apart), 'known runs')} {what[int(np.argmax(nearest))]}".replace(
+            "%", " %"
+        )
+    )
 
 
 def is_entropy(column: str) -> bool:

@@ -26,6 +26,7 @@ from chronograd.errors import InputError, NotFoundError
 from chronograd.fit.curves import FAMILIES, TINY, Array, evaluate
 from chronograd.fit.loss import fit_loss
 from chronograd.record import INTERVAL
+from chronograd.words import how_many
 
 EPOCH_BY_EPOCH = "epoch by epoch"  # no formula: the loss of each epoch is regressed by itself
 FORMS = (*FAMILIES, EPOCH_BY_EPOCH)
@@ -152,7 +153,9 @@ def regress(runs: Sequence[Run], y: Array, features: Sequence[str]) -> Regressio
     2.0
     """
     if y.ndim != 2 or len(y) != len(runs) or not (np.isfinite(y).all() and (y >= 0).all()):
-        raise InputError(f"{len(runs)} runs and y of shape {y.shape}", "give each run finite values of at least 0")
+        raise InputError(
+            f"{how_many(len(runs), 'runs')} and y of shape {y.shape}", "give each run finite values of at least 0"
+        )
     columns = _columns(runs, features)
     x = np.array([[_value(run, *column) for column in columns] for run in runs]).reshape(len(runs), len(columns))
     counts = Counter(run.network for run in runs)
@@ -300,7 +303,7 @@ def label_test(runs: Sequence[Run], y: Sequence[float], label: str) -> LabelTest
     cells = {(run.network, run.labels[label]): math.log(value) for run, value in zip(runs, y, strict=True)}
     if len(cells) != len(runs) or len(cells) != len(networks) * len(labels) or min(len(networks), len(labels)) < 2:
         raise InputError(
-            f"{len(runs)} runs of {len(networks)} networks and {len(labels)} labels of {label}",
+            f"{how_many(len(runs), 'runs')} of {how_many(len(networks), 'networks')} and {how_many(len(labels), 'labels')} of {label}",
             "give each of at least two networks one run with each of at least two labels",
         )
     table = np.array([[cells[network, name] for name in labels] for network in networks])

@@ -25,6 +25,8 @@ from chronograd.fit.loss import MIN_POINTS, LossModel, best_of, family_errors, f
 from chronograd.fit.pace import Pace, pace_of
 from chronograd.fit.published_curves import Published, published, weighted_quantiles
 from chronograd.record import Z80
+from chronograd.units import number
+from chronograd.words import how_many
 
 # Of log(level) beyond what runs differ by: the noise of a level that is read from few points.
 # An error's is half of the scatter of its own last points about the fit, and at most this; a loss is given all of it.
@@ -255,9 +257,11 @@ class Forecast(Course):
             return f"forecast from {here}"
         is_loss = self.curve.metric == "loss" and bool(self.known.losses)
         runs = len(self.known.losses if is_loss else self.known.alike_with_small(self.curve.schedule)[0])
-        until = f"until {self.curve.unit} {self.ahead:,.4g} from {here}; " if self.ahead > self.until else ""
+        until = f"until {self.curve.unit} {number(self.ahead)} from {here}; " if self.ahead > self.until else ""
         what = (
-            f"training losses of {runs} other runs" if is_loss else f"errors of {runs} other runs with such a schedule"
+            f"training losses of {how_many(runs, 'other runs')}"
+            if is_loss
+            else f"errors of {how_many(runs, 'other runs')} with such a schedule"
         )
         return f"forecast {until}by how the {what} fell"
 
@@ -347,7 +351,7 @@ def forecast(
     count = int(fraction * len(curve.steps))
     if count < MIN_POINTS:
         raise InputError(
-            "; ".join((f"{count} points of {curve.name} do not make a curve", *curve.notes)),
+            "; ".join((f"{how_many(count, 'points')} of {curve.name} do not make a curve", *curve.notes)),
             f"wait for {MIN_POINTS}, or give a larger --fraction",
         )
     if target is not None and not (0 <= target <= 1 if curve.metric == "accuracy" else 0 <= target < np.inf):

@@ -27,7 +27,7 @@ from chronograd.fit.logs import HINT, read_log
 from chronograd.fit.loss_answer import missed, panel
 from chronograd.fit.pace import Pace
 from chronograd.rundir.listing import one_run
-from chronograd.units import percent, seconds
+from chronograd.units import number, percent, seconds
 
 # A level above 1 without a per cent sign is one of an accuracy from here on, and below rather a loss.
 PERCENT_FROM = 20.0
@@ -143,7 +143,7 @@ def _in_percent(lines: Lines) -> Lines:
 
 
 def _value(value: float, curve: LearningCurve) -> str:
-    return percent(value) if curve.metric == "accuracy" else f"{value:.4g}"
+    return percent(value) if curve.metric == "accuracy" else number(value)
 
 
 def _place(step: float) -> str:

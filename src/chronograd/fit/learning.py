@@ -9,7 +9,7 @@ from chronograd.figure import Figure, Lines, Mark, Panel, Series
 from chronograd.fit.forecast import Forecast
 from chronograd.record import Curve, Record
 from chronograd.units import percent, quantity, seconds
-from chronograd.words import device, interval, quantity_name, reasons, scaled, time_unit
+from chronograd.words import device, how_many, interval, quantity_name, reasons, scaled, time_unit
 
 # More points than this cannot be told apart in a plot; every k-th is drawn, and the caption says so.
 MOST_POINTS = 400
@@ -170,7 +170,7 @@ def what_was_reached(record: Record) -> str:
     target = record.job.training.target_accuracy
     accuracy, epochs = record["test_accuracy"].value, record["epochs"].value
     spent = record["training_time_s"].value
-    effort = [f"{epochs:g} epochs"] if epochs is not None else []
+    effort = [how_many(epochs, "epochs")] if epochs is not None else []
     effort += [seconds(spent)] if spent is not None else []
     after = f" after {' and '.join(effort)}" if effort else ""
     if accuracy is None:

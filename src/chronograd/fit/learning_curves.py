@@ -24,6 +24,7 @@ from chronograd.rundir import RunDir, is_run_dir
 from chronograd.rundir.listing import one_run
 from chronograd.rundir.steps import Epoch
 from chronograd.units import seconds
+from chronograd.words import how_many
 
 Metric = Literal["loss", "accuracy"]
 # In the order in which they are looked for, in lower case; then any name of such words, as `matching` has it.
@@ -251,7 +252,7 @@ def _curve(
     known = np.isfinite(values)  # a run that diverged has none at its end
     if lost := int((~known).sum()):
         first = f"{unit} {steps[~known][0]:g}" if lost == 1 else f"the first at {unit} {steps[~known][0]:g}"
-        what = f"{lost:,} of {len(values):,} points {_are(lost)} left out: the {metric} is no finite number"
+        what = f"{lost:,} of {how_many(len(values), 'points')} {_are(lost)} left out: the {metric} is no finite number"
         notes = (*notes, f"{what} ({first})")
     steps, values, times = steps[known], values[known], None if times is None else times[known]
     if metric == "accuracy":

@@ -14,6 +14,7 @@ from chronograd.errors import FileFormatError, InputError, NotFoundError
 from chronograd.fit.log_lines import rows_of_lines
 from chronograd.fit.log_tables import MISSING, Lines, left_out, table_of
 from chronograd.fit.log_times import named, words
+from chronograd.words import how_many
 
 WHAT = "a training log"
 MOST_ROWS = 5_000_000
@@ -222,7 +223,7 @@ def _of_one_run(rows: list[Row], run: str | None, path: Path) -> list[Row]:
             f"{path} is a table of runs, one row for each of {len(runs):,} (column {column}: {shown}), not the log of one",
             "export the history of one run: a row for each epoch or step",
         )
-    raise InputError(f"{path} holds {len(runs):,} runs: {shown}", f"name one, such as --run '{runs[0]}'")
+    raise InputError(f"{path} holds {how_many(len(runs), 'runs')}: {shown}", f"name one, such as --run '{runs[0]}'")
 
 
 def _tells_runs(rows: Sequence[Row], names: Sequence[str], column: str) -> bool:

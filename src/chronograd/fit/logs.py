@@ -22,6 +22,7 @@ from chronograd.errors import FileFormatError, InputError
 from chronograd.fit.curves import Array
 from chronograd.fit.log_rows import HINT, STEPS, WHAT, read_rows
 from chronograd.fit.log_times import carried, named, times_of, words
+from chronograd.words import how_many
 
 __all__ = ["HINT", "Column", "Log", "read_log", "words"]
 ITERATIONS = ("iter", "iteration", "step", "batch")
@@ -257,7 +258,9 @@ def _mlflow_metrics(path: Path) -> Path | None:
         runs = sorted(one.parent for one in path.glob(pattern) if (one.parent / "meta.yaml").exists())
         if len(runs) > 1:
             shown = ", ".join(run.name for run in runs[:3])
-            raise InputError(f"{path} holds {len(runs)} runs of MLflow: {shown}", f"name one, such as {runs[0]}")
+            raise InputError(
+                f"{path} holds {how_many(len(runs), 'runs')} of MLflow: {shown}", f"name one, such as {runs[0]}"
+            )
         if runs:
             return runs[0] / "metrics"
     return None

@@ -17,6 +17,7 @@ import numpy as np
 from chronograd.errors import InputError, NotFoundError
 from chronograd.fit.curves import FAMILIES, LAST, TINY, Array, evaluate, fit_curve, reach, replace_outliers
 from chronograd.record import INTERVAL
+from chronograd.words import how_many
 
 MIN_POINTS = 3  # as many as coefficients; Optimus' code asks for the same
 SIGMA_FALLS_BY = 4.0  # Optimus' code: in each later third of the points, sigma is a fourth of the one before
@@ -186,7 +187,7 @@ def num_before_tail(num_points: int) -> int:
 def _points(steps: Sequence[float] | Array, losses: Sequence[float] | Array) -> tuple[Array, Array]:
     k, observed = np.asarray(steps, float), np.asarray(losses, float)
     if k.ndim != 1 or k.shape != observed.shape:
-        raise InputError(f"{k.size} steps and {observed.size} losses", "give one loss for each step")
+        raise InputError(f"{how_many(k.size, 'steps')} and {observed.size} losses", "give one loss for each step")
     if len(k) < MIN_POINTS:
         raise InputError(f"{len(k)} points do not make a loss curve", f"at least {MIN_POINTS} are needed")
     if not (np.isfinite(k).all() and k[0] > 0 and (np.diff(k) > 0).all()):

@@ -20,8 +20,8 @@ from chronograd.fit.learning_curves import LearningCurve, Metric, read_curve
 from chronograd.fit.loss import MIN_POINTS
 from chronograd.fit.schedule import NAMES, Schedule
 from chronograd.rundir import RunDir
-from chronograd.units import percent
-from chronograd.words import signed_percent
+from chronograd.units import number, percent
+from chronograd.words import how_many, signed_percent
 
 POLL_EVERY_S = 1.0
 FARTHEST_DRAWN = 4.0  # times what was fitted: a target beyond leaves nothing to see of the curve
@@ -126,7 +126,7 @@ def loss(forecast: Forecast) -> Answer:
     others += missed(forecast, f"{unit}s")
     named = ", ".join(f"{name} {value:.4g}" for name, value in model.coefficients.items())
     section = Section(
-        title=f"{curve.name}: {curve.metric}, {model.num_points} points{since} until {unit} {forecast.until:g}",
+        title=f"{curve.name}: {curve.metric}, {how_many(model.num_points, 'points')}{since} until {unit} {forecast.until:g}",
         takeaway=first,
         lines=[*others, *converged, f"{model.family}: {named}"],
         figure=Figure([panel(forecast)]),
@@ -165,8 +165,9 @@ def panel(forecast: Forecast) -> Lines:
 
 
 def _value(one: At, curve: LearningCurve) -> str:
-    was = "" if one.seen is None else f"; it was {one.seen:.4g}"
-    return f"{curve.unit} {one.step:g}: {curve.metric} {one.value:.4g} ({one.low:.4g} … {one.high:.4g}){was}"
+    was = "" if one.seen is None else f"; it was {number(one.seen)}"
+    between = f"{number(one.low)} … {number(one.high)}"
+    return f"{curve.unit} {one.step:,.10g}: {curve.metric} {number(one.value)} ({between}){was}"
 
 
 def _convergence(when: Convergence, now: float, unit: str) -> str:
@@ -182,7 +183,7 @@ def place(step: float) -> str:
     >>> place(30080.4), place(19.104)
     ('30,080', '19.1')
     """
-    return f"{step:,.0f}" if step >= 1000 else f"{step:.4g}"
+    return number(step)
 
 
 def _when(reached: Reached, curve: LearningCurve) -> str:

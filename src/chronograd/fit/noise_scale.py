@@ -20,6 +20,7 @@ import numpy as np
 from chronograd.predict.batch_size import gradient_moments
 from chronograd.record import INTERVAL, Curve, Quantity
 from chronograd.rundir import Step
+from chronograd.words import how_many
 
 Array = np.ndarray
 FIELDS = ("grad_sq_small", "grad_sq_big", "batch_small", "batch_big")
@@ -85,7 +86,9 @@ class NoiseLog:
         squared, trace = squares.mean(), traces.mean()
         if not (squared > 0 and trace > 0):
             what = "|G|²" if squared <= 0 else "tr(Σ)"
-            return Quantity.missing("sample", f"{what} is not above 0 in the mean of {num} steps: measure more of them")
+            return Quantity.missing(
+                "sample", f"{what} is not above 0 in the mean of {how_many(num, 'steps')}: measure more of them"
+            )
         chosen = np.random.default_rng(0).integers(0, len(squares), (DRAWS, len(squares)))
         below, above = squares[chosen].mean(axis=1), traces[chosen].mean(axis=1)
         drawn = np.where(below > 0, above / np.where(below > 0, below, 1.0), np.inf)

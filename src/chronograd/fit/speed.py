@@ -25,6 +25,7 @@ from chronograd.predict.speed import NUM_COEFFICIENTS, Array, Mode, SpeedModel, 
 from chronograd.record import INTERVAL, Record
 from chronograd.rundir import RunDir
 from chronograd.rundir.listing import runs
+from chronograd.words import how_many
 
 LARGEST = 1e12  # count, or steps per second
 # A residual of a fit with as many coefficients as points is 0, and yet nobody times a step that well.
@@ -136,7 +137,8 @@ def fit_speed(
     needed = NUM_COEFFICIENTS[mode]
     if not w.shape == p.shape == f.shape or w.ndim != 1 or len(w) < needed:
         raise InputError(
-            f"{w.size} workers, {p.size} servers, {f.size} speeds", f"a {mode} model needs {needed} points or more"
+            f"{how_many(w.size, 'workers')}, {how_many(p.size, 'servers')}, {f.size} speeds",
+            f"a {mode} model needs {how_many(needed, 'points')} or more",
         )
     if not all((np.isfinite(column) & (column > 0)).all() for column in (w, p, f)):
         raise InputError("a count or a speed is not above 0", "time each pair, and leave out those that did not run")

@@ -22,6 +22,7 @@ import numpy as np
 from chronograd import door
 from chronograd.errors import ChronogradError, FileFormatError, InputError
 from chronograd.hardware import catalog
+from chronograd.words import how_many
 
 # More seconds, samples or pixels than anybody measured.
 _MOST = 1e15
@@ -161,7 +162,7 @@ class Table:
         Raises InputError where none is left, or where rows differ in what nobody stated.
         """
         rows: Sequence[Row] = [row for row in self.rows if row.devices == 1]
-        others = Counter(f"on {row.devices} devices" for row in self.rows if row.devices != 1)
+        others = Counter(f"on {how_many(row.devices, 'devices')}" for row in self.rows if row.devices != 1)
         found: dict[str, str] = {}
         for field in _RAN:
             said = _said(field, rows)

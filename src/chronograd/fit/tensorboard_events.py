@@ -13,6 +13,7 @@ from typing import IO
 
 from chronograd import door
 from chronograd.errors import FileFormatError, MissingExtraError
+from chronograd.words import how_many
 
 try:
     from tensorboard.compat.proto.event_pb2 import Event
@@ -50,7 +51,7 @@ def _records(stream: IO[bytes], size: int, file: Path) -> tuple[list[Point], lis
         header = stream.read(HEADER_BYTES)
         is_torn = len(header) < HEADER_BYTES
         if not is_torn and masked_crc32c(header[: LENGTH.size]) != CHECKSUM.unpack(header[LENGTH.size :])[0]:
-            what = f"record {number} is damaged, and from there on nothing can be read: {size - at:,} of {size:,} bytes"
+            what = f"record {number} is damaged, and from there on nothing can be read: {size - at:,} of {how_many(size, 'bytes')}"
         elif is_torn or (length := LENGTH.unpack_from(header)[0]) > size - at - HEADER_BYTES - CHECKSUM.size:
             what = f"record {number}, the last, is left out: it is being written, or was cut off"
         else:
@@ -66,7 +67,7 @@ def _records(stream: IO[bytes], size: int, file: Path) -> tuple[list[Point], lis
         break
     if damaged:
         named = ", ".join(map(str, damaged[:MOST_NAMED])) + ", …" * (len(damaged) > MOST_NAMED)
-        count = f"{len(damaged)} of {number} records {'is' if len(damaged) == 1 else 'are'} damaged and left out"
+        count = f"{len(damaged)} of {how_many(number, 'records')} {'is' if len(damaged) == 1 else 'are'} damaged and left out"
         notes.insert(0, f"{count}: {named}")
     return points, [f"{file.name}: {note}" for note in notes]
 

@@ -10,6 +10,7 @@ from chronograd.answer import Answer, Section, Table
 from chronograd.hardware import catalog, market
 from chronograd.hardware.catalog import Device, Link, Precision, Price, Source
 from chronograd.units import GIB, dollars, seconds, si
+from chronograd.words import how_many
 
 # fp64 is left to the page of one device: networks are not trained in it.
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
@@ -41,7 +42,7 @@ def devices() -> Answer:
     ]
     section = Section(
         title="Devices",
-        takeaway=f"{len(known)} devices; {', '.join(told)}.",
+        takeaway=f"{how_many(len(known), 'devices')}; {', '.join(told)}.",
         table=Table(("name", "memory", "bandwidth", *PRECISIONS, "per hour", "device"), rows, set(range(1, 8))),
         caption="Peaks in TFLOP/s. Price: the least for one device on demand, of whole instances; * without the host machine.\n"
         "`chronograd devices NAME` shows sources and dates.",
@@ -62,9 +63,9 @@ def device(name: str) -> Answer:
         ("power limit", f"{d.tdp_w:g} W" if d.tdp_w else "–"),
         *((f"peak {p}", si(v, "FLOP/s", digits=4)) for p, v in d.peak_flops_per_s.items()),
         *((f"base-clock peak {p}", si(v, "FLOP/s", digits=4)) for p, v in d.base_peak_flops_per_s.items()),
-        ("usual node", f"{d.node.devices_per_node} devices over {d.node.intra_link}"),
+        ("usual node", f"{how_many(d.node.devices_per_node, 'devices')} over {d.node.intra_link}"),
         *(
-            [("between groups", f"{d.node.per_group} devices each, over {d.node.group_link}")]
+            [("between groups", f"{how_many(d.node.per_group, 'devices')} each, over {d.node.group_link}")]
             if d.node.group_link
             else []
         ),
@@ -91,7 +92,7 @@ def links() -> Answer:
     rows = [[k.name, k.title, seconds(k.latency_s), si(k.bandwidth_bytes_per_s, "B/s", digits=4), k.per] for k in known]
     section = Section(
         title="Links",
-        takeaway=f"{len(known)} links; {fastest.name} has the highest bandwidth, "
+        takeaway=f"{how_many(len(known), 'links')}; {fastest.name} has the highest bandwidth, "
         f"{si(fastest.bandwidth_bytes_per_s, 'B/s')} per {fastest.per}.",
         table=Table(("name", "link", "latency", "bandwidth", "per"), rows, {2, 3}),
         caption="Bandwidth in one direction, of one device or one node.",
@@ -172,7 +173,7 @@ def _prices(known: Sequence[Price], of: Device | str | None) -> Section:
     )
     dates = sorted(p.date for p in known if p.date)
     between = f", of {dates[0]} to {dates[-1]}" if dates else ""
-    told = f"{len(known)} prices of {len({p.device for p in known})} devices{between}."
+    told = f"{how_many(len(known), 'prices')} of {len({p.device for p in known})} devices{between}."
     if of is not None and (price := market.price_of(of)) is not None:
         told = (
             f"{dollars(float(price.usd_per_hour(1)))} an hour on demand is the least for one device, {price.vendor} "
@@ -186,7 +187,7 @@ def updated(path: Path) -> Answer:
     rows, own = market.update_prices(path)
     latest = max(row.date for row in rows)
     section = _prices(rows, None)
-    count = "1 price" if len(rows) == 1 else f"{len(rows)} prices"
+    count = "1 price" if len(rows) == 1 else how_many(len(rows), "prices")
     told = f"Kept in {own}: {count} from {path}, the latest of {latest}. Of each instance the latest price holds."
     data = [row.model_dump(mode="json") for row in rows]
     return Answer("Prices", sections=[replace(section, title="Newer prices", takeaway=told)], data=data)

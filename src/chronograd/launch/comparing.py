@@ -16,6 +16,7 @@ from chronograd.answer import Answer, Section, Table
 from chronograd.hardware import catalog
 from chronograd.hardware.instances import Date
 from chronograd.launch import registry
+from chronograd.words import how_many
 
 NOT_FOUND = "not found"
 # Of vendors first, in the order of the exercise; then what runs on the machines of any of them.
@@ -152,7 +153,7 @@ def comparison_sections(cells: list[dict[str, Any]], rents: list[dict[str, Any]]
         sections.append(
             Section(
                 title,
-                f"A source was found for {len(found)} of {len(own)} platforms.",
+                f"A source was found for {len(found)} of {how_many(len(own), 'platforms')}.",
                 asks,
                 table=Table(("platform", "what it has", "source"), rows, details=(2,)),
                 data=own,

@@ -9,6 +9,7 @@ from chronograd.errors import ChronogradError, InputError, did_you_mean
 from chronograd.launch.fields import Platform, is_empty
 from chronograd.launch.instances import misfit, nodes_of
 from chronograd.launch.submission import Submission
+from chronograd.words import how_many
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CHANNEL = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -73,11 +74,11 @@ def _machines(platform: Platform, asked: Submission) -> Iterator[str]:
         if problem := misfit(instance, asked.job):
             yield f"{instance.name}: {problem}"
         elif asked.nodes != (wanted := nodes_of(instance, asked.job)):
-            yield f"it asks for {asked.nodes} nodes, and cluster.count={asked.job.cluster.count} takes {wanted} of {instance.name}"
+            yield f"it asks for {how_many(asked.nodes, 'nodes')}, and cluster.count={asked.job.cluster.count} takes {wanted} of {instance.name}"
     except ChronogradError as error:
         yield error.message
     if asked.devices != instance.count:
-        yield f"it asks for {asked.devices} GPUs of a node, and {instance.name} has {instance.count}"
+        yield f"it asks for {how_many(asked.devices, 'GPUs')} of a node, and {instance.name} has {instance.count}"
     if asked.nodes > 1 and asked.job.backend not in ("ddp", "single"):
         yield f"backend {asked.job.backend} has its ranks on one node, and this takes {asked.nodes}: backend=ddp"
 
@@ -92,7 +93,7 @@ def _amounts(asked: Submission) -> Iterator[str]:
     if asked.disk_gb < 1:
         yield f"--disk is {asked.disk_gb} GB: give 1 or more"
     if asked.nodes < 1:
-        yield f"it asks for {asked.nodes} nodes: give 1 or more"
+        yield f"it asks for {how_many(asked.nodes, 'nodes')}: give 1 or more"
     if asked.spot and not (asked.checkpoints or asked.output):
         yield "--spot without a place for checkpoints: what is interrupted would start over; give --checkpoints ADDRESS"
 

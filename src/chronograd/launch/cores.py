@@ -18,6 +18,7 @@ from chronograd.job import Job, changed
 from chronograd.plan.renting import Decoding
 from chronograd.predict.prediction import predict_step
 from chronograd.predict.setting import setting_of
+from chronograd.words import how_many
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Need:
         decoding = self.decoding
         text = (
             f"Assumed: the GPUs of a node train {self.images_per_s:,.0f} images/s, and a CPU core decodes {decoding.per_vcpu:g} "
-            f"({decoding.low:g} to {decoding.high:g}), so a node needs {self.node:,} cores."
+            f"({decoding.low:g} to {decoding.high:g}), so a node needs {how_many(self.node, 'cores')}."
         )
         if cores is None:
             return text

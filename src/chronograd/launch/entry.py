@@ -32,6 +32,7 @@ from chronograd.job import Job
 from chronograd.launch.processes import Process, run_together, with_restarts
 from chronograd.launch.submission import PLACES, UNSAID, decode, fields_of, job_of
 from chronograd.rundir import RunDir
+from chronograd.words import how_many
 
 SAGEMAKER = Path("/opt/ml")
 PORT = 29500
@@ -201,7 +202,8 @@ def _train_here(run: RunDir, node: Node) -> None:
     plan = registry.find(job.backend).plan(job, run.path, ["train"])
     if plan.world_size % node.count:
         raise JobError(
-            f"{plan.world_size} ranks are not shared out evenly over {node.count} nodes", "change cluster.count"
+            f"{plan.world_size} ranks are not shared out evenly over {how_many(node.count, 'nodes')}",
+            "change cluster.count",
         )
     registry.load(job.backend).prepare(job, run)
     here = plan.world_size // node.count

@@ -26,6 +26,7 @@ from chronograd.errors import InputError, NotFoundError, RunError
 from chronograd.launch.processes import Process, run_together, with_restarts
 from chronograd.rundir import RunDir
 from chronograd.train.rank_command import PARENT_VARIABLE
+from chronograd.words import how_many
 
 LOGIN_S = 10
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={LOGIN_S}")
@@ -141,7 +142,7 @@ def blocks(num_ranks: int, hosts: Sequence[Host]) -> list[Host]:
     per_host = -(-num_ranks // len(hosts))
     if -(-num_ranks // per_host) < len(hosts):
         raise InputError(
-            f"{num_ranks} ranks in blocks of {per_host} leave some of {len(hosts)} hosts without any",
+            f"{how_many(num_ranks, 'ranks')} in blocks of {per_host} leave some of {how_many(len(hosts), 'hosts')} without any",
             f"write cluster.count={per_host * len(hosts)}, or name fewer hosts",
         )
     return [hosts[rank // per_host] for rank in range(num_ranks)]

@@ -25,6 +25,7 @@ from chronograd.train import checkpoint_folder
 from chronograd.train.rank_context import check_machine
 from chronograd.train.schedule import learning_rate
 from chronograd.train.watchdog import LINK_DOWN, TIME_OUT
+from chronograd.words import how_many
 
 OnLine = Callable[[Line], None]
 OnPoll = Callable[[RunDir], None]
@@ -173,7 +174,7 @@ def _schedule_note(training: Training, last: Epoch) -> str:
     now = learning_rate(training, last.step, last.step // before * epochs)
     return (
         f"the schedule {training.schedule} ended at a learning rate of {ended:.2g} after epoch {before}; it now spans {epochs} "
-        f"epochs and goes on at {now:.2g}, so the result differs from a run that had {epochs} epochs from its start"
+        f"epochs and goes on at {now:.2g}, so the result differs from a run that had {how_many(epochs, 'epochs')} from its start"
     )
 
 
@@ -205,7 +206,9 @@ def measure(
     if with_epochs and job.mode == "inference":
         raise JobError("epochs are of training, and mode is inference", "time batches: leave --epochs out")
     if num_steps < 1 or warmup < 1 or not seconds > 0:
-        raise JobError(f"cannot time {num_steps} steps after {warmup} of warm-up in {seconds:g} s", "each is above 0")
+        raise JobError(
+            f"cannot time {how_many(num_steps, 'steps')} after {warmup} of warm-up in {seconds:g} s", "each is above 0"
+        )
     run = create(job, out, parent, launcher=launcher)
     arguments = ["measure", f"--steps={num_steps}", f"--warmup={warmup}", f"--seconds={seconds}"]
     if flops_per_step is None:

@@ -18,6 +18,7 @@ from chronograd.job import Job, changed, resolved, scaled
 from chronograd.launch import jobs as launch
 from chronograd.launch.jobs import PathLike
 from chronograd.rundir import RunDir, is_run_dir
+from chronograd.words import how_many
 
 CONNECT_S = 10.0
 State = Literal["kept", "sent", "finished", "failed"]
@@ -123,7 +124,7 @@ def _needs(name: str, job: Job, nodes: Sequence[Mapping[str, float]]) -> dict[st
     if not any(node.get("CPU", 0) >= num_cpus and node.get("GPU", 0) >= num_gpus for node in nodes):
         most = max((int(node.get("CPU", 0)) for node in nodes), default=0)
         raise JobError(
-            f"{name} needs {num_cpus} CPUs and {num_gpus} GPUs on one node; the largest has {most} CPUs",
+            f"{name} needs {num_cpus} CPUs and {how_many(num_gpus, 'GPUs')} on one node; the largest has {most} CPUs",
             "lower cluster.count or cluster.threads",
         )
     return {"num_cpus": num_cpus, "num_gpus": num_gpus}

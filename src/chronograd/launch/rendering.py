@@ -17,6 +17,7 @@ from chronograd.launch.cores import Need, need_of
 from chronograd.launch.fields import Platform
 from chronograd.launch.jobs import check_has_files
 from chronograd.launch.submission import Submission, submission, usd_per_hour
+from chronograd.words import how_many
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ def platforms() -> Answer:
                      "source": known.source, "date": known.date, "tag": known.tag})  # fmt: skip
     section = Section(
         title="Platforms",
-        takeaway=f"A job is rendered for {len(rows)} platforms, and read back from their files; SLURM has a script of its own.",
+        takeaway=f"A job is rendered for {how_many(len(rows), 'platforms')}, and read back from their files; SLURM has a script of its own.",
         table=Table(("name", "platform", "file", "types", "devices", "needs"), rows, {3}, drop=(4, 5)),
         caption="`chronograd launch NAME JOB --dry-run` prints the file. `types` are the instance types that are known here.",
     )

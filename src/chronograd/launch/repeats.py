@@ -11,6 +11,7 @@ from chronograd.launch.jobs import OnPoll, PathLike
 from chronograd.measure import environment
 from chronograd.record import Curve, Quantity, Record
 from chronograd.rundir import RunDir, is_run_dir
+from chronograd.words import how_many
 
 SEEDS_KEY = "seeds"
 # Columns of the curve of an agent.
@@ -75,12 +76,14 @@ def record_of_all(records: Sequence[Record]) -> Record:
     Their curves by epoch are averaged as far as all go; those of an agent have, as bounds, the lowest and highest seed.
     """
     first = records[0]
-    whole = first.model_copy(deep=True, update={"title": f"{first.title}, {len(records)} seeds", "curves": {}})
+    whole = first.model_copy(
+        deep=True, update={"title": f"{first.title}, {how_many(len(records), 'seeds')}", "curves": {}}
+    )
     for name in dict.fromkeys(name for record in records for name in record.quantities):
         known = [r[name].value for r in records if r[name].value is not None]
         values = [v for v in known if v is not None]
         if values:
-            source = f"mean over {len(values)} of {len(records)} seeds; of each: {first[name].source}"
+            source = f"mean over {len(values)} of {how_many(len(records), 'seeds')}; of each: {first[name].source}"
             whole.put(name, Quantity.of_samples(values, first[name].unit, source))
         else:
             whole.put(name, Quantity.missing(first[name].unit, f"no seed has it; of the first: {first[name].reason}"))
@@ -91,7 +94,7 @@ def record_of_all(records: Sequence[Record]) -> Record:
 
 
 def _mean_curve(curves: Sequence[Curve]) -> Curve:
-    first, source = curves[0], f"mean over {len(curves)} seeds"
+    first, source = curves[0], f"mean over {how_many(len(curves), 'seeds')}"
     lengths = [len(curve.columns["step"]) for curve in curves]
     if len(set(lengths)) > 1:
         source += f", of the first {min(lengths)} epochs, which all have"

@@ -12,6 +12,7 @@ from chronograd.record import FORWARD_PARTS, INTERVAL, OWN_PARTS, STEP_PARTS, WA
 from chronograd.rundir import Step, StepLog
 from chronograd.rundir.stalls import Stalls
 from chronograd.rundir.steps import EpochTiming, Memory
+from chronograd.words import how_many
 
 NOT_MEASURED = {
     "communication_overlapped_s": "hidden behind backward; only the exposed part is timed, the rest needs a profiler",
@@ -63,7 +64,7 @@ def step_quantities(
         stalls: of these steps; none of them counts.
     """
     num_ranks, ranks = len(ranks), _without(stalls, ranks)
-    suffix = (f"; slowest of {num_ranks} ranks in each step" if num_ranks > 1 else "") + stalls.without
+    suffix = (f"; slowest of {how_many(num_ranks, 'ranks')} in each step" if num_ranks > 1 else "") + stalls.without
     timed = [own for own in _in_step(ranks).values() if next(iter(own.values())).step_time_s is not None]
     step_times = [max(line.needed("step_time_s") for line in own.values()) for own in timed]
     found = {"step_time_s": Quantity.of_samples(step_times, "s", method.step_time + suffix)}
@@ -158,7 +159,10 @@ def epoch_quantities(logs: Mapping[int, StepLog]) -> dict[str, Quantity]:
     }
     return {
         name: Quantity(
-            value=max(getattr(e, name) for e in timed), unit="s", n=1, source=f"{text}; {timed[0].num_steps} steps"
+            value=max(getattr(e, name) for e in timed),
+            unit="s",
+            n=1,
+            source=f"{text}; {how_many(timed[0].num_steps, 'steps')}",
         )
         for name, text in told.items()
     }

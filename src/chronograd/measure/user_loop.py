@@ -49,7 +49,7 @@ from chronograd.rundir import RunDir, Step
 from chronograd.rundir.stalls import stalls_of
 from chronograd.rundir.steps import Memory, PageFault, Start
 from chronograd.units import percent, quantity, si
-from chronograd.words import off
+from chronograd.words import how_many, off
 
 PathLike = str | os.PathLike[str]
 WAIT_FOR_RANK_0_S = 60.0
@@ -226,7 +226,7 @@ class LoopRecorder:
         path = self.run.path
         if path.resolve().is_relative_to(Path.cwd()):
             path = path.resolve().relative_to(Path.cwd())
-        return f"recorded {self._num_steps} steps in {path}{what}; next: chronograd explain {path}"
+        return f"recorded {how_many(self._num_steps, 'steps')} in {path}{what}; next: chronograd explain {path}"
 
     def _stopwatch(self) -> Callable[[], Callable[[], float]]:
         """Starts; stopping it returns what reads the seconds, on CUDA only after a synchronisation."""

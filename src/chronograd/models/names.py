@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from chronograd import trust
 from chronograd.answer import Answer, Section, Table
 from chronograd.errors import InputError, NotFoundError
+from chronograd.words import how_many
 
 if TYPE_CHECKING:
     from chronograd.job import Job
@@ -112,7 +113,7 @@ def listed() -> Answer:
         sections=[
             Section(
                 "The zoo",
-                f"{len(rows)} networks of ours, " + " and ".join(f"{len(own):,} of {name}" for name, own in libraries.items())
+                f"{how_many(len(rows), 'networks')} of ours, " + " and ".join(f"{len(own):,} of {name}" for name, own in libraries.items())
                 + "; also FILE.py:CLASS and package.module:function. A name without a library is the zoo's, else torchvision's, else timm's.",
                 table=Table(
                     ("name", "sample", "classes", "from"),

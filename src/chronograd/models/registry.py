@@ -35,6 +35,7 @@ from chronograd import trust
 from chronograd.errors import EXTRAS, ChronogradError, InputError, MissingExtraError, NotFoundError
 from chronograd.models import names, without_init
 from chronograd.models.names import FORMS
+from chronograd.words import how_many
 
 Builder = Callable[..., nn.Module]
 KerasExtra = Callable[[nn.Module], dict[str, int]]
@@ -352,7 +353,7 @@ def _check_shape(entry: _Entry, options: Mapping[str, Any], shape: tuple[int, ..
         kind = "tokens (positions,)" if len(own) == 1 else "images (channels, height, width)"
         raise InputError(f"network {name} takes {kind}, the input has shape {shape}")
     if len(shape) == 3 and "in_channels" not in takes and shape[0] != own[0]:
-        raise InputError(f"network {name} takes {own[0]} channels, the input has {shape[0]}")
+        raise InputError(f"network {name} takes {how_many(own[0], 'channels')}, the input has {shape[0]}")
     if len(shape) == 3 and "image_size" in takes and "image_size" not in options and shape[1] != shape[2]:
         raise InputError(f"network {name} takes square images, the input is {shape[1]} x {shape[2]}")
 

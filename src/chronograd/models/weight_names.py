@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
+from chronograd.words import how_many
+
 Tensors = dict[str, Tensor]
 
 # What puts a prefix before every name. They nest in any order.
@@ -92,7 +94,7 @@ def for_network(
         if new != own_name(name):
             renamed.append(f"{name} to {new}")
     if renamed:
-        notes.append(f"{len(renamed)} old names changed, such as {renamed[0]}")
+        notes.append(f"{how_many(len(renamed), 'old names')} changed, such as {renamed[0]}")
     return result, notes
 
 

@@ -13,8 +13,8 @@ from chronograd.plan import rows as shown
 from chronograd.plan.goal import PlanResult, SamplesToTarget
 from chronograd.plan.renting import OWN, VCPUS_PER_DEVICE
 from chronograd.plan.rows import Row
-from chronograd.units import chance, dollars, percent, seconds
-from chronograd.words import listed
+from chronograd.units import chance, dollars, number, percent, seconds
+from chronograd.words import how_many, listed
 
 
 def goal_sections(
@@ -105,7 +105,7 @@ def change_section(choices: PlanResult, data: Mapping[str, Any]) -> list[Section
     if not changed:
         return []
     count = (
-        f"We compared {data['candidates']:,} offers in {data['evaluated']:,} settings. For {data['front_size']} of them, no other "
+        f"We compared {how_many(data['candidates'], 'offers')} in {how_many(data['evaluated'], 'settings')}. For {data['front_size']} of them, no other "
         "offer is both faster and cheaper."
     )
     return [Section("What would change it", changed[0], lines=[*changed[1:], count])]
@@ -250,7 +250,7 @@ def grounds(choices: PlanResult, data: Mapping[str, Any], row: Row) -> list[str]
 
 def recipe(result: KnownResult) -> str:
     """A published recipe with its epochs and accuracy."""
-    return f"{result.name} ({result.epochs} epochs, {percent(result.accuracy)})"
+    return f"{result.name} ({how_many(result.epochs, 'epochs')}, {percent(result.accuracy)})"
 
 
 def _by_batch(effort: SamplesToTarget) -> str:
@@ -258,13 +258,13 @@ def _by_batch(effort: SamplesToTarget) -> str:
     if effort.largest_batch is not None:
         return f"batches up to {effort.largest_batch:,} need no extra epochs"
     low, middle, high = effort.noise_scale
-    scale = f"{middle:,.4g}" if low == high else f"{middle:,.4g} ({low:,.4g} … {high:,.4g})"
+    scale = number(middle) if low == high else f"{number(middle)} ({number(low)} … {number(high)})"
     return f"gradient noise scale {scale} samples"
 
 
 def _changes(choices: PlanResult, data: Mapping[str, Any]) -> list[str]:
     lines = []
-    for number, change in enumerate(data["changes"]):
+    for at, change in enumerate(data["changes"]):
         what, value, then = change["what"], change["value"], change["then"]
         if what == "steps":
             lines.append(f"the limits still allow {value:,.{2 if value < 10 else 0}f} times the training steps")
@@ -272,7 +272,7 @@ def _changes(choices: PlanResult, data: Mapping[str, Any]) -> list[str]:
         limit = seconds(3600 * value) if what == "deadline" else dollars(value)
         if what == "budget" and value < 0.01:
             continue  # nobody has one of less than a cent
-        side = "from" if what == "deadline" and number else "below"  # the first deadline is the tighter one
+        side = "from" if what == "deadline" and at else "below"  # the first deadline is the tighter one
         other = (
             f"no option is likely to keep it ({percent(choices.goal.confidence, 0)})"
             if then is None

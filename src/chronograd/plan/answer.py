@@ -27,7 +27,7 @@ from chronograd.plan.search import Search, devices_of, search
 from chronograd.plan.settings import with_whole_batches
 from chronograd.trace import Trace
 from chronograd.units import GIB, dollars, quantity
-from chronograd.words import listed
+from chronograd.words import how_many, listed
 
 __all__ = ["devices_of", "list_settings", "reach_goal"]
 
@@ -85,7 +85,7 @@ def list_settings(
     fastest = max(fitting, key=lambda i: columns["throughput_samples_per_s"][i], default=None)
     num_fit = int(found.columns["fits"].sum())
     section = Section(
-        title=f"{found.network}: the cheapest setting of {len(listed)} of {len(best)} devices and counts",
+        title=f"{found.network}: the cheapest setting of {len(listed)} of {how_many(len(best), 'devices')} and counts",
         takeaway=_settings_takeaway(listed, None if fastest is None else row(fastest)),
         lines=[f"{num_fit:,} settings fit, of {len(found.columns['fits']):,}."],
         table=Table(
@@ -337,8 +337,12 @@ def _choice(found: Search, choices: PlanResult, i: int) -> Row:
 
 def _left_out(count: int, samples: int) -> list[str]:
     """A sentence on settings that are left out, where there are any."""
-    settings = "1 setting" if count == 1 else f"{count:,} settings"
-    return [f"Left out: {settings} of a global batch larger than the {samples:,} training samples."] if count else []
+    settings = "1 setting" if count == 1 else how_many(count, "settings")
+    return (
+        [f"Left out: {settings} of a global batch larger than the {how_many(samples, 'training samples')}."]
+        if count
+        else []
+    )
 
 
 def _not_searched(found: Search, job: Job, without_host: Sequence[str]) -> list[str]:

@@ -20,6 +20,7 @@ from chronograd.plan.goal import SEED_SIGMA, SamplesToTarget
 from chronograd.record import Z80
 from chronograd.rundir import RunDir, is_run_dir
 from chronograd.units import percent
+from chronograd.words import how_many
 
 Scale = tuple[float, float, float] | None
 UNKNOWN = (math.nan, math.nan, math.nan)
@@ -104,7 +105,12 @@ def effort_of(
 def of_epochs(epochs: float, samples: int, batch: int, noise: Scale = None) -> SamplesToTarget:
     """The effort of epochs that the user states, each of `samples` samples, at a global batch."""
     return SamplesToTarget(
-        epochs * samples, batch, SEED_SIGMA, 1.0, noise or UNKNOWN, f"{epochs:g} epochs at batch {batch}, as you stated"
+        epochs * samples,
+        batch,
+        SEED_SIGMA,
+        1.0,
+        noise or UNKNOWN,
+        f"{how_many(epochs, 'epochs')} at batch {batch}, as you stated",
     )
 
 
@@ -119,7 +125,7 @@ def of_result(
         RECIPE_SIGMA,
         1.0 if target is None else result.probability(target),
         noise or UNKNOWN,
-        source=f"{result.epochs} epochs of the recipe {result.name}, which reaches {reaches} ({result.source})",
+        source=f"{how_many(result.epochs, 'epochs')} of the recipe {result.name}, which reaches {reaches} ({result.source})",
         largest_batch=None if noise else result.most_samples,
         note=note,
         target=target,
@@ -136,7 +142,7 @@ def of_job(job: Job, samples: int, target: float | None, noise: Scale = None) ->
         RECIPE_SIGMA if target is None else SEED_SIGMA,
         1.0 if target is None else None,
         noise or UNKNOWN,
-        source=f"all {epochs} epochs of the job",
+        source=f"all {how_many(epochs, 'epochs')} of the job",
         note=other_recipe(job, target, None),
         target=target,
     )
@@ -176,7 +182,7 @@ def out_of_reach(job: Job, target: float) -> OutOfReach | None:
         best = results[0]
         reason = (
             f"the best published result of {name} on {data} without extra data is {percent(best.accuracy)} "
-            f"({best.name}, {best.epochs} epochs; {best.source})"
+            f"({best.name}, {how_many(best.epochs, 'epochs')}; {best.source})"
         )
         return OutOfReach(target, reason)
     return None

@@ -15,7 +15,7 @@ from chronograd.job import Job
 from chronograd.plan.settings import LargestBatch, largest_batch
 from chronograd.trace import Trace
 from chronograd.units import GIB
-from chronograd.words import signed_percent
+from chronograd.words import how_many, signed_percent
 
 MAX_PROBES = 10
 # The search ends where the smallest batch that failed is no further than this above the largest that ran.
@@ -171,7 +171,7 @@ def _takeaway(largest: LargestBatch, rows: Sequence[dict[str, Any]]) -> str:
         return f"Not even one sample fits in {capacity}: it would need {units.memory(rows[0]['total'])}."
     full = next(row for row in rows if row["batch"] == largest.batch)
     most = max((part for part in _PARTS if part != "total"), key=lambda part: full[part])
-    start = f"Start at {largest.start_at:,} samples per device: " if largest.start_at else ""
+    start = f"Start at {how_many(largest.start_at, 'samples')} per device: " if largest.start_at else ""
     sure = (
         " Nine of ten networks fit with the first, half with the second."
         if start and largest.overhead.median > 1

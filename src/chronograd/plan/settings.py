@@ -21,6 +21,7 @@ from chronograd.predict.memory import Memory, Overhead, footprint_of_job, overhe
 from chronograd.predict.prediction import footprint_of, rank_work, with_others
 from chronograd.predict.setting import Setting, setting_of
 from chronograd.trace import Trace
+from chronograd.words import how_many
 
 
 def evaluate(
@@ -91,7 +92,7 @@ def with_whole_batches(table: Mapping[str, np.ndarray], samples: int) -> tuple[d
     if not is_whole.any():
         least = int((table["count"] * table["batch_per_rank"]).min())
         raise InputError(
-            f"the smallest global batch is {least:,}, more than the {samples:,} training samples: there is no whole batch",
+            f"the smallest global batch is {least:,}, more than the {how_many(samples, 'training samples')}: there is no whole batch",
             "give smaller counts or batches, or more samples",
         )
     return {name: column[is_whole] for name, column in table.items()}, int((~is_whole).sum())

@@ -10,6 +10,7 @@ from chronograd.predict.scaling import is_this_processor
 from chronograd.predict.setting import Setting
 from chronograd.record import DOES_NOT_FIT
 from chronograd.units import memory
+from chronograd.words import how_many
 
 MFU_ABOVE_PEAK = (
     "an MFU above 100 % is no error: FLOPs are counted plainly, and Winograd's algorithm, which this device uses for 3×3 "
@@ -86,4 +87,4 @@ def _of_compiler(setting: Setting) -> Iterator[str]:
 def _of_noise_scale(setting: Setting) -> Iterator[str]:
     every = setting.job.training.noise_scale_every
     if setting.job.mode == "training" and every:
-        yield f"the gradient noise scale is measured every {every} steps; its time is left out"
+        yield f"the gradient noise scale is measured every {how_many(every, 'steps')}; its time is left out"

@@ -60,6 +60,7 @@ from chronograd.record import (
     Record,
 )
 from chronograd.trace import Trace
+from chronograd.words import how_many
 
 # A batch kept in memory is gathered sample by sample: each byte is read and written once, at this share of
 # the bandwidth that large copies reach.
@@ -489,7 +490,7 @@ def _cluster(setting: Setting) -> Cluster:
 def _provenance(setting: Setting, step: Step, trace: Trace, sigma: float) -> Provenance:
     c = setting.calibration
     return Provenance(
-        predicted_from=f"trace of {trace.network} ({len(trace.operators)} operators), {c.origin} calibration of "
+        predicted_from=f"trace of {trace.network} ({how_many(len(trace.operators), 'operators')}), {c.origin} calibration of "
         f"{setting.device.name}",
         calibration=c.provenance or {"origin": c.origin},
         sigma_log=sigma,

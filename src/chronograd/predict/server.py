@@ -22,8 +22,8 @@ from chronograd.predict.queueing import Latencies, Server, at_rate, batch_sizes,
 from chronograd.predict.setting import setting_of
 from chronograd.record import DOES_NOT_FIT, Z80, Cluster, JobHeader, Provenance, Quantity, Record
 from chronograd.trace import Trace
-from chronograd.units import dollars, percent, quantity, seconds
-from chronograd.words import interval, named, scaled, time_unit
+from chronograd.units import dollars, number, percent, quantity, seconds
+from chronograd.words import how_many, interval, named, scaled, time_unit
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)  # of the most that a server can do
 PERCENTILES = {"latency_p50_s": 0.5, "latency_p95_s": 0.95, "latency_p99_s": 0.99}
@@ -111,7 +111,7 @@ def of_operators(trace: Trace, job: Job, options: Server, most_rows: int, fronte
         cluster=Cluster(device=setting.device.name, title=setting.device.title, batch_per_rank=1),
         versions={"chronograd": version("chronograd"), **trace.versions},
         provenance=Provenance(
-            predicted_from=f"trace of {trace.network} ({len(trace.operators)} operators), {calibration.origin} calibration of "
+            predicted_from=f"trace of {trace.network} ({how_many(len(trace.operators), 'operators')}), {calibration.origin} calibration of "
             f"{setting.device.name}, and a queue with batches of at most {rows}",
             calibration=calibration.provenance or {"origin": calibration.origin},
             sigma_log=steps[rows].sigma_log,
@@ -176,7 +176,9 @@ def server_answer(served: Sequence[Served], asked: Asked) -> Answer:
 def _level(served: Served, rate: float, asked: Asked, most: float | None) -> _Level:
     replicas = asked.replicas or (math.ceil(rate / most) if most else 1)
     if replicas > MOST_REPLICAS:
-        raise InputError(f"{rate:g} requests/s take {replicas:,} replicas", f"ask about at most {MOST_REPLICAS:,}")
+        raise InputError(
+            f"{rate:g} requests/s take {how_many(replicas, 'replicas')}", f"ask about at most {MOST_REPLICAS:,}"
+        )
     spread = math.exp(Z80 * served.sigma_log)
     each = rate / replicas
     bounds = [at_rate(served.server.slower(f), each) for f in (1 / spread, spread)] if served.sigma_log else []
@@ -185,9 +187,9 @@ def _level(served: Served, rate: float, asked: Asked, most: float | None) -> _Le
 
 def _record(served: Served, level: _Level, at_knee: float, most: float | None, asked: Asked) -> Record:
     """What is expected at one rate, over all replicas."""
-    what = f"{served.header.title}, {level.rate:,.4g} requests/s"
+    what = f"{served.header.title}, {number(level.rate)} requests/s"
     record = served.header.model_copy(deep=True)
-    record.title = what + (f" to {level.replicas:,} replicas" if level.replicas > 1 else "")
+    record.title = what + (f" to {how_many(level.replicas, 'replicas')}" if level.replicas > 1 else "")
     record.cluster.count = level.replicas
     source = "a queue of requests in front of the times of batches"
 
@@ -232,7 +234,7 @@ def _rates_section(served: Served, levels: Sequence[_Level], records: Sequence[R
     for level, record in zip(levels, records, strict=True):
         cells = [quantity(record[name].value, record[name].unit) for name, _ in shown]
         cells[4:4] = [interval(record["latency_p99_s"]), _refused(level.likely)]
-        rows.append([f"{level.rate:,.4g}", f"{level.replicas:,}", *cells])
+        rows.append([number(level.rate), f"{level.replicas:,}", *cells])
     columns = ["requests/s", "replicas", *(title for _, title in shown)]
     columns[6:6] = ["80 % of p99", "refused"]
     source = records[0]["cost_usd_per_hour"].source
@@ -251,7 +253,7 @@ def _rates_section(served: Served, levels: Sequence[_Level], records: Sequence[R
 
 def _sentence(served: Served, level: _Level, record: Record, asked: Asked, most: float | None) -> str:
     rate, p99 = quantity(level.rate, "request/s"), record["latency_p99_s"]
-    who = "one server" if level.replicas == 1 else f"{level.replicas:,} servers"
+    who = "one server" if level.replicas == 1 else how_many(level.replicas, "servers")
     between, ending = interval(p99), "s" * (level.replicas == 1)
     text = f"At {rate}, {who} of {served.title} "
     if p99.value is None:
@@ -289,7 +291,7 @@ def _load_section(served: Served, at_knee: float, most: float | None, asked: Ask
     found = [at_rate(server, rate) for rate in levels]
     rows = [
         [
-            f"{one.rate:,.4g}{' knee' if one.rate == at_knee else ''}",
+            f"{number(one.rate)}{' knee' if one.rate == at_knee else ''}",
             percent(one.rate / server.most_per_s, 0),
             f"{one.rows:.1f}",
             *(seconds(s) for s in (one.mean_s, *(one.percentile_s(share) for share in PERCENTILES.values()))),

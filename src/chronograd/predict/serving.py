@@ -13,7 +13,7 @@ from chronograd.predict.prediction import predict
 from chronograd.record import DOES_NOT_FIT, Record
 from chronograd.trace import Trace
 from chronograd.units import quantity
-from chronograd.words import interval, listed, named, scaled, time_unit
+from chronograd.words import how_many, interval, listed, named, scaled, time_unit
 
 # Asked about where no batch is: an answer at once, and the sizes at which devices fill.
 USUAL_BATCHES = (1, 8, 32, 128)
@@ -36,7 +36,7 @@ def predict_batches(
     for job in jobs:
         if min(batches) < job.cluster.count:
             raise InputError(
-                f"batch {min(batches)} is less than the {job.cluster.count} devices: each needs a sample",
+                f"batch {min(batches)} is less than the {how_many(job.cluster.count, 'devices')}: each needs a sample",
                 f"give --batch {job.cluster.count} or more",
             )
         asked = [changed(job, [f"training.batch={batch}"]) for batch in sorted(set(batches))]

@@ -14,6 +14,7 @@ from chronograd.figure import Figure, Lanes, Lines, Mark, Push, Role, Series, Sp
 from chronograd.predict.speed import SpeedModel
 from chronograd.predict.staleness import NO_TIME, NS, Duration, Learner, Updates
 from chronograd.units import percent, seconds
+from chronograd.words import how_many
 
 PULL, COMPUTE, PUSH = "pull", "compute", "push"
 COLORS = {PULL: "sky", COMPUTE: "grey", PUSH: "orange"}
@@ -29,7 +30,9 @@ def learners(
 
     def each(name: str, given: Sequence[Duration]) -> Sequence[Duration]:
         if len(given) not in (0, 1, count):
-            raise InputError(f"{len(given)} times --{name} for {count} learners", "give it once, or for each")
+            raise InputError(
+                f"{len(given)} times --{name} for {how_many(count, 'learners')}", "give it once, or for each"
+            )
         return given if len(given) == count else [given[0] if given else NO_TIME] * count
 
     parts = [each(name, given) for name, given in (("compute", compute), ("pull", pull), ("push", push))]

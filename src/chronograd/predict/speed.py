@@ -30,6 +30,7 @@ import numpy as np
 
 from chronograd.errors import InputError
 from chronograd.record import Z80
+from chronograd.words import how_many
 
 Mode = Literal["synchronous", "asynchronous", "all-reduce"]
 Array = np.ndarray
@@ -70,7 +71,8 @@ class SpeedModel:
         a, needed = self.coefficients, NUM_COEFFICIENTS[self.mode]
         if len(a) != needed or not all(0 <= value < math.inf for value in a) or not any(a):
             raise InputError(
-                f"coefficients {list(a[:9])} of a {self.mode} model", f"give {needed} numbers, none below 0, not all 0"
+                f"coefficients {list(a[:9])} of a {self.mode} model",
+                f"give {how_many(needed, 'numbers')}, none below 0, not all 0",
             )
         if self.mode != "asynchronous" and not (self.batch and 0 < self.batch < math.inf):
             raise InputError(f"a global batch of {self.batch}", "a synchronous step has samples: give --batch")

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from chronograd.errors import InputError
+from chronograd.words import how_many
 
 NS = 10**9
 LONGEST_S = 1e9  # 30 years; in nanoseconds far from what 64 bits hold
@@ -190,10 +191,13 @@ def simulate(
     Raises: InputError for no learner, a cycle that takes no time, or a count below 1 or above MOST_UPDATES.
     """
     if not learners or min(learner.cycle_s for learner in learners) <= 0:
-        raise InputError(f"{len(learners)} learners, or one whose cycle takes no time", "give each a time to compute")
+        raise InputError(
+            f"{how_many(len(learners), 'learners')}, or one whose cycle takes no time", "give each a time to compute"
+        )
     if not 1 <= num_updates * gradients_per_update <= MOST_UPDATES or gradients_per_update < 1:
         raise InputError(
-            f"{num_updates} updates of {gradients_per_update} gradients", f"ask for 1 to {MOST_UPDATES:,} gradients"
+            f"{how_many(num_updates, 'updates')} of {gradients_per_update} gradients",
+            f"ask for 1 to {MOST_UPDATES:,} gradients",
         )
     wanted = num_updates * gradients_per_update
     rate = sum(1 / learner.cycle_s for learner in learners)
@@ -299,7 +303,9 @@ def _served(clocks: list[_Clock], wanted: int, serve: Duration, random: np.rando
 def _ordered(times: list[_Times], per_update: int, wanted: int | None = None) -> Updates:
     """All events in the order of the tie rule; versions are counted along it."""
     if not times or per_update < 1:
-        raise InputError(f"{len(times)} learners, {per_update} gradients per update", "give at least 1 of each")
+        raise InputError(
+            f"{how_many(len(times), 'learners')}, {per_update} gradients per update", "give at least 1 of each"
+        )
     sizes = [len(own.pushed) for own in times]
     learner = np.repeat(np.arange(1, len(times) + 1), sizes)
     index = np.concatenate([np.arange(1, size + 1) for size in sizes])

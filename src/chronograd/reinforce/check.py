@@ -11,6 +11,7 @@ from chronograd.reinforce import environments
 from chronograd.reinforce.networks import MLP, build
 from chronograd.reinforce.tabular import TABLE, QTable
 from chronograd.train.optimizer import make_optimizer
+from chronograd.words import how_many
 
 # What a table has not, and what of training and data no agent has.
 _OF_NETWORKS = ("replay_size", "replay_start", "update_every", "target_every", "loss", "max_gradient_norm", "clip_rewards",
@@ -26,7 +27,7 @@ def check_agent(job: Job) -> None:
     agent = job.reinforcement
     assert agent is not None
     if job.backend != "single" or job.cluster.count != 1:
-        raise JobError(f"backend is {job.backend} with {job.cluster.count} devices; {agent.algorithm} has one process",
+        raise JobError(f"backend is {job.backend} with {how_many(job.cluster.count, 'devices')}; {agent.algorithm} has one process",
                        "write backend=single and cluster.count=1")  # fmt: skip
     _refuse_what_is_left_out(job, agent)
     if environments.split(job.data.name)[0] != "atari":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from chronograd.errors import InputError
+from chronograd.words import how_many
 
 
 def epsilon_ladder(num_actors: int, epsilon: float = 0.4, alpha: float = 7.0) -> list[float]:
@@ -15,6 +16,8 @@ def epsilon_ladder(num_actors: int, epsilon: float = 0.4, alpha: float = 7.0) ->
     [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.0016384, 0.00065536]
     """
     if num_actors < 1 or not 0 <= epsilon <= 1:
-        raise InputError(f"{num_actors} actors with ε = {epsilon}", "give at least one actor, and ε from 0 to 1")
+        raise InputError(
+            f"{how_many(num_actors, 'actors')} with ε = {epsilon}", "give at least one actor, and ε from 0 to 1"
+        )
     steps = max(1, num_actors - 1)
     return [float(epsilon ** (1 + alpha * actor / steps)) for actor in range(num_actors)]

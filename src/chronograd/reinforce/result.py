@@ -14,6 +14,7 @@ from chronograd.rundir import RunDir, Step, StepLog
 from chronograd.rundir.steps import Episode, Epoch, Note, Work
 from chronograd.train.interruptions import interruptions
 from chronograd.train.result import header, settled, wall_time
+from chronograd.words import how_many
 
 CLOCK = "training clock: acting, environment, replay and learning; evaluation and checkpoints apart"
 PARTS = ("act_s", "environment_s", "replay_s", "learn_s")
@@ -57,7 +58,7 @@ def _returns(epochs: Sequence[Epoch], job: Job, frames: int) -> dict[str, Quanti
     target = job.reinforcement.target_return
     reached = next((e for e in scored if target is not None and (e.mean_return or 0.0) >= target), None)
     epsilon = job.reinforcement.evaluation_epsilon
-    how = f"{last.episodes} episodes of fixed seeds, ε = {epsilon:g}, after epoch "
+    how = f"{how_many(last.episodes, 'episodes')} of fixed seeds, ε = {epsilon:g}, after epoch "
     why_not = (
         "the job names no reinforcement.target_return"
         if target is None
@@ -98,7 +99,7 @@ def _speed(log: StepLog, last: Epoch, frames: int) -> dict[str, Quantity]:
     }  # fmt: skip
     updates = sum(line.updates or 0 for line in log.steps)
     found["updates_per_s"] = Quantity(
-        value=updates / last.seconds, unit="update/s", source=f"{updates:,} updates over the training time"
+        value=updates / last.seconds, unit="update/s", source=f"{how_many(updates, 'updates')} over the training time"
     )
     for name in PARTS:
         if any(getattr(line, name) is not None for line in lines):

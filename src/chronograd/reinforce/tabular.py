@@ -21,6 +21,7 @@ from chronograd.job import Job
 from chronograd.reinforce.agent import Episode, Moment, epsilon_at
 from chronograd.reinforce.environments import Environment, Space
 from chronograd.train.checkpoint_folder import MODEL, OPTIMIZER
+from chronograd.words import how_many
 
 TABLE = "table"
 # Of a table: 0.8 GB.
@@ -100,7 +101,7 @@ def edges(options: dict[str, Any], space: Space) -> list[np.ndarray]:
     are_bins = all(type(n) is int and n >= 1 and _is_number(a) and _is_number(b) and a < b for n, a, b in rows)
     if not rows or not are_bins:
         raise InputError(
-            f"network table sorts the {count} numbers of an observation into bins, and network.options is {options!r}",
+            f"network table sorts the {how_many(count, 'numbers')} of an observation into bins, and network.options is {options!r}",
             f"give bins, low and high, a list of {count} each, such as bins: {[4] * count}; bins are counts, each low is below its high",
         )
     _check_size(math.prod(bins for bins, *_ in rows), space.num_actions)

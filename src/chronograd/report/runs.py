@@ -25,7 +25,7 @@ from chronograd.quantities import FIRST
 from chronograd.record import JobHeader, Record
 from chronograd.rundir import EPISODE, listing
 from chronograd.units import quantity
-from chronograd.words import device, interval, listed, named, quantity_name
+from chronograd.words import device, how_many, interval, listed, named, quantity_name
 
 NUM_MOMENTS = 6
 # Fields that name jobs of one network and data, where they differ: these first, and no more than this number.
@@ -79,7 +79,7 @@ def _episodes(runs: Sequence[tuple[str, Path]]) -> list[Section]:
             sections.append(
                 Section(
                     title,
-                    f"What the agent does once it has learned, in {len(moments)} moments from begin to end; {EPISODE} in the run's "
+                    f"What the agent does once it has learned, in {how_many(len(moments), 'moments')} from begin to end; {EPISODE} in the run's "
                     "folder has the whole episode.",
                     figure=Figure([Pictures([PictureRow("", moments)])]),
                 )
@@ -101,8 +101,8 @@ def generic_page(records: Mapping[str, Record], forecasts: Mapping[str, Forecast
     apart = _unjoined(groups.values())
     footer = f"Left out of the figures, as another record of the same kind is newer: {', '.join(left_out)}."
     return Answer(
-        title=listed(list(groups)) if len(groups) <= 3 else f"{len(groups)} jobs",
-        subtitle=f"{len(records)} records, predicted and measured" if len(records) != 1 else "One record",
+        title=listed(list(groups)) if len(groups) <= 3 else how_many(len(groups), "jobs"),
+        subtitle=f"{how_many(len(records), 'records')}, predicted and measured" if len(records) != 1 else "One record",
         asked=asked(next(iter(records.values())).job) if len(groups) == 1 else (),
         highlights=_highlights(records.values(), groups),
         sections=sections,

@@ -21,7 +21,7 @@ from chronograd.files import format_of
 from chronograd.record import FORMAT, JobHeader, Record
 from chronograd.rundir.directory import DEFAULT_PARENT, RunDir, is_run_dir
 from chronograd.units import quantity
-from chronograd.words import named
+from chronograd.words import how_many, named
 
 PathLike = str | os.PathLike[str]
 HEADLINES = ("step_time_s", "throughput_samples_per_s", "test_accuracy", "training_time_s")
@@ -59,7 +59,9 @@ def one_run(text: PathLike, parent: PathLike = DEFAULT_PARENT, hint: str = "name
     if len(pairs) != 1:
         names = [name for name, _ in pairs]
         shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-        raise InputError(f"{os.fspath(text)!r} names {len(names)} runs, not one{': ' * bool(names)}{shown}", hint)
+        raise InputError(
+            f"{os.fspath(text)!r} names {how_many(len(names), 'runs')}, not one{': ' * bool(names)}{shown}", hint
+        )
     return pairs[0][1]
 
 

@@ -26,6 +26,7 @@ from chronograd.study.runner import StudyRunner
 from chronograd.study.scaling import COLORS, Sweep, against_ranks, run_sweeps, scaling_job, series_of
 from chronograd.study.study import Study, listed, table
 from chronograd.units import percent, seconds
+from chronograd.words import how_many
 from chronograd.words import listed as enumerated
 
 CHOICES = {
@@ -161,7 +162,9 @@ def page(results: Results) -> Answer:
     ]
     most = max(row["world"] for row in one)
     highlights = [
-        Highlight(f"{_shown(name)} on {most} GPUs", seconds(row["exchange_s"]), "exchange of a step, predicted")
+        Highlight(
+            f"{_shown(name)} on {how_many(most, 'GPUs')}", seconds(row["exchange_s"]), "exchange of a step, predicted"
+        )
         for name in ("nccl", "hierarchical_copy", "reduction_to_one_device")
         for row in matching(one, choice=name, world=most)
     ]

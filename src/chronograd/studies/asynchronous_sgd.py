@@ -16,6 +16,7 @@ from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import Spread, distinct, grouped, matching, points_apart, spread
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study, listed
+from chronograd.words import how_many
 
 SINGLE, SYNCHRONOUS = "single", "synchronous"
 ASYNCHRONOUS, AWARE = "asynchronous", "staleness-aware"
@@ -75,7 +76,7 @@ def page(results: Results) -> Answer:
     rate, most = _best_rate(rows), max(_learners(rows))
     worst = spread(rows, method=ASYNCHRONOUS, ranks=most, rate=rate)
     detail = f"rate {rate:g}; {_single(rows, rate).percent()} with `single`"
-    highlight = Highlight(f"accuracy with {most} learners", worst.percent(), detail)
+    highlight = Highlight(f"accuracy with {how_many(most, 'learners')}", worst.percent(), detail)
     return STUDY.answer(results, sections, [highlight])
 
 
@@ -150,11 +151,11 @@ def _staleness_section(results: Results) -> Section:
         shares = staleness_shares(results.rows["staleness"], ranks)
         mean = sum(value * share for value, share in shares.items())
         percents = [100 * share for share in shares.values()]
-        series.append(Series(f"{ranks} learners", "measured", list(shares), percents, is_joined=True))
+        series.append(Series(how_many(ranks, "learners"), "measured", list(shares), percents, is_joined=True))
         beyond = sum(share for value, share in shares.items() if value > 2 * (ranks - 1))
         body.append([str(ranks), str(ranks - 1), f"{mean:.2f}", str(max(shares)), f"{100 * beyond:.1f} %"])
         if ranks > 1:
-            said.append(f"{mean:.2f} with {ranks} learners")
+            said.append(f"{mean:.2f} with {how_many(ranks, 'learners')}")
     columns = ["learners", "learners − 1", "mean staleness", "most", "share beyond 2 (learners − 1)"]
     return Section(
         "Staleness",

@@ -20,6 +20,7 @@ from chronograd.study.rows import Spread, is_apart, matching, points_apart, spre
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import NotRun, Study, listed, table
 from chronograd.units import seconds as duration
+from chronograd.words import how_many
 
 # Points of accuracy that ResNet-44 gains on CIFAR-10 from M = 1 to M of 12 to 40: from memory of the paper, whose own
 # figures by M are not at hand.
@@ -140,7 +141,9 @@ def page(results: Results) -> Answer:
     sections = [*sections[:3], *plain, *sections[3:], _pictures_section(results)]
     first, last = by_copies(results.settings)[0], _largest(results)
     errors = f"{_error(_of(results, first)):.1f} % → {_error(_of(results, last)):.1f} %"
-    highlight = Highlight(f"test error, {first} → {last}", errors, f"after {results.settings['epochs']} epochs")
+    highlight = Highlight(
+        f"test error, {first} → {last}", errors, f"after {how_many(results.settings['epochs'], 'epochs')}"
+    )
     return STUDY.answer(results, sections, [highlight])
 
 
@@ -176,7 +179,7 @@ def _pictures_section(results: Results) -> Section:
         "One image, many copies",
         f"{distinct} of the {len(copies)} copies in this batch differ from each other; a batch of {s['batch']} samples "
         f"is one of {s['batch'] * len(copies)} images, for one update.",
-        intro=f"Padded by {s['crop']} pixels and cropped, {'mirrored half of the time, ' if s['flip'] else ''}a square of "
+        intro=f"Padded by {how_many(s['crop'], 'pixels')} and cropped, {'mirrored half of the time, ' if s['flip'] else ''}a square of "
         f"{s['cutout']} pixels set to the mean; as the network sees it, normalisation undone.",
         figure=Figure([Pictures(grid)]),
     )
@@ -192,7 +195,7 @@ def _plain_section(results: Results) -> Section:
     ]
     return Section(
         "Crop and flip alone",
-        f"{_of_what(results)} ends at {_error_text(plain)} of error with crop and flip after {results.settings['epochs']} epochs. "
+        f"{_of_what(results)} ends at {_error_text(plain)} of error with crop and flip after {how_many(results.settings['epochs'], 'epochs')}. "
         f"Cutout changes accuracy by {points_apart(cutout, plain)}.",
         figure=Figure([Lines("epochs", "test error, %", errors)]),
     )
@@ -201,7 +204,7 @@ def _plain_section(results: Results) -> Section:
 def _of_what(results: Results) -> str:
     """The network, and what it is trained on."""
     settings = results.settings
-    images = "all images" if settings["samples"] is None else f"{settings['samples']:,} images"
+    images = "all images" if settings["samples"] is None else how_many(settings["samples"], "images")
     side = settings["image_size"]
     return f"{settings['network']} on {images} of {settings['data']}{f' at {side} × {side}' if side else ''}"
 
@@ -353,7 +356,7 @@ def target_takeaway(rows: list[Row], names: list[str], longer: str, cap: int) ->
         if all(row["seconds_to_target"] is not None for row in own):
             reached[name] = {key: Spread.of([row[f"{key}_to_target"] for row in own]) for key in TARGETS}
     missed = [name for name in names if name not in reached]
-    short = f" Not reached from every seed within {cap} epochs: {', '.join(missed)}." if missed else ""
+    short = f" Not reached from every seed within {how_many(cap, 'epochs')}: {', '.join(missed)}." if missed else ""
     if not reached:
         return f"no arm reaches the target from every seed.{short}"
     first = {key: min(reached, key=lambda name: reached[name][key].mean) for key in TARGETS}
@@ -449,13 +452,13 @@ STUDY = Study(
         NotRun(
             "paper",
             f"the paper's setting, which may reach {100 * _PAPER['target']:g} %: {_PAPER['network']} on all 50,000 images at 32 × 32 for "
-            f"{_PAPER['epochs']} epochs, M up to {max(_PAPER['copies'])}",
+            f"{how_many(_PAPER['epochs'], 'epochs')}, M up to {max(_PAPER['copies'])}",
             1100,
             1.6,
         ),
         NotRun(
             "evening",
-            f"the same network for {_EVENING['epochs']} epochs, to {100 * _EVENING['target']:g} %, M up to {max(_EVENING['copies'])}",
+            f"the same network for {how_many(_EVENING['epochs'], 'epochs')}, to {100 * _EVENING['target']:g} %, M up to {max(_EVENING['copies'])}",
             39,
         ),
     ],

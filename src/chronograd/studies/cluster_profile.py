@@ -39,6 +39,7 @@ from chronograd.study.rows import distinct, grouped, matching, plural
 from chronograd.study.runner import StudyRunner, outcome
 from chronograd.study.study import Study, listed, table
 from chronograd.units import dollars, percent, seconds, si
+from chronograd.words import how_many
 
 # Wall time on 1, 2, 3 CPU nodes, in seconds, and how far user time was above real time.
 PUBLISHED = {
@@ -86,7 +87,9 @@ def conduct(runner: StudyRunner, settings: Settings) -> Results:
             runner.say(f"{f'{name}, {_nodes(nodes)}':<40} {seconds(rows[-1]['real_s'])}")
     notes = [f"the price of a node, {settings['price_usd_per_hour']} USD per hour, is an assumption"]
     if PROCESSES in distinct(rows, "launcher"):
-        notes.append(f"there was no SLURM of {most} nodes: nodes are processes of this machine, started by torchrun")
+        notes.append(
+            f"there was no SLURM of {how_many(most, 'nodes')}: nodes are processes of this machine, started by torchrun"
+        )
     if SLURM in distinct(rows, "launcher"):
         notes.append(f"the nodes of SLURM may share a machine; the one that submitted has {environment.cores()} cores")
     found = {"runs": rows, **predicted_rows(settings), "machine": [{"cores": environment.cores()}]}
@@ -225,9 +228,9 @@ def page(results: Results) -> Answer:
             "longest run here", seconds(slowest["real_s"]), f"{slowest['network']} on {_nodes(slowest['nodes'])}"
         ),
         Highlight(
-            f"images per second, {most} nodes over 1",
+            f"images per second, {how_many(most, 'nodes')} over 1",
             f"{_speedup(rows, fastest, 'images_per_s'):.2f} ×",
-            f"{fastest}; all nodes share {results.rows['machine'][0]['cores']} cores",
+            f"{fastest}; all nodes share {how_many(results.rows['machine'][0]['cores'], 'cores')}",
         ),
     ]
     answer = STUDY.answer(results, [published, user, gpus, here, _predicted_section(results)], highlights)
@@ -313,8 +316,8 @@ def _user_section(results: Results) -> Section:
         f"User time is summed over the cores of all threads and ranks, so {PUBLISHED_USER_OVER_REAL:g} times real time says that "
         f"{PUBLISHED_USER_OVER_REAL:g} cores were busy on average: convolutions run on several threads at once. Here it is "
         f"{min(ratios):.2f} to {max(ratios):.2f} of {cores}: {most} nodes ask for {most * threads} threads on "
-        f"these {cores} cores, so a rank of theirs gets no more than {max(each):.2f} of a core.",
-        intro=f"A rank has {threads} threads. Above 1, user over real says that threads work side by side, not that time is lost; "
+        f"these {how_many(cores, 'cores')}, so a rank of theirs gets no more than {max(each):.2f} of a core.",
+        intro=f"A rank has {how_many(threads, 'threads')}. Above 1, user over real says that threads work side by side, not that time is lost; "
         "threads that wait by spinning count as work, too. How many cores a node of the report has is not told, so whether 2.5 is much "
         "of them is not known.",
         figure=Figure([panel]),
@@ -343,9 +346,9 @@ def _gpu_section(results: Results) -> Section:
         for row in results.rows["gpu_checks"]
     ]
     return Section(
-        f"What would nodes with {asked['per_node']} GPUs each give?",
+        f"What would nodes with {how_many(asked['per_node'], 'GPUs')} each give?",
         gpu_takeaway(rows, asked["per_node"]),
-        intro=f"Predicted, not measured: 50,000 images of 32 × 32, {asked['epochs']} epochs divided by the GPUs and rounded up, {asked['batch_per_rank']} images of a GPU, all "
+        intro=f"Predicted, not measured: 50,000 images of 32 × 32, {asked['epochs']} epochs divided by the GPUs and rounded up, {how_many(asked['batch_per_rank'], 'images')} of a GPU, all "
         "weights trained, a ring between nodes over the link that the device usually has. The report trained a head on frozen "
         "trunks first, which is less work. Start-up, loading and evaluation are left out: with GPUs they are most of what "
         "remains. ResNet-50 is corrected, as far as images of another size allow, by what was published of one GPU at 224 × 224.",
@@ -437,7 +440,7 @@ def predicted_takeaway(rows: Sequence[Row], measured: Sequence[Row], most: int) 
             for link in distinct(rows, "link")
         ]
         gains.append(f"{network} {', '.join(by_link)} (here {_speedup(measured, network, 'images_per_s'):.2f})")
-    return f"On {most} nodes with cores of their own, images per second are predicted to be those of 1 node times: {'; '.join(gains)}."
+    return f"On {how_many(most, 'nodes')} with cores of their own, images per second are predicted to be those of 1 node times: {'; '.join(gains)}."
 
 
 def _published_section(results: Results) -> Section:

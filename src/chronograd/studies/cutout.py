@@ -18,7 +18,8 @@ from chronograd.study.results import Results, Settings
 from chronograd.study.rows import Spread, distinct, is_apart, matching, points_apart, seeds, spread
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import NotRun, Study, listed
-from chronograd.units import signed
+from chronograd.units import number, signed
+from chronograd.words import how_many
 from chronograd.words import listed as in_words
 
 # Test error in percent without and with cutout, over crop and flip, CIFAR-10, mean of 5 runs: the paper's table.
@@ -146,7 +147,7 @@ def _pictures_section(results: Results) -> Section:
     share = hidden_share(results.settings["image_size"], results.settings["side"])
     return Section(
         "Before and after",
-        f"A square of {results.settings['side']} pixels, clipped at the edges, hides {100 * share:.1f} % of an image on "
+        f"A square of {how_many(results.settings['side'], 'pixels')}, clipped at the edges, hides {100 * share:.1f} % of an image on "
         "average. The arm it is compared with drops the same number of single pixels.",
         figure=Figure([Pictures(grid)]),
     )
@@ -157,7 +158,7 @@ def _network_section(results: Results, network: str) -> Section:
     names = distinct(rows, "augmentation")
     series = [mean_curve(results.curves, f"{network}: {name}", "epoch", label=name) for name in names]
     nothing, alone, plain, cutout, pixels = (_of(results, network, arm) for arm in arms(results.settings))
-    more = {head: (key, "{:,.4g}".format) for head, key in (("training loss", "train_loss"), ("seconds", "seconds"))}
+    more = {head: (key, number) for head, key in (("training loss", "train_loss"), ("seconds", "seconds"))}
     return Section(
         network,
         f"Cutout over nothing: {points_apart(alone, nothing)}. Over crop and flip: {points_apart(cutout, plain)}. "
@@ -247,7 +248,7 @@ STUDY = Study(
         NotRun(
             "evening",
             f"a network that overfits although it sees crops and flips, as the paper's do: {_EVENING['networks'][0]} on all 50,000 "
-            f"images at {_EVENING['image_size']} × {_EVENING['image_size']} for {_EVENING['epochs']} epochs, {_EVENING['seeds']} seeds",
+            f"images at {_EVENING['image_size']} × {_EVENING['image_size']} for {how_many(_EVENING['epochs'], 'epochs')}, {how_many(_EVENING['seeds'], 'seeds')}",
             62,
         )
     ],

@@ -31,8 +31,8 @@ from chronograd.study.runner import StudyRunner
 from chronograd.study.scaling import COLORS, Sweep, against_ranks, run_sweeps, scaling_job, series_of
 from chronograd.study.study import Study, listed, table
 from chronograd.units import memory, percent, seconds
+from chronograd.words import how_many, signed_percent
 from chronograd.words import listed as enumerated
-from chronograd.words import signed_percent
 
 DP, DDP = "data_parallel", "ddp"
 # Two public solutions of this exercise, as a reader of both reported them (2026-11, recalled): epochs of the first with the global
@@ -191,11 +191,13 @@ def _time_section(results: Results) -> Section:
     samples = results.settings["epoch_samples"]
     worlds = sorted({row["world"] for row in several})
     series = [
-        series_of(f"{world} GPUs", matching(rows, world=world), "speed_up", "predicted", color, x="batch_asked")
+        series_of(how_many(world, "GPUs"), matching(rows, world=world), "speed_up", "predicted", color, x="batch_asked")
         for world, color in zip(worlds, COLORS, strict=False)
     ]
     batches = sorted({row["batch_asked"] for row in rows})
-    series += [Series(f"ideal, {world} GPUs", "reference", batches, [world] * len(batches)) for world in worlds]
+    series += [
+        Series(f"ideal, {how_many(world, 'GPUs')}", "reference", batches, [world] * len(batches)) for world in worlds
+    ]
     if results.settings["with_public"]:
         series.append(
             Series(f"published: {PUBLIC_SPEED_UP['world']} × {PUBLIC_SPEED_UP['device']}", "measured", [PUBLIC_SPEED_UP["batch"]],
@@ -221,8 +223,8 @@ def _time_section(results: Results) -> Section:
         f"Without loading, with the same batch for each GPU, it gives {worst['speed_up']:.2f} times the throughput of "
         f"one at batch {worst['batch_asked']:,} and {best['speed_up']:.2f} times at batch {best['batch_asked']:,}. "
         f"Its work for the replicas costs the same at every batch.{no_more}",
-        f"Predicted seconds of the second epoch, of {samples:,} images, with the copies from the CPU to the GPU. With loading, as the exercise asks: "
-        f"the longer of the steps and of loading, which run at the same time. {loading['workers']} workers of torchvision's pipeline load "
+        f"Predicted seconds of the second epoch, of {how_many(samples, 'images')}, with the copies from the CPU to the GPU. With loading, as the exercise asks: "
+        f"the longer of the steps and of loading, which run at the same time. {how_many(loading['workers'], 'workers')} of torchvision's pipeline load "
         f"{loading['images_per_s']:,.0f} images/s (measured on {loading['processor']}, {loading['date']}); more workers load more. Steps alone: without loading.",
         figure=Figure([replace(panel, log_x=True)]),
         caption=f"Predicted; 80 % interval of a step: {percent(several[0]['low'] / several[0]['step_time_s'], 0)} to "
@@ -284,7 +286,7 @@ def _one_gpu_section(results: Results) -> Section:
         f"One GPU, measured: {device}",
         f"In tf32, which PyTorch's convolutions take there by default, an epoch takes {seconds(with_copies_s(small))} at batch {int(small['batch']):,} "
         f"and {seconds(with_copies_s(large))} at batch {int(large['batch']):,}, copies included.{no_more} {prediction_errors(timed)}",
-        f"ResNet-18 on 32×32, {samples:,} images an epoch, channels-last but in fp32, which is single precision throughout; {steps[0]['software']}, {steps[0]['date']}. "
+        f"ResNet-18 on 32×32, {how_many(samples, 'images')} an epoch, channels-last but in fp32, which is single precision throughout; {steps[0]['software']}, {steps[0]['date']}. "
         "Loading is left out and copies are included, as the exercise asks. The images were on the GPU already when the steps were timed, so the copies of "
         f"fp32 pixels from the CPU's memory were not measured. By the data sheet of the link they add {seconds(epoch_s(timed[0], 'copy_s'))} to an epoch.",
         figure=Figure([Lines("batch", "seconds of an epoch", series, log_x=True, log_y=True)]),
@@ -319,7 +321,7 @@ def prediction_errors(timed: Sequence[Row]) -> str:
         ]
     )
     return (
-        f"Predicted before we had the machine, {worst} was {size} too {'fast' if is_fast else 'slow'} at {len(sizes)} of {len(errors[worst])} batches. "
+        f"Predicted before we had the machine, {worst} was {size} too {'fast' if is_fast else 'slow'} at {len(sizes)} of {how_many(len(errors[worst]), 'batches')}. "
         f"Mean error and bias: {each}."
     )
 
@@ -339,7 +341,7 @@ def _form_section(results: Results) -> Section:
     return Section(
         "Strong or weak?",
         f"The same batch for each GPU is weak scaling; strong scaling, which shares one batch out, would be worse in {better} "
-        f"of {len(pairs)} settings: at batch {other['batch_asked']:,} on {other['world']} GPUs {other['speed_up']:.2f} instead of {row['speed_up']:.2f} times.",
+        f"of {how_many(len(pairs), 'settings')}: at batch {other['batch_asked']:,} on {how_many(other['world'], 'GPUs')} {other['speed_up']:.2f} instead of {row['speed_up']:.2f} times.",
         "A GPU then computes on an n-th of the batch, and the replicas cost as much as before.",
         table=_by_world(rows, {
             "weak": lambda row: f"{row['speed_up']:.2f} ×", "strong": lambda row: f"{row['other']:.2f} ×",
@@ -402,7 +404,8 @@ def _bandwidth_section(results: Results) -> Section:
     least, most = (pick(rows, key=lambda row: row["rate"]) for pick in (min, max))
     one = rows[0]
     copies = [
-        f"{seconds(row['copies_s'])} on {row['world']} GPUs" for row in matching(rows, batch_asked=one["batch_asked"])
+        f"{seconds(row['copies_s'])} on {how_many(row['world'], 'GPUs')}"
+        for row in matching(rows, batch_asked=one["batch_asked"])
     ]
     return Section(
         "Table 3: all-reduce and bandwidth",

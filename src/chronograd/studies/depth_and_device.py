@@ -31,6 +31,7 @@ from chronograd.study.optimus_sections import (
     alike,
     curve_section,
     epochs_section,
+    epochs_words,
     held_counts,
     kinds_section,
     name_of,
@@ -44,8 +45,8 @@ from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import distinct, grouped, matching, mean, shown
 from chronograd.study.runner import StudyRunner, curve
 from chronograd.study.study import Study, listed, table
-from chronograd.units import percent
-from chronograd.words import signed_percent
+from chronograd.units import number, percent
+from chronograd.words import how_many, signed_percent
 
 Rows = dict[str, list[Row]]
 Curves = dict[str, dict[str, list[float | None]]]
@@ -270,7 +271,7 @@ def _fewest(rows: Sequence[Row], target: str) -> str:
         return f"None reached {target}."
     first = min(reached, key=lambda network: reached[network])
     which = "the deepest" if networks[first][0]["depth"] == max(row["depth"] for row in rows) else "not the deepest"
-    return f"Fewest epochs to {target} needs {first}, {which} ({reached[first]:.1f})."
+    return f"Fewest epochs to {target} needs {first}, {which} ({number(reached[first], '.1f')})."
 
 
 def _device_section(rows: Mapping[str, list[Row]]) -> Section:
@@ -478,7 +479,7 @@ def _scored_epochs(results: Results, of_set: str) -> list[Section]:
     columns: dict[str, Any] = {
         "network": lambda own: own[0]["network"], "target": lambda own: own[0]["target"],
         "features": lambda own: _marked(own[0]["features"], ours_by),
-        "predicted epochs": lambda own: "{epochs:.1f} ({low:.1f} to {high:.1f})".format(**own[0]),
+        "predicted epochs": lambda own: epochs_words(own[0]),
         "real epochs": lambda own: ", ".join(shown(row["seen"], "{:.0f}".format) for row in own),
         "error": lambda own: share_of(mean(own, "error")),
     }  # fmt: skip
@@ -495,11 +496,11 @@ def _scored_epochs(results: Results, of_set: str) -> list[Section]:
 def _highlights(rows: Mapping[str, list[Row]]) -> list[Highlight]:
     highlights = []
     for row in matching(rows.get("ahead", []), rule=CHAIN, target=TARGET):
-        detail = f"{row['low']:.1f} to {row['high']:.1f}"
+        detail = f"{number(row['low'], '.1f')} to {number(row['high'], '.1f')}"
         real = [r["seen"] for r in alike(rows.get("held", []), row)]
         detail += f"; real {min(real):.0f} to {max(real):.0f}" if real else ""
         highlights.append(
-            Highlight(f"epochs of {name_of(row['network'])} to 92 %, predicted", f"{row['epochs']:.1f}", detail)
+            Highlight(f"epochs of {name_of(row['network'])} to 92 %, predicted", number(row["epochs"], ".1f"), detail)
         )
     said = [row for row in matching(rows.get("held", []), rule=BEFORE) if row["target"] in FORECAST]
     if said:
@@ -512,7 +513,9 @@ def _highlights(rows: Mapping[str, list[Row]]) -> list[Highlight]:
         if own:
             ours = matching(own, features=_chosen(rows, of_set)["target_features"])
             error, detail = share_of(mean(ours, "error")), f"networks left out{_beside(own, ours)}"
-            highlights.append(Highlight(f"error of the epochs of a known kind, {of_set} runs", error, detail))
+            highlights.append(
+                Highlight(f"error of the epochs of a known kind, {how_many(of_set, 'runs')}", error, detail)
+            )
     return highlights
 
 

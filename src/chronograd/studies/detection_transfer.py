@@ -27,6 +27,7 @@ from chronograd.study.rows import Spread, difference, distinct, matching, points
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study, listed
 from chronograd.study.weights import weights_file
+from chronograd.words import how_many
 from chronograd.words import listed as in_words
 
 ALL, TUNED = "all classes", "fine-tuned on the two"
@@ -203,7 +204,7 @@ def page(results: Results) -> Answer:
     sections += [_picture_section(results)] if results.pictures else []
     sections += [_curve_section(results), _published_section(), _missing_section()]
     before, after = (of_related(results, stage) for stage in (ALL, TUNED))
-    seeds = f"mean of {in_words(related)}, {after.n} seeds"
+    seeds = f"mean of {in_words(related)}, {how_many(after.n, 'seeds')}"
     highlights = [
         Highlight("before", before.percent(), seeds),
         Highlight("after fine-tuning on the two", after.percent(), seeds),
@@ -233,8 +234,8 @@ def _all_section(results: Results) -> Section:
     return Section(
         "All classes",
         f"The network of all {len(names)} classes has an mAP of {spread(rows, 'mean_11_point').percent()} on "
-        f"{rows[0]['test_images']:,} test images: {each}.",
-        intro=f"Trained on {results.settings['half']:,} pictures for {round(rows[0]['updates']):,} updates, from "
+        f"{how_many(rows[0]['test_images'], 'test images')}: {each}.",
+        intro=f"Trained on {how_many(results.settings['half'], 'pictures')} for {round(rows[0]['updates']):,} updates, from "
         f"{'a trunk that has seen ImageNet' if results.settings['trunk'] else 'random weights'}.",
         table=listed(_COLUMNS, _table_rows(results, [ALL], names), 2),
     )
@@ -255,7 +256,7 @@ def _related_section(results: Results, related: Sequence[str]) -> Section:
     return Section(
         "Two related classes, before and after",
         f"{verdict(changes)}. {each}",
-        intro=f"Before: the network of all classes. After: the same, trained for {updates:,} more updates on these two, on "
+        intro=f"Before: the network of all classes. After: the same, trained for {how_many(updates, 'more updates')} on these two, on "
         f"{results.settings['half']:,} pictures that it had not seen. A test picture is in no training.",
         figure=Figure([Bars("average precision, %", "class", bars, {stage: COLORS[stage] for stage in (ALL, TUNED)})]),
         table=listed(_COLUMNS, _table_rows(results, [ALL, TUNED], related), 2),

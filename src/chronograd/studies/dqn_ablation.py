@@ -13,6 +13,7 @@ from chronograd.study.results import Results, Settings
 from chronograd.study.rows import spread
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study, listed
+from chronograd.units import number
 
 BOTH, NO_TARGET, NO_REPLAY, NEITHER = "both", "without target network", "without replay", "without both"
 ARMS: dict[str, dict[str, Any]] = {
@@ -75,7 +76,7 @@ def order_words(results: Results) -> str:
 
 def _published(results: Results) -> Section:
     own = [f"{spread(results.rows['runs'], 'best_return', agent=name).mean:.4g}" for name in ARMS]
-    body = [[game, *(f"{value:,.4g}" for value in scores)] for game, scores in PUBLISHED.items()]
+    body = [[game, *(number(value) for value in scores)] for game, scores in PUBLISHED.items()]
     return Section(
         "Beside the paper",
         order_words(results),

@@ -35,7 +35,7 @@ from chronograd.study.scaling import (
 )
 from chronograd.study.study import Study, table
 from chronograd.units import dollars, percent, seconds
-from chronograd.words import listed, signed_percent
+from chronograd.words import how_many, listed, signed_percent
 
 # Scaling efficiency at 128 GPUs (32 servers of 4 Pascal GPUs, RoCE 25 Gbit/s): Horovod's README and docs/benchmarks.rst.
 PUBLISHED = {"Inception V3": 0.90, "ResNet-101": 0.90, "VGG-16": 0.79}
@@ -181,7 +181,7 @@ def _throughput_section(results: Results) -> Section:
         _rests_on(results),
         figure=Figure([
             against_ranks("images/s", rates, "Throughput"),
-            against_ranks("hours", times, f"Total runtime, {epochs} epochs"),
+            against_ranks("hours", times, f"Total runtime, {how_many(epochs, 'epochs')}"),
         ]),
         caption="Hollow points and lines: predicted, with the 80 % interval. Filled points: published.",
         table=table(rows, {
@@ -193,7 +193,7 @@ def _throughput_section(results: Results) -> Section:
             "cost": lambda row: shown(row["cost_usd"], dollars),
         }),
         lines=[
-            f"An epoch is {samples:,} images, made on the device, so that no input is waited for. Cost is time × "
+            f"An epoch is {how_many(samples, 'images')}, made on the device, so that no input is waited for. Cost is time × "
             f"GPUs × the hourly price of one. {priced(results.rows['prices'])}",
         ],
     )  # fmt: skip
@@ -262,10 +262,10 @@ def _batch_section(results: Results) -> Section:
     least, most = rows[0], rows[-1]
     return Section(
         "Effective batch: strong or weak?",
-        f"This is weak scaling: every GPU keeps its {least['per_rank']} images, so the effective batch grows from "
+        f"This is weak scaling: every GPU keeps its {how_many(least['per_rank'], 'images')}, so the effective batch grows from "
         f"{least['batch']:,} to {most['batch']:,} and an epoch has {most['world']} times fewer steps.",
         "The learning rate is multiplied by the number of GPUs, as Horovod's users do. Strong scaling would keep "
-        f"{least['batch']:,} images in all: {max(1, least['batch'] // most['world'])} a GPU at {most['world']} GPUs, with the "
+        f"{how_many(least['batch'], 'images')} in all: {max(1, least['batch'] // most['world'])} a GPU at {how_many(most['world'], 'GPUs')}, with the "
         "same gradients to exchange after less work.",
         table=table(rows, {
             "GPUs": "world", "images of a GPU": ("per_rank", "{:,}".format), "effective batch": ("batch", "{:,}".format),
@@ -339,7 +339,7 @@ def _here_section(results: Results, rows: list[Row]) -> Section:
     cores = results.environment.get("cores", 1)
     return Section(
         "Here, on CPUs",
-        f"With a rank on each of {cores} cores {listed(named)}; a run of each is too few to say more, as one and the same rank alone took "
+        f"With a rank on each of {how_many(cores, 'cores')} {listed(named)}; a run of each is too few to say more, as one and the same rank alone took "
         f"{listed([seconds(value) for value in alone])}.",
         "More ranks than cores are not run: they would measure how cores are shared.",
         table=table(rows, {

@@ -17,6 +17,7 @@ from chronograd.study.rows import grouped, matching
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study, listed
 from chronograd.units import percent, si
+from chronograd.words import how_many
 
 NAIVE, REDUCED, PUBLISHED = "naive", "reduced", "GoogLeNet's 3b"
 _NETWORKS = {NAIVE: "inception-naive", REDUCED: "inception-reduced"}
@@ -171,7 +172,7 @@ def _problem_section(stacked: Sequence[Row]) -> Section:
     body = [[str(r["number"]), f"{r['in']:,}", f"{r['out']:,}", f"{r['macs']:,}"] for r in stacked]
     return Section(
         "The naive module's problem, and what reductions save",
-        f"Pooling passes every channel on, so each naive module adds {added} channels, and the next one costs more: "
+        f"Pooling passes every channel on, so each naive module adds {how_many(added, 'channels')}, and the next one costs more: "
         f"{first['macs']:,} MACs in the first, {last['macs']:,} in module {last['number']}.",
         f"Naive modules one behind the other at {first['side']} × {first['side']}. Even the first is costly, as its 5 × 5 filters see "
         "all channels. A 1 × 1 convolution before them, and one behind the pooling, sets depth and cost by choice.",

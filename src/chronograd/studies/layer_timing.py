@@ -31,7 +31,7 @@ from chronograd.study.rows import grouped, matching, shown
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study, listed, table
 from chronograd.units import percent, seconds, si
-from chronograd.words import kind_name, time_unit
+from chronograd.words import how_many, kind_name, time_unit
 from chronograd.words import listed as in_words
 
 COLORS = ("accent", "vermilion", "green", "purple", "orange", "teal", "rose", "brown")
@@ -310,7 +310,7 @@ def _queue_section(queues: Sequence[Row]) -> Section:
     ]  # fmt: skip
     return Section(
         title,
-        f"In {_short(most['trace'])} the host takes {seconds(most['host_s'])} to ask for {most['kernels']:,} kernels and the device "
+        f"In {_short(most['trace'])} the host takes {seconds(most['host_s'])} to ask for {how_many(most['kernels'], 'kernels')} and the device "
         f"{seconds(most['device_s'])} to run them, together {seconds(most['together_s'])}: one by one they would take "
         f"{percent(most['one_by_one_s'] / most['together_s'], 0)} of that.",
         f"{words} Public traces of torch.profiler: time of the host less what it waited for the device or for data, time in which kernels ran, "

@@ -31,7 +31,7 @@ from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import distinct, grouped, matching
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study, listed
-from chronograd.words import first_sentence
+from chronograd.words import first_sentence, how_many
 
 FRACTIONS = (0.25, 0.5, 0.75)
 OURS, UNTOLD, OPTIMUS, BEST = "with the schedule", "with the end only", "Optimus", "best family"
@@ -193,7 +193,7 @@ def page(results: Results) -> Answer:
     for label, own in (("kinds that published runs have", seen), ("kinds that none of them has", unseen)):
         errors = _errors(own, 0.5, OURS)
         if len(errors):
-            detail = f"median of {len(errors)} curves"
+            detail = f"median of {how_many(len(errors), 'curves')}"
             medians = [100 * np.median(_errors(of, 0.5, OURS)) for of in grouped(own, "source").values()]
             detail += f", by source {min(medians):.0f} to {max(medians):.0f} %"
             if own is seen:
@@ -320,7 +320,7 @@ def _example_section(results: Results) -> Section:
         said.append(float(np.mean(inside)))
     return Section(
         "Forecasts half-way",
-        f"{100 * np.mean(said):.0f} % of what followed lies in the 80 % interval of the forecasts, over {len(said)} curves."
+        f"{100 * np.mean(said):.0f} % of what followed lies in the 80 % interval of the forecasts, over {how_many(len(said), 'curves')}."
         if said
         else "No run of this size has points enough before it is half-way.",
         intro="Test errors, of one seed each. Beyond the next drop of the rate, and where it is annealed, levels fall as they "

@@ -30,6 +30,7 @@ from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study, listed
 from chronograd.study.weights import weights_file
 from chronograd.units import memory, percent, seconds, upwards
+from chronograd.words import how_many
 from chronograd.words import listed as in_words
 
 if TYPE_CHECKING:
@@ -353,7 +354,7 @@ def _files_section(rows: Sequence[Row]) -> Section:
     gives = in_words([_port(port) for port in first["outputs"]])
     return Section(
         "Exported with a dummy input",
-        f"`torch.onnx.export(network, (dummy,), dynamo=True)` writes all {len(rows)} networks, at opset {first['opset']}; "
+        f"`torch.onnx.export(network, (dummy,), dynamo=True)` writes all {how_many(len(rows), 'networks')}, at opset {first['opset']}; "
         f"{first['network']} takes {_port(first['inputs'][0])} and gives {gives}.",
         "Of the dummy only shape and type count, not its numbers. Its first size, of two samples, is declared as one that may be "
         "any; a dummy of one sample would be taken for a network of one sample. Suppression stays outside of a detector's graph.",
@@ -456,7 +457,7 @@ def _parity_section(rows: Mapping[str, Sequence[Row]], settings: Settings) -> Se
         f"The largest absolute error at each batch, and over all batches the largest relative and ULP error (steps from one float32 to the "
         "next, many near 0), how many values are the same bit for bit, how many significant digits of the largest output all share, and which share of the tolerance asked, "
         "atol + rtol · |PyTorch's|, the worst value takes. The likeliest class is the same in "
-        f"{same:,} of {of:,} rows.",
+        f"{same:,} of {how_many(of, 'rows')}.",
         lines=_same_for_all(rows["exact"]),
         table=listed(
             (
@@ -534,7 +535,7 @@ def _objects_section(rows: Sequence[Row]) -> Section:
     ]
     return Section(
         "The same objects?",
-        f"After suppression {row['same']:,} of {row['objects']:,} objects in {row['pictures']:,} test pictures are the same, with corners at most {row['apart']:.1e} of a side apart; "
+        f"After suppression {row['same']:,} of {how_many(row['objects'], 'objects')} in {row['pictures']:,} test pictures are the same, with corners at most {row['apart']:.1e} of a side apart; "
         f"mAP from ONNX Runtime's outputs is {percent(row['map'], 2)}.",
         "Suppression, outside of the graph, after either; the objects of a picture are the same where their classes are, in order of their scores.",
         table=listed(("network", "pictures", "objects", "the same", "corners apart", "mAP, 11-point"), body),

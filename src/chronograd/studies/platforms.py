@@ -13,6 +13,7 @@ from chronograd.study.rows import matching
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study, listed
 from chronograd.units import percent
+from chronograd.words import how_many
 
 
 def conduct(runner: StudyRunner, settings: Settings) -> Results:
@@ -74,7 +75,7 @@ def _files_section(files: Sequence[dict[str, Any]]) -> Section:
     ]  # fmt: skip
     return Section(
         "One job on all",
-        f"The same job takes {sizes[least]} lines for {least} and {sizes[most]} for {most}.",
+        f"The same job takes {how_many(sizes[least], 'lines')} for {least} and {sizes[most]} for {most}.",
         "ResNet-20 on digits, on one CPU machine, with data, output, checkpoints, a time limit, a secret, a variable and two tags. "
         "What of it is an argument of the command is the same everywhere but for paths.",
         table=listed(("platform", "file", "lines", "values", "arguments", "options of ours"), body, text=2),

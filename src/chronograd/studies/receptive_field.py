@@ -14,6 +14,7 @@ from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import grouped, matching
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study, listed
+from chronograd.words import how_many
 
 COLORS = ("accent", "vermilion", "green", "purple")
 # Stacks that lecture notes ask about: how many, of which filters.
@@ -159,7 +160,7 @@ def _gradient_section(rows: Sequence[Row], agreeing: Sequence[Row], pictures: di
     return Section(
         "By the gradient of random networks",
         f"In {len(agreeing)} of {len(rows)} stacks formula, graph and gradient say the same side.",
-        f"A pixel is seen by an output if the output's gradient there is not zero. {rows[0]['seeds']} networks of {_CHANNELS} channels "
+        f"A pixel is seen by an output if the output's gradient there is not zero. {how_many(rows[0]['seeds'], 'networks')} of {_CHANNELS} channels "
         "with random weights each, in double precision; the image is wider than the formula says. `count` works the side out on the "
         "graph, layer by layer.",
         figure=Figure(panels),

@@ -31,8 +31,8 @@ from chronograd.study.results import Results, Row, Settings
 from chronograd.study.rows import Spread, difference, distinct, grouped, matching, shown
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study
-from chronograd.units import percent, quantity, seconds
-from chronograd.words import listed, scaled, signed_percent
+from chronograd.units import number, percent, quantity, seconds
+from chronograd.words import how_many, listed, scaled, signed_percent
 
 if TYPE_CHECKING:
     from chronograd.deploy.timing import Cores
@@ -316,7 +316,7 @@ def _beside_section(results: Results) -> Section:
             measured, predicted = _mean(own, name), statistics.fmean(row["predicted"][name] for row in own)
             cells += ["–", "–", "–"] if measured is None else [
                 seconds(measured), seconds(predicted), signed_percent(predicted / measured - 1)]  # fmt: skip
-        body.append([network, _of_knee(results, network, own[0]["rate"]), f"{own[0]['rate']:,.4g}", *cells])
+        body.append([network, _of_knee(results, network, own[0]["rate"]), number(own[0]["rate"]), *cells])
     names = [f"{word} {what}" for word in ("mean", "median", "p99") for what in ("measured", "predicted", "error")]
     sentences = []
     for name, word in (
@@ -472,7 +472,7 @@ def _knee_section(results: Results, knees: Sequence[Row]) -> Section:
     ]
     body = [
         [row["network"], seconds(row["predicted_lone_s"]), seconds(row["lone_s"]),
-         *(shown(row[name], "{:,.4g}".format) for name in ("predicted", "measured")), signed_percent(row["error"]),
+         *(shown(row[name], number) for name in ("predicted", "measured")), signed_percent(row["error"]),
          row["reached"]]
         for row in knees
     ]  # fmt: skip
@@ -508,12 +508,12 @@ def _batching_section(results: Results) -> Section:
         gain = spreads[BATCHED].mean / spreads[ONE_BY_ONE].mean - 1
         words.append(f"{network} {signed_percent(gain)}" if apart.is_seen else f"{network} no significant change")
         largest = "/".join(str(rows) for rows in dict.fromkeys(server["most_rows"] for server in servers))
-        body.append([network, largest, *(f"{one.mean:,.4g}" for one in spreads.values()), signed_percent(gain),
+        body.append([network, largest, *(number(one.mean) for one in spreads.values()), signed_percent(gain),
                      "yes" if apart.is_seen else "no"])  # fmt: skip
     return Section(
         "What batching brings",
         f"Requests per second with batches, against one by one: {listed(words)}.",
-        intro=f"A closed loop of {results.settings['connections']} connections. The largest batch is what the server found to pay.",
+        intro=f"A closed loop of {how_many(results.settings['connections'], 'connections')}. The largest batch is what the server found to pay.",
         table=Table(
             ("network", "largest batch", "one by one, requests/s", "batched, requests/s", "gain", "significant"),
             body,
@@ -527,7 +527,7 @@ def _parts_section(results: Results) -> Section:
     rows = results.rows["servers"]
     body = [
         [row["network"], str(row["repeat"] + 1), seconds(row["batch_s"]["1"]), seconds(row["batch_s"][str(row["most_rows"])] / row["most_rows"]), str(row["most_rows"]),
-         seconds(max(row["wake_s"].values(), default=0.0)), seconds(row["loop_s"]), seconds(row["answer_s"]), seconds(row["travel_s"]), f"{row['most']:,.4g}"]
+         seconds(max(row["wake_s"].values(), default=0.0)), seconds(row["loop_s"]), seconds(row["answer_s"]), seconds(row["travel_s"]), number(row['most'])]
         for row in rows
     ]  # fmt: skip
     shares = [

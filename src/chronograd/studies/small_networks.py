@@ -28,6 +28,7 @@ from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study, listed
 from chronograd.study.weights import PRETRAINING, source_weights
 from chronograd.units import seconds
+from chronograd.words import how_many
 
 SCRATCH, HEAD, TUNED = "from scratch", "head on a frozen trunk", "then all unfrozen"
 STAGES = (SCRATCH, HEAD, TUNED)
@@ -297,7 +298,7 @@ def _networks_section(results: Results, found: Found) -> Section:
     return Section(
         "The networks",
         _above_chance(rows, found),
-        intro=f"{data['train_images']:,} training and {data['test_images']:,} test images{_all_images(results)}. "
+        intro=f"{data['train_images']:,} training and {how_many(data['test_images'], 'test images')}{_all_images(results)}. "
         f"{_untrained(results)}".strip(),
         figure=Figure([panel]),
         table=accuracy_table(in_order, {"network": "network", "stage": "stage"}, more),
@@ -308,7 +309,9 @@ def _all_images(results: Results) -> str:
     """Which networks were trained on the whole set."""
     names = [name for name, own in results.settings["networks"].items() if "data" in own]
     return (
-        f"; all there are of {' and '.join(names)}, for {results.settings['epochs'][SCRATCH]} epochs" if names else ""
+        f"; all there are of {' and '.join(names)}, for {how_many(results.settings['epochs'][SCRATCH], 'epochs')}"
+        if names
+        else ""
     )
 
 

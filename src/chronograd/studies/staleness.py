@@ -36,6 +36,7 @@ from chronograd.study.rows import grouped, matching, plural, upper
 from chronograd.study.runner import StudyRunner
 from chronograd.study.study import Study, table
 from chronograd.units import percent
+from chronograd.words import how_many
 
 EXERCISE = ((1.0, 2.0, 3.0, 4.0), (2.5, 5.0))
 FIXED, EXPONENTIAL = "fixed", "exponential"
@@ -150,7 +151,11 @@ def page(results: Results) -> Answer:
     sections = [_exercise_section(results), _alike_section(results), _softsync_section(results), _slow_section(results)]
     alike = _means(_shares(results, EXPONENTIAL))
     most = max(alike)
-    highlights = [Highlight(f"mean staleness of {most} learners, simulated", f"{alike[most]:.2f}", "exponential times")]
+    highlights = [
+        Highlight(
+            f"mean staleness of {how_many(most, 'learners')}, simulated", f"{alike[most]:.2f}", "exponential times"
+        )
+    ]
     if results.rows.get("runs"):
         sections += [_counted_section(results), _rate_section(results), _picture_section(results)]
         run = max(results.rows["runs"], key=lambda row: row["learners"])
@@ -212,14 +217,14 @@ def _alike_section(results: Results) -> Section:
     stuck = 100 * by_fixed[most].get(most - 1, 0.0)
     return Section(
         "How staleness grows with learners",
-        f"The mean is learners − 1 within {100 * worst:.2f} %, whatever the times are. Of {most} learners {stuck:.1f} % of "
+        f"The mean is learners − 1 within {100 * worst:.2f} %, whatever the times are. Of {how_many(most, 'learners')} {stuck:.1f} % of "
         f"gradients have {most - 1} exactly if their times are fixed; if they are exponential {100 * by_random[most][0]:.1f} % "
         f"have 0, and the stalest {max(by_random[most])}.",
         intro="Simulated: learners alike, who compute for a second in the mean; pull and push take no time. Between two "
         "gradients of one learner each of the others makes one in the mean. With exponential times the next update is any "
         "learner's alike, so staleness is geometric.",
         figure=Figure([Lines("learners", "mean staleness, updates", means, x_ticks=list(fixed)),
-                       Lines(f"staleness with {most} learners, updates", "share of updates, %", shares)]),
+                       Lines(f"staleness with {how_many(most, 'learners')}, updates", "share of updates, %", shares)]),
         table=table(fixed, columns, text=0),
     )  # fmt: skip
 
@@ -239,7 +244,7 @@ def _softsync_section(results: Results) -> Section:
     return Section(
         "n-softsync",
         f"Mean staleness is about n: {told}.",
-        intro=f"{learners} learners with exponential times; an update takes {learners} / n gradients in, and learners do not "
+        intro=f"{how_many(learners, 'learners')} with exponential times; an update takes {learners} / n gradients in, and learners do not "
         "wait for it. So a version is made less often, and the same others make fewer of them meanwhile.",
         figure=Figure([Lines("n", "mean staleness, updates", series, x_ticks=ns)]),
         table=table(rows, columns, text=0),
@@ -371,7 +376,7 @@ def _picture_section(results: Results) -> Section:
     first = _updates(results.curves[shown["run"]])
     return Section(
         "A run over time",
-        f"These {len(first.update)} updates of {shown['run']} have {first.mean:.2f} in the mean, all of the run "
+        f"These {how_many(len(first.update), 'updates')} of {shown['run']} have {first.mean:.2f} in the mean, all of the run "
         f"{shown['mean']:.2f}.{slowest}",
         intro="As its learners told it, drawn as if weights were read when a pull begins and updated when a push ends; between "
         "bars a learner is idle.",

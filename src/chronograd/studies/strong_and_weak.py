@@ -35,7 +35,7 @@ from chronograd.study.scaling import (
 )
 from chronograd.study.study import Study, table
 from chronograd.units import dollars, percent, quantity, seconds
-from chronograd.words import listed
+from chronograd.words import how_many, listed
 
 SCALINGS: tuple[Scaling, Scaling] = ("strong", "weak")
 HERE = "here"
@@ -142,7 +142,7 @@ def _throughput_section(results: Results) -> Section:
         for world in dict.fromkeys((_most_in_node(results, own), max(row["world"] for row in own))):
             strong, weak = (matching(own, scaling=scaling, world=world)[0] for scaling in SCALINGS)
             nodes = _nodes(results, weak)
-            where = "in one node" if nodes == 1 else f"on {nodes} nodes"
+            where = "in one node" if nodes == 1 else f"on {how_many(nodes, 'nodes')}"
             texts.append(
                 f"{world} {where} train {weak['speed_up']:.1f} times as fast in weak scaling and {strong['speed_up']:.1f} times in strong"
             )
@@ -151,7 +151,7 @@ def _throughput_section(results: Results) -> Section:
     return Section(
         "Throughput",
         " ".join(named),
-        f"Strong scaling keeps the effective batch at {batch[0]:,}; weak scaling gives every learner {batch[1]:,} images. "
+        f"Strong scaling keeps the effective batch at {batch[0]:,}; weak scaling gives every learner {how_many(batch[1], 'images')}. "
         + _rests_on(results),
         figure=Figure(_panels(results, "throughput_samples_per_s", "images/s", with_ideal=True)),
         caption="One learner is the same run in both. Dashed: n times its throughput.",
@@ -283,7 +283,7 @@ def _iteration_section(results: Results) -> Section:
     rows = [row for row in _rows(results) if row["scaling"] == "weak"]
     return Section(
         "Weak-scaling efficiency",
-        f"From 1 to {world} learners an iteration of weak scaling grows to {listed(named)}.",
+        f"From 1 to {how_many(world, 'learners')} an iteration of weak scaling grows to {listed(named)}.",
         "Ideal weak scaling keeps the time of an iteration; efficiency is that of one learner over that of n.",
         figure=Figure([against_ranks("times that of one learner", series, "Time of an iteration, weak scaling", "learners", is_log=False)]),
         table=table(rows, {
@@ -364,7 +364,7 @@ def _here_sections(results: Results) -> list[Section]:
     return [
         Section(
             "Here, on CPUs",
-            f"{many[0]['world']} learners of {backend} on this machine's cores give with {listed(named)}; each is one run.",
+            f"{how_many(many[0]['world'], 'learners')} of {backend} on this machine's cores give with {listed(named)}; each is one run.",
             "Not predicted: this machine's operators are calibrated with PyTorch, and TensorFlow runs others."
             if backend.startswith("tf_")
             else "",

@@ -31,6 +31,7 @@ from chronograd.study.runner import StudyRunner
 from chronograd.study.study import NotRun, Study, listed, table
 from chronograd.train.methods import teacher
 from chronograd.train.methods.teacher import Selection
+from chronograd.words import how_many
 
 Array = np.ndarray[Any, Any]
 
@@ -428,9 +429,7 @@ def _top_classes_section(results: Results) -> Section:
         said = f"P = {best} ends {gain:.1f} percentage points above P = 1, {'' if is_more else 'no '}more than seeds may do."
     smallest = min(matching(results.rows["sets"], set=set_name(per_class, 1))[0]["per_class"])
     if smallest < per_class:
-        said += (
-            f" With P = 1 the smallest class has {smallest:,} of {per_class:,} images; a larger P fills it with others."
-        )
+        said += f" With P = 1 the smallest class has {smallest:,} of {how_many(per_class, 'images')}; a larger P fills it with others."
     else:
         said += " Every class is full with P = 1 already."
     intro = f"K = {per_class:,}, so large that a class runs out of images in which it comes first."
@@ -637,8 +636,8 @@ STUDY = Study(
     not_run=[
         NotRun(
             "evening",
-            f"every arm from {_EVENING['seeds_of_others']} seeds, whole images, a deeper teacher ({_EVENING['teacher']}) and "
-            f"{_EVENING['pretraining']['updates']:,} updates of pretraining on {_EVENING['unlabelled']['samples']:,} images",
+            f"every arm from {how_many(_EVENING['seeds_of_others'], 'seeds')}, whole images, a deeper teacher ({_EVENING['teacher']}) and "
+            f"{how_many(_EVENING['pretraining']['updates'], 'updates')} of pretraining on {how_many(_EVENING['unlabelled']['samples'], 'images')}",
             3,
         )
     ],

@@ -36,7 +36,7 @@ from chronograd.study.time_forecasts import (
     series_of,
 )
 from chronograd.units import seconds
-from chronograd.words import first_sentence
+from chronograd.words import first_sentence, how_many
 
 BACKENDS = {SINGLE: "single", ASYNCHRONOUS: "parameter_server", ALL_REDUCE: "ddp"}
 COLORS = {"1 server": "purple", "2 servers": "accent", "4 servers": "teal", ALL_REDUCE: "orange"}
@@ -61,7 +61,9 @@ def experiments(settings: Settings) -> dict[str, Job]:
         f"{SINGLE}, seed {seed}": changed(job(settings, SINGLE), [f"training.seed={seed}"])
         for seed in range(settings["seeds"])
     }
-    found |= {f"{ALL_REDUCE}, {ranks} ranks": job(settings, ALL_REDUCE, ranks) for ranks in settings["ranks"]}
+    found |= {
+        f"{ALL_REDUCE}, {how_many(ranks, 'ranks')}": job(settings, ALL_REDUCE, ranks) for ranks in settings["ranks"]
+    }
     for workers, servers in settings["pairs"]:
         name = f"{ASYNCHRONOUS}, {plural(workers, 'worker')}, {series_of(servers)}"
         found[name] = job(settings, ASYNCHRONOUS, workers, servers)
@@ -146,7 +148,7 @@ def _workers_section(results: Results) -> Section:
         panels.append(Lines("workers", "time to 92 %, days", plain, from_zero=True, x_ticks=ticks, title=title))
     best = {name: _fastest(own) for name, own in by_series.items()}
     told = " and ".join(
-        f"{seconds(row['time_s'])} with {row['workers']} workers on {name}" for name, row in best.items()
+        f"{seconds(row['time_s'])} with {how_many(row['workers'], 'workers')} on {name}" for name, row in best.items()
     )
     most = {name: max(own, key=lambda row: row["workers"]) for name, own in by_series.items()}
     slower = " and ".join(
@@ -158,7 +160,7 @@ def _workers_section(results: Results) -> Section:
         f"ResNet-50 on CIFAR-10 gets to 92 % in {told} at best. More workers are slower: {asked['workers']} take {slower}, as every "
         f"further one pulls and pushes through the same servers.",
         intro=f"{epochs:.1f} epochs, predicted by depth-and-device from Optimus' loss model of other networks, of "
-        f"{asked['images']:,} images at batch {batch}: {matching(results.rows['optimus_best'], batch=batch)[0]['steps']:,.0f} steps. "
+        f"{how_many(asked['images'], 'images')} at batch {batch}: {matching(results.rows['optimus_best'], batch=batch)[0]['steps']:,.0f} steps. "
         "Steps per second by Optimus' synchronous speed model, 1/f = a0·M/w + a1 + a2·w/p + a3·w + a4·p, with its published "
         f"coefficients of ResNet-50, {', '.join(f'{a:g}' for a in OPTIMUS_RESNET50.coefficients)}: seconds of the paper's cluster "
         "and images.",
@@ -229,7 +231,7 @@ def _speed_section(rows: Mapping[str, list[Row]]) -> Section:
     )
     return Section(
         "Steps per second of parameter servers here",
-        f"The asynchronous form fits {len(points)} pairs of workers and servers within {100 * float(np.mean(errors)):.0f} % in "
+        f"The asynchronous form fits {how_many(len(points), 'pairs')} of workers and servers within {100 * float(np.mean(errors)):.0f} % in "
         f"the mean{held}.",
         intro="w/f = a0 + a1·w/p + a2·w + a3·p, found by least squares with no coefficient below 0. Workers and servers share "
         "the cores of one machine, so a2, which a cluster has not, is what they take from each other.",
@@ -384,8 +386,8 @@ def _device_section(results: Results) -> Section:
     return Section(
         f"All-reduce of {asked['network']} on {asked['device']}, predicted",
         f"Fastest: {'; '.join(said)}.",
-        intro=f"Step times of a ring over {asked['link']} as predicted from a trace; the {asked['epochs']} epochs of "
-        f"the usual recipe for ImageNet (Goyal et al. 2017), {asked['samples']:,} samples at batch {asked['batch']}. Larger batches take fewer steps, but more "
+        intro=f"Step times of a ring over {asked['link']} as predicted from a trace; the {how_many(asked['epochs'], 'epochs')} of "
+        f"the usual recipe for ImageNet (Goyal et al. 2017), {how_many(asked['samples'], 'samples')} at batch {asked['batch']}. Larger batches take fewer steps, but more "
         "samples, by a noise scale of 2 to 32 such batches, which is in the band.",
         figure=Figure([Lines("devices", "time to the target, h", series, log_x=True, log_y=True, x_ticks=asked["counts"])]),
         table=listed(["scaling", "devices", "batch", "steps", "step time", "time to the target", "speed-up"], body),
@@ -400,7 +402,9 @@ def _highlights(rows: Mapping[str, list[Row]]) -> list[Highlight]:
     highlights = [
         *(
             Highlight(
-                "ResNet-50 to 92 %, at best", seconds(row["time_s"]), f"{row['workers']} workers on {row['series']}"
+                "ResNet-50 to 92 %, at best",
+                seconds(row["time_s"]),
+                f"{how_many(row['workers'], 'workers')} on {row['series']}",
             )
             for row in first
         ),

@@ -38,6 +38,7 @@ from chronograd.study.study import Study, listed, table
 from chronograd.study.weights import PRETRAINING, source_weights
 from chronograd.train.methods import teacher
 from chronograd.units import seconds
+from chronograd.words import how_many
 from chronograd.words import listed as listed_words
 
 FINE, HEAD, SCRATCH = "fine-tuned", "last layer only", "from scratch"
@@ -400,7 +401,9 @@ def _rates_section(results: Results, found: Sequence[Case]) -> Section:
         label = f"learning rate, {case.name}"
         panels.append(Lines(label, "test accuracy, %", series, [mark], log_x=True, x_ticks=ticks))
     body = [[c.name, *(b.accuracy.percent() for b in (c.fine, c.head, c.scratch)), c.ranked[0].arm] for c in found]
-    errors = ", ".join(f"{c.test_images:,} test images: ±{c.test_error:.1f} percentage points" for c in found[:1])
+    errors = ", ".join(
+        f"{how_many(c.test_images, 'test images')}: ±{c.test_error:.1f} percentage points" for c in found[:1]
+    )
     leaders = {case.name: case.leader for case in found}
     modes = "; ".join(
         f"{leader} in {' and in '.join(name for name, own in leaders.items() if own == leader)}"
@@ -487,7 +490,7 @@ def _schedule(results: Results, mode: str) -> str:
     drops = listed_words([f"{round(settings['epochs'] * share):g}" for share in fields["milestones"]])
     head = " The last layer is new, with random values." if mode == HEAD else ""
     return (
-        f"SGD with momentum {fields['momentum']:g}, batch {settings['batch']}, {settings['epochs']} epochs; the rate, that of "
+        f"SGD with momentum {fields['momentum']:g}, batch {settings['batch']}, {how_many(settings['epochs'], 'epochs')}; the rate, that of "
         f"{'the last layer' if mode == HEAD else 'all layers'}, is divided by {1 / fields['gamma']:g} after {drops} epochs.{head}"
     )
 
@@ -499,7 +502,7 @@ def _target_section(results: Results) -> Section:
     for name, png in results.pictures.items():
         grid.setdefault(name.rpartition("/")[0], []).append(Picture("", png))
     said = [
-        f"{upper(row['target'])}: {row['train_images']:,} training and {row['test_images']:,} test images of {row['classes']} "
+        f"{upper(row['target'])}: {row['train_images']:,} training and {how_many(row['test_images'], 'test images')} of {row['classes']} "
         f"classes, {row['train_images'] / row['classes']:,.0f} a class{_described(row)}"
         for row in targets
     ]
@@ -520,7 +523,7 @@ def _described(row: Row) -> str:
     if "shape" not in row:
         return ""
     channels, height, width = row["shape"]
-    return f", {'grey' if channels == 1 else 'colour'} images of {height}×{width} pixels"
+    return f", {'grey' if channels == 1 else 'colour'} images of {height}×{how_many(width, 'pixels')}"
 
 
 def samples(settings: Settings) -> dict[str, str]:
@@ -555,8 +558,8 @@ def _case_section(results: Results, case: Case) -> Section:
     return Section(
         upper(case.name),
         winner(case),
-        intro=f"{source['network']}{size}; {case.train_images:,} training and {case.test_images:,} test images of "
-        f"{case.classes} classes. The training time of a fixed trunk has its one pass over the images in it.",
+        intro=f"{source['network']}{size}; {case.train_images:,} training and {how_many(case.test_images, 'test images')} of "
+        f"{how_many(case.classes, 'classes')}. The training time of a fixed trunk has its one pass over the images in it.",
         table=accuracy_table(rows, {"": "arm"}, more),
     )
 

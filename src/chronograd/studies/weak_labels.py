@@ -22,6 +22,7 @@ from chronograd.study.runner import StudyRunner
 from chronograd.study.study import NotRun, Study, listed, table
 from chronograd.train.methods.teacher import softmax_of_run
 from chronograd.train.order import class_shares
+from chronograd.words import how_many
 
 Array = np.ndarray[Any, Any]
 BEFORE, AFTER = "pretraining", "transfer"
@@ -161,8 +162,8 @@ def _noise_section(results: Results) -> Section:
     return Section(
         "Label noise",
         noise_takeaway(before, after, alone),
-        intro=f"Pretraining on {s['pretraining_samples']:,} images; of their labels a share is replaced by a draw from the "
-        f"distribution of all, which may hit the true one. Then fine-tuning on {s['target_samples']:,} other images with "
+        intro=f"Pretraining on {how_many(s['pretraining_samples'], 'images')}; of their labels a share is replaced by a draw from the "
+        f"distribution of all, which may hit the true one. Then fine-tuning on {how_many(s['target_samples'], 'other images')} with "
         "clean labels. Both have the same classes, so the head is kept.",
         figure=Figure([Lines("labels replaced, %", "test accuracy, %", series, marks, x_ticks=shares)]),
         table=listed(["labels replaced", "before transfer", "after transfer", "seeds"], body),
@@ -294,7 +295,7 @@ def _classes_section(results: Results) -> Section:
     return Section(
         "Accuracy by class",
         classes_takeaway(*({r: rare(results, stage, r) for r in resamplings} for stage in stages)),
-        intro=f"Rare are the {results.settings['rare']} classes with the fewest images in pretraining. Transfer is to "
+        intro=f"Rare are the {how_many(results.settings['rare'], 'classes')} with the fewest images in pretraining. Transfer is to "
         f"{results.settings['target_samples']:,} clean images with the frequencies of the published set.",
         figure=Figure(panels),
         table=table(resamplings, columns),
@@ -397,8 +398,8 @@ STUDY = Study(
     not_run=[
         NotRun(
             "evening",
-            f"a pretraining long enough that fine-tuning helps the arm without noise, too: {_EVENING['epochs']['noise']} epochs of "
-            f"{_EVENING['pretraining_samples']:,} whole images and a tail for {_EVENING['epochs']['tail']}, {_EVENING['seeds']} seeds",
+            f"a pretraining long enough that fine-tuning helps the arm without noise, too: {how_many(_EVENING['epochs']['noise'], 'epochs')} of "
+            f"{how_many(_EVENING['pretraining_samples'], 'whole images')} and a tail for {_EVENING['epochs']['tail']}, {how_many(_EVENING['seeds'], 'seeds')}",
             1.7,
         )
     ],

@@ -15,7 +15,8 @@ from chronograd.study.optimus_chain import AFTER, BEFORE, CHAIN, FORECAST, RULES
 from chronograd.study.results import Results, Row
 from chronograd.study.rows import distinct, grouped, matching, mean, shown
 from chronograd.study.study import listed, table
-from chronograd.units import percent
+from chronograd.units import number, percent
+from chronograd.words import how_many
 
 SOURCE = "github.com/alexunxus/DLSP_hw4_p4"
 DEVICE_COLORS = {"K80": "vermilion", "P100": "teal", "V100": "purple"}
@@ -67,15 +68,15 @@ def triples_section(rows: Mapping[str, list[Row]]) -> Section:
     return Section(
         "Optimus' coefficients of the fifteen runs" if len(triples) == 15 else "Optimus' coefficients of the runs",
         f"By a plain curve_fit b0 rises with depth, {between} from {name_of(first)} to {name_of(last)}, b1 falls from "
-        f"{means[first][1]:.2f} to {means[last][1]:.2f}, and b2 is 0 in {none} of {len(triples)} runs{apart}.",
+        f"{means[first][1]:.2f} to {means[last][1]:.2f}, and b2 is 0 in {none} of {how_many(len(triples), 'runs')}{apart}.",
         intro=f"Loss over the largest = 1/(b0·k + b1) + b2 at epoch k, no coefficient below 0. Logs: {SOURCE}, ResNets on "
         "CIFAR-10, 350 epochs of SGD at 0.01 with momentum 0.9, batch 128. Plain: scipy.optimize.curve_fit, all epochs alike. "
         "Weighted: as Optimus' code, where each later third has a fourth of the sigma. Errors are means of |fit − loss| over the "
         "largest loss.",
         lines=[
-            f"The weighted fit has b1 at 0 in {weighted} of {len(triples)} runs: its last third weighs 256 times the first, and "
+            f"The weighted fit has b1 at 0 in {weighted} of {how_many(len(triples), 'runs')}: its last third weighs 256 times the first, and "
             "there the loss is near 0 whatever b1 is. That says something of the weights and nothing of the runs.",
-            f"Without bounds curve_fit, from its own start, ends at no falling curve in {lost} of {len(triples)} runs.",
+            f"Without bounds curve_fit, from its own start, ends at no falling curve in {lost} of {how_many(len(triples), 'runs')}.",
         ],
         table=table(triples, columns, text=2),
     )
@@ -204,13 +205,10 @@ def epochs_section(rows: Mapping[str, list[Row]]) -> Section:
     network, held = name_of(rows["ahead"][0]["network"]), rows.get("held", [])
     ours = matching(rows["ahead"], rule=CHAIN, target=TARGET) or matching(rows["ahead"], rule=CHAIN)[:1]
     target = ours[0]["target"].partition(" ")[2]
-    first = (
-        f"{network} is predicted to know {target} of the training set after {ours[0]['epochs']:.1f} epochs "
-        f"({ours[0]['low']:.1f} to {ours[0]['high']:.1f})"
-    )
+    first = f"{network} is predicted to know {target} of the training set after {epochs_words(ours[0], ' epochs')}"
     lines: list[str] = []
     columns: dict[str, Any] = {"rule": lambda row: _titled(row["rule"]), "target": lambda row: row["target"].partition(" ")[2],
-                "predicted epochs": lambda row: "{epochs:,.1f} ({low:,.1f} to {high:,.1f})".format(**_as_given(row))}  # fmt: skip
+                "predicted epochs": lambda row: epochs_words(_as_given(row))}  # fmt: skip
     if held:
         seen = {row["run"]: row["seen"] for row in matching(held, rule=CHAIN, target=ours[0]["target"])}
         off = mean(matching(held, rule=CHAIN, target=ours[0]["target"]), "error")
@@ -241,6 +239,12 @@ def epochs_section(rows: Mapping[str, list[Row]]) -> Section:
         lines=lines,
         table=table(rows["ahead"], columns, text=2),
     )
+
+
+def epochs_words(row: Row, unit: str = "") -> str:
+    """Predicted epochs with their interval."""
+    value, low, high = (number(row[name], ".1f") for name in ("epochs", "low", "high"))
+    return f"{value}{unit} ({low} to {high})"
 
 
 def _as_given(row: Row) -> Row:

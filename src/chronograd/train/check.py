@@ -15,6 +15,7 @@ from chronograd.job import Job
 from chronograd.models import registry
 from chronograd.models.weights import head_of
 from chronograd.train.optimizer import parameter_groups
+from chronograd.words import how_many
 
 
 def check_network(job: Job, card: DatasetCard) -> None:
@@ -101,7 +102,7 @@ def _check_detector(job: Job, card: DatasetCard, network: torch.nn.Module, outpu
     count = 0 if priors is None else len(priors)
     if shapes != ((2, count, card.num_classes + 1), (2, count, 4)):
         raise InputError(
-            f"network {job.network.name} is no detector of {card.num_classes} classes",
+            f"network {job.network.name} is no detector of {how_many(card.num_classes, 'classes')}",
             "write network.name=ssd-mobilenet-v1; a detector returns scores and boxes at each of its priors",
         )
 

@@ -29,6 +29,7 @@ from typing import Any, Self
 from chronograd import files
 from chronograd.errors import FileFormatError, RunError
 from chronograd.files import disk_full
+from chronograd.words import how_many
 
 FORMAT = "chronograd-checkpoint"
 VERSION = 1
@@ -63,7 +64,7 @@ class Progress:
         if self.stopped != ALL_EPOCHS or self.epoch >= epochs:
             return ""
         self.stopped = ""
-        return f"the run had ended after epoch {self.epoch} and was then extended to {epochs} epochs"
+        return f"the run had ended after epoch {self.epoch} and was then extended to {how_many(epochs, 'epochs')}"
 
     @classmethod
     def read(cls, data: Any) -> Self:

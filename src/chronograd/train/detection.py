@@ -33,6 +33,7 @@ from chronograd.train.inputs import in_chunks
 from chronograd.train.order import rank_slice
 from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
+from chronograd.words import how_many
 
 
 class Detector(Protocol):
@@ -164,9 +165,9 @@ def put_precisions(record: Record, step: DetectionStep, dataset: Dataset, place:
         evaluate(step, dataset, place)
     names, truths = dataset.card.class_names, [image.objects for image in step.annotated.test]
     means = {m: mean_average_precision(values) for m, values in step.precisions.items()}
-    pictures = f"{len(truths):,} test images"
+    pictures = how_many(len(truths), "test images")
     accuracy = record["test_accuracy"]
-    source = f"mean average precision of {len(names)} classes, {METRIC} metric, IoU above 0.5; {accuracy.source}"
+    source = f"mean average precision of {how_many(len(names), 'classes')}, {METRIC} metric, IoU above 0.5; {accuracy.source}"
     record.put("test_accuracy", accuracy.model_copy(update={"source": source}))
     record.put(
         "mean_average_precision_area",
@@ -178,7 +179,12 @@ def put_precisions(record: Record, step: DetectionStep, dataset: Dataset, place:
         objects = sum(int(((t.labels_G == k) & ~t.is_difficult_G).sum()) for t in truths)
         record.put(
             f"{OF_CLASS}{name}",
-            Quantity(value=value, unit="1", n=objects, source=f"{METRIC} metric, {objects:,} objects in {pictures}")
+            Quantity(
+                value=value,
+                unit="1",
+                n=objects,
+                source=f"{METRIC} metric, {how_many(objects, 'objects')} in {pictures}",
+            )
             if value is not None
             else Quantity.missing("1", f"no test image has a {name}"),
         )

@@ -25,7 +25,7 @@ from chronograd.rundir import RunDir
 from chronograd.train.detection import METRIC, OTHER, detector_of, objects_in
 from chronograd.train.inputs import in_chunks, input_of
 from chronograd.train.methods import teacher
-from chronograd.words import listed
+from chronograd.words import how_many, listed
 
 # Pictures of a detector that go through it together.
 PICTURES_AT_ONCE = 16
@@ -123,7 +123,7 @@ def _with_weights(job: Job, weights: str, card: DatasetCard) -> tuple[torch.nn.M
     loaded = load_pretrained(network, weights, job.network.name)
     if loaded.fresh:
         raise InputError(
-            f"{loaded.source} does not tell the {card.num_classes} classes of {card.name} apart: {loaded.fresh[0]} would stay random",
+            f"{loaded.source} does not tell the {how_many(card.num_classes, 'classes')} of {card.name} apart: {loaded.fresh[0]} would stay random",
             "name data of the classes that it was trained on; or train it first, and evaluate the run",
         )
     has_gpu = torch.cuda.is_available() and job.cluster.device != "cpu"
@@ -189,8 +189,8 @@ def _said(classes: list[dict[str, Any]], mean: float | None, other: float | None
     key = f"average_precision_{_key(METRIC)}"
     known = sorted((c for c in classes if c[key] is not None), key=lambda c: -c[key])
     if mean is None or not known:
-        return f"No class has an object in {num_images:,} test images, so there is no average precision."
-    means = f"mAP {_percent(mean)} by the {METRIC} metric, {_percent(other)} by the {OTHER} metric, on {num_images:,} test images"
+        return f"No class has an object in {how_many(num_images, 'test images')}, so there is no average precision."
+    means = f"mAP {_percent(mean)} by the {METRIC} metric, {_percent(other)} by the {OTHER} metric, on {how_many(num_images, 'test images')}"
     ends = dict.fromkeys((known[0]["name"], known[-1]["name"]))
     each = [f"{c['name']} {_percent(c[key])}" for c in known if c["name"] in ends]
     return f"{means}: {'from ' if len(each) > 1 else ''}{' to '.join(each)}."

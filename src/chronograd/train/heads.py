@@ -20,6 +20,7 @@ from chronograd.job import Job
 from chronograd.models.weights import Head, head_tensors, load_pretrained
 from chronograd.rundir import RunDir, is_run_dir
 from chronograd.train.inputs import input_of
+from chronograd.words import how_many
 
 # Training images by which an unknown head is judged: enough to tell a loss of guessing from that of a trained head.
 JUDGED = 64
@@ -50,7 +51,7 @@ def load_start(network: nn.Module, job: Job, dataset: Dataset) -> str:
     reason = f" ({reason})" if reason else ""
     said = f"; new: {', '.join(fresh)}{reason}" if fresh else f"; head kept{reason}" if reason else ""
     count = loaded.num_loaded - (len(fresh) if fresh != loaded.fresh else 0)
-    return f"{count} tensors of weights from {loaded.source}{said}"
+    return f"{how_many(count, 'tensors')} of weights from {loaded.source}{said}"
 
 
 def _asked(job: Job, dataset: Dataset) -> tuple[Head | None, str]:
@@ -71,7 +72,7 @@ def _asked(job: Job, dataset: Dataset) -> tuple[Head | None, str]:
         return "new", f"trained on other classes: {_some(theirs)}; now {_some(ours)}"
     if dataset.card.name != trained_on.name and all(name.isdecimal() for name in ours):
         return None, ""  # numbers are no names
-    return "kept", f"trained on the same {len(ours)} classes"
+    return "kept", f"trained on the same {how_many(len(ours), 'classes')}"
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -15,6 +15,7 @@ from chronograd.errors import InputError, JobError
 from chronograd.job import Data
 from chronograd.rundir import RunDir
 from chronograd.train.methods.teacher import probabilities, select
+from chronograd.words import how_many
 
 
 def label(
@@ -44,7 +45,7 @@ def label(
     by_heart = f"{known:,} of the {len(samples):,} images are those that {run.path.name} was trained on"
     section = Section(
         title=str(out),
-        takeaway=f"{len(kept.sample):,} labels on {len(times):,} of {len(samples):,} images, {min(counts):,} to "
+        takeaway=f"{how_many(len(kept.sample), 'labels')} on {len(times):,} of {how_many(len(samples), 'images')}, {min(counts):,} to "
         f"{max(counts):,} per class; {several:,} images kept for two or more.",
     )
     return Answer(

@@ -12,6 +12,7 @@ from chronograd.errors import InputError
 from chronograd.job import Cluster, Job
 from chronograd.measure import environment
 from chronograd.measure.memory import keep_freed_memory
+from chronograd.words import how_many
 
 if TYPE_CHECKING:
     import torch
@@ -104,7 +105,7 @@ def check_machine(job: Job, ranks_here: int, gpu_names: Sequence[str]) -> None:
             )
     elif ranks_here > len(gpu_names):
         raise InputError(
-            f"{ranks_here} ranks on this machine need as many GPUs; it has {len(gpu_names)}",
+            f"{how_many(ranks_here, 'ranks')} on this machine need as many GPUs; it has {len(gpu_names)}",
             f"write cluster.count={len(gpu_names)}, or cluster.device=cpu",
         )
 

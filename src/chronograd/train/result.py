@@ -20,6 +20,7 @@ from chronograd.rundir.steps import Epoch, Features, Note, Start, Weights, Work
 from chronograd.train.interruptions import Interruptions, interruptions
 from chronograd.train.rank_command import Measuring
 from chronograd.units import seconds
+from chronograd.words import how_many
 
 CLOCK = "training clock: input to update of every step; evaluation and checkpoints apart"
 # Clocks of two nodes, of which the second goes on with a run, may differ by less.
@@ -88,7 +89,9 @@ def measured_record(run: RunDir, job: Job, ranks: str, method: result.Method, as
     _put_tokens(record, job)
     record.put("memory_peak_bytes", result.memory_quantity(logs))
     put_utilisation(record, record["step_time_s"], asked.flops_per_step, logs[0].last(Start), job.training.precision)
-    record.provenance.method = f"{asked.timing.warmup} steps of warm-up outside the clock; {method.step_time}"
+    record.provenance.method = (
+        f"{how_many(asked.timing.warmup, 'steps')} of warm-up outside the clock; {method.step_time}"
+    )
     return record
 
 

@@ -37,6 +37,7 @@ from chronograd.train import checkpoint_folder
 from chronograd.train.checkpoint_folder import Progress
 from chronograd.train.rank_command import Measuring, run_rank
 from chronograd.train.rank_context import rank_context_from_environment, threads_per_rank
+from chronograd.words import how_many
 
 # Seconds between two lines of steps, and between two checkpoints within an epoch.
 LINE_S, CHECKPOINT_S = 1.0, 60.0
@@ -80,7 +81,7 @@ def _train(run: RunDir, job: Job) -> None:
         start = process.start(str(place.device), name, torch.get_num_threads())
         start.pid = os.getpid()
         lines.write(start)
-        with ray_session(run.path, f"{num_parts} parts", num_cpus=num_parts, num_gpus=num_gpus):
+        with ray_session(run.path, how_many(num_parts, "parts"), num_cpus=num_parts, num_gpus=num_gpus):
             group = (
                 GorilaGroup(job, layout, settings.bundled, checkpoints=run.checkpoints)
                 if settings.algorithm == "gorila"
@@ -260,7 +261,7 @@ class _Run:
         per_s = Quantity(
             value=done / self.progress.training_time_s,
             unit="update/s",
-            source=f"{done:,} updates over the training time",
+            source=f"{how_many(done, 'updates')} over the training time",
         )
         record.put("updates_per_s", per_s)
         for name, value in self._view.rates_of_its_parts().items():

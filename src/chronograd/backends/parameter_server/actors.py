@@ -31,6 +31,7 @@ from chronograd.train.loop import seed_everything
 from chronograd.train.optimizer import set_rate
 from chronograd.train.rank_context import RankContext
 from chronograd.train.step import TrainingStep
+from chronograd.words import how_many
 
 Flat = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -59,7 +60,7 @@ def shards(parameters: Sequence[torch.Tensor], count: int) -> list[Shard]:
     """
     if len(parameters) < count:
         raise InputError(
-            f"communication.servers is {count}, and there are {len(parameters)} parameters to share out",
+            f"communication.servers is {count}, and there are {how_many(len(parameters), 'parameters')} to share out",
             "use fewer servers",
         )
     other = next((p.dtype for p in parameters if p.dtype != torch.float32), None)

@@ -27,6 +27,7 @@ from chronograd.rundir import RunDir, Step
 from chronograd.rundir.steps import Memory, Start
 from chronograd.train.rank_context import RankContext, threads_per_rank
 from chronograd.train.step import TrainingStep
+from chronograd.words import how_many
 
 # A server that works answers within this, learners and servers have started within that.
 ANSWER_S, START_S = 5.0, 600.0
@@ -184,7 +185,7 @@ def session(job: Job, place: RankContext, parts: Sequence[Shard], run: RunDir) -
     learners, servers = job.cluster.count, job.communication.servers
     with ray_session(
         run.path,
-        f"{learners} learners and {servers} parameter servers",
+        f"{how_many(learners, 'learners')} and {servers} parameter servers",
         num_cpus=learners * threads_per_rank(job.cluster, learners) + servers,
         num_gpus=learners if place.device.type == "cuda" else 0,
         store_bytes=COPIES_PER_LEARNER * learners * sum(4 * part.size for part in parts),

@@ -15,6 +15,7 @@ from chronograd.job import Job
 from chronograd.measure import environment
 from chronograd.train.rank_context import threads_per_rank
 from chronograd.train.watchdog import GRADIENTS, WATCHDOG
+from chronograd.words import how_many
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def _gpus(needed: int) -> list[Any]:
     gpus = list(tf.config.list_physical_devices("GPU"))
     if len(gpus) < needed:
         raise InputError(
-            f"TensorFlow sees {len(gpus)} GPUs, and the job needs {needed} on this machine",
+            f"TensorFlow sees {how_many(len(gpus), 'GPUs')}, and the job needs {needed} on this machine",
             "install tensorflow[and-cuda], or write cluster.device=cpu",
         )
     for gpu in gpus[:needed]:

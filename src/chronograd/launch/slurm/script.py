@@ -13,6 +13,7 @@ from chronograd.backends.plan import RankPlan
 from chronograd.errors import InputError, JobError
 from chronograd.hardware import catalog
 from chronograd.job import Job, changed
+from chronograd.words import how_many
 
 # Seconds before the time limit at which SLURM tells the script, so that it can be queued again.
 WARNING_S = 60
@@ -110,7 +111,7 @@ def render(job: Job, run: Path, options: Options = Options(), elements: int | No
     own, number = (f"{run}/run-", "$SLURM_ARRAY_TASK_ID") if elements else (str(run), "")
     head = _head(job, shape, options, f"{own}%a" if elements else own, elements)
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in head), ""]
-    what = f"{elements} runs such as {_what(job, shape)}" if elements else _what(job, shape)
+    what = f"{how_many(elements, 'runs')} such as {_what(job, shape)}" if elements else _what(job, shape)
     lines += [_ABOUT.format(what=_one_line(what), run=shlex.quote(own) + number)]
     lines += [_meeting(shape, options), *_exports(plan, shape, job.cluster.threads or 1)]
     lines += [_TIME_LIMIT, _ranks(plan, run, options, job.cluster.threads or 1, job.cluster.max_restarts)]

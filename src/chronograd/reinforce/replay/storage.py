@@ -8,6 +8,7 @@ import numpy as np
 
 from chronograd.errors import InputError
 from chronograd.reinforce.replay.transitions import FIELDS, Array, Indices, Transitions
+from chronograd.words import how_many
 
 # Transitions whose stacks are restored at once: one of 84 × 84 × 4 has 56 kB.
 _AT_ONCE = 256
@@ -132,7 +133,7 @@ class Frames:
         assert self._frames is not None
         if not self._free:
             raise InputError(
-                f"{self._num_frames:,} frames are in use by {self._capacity:,} transitions",
+                f"{self._num_frames:,} frames are in use by {how_many(self._capacity, 'transitions')}",
                 "give more frames_per_transition: actors of short episodes share fewer frames",
             )
         place = self._free.pop()

@@ -11,6 +11,7 @@ import numpy as np
 from chronograd.errors import InputError
 from chronograd.reinforce.replay.storage import Columns, Frames, Storage
 from chronograd.reinforce.replay.transitions import Array, Indices, Sample, Transitions
+from chronograd.words import how_many
 
 
 class UniformReplay:
@@ -23,7 +24,9 @@ class UniformReplay:
             stores_frames_once: for observations that are stacks of frames.
         """
         if capacity < 1 or slack < 0:
-            raise InputError(f"a replay of {capacity} transitions and {slack} more", "give it a capacity of 1 or more")
+            raise InputError(
+                f"a replay of {how_many(capacity, 'transitions')} and {slack} more", "give it a capacity of 1 or more"
+            )
         self.capacity = capacity
         self._places = capacity + slack
         self._storage: Storage = (Frames if stores_frames_once else Columns)(self._places)

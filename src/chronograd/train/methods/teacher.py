@@ -23,6 +23,7 @@ import numpy as np
 from chronograd.errors import InputError
 from chronograd.job import Data, Job
 from chronograd.rundir import RunDir
+from chronograd.words import how_many
 
 if TYPE_CHECKING:
     import torch
@@ -68,8 +69,8 @@ def select(
     num_images, num_classes = probability_NK.shape
     if not 1 <= top_classes <= num_classes or per_class < 1:
         raise InputError(
-            f"cannot keep {per_class} images per class of the {top_classes} best classes",
-            f"at least one of each, and at most the {num_classes} classes there are",
+            f"cannot keep {how_many(per_class, 'images')} per class of the {top_classes} best classes",
+            f"at least one of each, and at most the {how_many(num_classes, 'classes')} there are",
         )
     label = np.argsort(-probability_NK, axis=1, kind="stable")[:, :top_classes].ravel()
     image = np.repeat(np.arange(num_images), top_classes)
