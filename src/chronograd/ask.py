@@ -13,7 +13,7 @@ gpt2-small                    a language model, on synthetic text of its own len
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ from chronograd import files, known, trust
 from chronograd import job as jobs
 from chronograd.data import catalogue, published
 from chronograd.errors import InputError
-from chronograd.job import Data, Job
+from chronograd.job import Data, Job, Training
 from chronograd.models import names
+from chronograd.units import percent
 from chronograd.usual import Usual, optimizer_words, usual_training
 from chronograd.words import how_many
 
@@ -87,6 +88,8 @@ class Asked:
         if self.job.mode == "training":
             if not self.stated & {"training.optimizer", "training.recipe"}:
                 parts["optimizer"] = f"{optimizer_words(training)} ({self.usual.words if self.usual else 'default'})"
+                if self.usual is not None and self.usual.training.get("recipe") == "fine-tuning":
+                    parts |= _of_fine_tuning(training, self.stated)
             if "training.epochs" not in self.stated and self.has_epochs:
                 parts["epochs"] = how_many(training.epochs, "epochs")
             if self.usual is not None and self.usual.image_size and "data.image_size" not in self.stated:
@@ -101,6 +104,17 @@ class Asked:
         if "training.precision" not in self.stated:
             parts["precision"] = f"precision {training.precision}"
         return parts
+
+
+def _of_fine_tuning(training: Training, stated: Collection[str]) -> dict[str, str]:
+    """The fields of fine-tuning that no published recipe states, in words."""
+    own, parts = training.augmentation, {}
+    if "training.learning_rate" not in stated:
+        parts["learning rate"] = f"learning rate {training.learning_rate:g}, schedule {training.schedule}"
+    if not any(field.startswith("training.augmentation") for field in stated) and own.resized_crop:
+        mirrored = ", mirrored half of the time" if own.flip else ""
+        parts["augmentation"] = f"random crops of {percent(own.resized_crop, 0)} of the area or more{mirrored}"
+    return parts
 
 
 def ask(

@@ -78,6 +78,11 @@ class KnownResult:
         object.__setattr__(self, "optimizer", self.optimizer or self.schedule.optimizer)
 
     @property
+    def short(self) -> str:
+        """The name for a sentence that states the epochs itself."""
+        return self.name.removesuffix(f", {self.epochs} epochs")
+
+    @property
     def fields(self) -> dict[str, Any]:
         """Of a job's training: the recipe, its epochs and its batch."""
         return {**self.training, "epochs": self.epochs, "batch": self.batch}

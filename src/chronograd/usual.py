@@ -60,9 +60,9 @@ def usual_training(network: str, data: Data, target: float | None = None, can_do
     result = _recipe(network, data.name, target)
     if result is not None and target is None and result.batch > USUAL_BATCH:
         # Of a recipe that nobody asked for by a target: a global batch of one device, and images of the usual size.
-        return Usual(result.fields_at(USUAL_BATCH), f"as in the recipe {result.name}", has_epochs=True)
+        return Usual(result.fields_at(USUAL_BATCH), f"as in the recipe {result.short}", has_epochs=True)
     if result is not None:
-        return Usual(result.fields, f"as in the recipe {result.name}", has_epochs=True, image_size=result.image_size)
+        return Usual(result.fields, f"as in the recipe {result.short}", has_epochs=True, image_size=result.image_size)
     if data.name.startswith("folder:"):
         return fine_tuning(network, data, can_download)
     near = known.neighbours(network, data.name) or [
@@ -70,7 +70,7 @@ def usual_training(network: str, data: Data, target: float | None = None, can_do
         *known.neighbours(network, COMMON),
     ]
     if near:
-        return Usual(near[0].training, f"as for {near[0].networks[0]} in the recipe {near[0].name}")
+        return Usual(near[0].training, f"as for {near[0].networks[0]} in the recipe {near[0].short}")
     if len(data.shape or ()) == 1:
         return Usual({"recipe": "adamw"}, "default of language models")
     return Usual()

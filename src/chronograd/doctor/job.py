@@ -17,15 +17,13 @@ from chronograd.errors import ChronogradError, InputError
 from chronograd.hardware import catalog
 from chronograd.hardware.catalog import Device
 from chronograd.job import Job
-from chronograd.predict.memory import Memory, footprint_of_job, reserve_bytes
+from chronograd.predict.memory import Memory, footprint_of_job, needed_bytes
 from chronograd.predict.prediction import rank_work
 from chronograd.predict.setting import setting_of
 from chronograd.train.rank_context import check_machine
 from chronograd.units import percent, seconds, si
 from chronograd.words import how_many
 
-# Free share of a GPU below which a job that fits by prediction may not: predicted memory is within 10 to 20 %.
-SPARE = 1.25
 # What costs less of a step is no warning.
 LEAST_SHARE = 0.1
 _CACHES = {"torchvision": ("TORCH_HOME", ".cache/torch", "hub/checkpoints/{}-*.pth"), "timm": ("HF_HOME", ".cache/huggingface", "hub/models--timm--{}*")}  # fmt: skip
@@ -74,9 +72,11 @@ def _predicted(job: Job, gpu_names: Sequence[str], measured: Sequence[Mapping[st
     trace, on_gpu = trace_job(job), bool(gpu_names) and job.cluster.device != "cpu"
     peak: Memory = footprint_of_job(trace, job).at(-(-job.images_per_rank // job.training.accumulation))
     kept = peak.parameters + peak.buffers
-    reserve = reserve_bytes(catalog.device("h100" if on_gpu else "cpu"))
+    # As `plan` counts it: half of the networks need less than the first number, nine of ten less than the second.
+    half, most = needed_bytes(catalog.device("h100" if on_gpu else "cpu"), job.mode, peak.total)
     found: dict[str, Any] = {
-        "memory_bytes": peak.total + reserve,
+        "memory_bytes": int(half),
+        "memory_most_bytes": int(most),
         "gradient_bytes": peak.parameters,
         "checkpoint_bytes": kept + peak.optimizer_state,
     }
@@ -135,17 +135,19 @@ def findings(job: Job, found: Mapping[str, Any], devices: Mapping[str, Any]) -> 
     if "uncounted" in found:
         rows.append(Finding("job", "memory", f"not predicted: {found['uncounted']}", "warning"))
     if "memory_bytes" in found and job.cluster.device != "cpu":
-        rows += _fits(found["memory_bytes"], devices["rows"])
+        rows += _fits(found["memory_bytes"], found["memory_most_bytes"], devices["rows"])
     return rows
 
 
-def _fits(need: int, rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """One rank per GPU, against what is free on the fullest."""
+def _fits(need: int, most: int, rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """Compare the memory that one rank per GPU needs, probably and at most, with the memory that is free on the fullest."""
     free = [row["free_bytes"] for row in rows if "free_bytes" in row]
     if not free:
         return []
-    seen = f"{si(need, 'B')} needed on each GPU, {si(min(free), 'B')} free"
-    numbers = {"need_bytes": need, "free_bytes": min(free)}
+    seen = (
+        f"{si(need, 'B')} needed on each GPU, {si(most, 'B')} or more by one network in ten; {si(min(free), 'B')} free"
+    )
+    numbers = {"need_bytes": need, "most_bytes": most, "free_bytes": min(free)}
     to_do = "make training.batch smaller, or raise training.accumulation; end other processes on the GPU"
     return [
         judged(
@@ -154,7 +156,7 @@ def _fits(need: int, rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
             seen,
             numbers,
             (need > min(free), "obstacle", to_do),
-            (SPARE * need > min(free), "warning", to_do),
+            (most > min(free), "warning", to_do),
         )
     ]
 

@@ -250,7 +250,7 @@ def grounds(choices: PlanResult, data: Mapping[str, Any], row: Row) -> list[str]
 
 def recipe(result: KnownResult) -> str:
     """A published recipe with its epochs and accuracy."""
-    return f"{result.name} ({how_many(result.epochs, 'epochs')}, {percent(result.accuracy)})"
+    return f"{result.short} ({how_many(result.epochs, 'epochs')}, {percent(result.accuracy)})"
 
 
 def _by_batch(effort: SamplesToTarget) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -84,10 +85,12 @@ def list_settings(
     listed = [row(i) for i in best[:most]]
     fastest = max(fitting, key=lambda i: columns["throughput_samples_per_s"][i], default=None)
     num_fit = int(found.columns["fits"].sum())
+    rough = found.rough(int(columns["setting"][best[0]])) if len(best) else []
+    warnings = shown.warnings(listed[0], rough) if listed else []
     section = Section(
         title=f"{found.network}: the cheapest setting of {len(listed)} of {how_many(len(best), 'devices')} and counts",
         takeaway=_settings_takeaway(listed, None if fastest is None else row(fastest)),
-        lines=[f"{num_fit:,} settings fit, of {len(found.columns['fits']):,}."],
+        lines=[*warnings, f"{num_fit:,} settings fit, of {len(found.columns['fits']):,}."],
         table=Table(
             (*shown.CELLS, "samples/s", "GiB", "per M"),
             [
@@ -104,6 +107,7 @@ def list_settings(
         "evaluated": len(found.columns["fits"]),
         "fit": num_fit,
         "too_large_for_the_data": num_too_large,
+        "assumed": rough,
     }
     notes = [*_left_out(num_too_large, samples), *_not_searched(found, job, rented.without_host)]
     return Answer(f"Settings for {found.network}", sections=[section], data=data, notes=notes)
@@ -212,7 +216,10 @@ def reach_goal(
 
     most_probable, chosen = choices.most_probable(), choices.chosen
     taken = most_probable if chosen is None else chosen
-    gains = [] if taken is None else found.times_as_slow(int(choices.columns["setting"][taken]))
+    setting = None if taken is None else int(choices.columns["setting"][taken])
+    gains = [] if setting is None else found.times_as_slow(setting)
+    rough = [] if setting is None else found.rough(setting)
+    warnings = [] if taken is None else shown.warnings(row(taken), rough)
     options = {"fastest": choices.fastest(), "balanced": choices.balanced(), "cheapest": choices.cheapest()}
     front = [row(i) for i in choices.pareto_front()]
     what = f"{found.network} on {job.data.name.partition(':')[0]}"
@@ -237,7 +244,7 @@ def reach_goal(
         "goal": {"budget_usd": goal.budget_usd, "deadline_s": goal.deadline_s, "confidence": goal.confidence},
         "effort": _effort_data(effort),
         "other_recipes": [_recipe(one) for one in choices.effort.others],
-        "assumed": list(assumed),
+        "assumed": [*assumed, *rough],
         "decoding": None if decoding is None else vars(decoding),
         "spot": vars(spot),
         "too_large_for_the_data": num_too_large,
@@ -254,7 +261,7 @@ def reach_goal(
     if isinstance(effort, Unknown):
         notes.append(NOT_COUNTED)
         sections = unknown_sections(what, effort, goal, data, most, assumed)
-        return Answer(f"Goal of {found.network}", sections=sections, data=data, notes=notes)
+        return Answer(f"Goal of {found.network}", sections=_warned(sections, warnings), data=data, notes=notes)
     if places is None:
         notes.append(NOT_COUNTED)
         sections = goal_sections(what, choices, data, most, assumed)
@@ -264,7 +271,13 @@ def reach_goal(
         data |= {"network": job.network.name, "dataset": job.data.name, "moving": places.as_data()}
         notes += [*not_planned(places, kinds), NOT_COUNTED_AT_PLACES]
         sections = place_sections(what, choices, data, places, spot, assumed)
-    return Answer(f"Goal of {found.network}", sections=sections, data=data, notes=notes)
+    return Answer(f"Goal of {found.network}", sections=_warned(sections, warnings), data=data, notes=notes)
+
+
+def _warned(sections: Sequence[Section], warnings: Sequence[str]) -> list[Section]:
+    """The sections with warnings before the other lines of the first."""
+    first, *rest = sections
+    return [replace(first, lines=[*warnings, *first.lines]), *rest]
 
 
 def _verdict(effort: SamplesToTarget | Unknown, chosen: int | None) -> str:

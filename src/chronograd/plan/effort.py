@@ -125,7 +125,7 @@ def of_result(
         RECIPE_SIGMA,
         1.0 if target is None else result.probability(target),
         noise or UNKNOWN,
-        source=f"{how_many(result.epochs, 'epochs')} of the recipe {result.name}, which reaches {reaches} ({result.source})",
+        source=f"{how_many(result.epochs, 'epochs')} of the recipe {result.short}, which reaches {reaches} ({result.source})",
         largest_batch=None if noise else result.most_samples,
         note=note,
         target=target,
@@ -182,7 +182,7 @@ def out_of_reach(job: Job, target: float) -> OutOfReach | None:
         best = results[0]
         reason = (
             f"the best published result of {name} on {data} without extra data is {percent(best.accuracy)} "
-            f"({best.name}, {how_many(best.epochs, 'epochs')}; {best.source})"
+            f"({best.short}, {how_many(best.epochs, 'epochs')}; {best.source})"
         )
         return OutOfReach(target, reason)
     return None

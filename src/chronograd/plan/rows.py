@@ -12,6 +12,7 @@ from chronograd.hardware import market
 from chronograd.hardware.catalog import Price
 from chronograd.plan.search import Search
 from chronograd.plan.ways import Way
+from chronograd.predict.memory import may_not_fit
 
 Row = dict[str, Any]
 
@@ -20,8 +21,9 @@ def setting_row(search: Search, columns: Mapping[str, np.ndarray], offers: Seque
     """What a row of `renting.rent` stands for: the setting, what it is rented as, and the date and source of the price."""
     way = search.ways[columns["way"][i]]
     number = int(columns["offer"][i])
+    device = search.devices[columns["device"][i]]
     return {
-        "device": search.devices[columns["device"][i]].name,
+        "device": device.name,
         "count": int(columns["count"][i]),
         "batch_per_device": int(columns["batch_per_rank"][i]),
         **vars(way),
@@ -32,7 +34,18 @@ def setting_row(search: Search, columns: Mapping[str, np.ndarray], offers: Seque
         "throughput_samples_per_s": float(columns["throughput_samples_per_s"][i]),
         "is_input_bound": bool(columns["is_input_bound"][i]),
         "memory_bytes": float(columns["memory_bytes"][i]),
+        "may_not_fit": may_not_fit(device, search.job.mode, int(columns["memory_bytes"][i])) or None,
     }
+
+
+def warnings(row: Row, rough: Sequence[str]) -> list[str]:
+    """What a reader has to know of a setting before its figures: what nothing was measured for, and that it may not fit.
+
+    Args:
+        rough: see `Search.rough`.
+    """
+    lines = [f"{text[0].upper()}{text[1:]}." for text in rough]
+    return [*lines, f"{devices(row)} {row['may_not_fit']}."] if row["may_not_fit"] else lines
 
 
 def _offer(offer: Price | None, usd_per_hour: float) -> Row:

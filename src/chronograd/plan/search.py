@@ -12,6 +12,10 @@ from chronograd.hardware.catalog import Device, Precision, device, devices
 from chronograd.job import Job
 from chronograd.plan.settings import evaluate
 from chronograd.plan.ways import Way, ways_of
+from chronograd.predict.compute import without_basis
+from chronograd.predict.prediction import rank_work
+from chronograd.predict.setting import setting_of
+from chronograd.record import ROUGH
 from chronograd.trace import Trace
 
 
@@ -54,6 +58,14 @@ class Search:
             at = evaluate(trace, other.of(self.job), [on], [setting["count"]], [setting["batch_per_rank"]], [algorithm])
             found.append((other, float(at["step_time_s"][0]) / setting["step_time_s"]))
         return found
+
+    def rough(self, row: int) -> list[str]:
+        """Sentences on the parts of a setting's time that no measurement supports, as `predict` states them."""
+        on, way = self.devices[self.columns["device"][row]], self.ways[self.columns["way"][row]]
+        trace = self.traces[way.channels_last]
+        setting = setting_of(way.of(self.job), device=on)
+        times, _ = rank_work(trace, int(self.columns["batch_per_rank"][row]), setting)
+        return [f"{ROUGH}: {text}" for text in without_basis(trace, times, setting.calibration)]
 
 
 def devices_of(job: Job, names: Sequence[str], precisions: Sequence[Precision] = ()) -> list[Device]:

@@ -85,6 +85,7 @@ def serve(
     listed = [row(i) for i in best[:most]]
     fitting = np.flatnonzero(columns["fits"])
     soonest = row(int(fitting[np.argmin(step_s[fitting])])) if len(fitting) else None
+    rough = found.rough(int(columns["setting"][best[0]])) if len(best) else []
     data: dict[str, Any] = {
         "settings": listed,
         "evaluated": len(found.columns["fits"]),
@@ -93,6 +94,7 @@ def serve(
         "latency_s": latency_s,
         "confidence": confidence,
         "fastest": soonest,
+        "assumed": rough,
     }
     without = [f"Not offered: {', '.join(rented.without_host)}, of which only prices without the host are known."]
     return Answer(
@@ -111,9 +113,12 @@ def _section(found: Search, data: dict[str, Any], tokens: int | None) -> Section
     return Section(
         title=f"{found.network}: {limit}",
         takeaway=_takeaway(data, unit),
-        lines=[f"{data['kept']:,} settings keep it, of {data['fit']:,} that fit and {data['evaluated']:,} in all."]
-        if bound is not None
-        else [f"{data['fit']:,} settings fit, of {data['evaluated']:,}."],
+        lines=[
+            *(shown.warnings(rows[0], data["assumed"]) if rows else []),
+            f"{data['kept']:,} settings keep it, of {data['fit']:,} that fit and {data['evaluated']:,} in all."
+            if bound is not None
+            else f"{data['fit']:,} settings fit, of {data['evaluated']:,}.",
+        ],
         table=Table(
             (*shown.CELLS, "latency", "samples/s", "chance", "per M"),
             [

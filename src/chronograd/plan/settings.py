@@ -17,7 +17,7 @@ from chronograd.hardware.catalog import Device
 from chronograd.job import Job
 from chronograd.predict.calibration import Calibration, calibrations
 from chronograd.predict.compute import sigma_log
-from chronograd.predict.memory import Memory, Overhead, footprint_of_job, overhead, reserve_bytes
+from chronograd.predict.memory import Memory, Overhead, footprint_of_job, needed_bytes, overhead, reserve_bytes
 from chronograd.predict.prediction import footprint_of, rank_work, with_others
 from chronograd.predict.setting import Setting, setting_of
 from chronograd.trace import Trace
@@ -50,14 +50,15 @@ def evaluate(
         raise InputError(f"the trace holds for batch {trace.fixed_batch} only", "count again without --fixed-batch")
     shape = (len(devices), len(counts), len(batches), len(algorithms))
     count, batch = np.array(counts), np.array(batches)
-    step_s, capacity, memory = np.empty(shape), np.empty(shape[0]), np.empty(shape[1:3])
+    step_s, memory, fits = np.empty(shape), np.empty(shape[1:3]), np.empty(shape[:3], dtype=bool)
     spread = np.empty(shape[:3])
     for d, device in enumerate(catalog.device(x) if isinstance(x, str) else x for x in devices):
         base = replace(setting_of(job, algorithms[0], device), batch_per_rank=1)
-        capacity[d] = (device.memory_bytes - reserve_bytes(device)) / overhead(device, job.mode).median
         if d == 0:  # memory is the same on every device
             for n, same in _by_memory(counts, base):
-                memory[same] = footprint_of(trace, _with_count(base, n)).peak_bytes(batch)
+                part = -(-batch // job.training.accumulation)
+                memory[same] = footprint_of(trace, _with_count(base, n)).peak_bytes(part)
+        fits[d] = needed_bytes(device, job.mode, memory)[0] <= device.memory_bytes
         for calibration, same in _by_calibration(base, job, counts):
             ranks = _with_count(replace(base, calibration=calibration), count[same])
             for b, samples in enumerate(batches):
@@ -79,7 +80,7 @@ def evaluate(
         "sigma_log": spread[index[0], index[1], index[2]].ravel(),
         "throughput_samples_per_s": (samples_per_step / step_s).ravel(),
         "memory_bytes": memory[index[1], index[2]].ravel(),
-        "fits": (memory[index[1], index[2]] <= capacity[index[0]]).ravel(),
+        "fits": fits[index[0], index[1], index[2]].ravel(),
     }
 
 

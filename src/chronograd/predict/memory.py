@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,10 @@ from chronograd.job import Job
 from chronograd.predict.checkpointing import blocks, lifetimes
 from chronograd.predict.traffic import traffic
 from chronograd.trace import MATRIX_KINDS, Affine, Trace
+from chronograd.units import memory
+
+# One number, or an array of them.
+Amount = Any
 
 # Tensors of the size of the parameters that an optimizer keeps: the momentum of SGD, both moments of Adam.
 OPTIMIZER_STATES = {"sgd": 0, "sgd-momentum": 1, "adamw": 2, "adadelta": 2, "rmsprop": 2}
@@ -128,6 +133,23 @@ def reserve_bytes(device: Device) -> int:
 def overhead(device: Device, mode: str) -> Overhead:
     """Factors of a mode, `training` or `inference`, from the tensors' bytes to the memory that a step needs beside the reserve."""
     return _OVERHEAD[device.kind, mode]
+
+
+def needed_bytes(device: Device, mode: str, tensors: Amount) -> tuple[Amount, Amount]:
+    """Memory that a step needs, given the bytes of its tensors: half of the networks need less than the first number, nine of
+    ten less than the second."""
+    more, reserve = overhead(device, mode), reserve_bytes(device)
+    return more.median * tensors + reserve, more.high * tensors + reserve
+
+
+def may_not_fit(device: Device, mode: str, tensors: int) -> str:
+    """A sentence where the memory that a step needs is within its uncertainty of the device's; else nothing."""
+    if needed_bytes(device, mode, tensors)[1] <= device.memory_bytes:
+        return ""
+    return (
+        f"may not fit: tensors of a rank take {memory(tensors)}, one network in ten needs {overhead(device, mode).high:g} times as "
+        f"much beside {memory(reserve_bytes(device))} for the framework, {device.name} has {memory(device.memory_bytes)}"
+    )
 
 
 def footprint(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chronograd.predict.carrying import Shown
-from chronograd.predict.memory import Memory, overhead, reserve_bytes
+from chronograd.predict.memory import Memory, may_not_fit, reserve_bytes
 from chronograd.predict.scaling import is_this_processor
 from chronograd.predict.setting import Setting
 from chronograd.record import DOES_NOT_FIT
@@ -46,12 +46,8 @@ def _of_memory(setting: Setting, needed: Memory) -> Iterator[str]:
             f"{setting.device.name} has {memory(setting.device.memory_bytes)}"
         )
         return
-    high = overhead(setting.device, setting.job.mode).high
-    if high * needed.total + reserve > setting.device.memory_bytes:
-        yield (
-            f"may not fit: tensors of a rank take {memory(needed.total)}, one network in ten needs {high:g} times as much beside "
-            f"{memory(reserve)} for the framework, {setting.device.name} has {memory(setting.device.memory_bytes)}"
-        )
+    if note := may_not_fit(setting.device, setting.job.mode, needed.total):
+        yield note
 
 
 def _carried(shown: Shown, factor: float) -> str:

@@ -24,7 +24,7 @@ TIMED_OUT = 124
 _UNSAYABLE = re.compile('["\\\\%\x00-\x1f\x7f\ud800-\udfff]')
 # The forms that sbatch accepts: minutes, minutes:seconds, hours:minutes:seconds, days-hours and so on; names, several of partitions.
 _FORMS = {
-    "time": (r"\d+(:\d{1,2}){0,2}|\d+-\d{1,2}(:\d{1,2}){0,2}|UNLIMITED|INFINITE", "01:00:00"),
+    "time": (r"\d+(:\d{1,2}){0,2}|\d+-\d{1,2}(:\d{1,2}){0,2}|(?i:UNLIMITED|INFINITE)", "01:00:00"),
     "partition": (r"[\w.+@-]+(,[\w.+@-]+)*", "gpu"),
     "account": (r"[\w.+@:/-]+", "lab"),
 }

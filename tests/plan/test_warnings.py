@@ -1,0 +1,118 @@
+"""What `plan` states before its figures: times without a basis, memory that may not suffice, and every assumption once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from torch import Tensor, nn
+
+from chronograd import api, ask, known
+from chronograd import job as jobs
+from chronograd.answer import Answer
+from chronograd.count.network import trace_network
+from chronograd.count.tracing import trace
+from chronograd.hardware import catalog
+from chronograd.job import Job
+from chronograd.plan.advice import recipe
+from chronograd.plan.answer import list_settings, reach_goal
+from chronograd.plan.effort import of_epochs, of_result, unknown
+from chronograd.plan.goal import Goal
+from chronograd.plan.serving import serve
+from chronograd.plan.settings import evaluate, largest_batch
+from chronograd.predict.prediction import predict, predict_step
+from chronograd.predict.setting import setting_of
+
+V100 = catalog.device("v100")
+SAMPLES = 100_000
+
+
+def job_of(*fields: str) -> Job:
+    shape = {"name": "synthetic", "shape": [3, 32, 32], "classes": 10, "samples": SAMPLES}
+    plain = {"network": {"name": "resnet20"}, "data": shape, "cluster": {"device": "v100"}}
+    return jobs.changed(jobs.from_dict(plain), list(fields))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.LSTM(32, 32, batch_first=True), nn.Linear(32, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.layer(x)[0][:, -1])
+
+
+def answers(network: nn.Module) -> list[Answer]:
+    """Of the four questions of `plan`: settings, a goal, a goal whose epochs are unknown, and inference."""
+    traced, job = trace(network, [(12, 32)]), job_of()
+    of_goal = {"samples": SAMPLES, "goal": Goal(budget_usd=20.0)}
+    inference = jobs.changed(job, ["mode=inference"])
+    return [
+        list_settings(traced, job, [V100], [1], [64], samples=SAMPLES),
+        reach_goal(traced, job, [V100], [1], [64], effort=of_epochs(3, SAMPLES, 64), **of_goal),
+        reach_goal(traced, job, [V100], [1], [64], effort=unknown(job, SAMPLES, 0.9), **of_goal),
+        serve(trace(network, [(12, 32)], mode="inference"), inference, [V100], [1], [64]),
+    ]
+
+
+def test_a_plan_says_what_is_rough_as_a_prediction_does() -> None:
+    predicted = api.predict(trace(Recurrent(), [(12, 32)]), on="v100", batch=64).sections[0].lines[0]
+    assert predicted.startswith("Rough: ")
+    for answer in answers(Recurrent()):
+        said = answer.sections[0].lines[0]
+        assert re.sub(r"\d+ %", "", said) == re.sub(r"\d+ %", "", predicted)
+        assert answer.as_data()["assumed"][-1] == f"rough{said[5:-1]}"
+    for answer in answers(nn.Sequential(nn.Linear(32, 32), nn.Flatten(), nn.Linear(12 * 32, 10))):
+        assert not any("Rough" in line for line in answer.sections[0].lines)
+
+
+def test_a_plan_says_that_its_choice_may_not_fit() -> None:
+    """Between the batch that fits half of the networks and the one that fits nine of ten."""
+    traced, job = trace_network("resnet20"), job_of("training.precision=fp32", "training.activation_checkpointing=none")
+    found = largest_batch(traced, job)
+    assert found.start_at < found.batch
+    for batch, is_told in ((found.start_at, False), (found.batch, True)):
+        options = {"samples": 10**9, "effort": of_epochs(1, 10**9, batch), "goal": Goal(budget_usd=1e6)}
+        goal = reach_goal(traced, job, [V100], [1], [batch], **options)
+        listed = list_settings(traced, job, [V100], [1], [batch], samples=10**9)
+        for answer, row in ((goal, goal.as_data()["chosen"]), (listed, listed.as_data()["settings"][0])):
+            lines = [line for line in answer.sections[0].lines if "may not fit" in line]
+            assert len(lines) == is_told
+            assert (row["may_not_fit"] is not None) == is_told
+        notes = predict(traced, jobs.changed(job, [f"training.batch={batch}"])).notes
+        assert any(note.startswith("may not fit") for note in notes) == is_told
+
+
+def test_parts_of_a_batch_take_the_memory_of_one_part() -> None:
+    traced = trace_network("resnet20")
+    table = evaluate(traced, job_of("training.accumulation=4"), ["v100"], [1], [64, 66])
+    for i, batch in enumerate((64, 66)):
+        job = job_of("training.accumulation=4", f"training.batch={batch}")
+        assert np.ceil(table["memory_bytes"][i]) == pytest.approx(
+            predict_step(traced, setting_of(job)).memory.total, abs=5
+        )
+
+
+def test_the_epochs_of_a_recipe_are_stated_once() -> None:
+    results = known.known("resnet50", "imagenet")
+    assert any(f"{one.epochs} epochs" in one.name for one in results)
+    for one in results:
+        for words in (of_result(one, 1000, None).source, recipe(one)):
+            assert words.partition("; ")[0].count(f"{one.epochs} epochs") == 1
+
+
+def test_fine_tuning_names_its_rate_and_augmentation(tmp_path: Path) -> None:
+    for kind in ("cats", "dogs"):
+        (tmp_path / kind).mkdir()
+        for i in range(4):
+            Image.new("RGB", (80, 80), (30 * i, 0, 0)).save(tmp_path / kind / f"{i}.png")
+    asked = ask.ask("torchvision:resnet18", short={"data": f"folder:{tmp_path}"}, can_download=True)
+    said = asked.for_a_plan(has_epochs=False)
+    assert f"learning rate {asked.job.training.learning_rate:g}, schedule {asked.job.training.schedule}" in said
+    assert "random crops of 50 % of the area or more, mirrored half of the time" in said
+    stated = ["training.learning_rate=0.1", "training.augmentation.flip=false"]
+    own = ask.ask("torchvision:resnet18", stated, {"data": f"folder:{tmp_path}"}).for_a_plan(has_epochs=False)
+    assert not any("learning rate" in words or "crops" in words for words in own)
