@@ -47,3 +47,25 @@ class TwoHeads(Small):
     def forward(self, images_NCHW: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
         logits = super().forward(images_NCHW)
         return {"scores": logits.softmax(1), "boxes": logits.unsqueeze(2).expand(-1, -1, 4)}
+
+
+class Drops(Small):
+    """Drops values whatever the mode."""
+
+    def forward(self, images_NCHW: Tensor) -> Tensor:
+        return super().forward(nn.functional.dropout(images_NCHW))
+
+
+class ReadsBatch(Small):
+    """Python reads the size of the batch, and the graph keeps one of the two ways."""
+
+    def forward(self, images_NCHW: Tensor) -> Tensor:
+        return super().forward(images_NCHW) * (1 if len(images_NCHW) > 4 else 2)
+
+
+class Centred(Small):
+    """Each answer depends on the other samples."""
+
+    def forward(self, images_NCHW: Tensor) -> Tensor:
+        logits = super().forward(images_NCHW)
+        return logits - logits.mean(0, keepdim=True)

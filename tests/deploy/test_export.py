@@ -117,6 +117,27 @@ def test_a_file_that_computes_something_else_is_not_written(here: Path, capsys: 
 
 
 @pytest.mark.parametrize(
+    ("name", "holds", "why"),
+    [
+        ("Drops", False, "another answer each time: the network draws random numbers"),
+        ("ReadsBatch", False, "changes with its batch: the network reads the size of the batch"),
+        ("Centred", True, "changes with its batch"),
+        ("Small", True, ""),
+        ("Differs", False, ""),
+    ],
+)
+def test_an_answer_that_pytorch_itself_does_not_repeat_is_named(
+    here: Path, name: str, holds: bool, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["export", f"{OWN}{name}", "--input", "1,8,8", "--classes", "4", "--onnx", "net.onnx"]
+    assert main(line) == (0 if holds else 1)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert ("PyTorch gives the same samples" in printed or "PyTorch's answer to a sample" in printed) is bool(why)
+    assert why in printed
+    assert (here / "net.onnx").exists() is holds
+
+
+@pytest.mark.parametrize(
     ("name", "why"), [("Chooses", "exported_networks.py:33: return logits if"), ("OneBatch", "static shape of 2")]
 )
 def test_what_does_not_export_is_told_with_the_reason(

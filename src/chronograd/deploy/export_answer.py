@@ -103,6 +103,8 @@ def export(
         graph = write_onnx(network, source.random(EXAMPLES, preprocessing).fed, aside, input_name=_input_name(source, preprocessing),
                            opset=opset, about=_about(source, preprocessing))  # fmt: skip
         parity = parities.compare(aside, source.network, samples, batches=batches, rtol=rtol, atol=atol)
+        if not parity.failure:
+            parity.unsteady = parities.unsteady(source.network, random, max(batches), rtol=rtol, atol=atol)
         quantised = None
         if parity.holds:
             if int8 is not None:
@@ -261,6 +263,7 @@ def _parity_section(parity: Parity) -> Section:
         "of tolerance: what share of it would just hold",
     ]
     lines = [f"All samples in batches of {listed([str(one) for one in parity.batches])}."]
+    lines += [f"{parity.unsteady}."] if parity.unsteady else []
     lines += [_as_rounding(one) for one in parity.differences if not one.holds and one.largest_output]
     return Section(
         "ONNX Runtime beside PyTorch",

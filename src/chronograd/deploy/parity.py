@@ -25,6 +25,15 @@ BATCHES = (1, 3, 8)
 OF_ROUNDING = 1e-5
 # The output of a detector whose rows are places, not scores of classes.
 BOXES = "boxes"
+# How PyTorch's own answers to the same samples differ.
+DRAWN = (
+    "PyTorch gives the same samples another answer each time: the network draws random numbers in evaluation, such as "
+    "F.dropout without training=self.training"
+)
+MIXED = (
+    "PyTorch's answer to a sample changes with its batch: the network reads the size of the batch, or computes from its "
+    "other samples"
+)
 
 
 @dataclass(frozen=True)
@@ -112,7 +121,10 @@ class Difference:
 
 @dataclass
 class Parity:
-    """All differences of a file; `failure` says how ONNX Runtime failed, where it did."""
+    """All differences of a file; `failure` says how ONNX Runtime failed, where it did.
+
+    `unsteady` is DRAWN or MIXED where PyTorch's own answers differ, which no file can follow.
+    """
 
     rtol: float
     atol: float
@@ -120,6 +132,7 @@ class Parity:
     differences: list[Difference] = field(default_factory=list)
     num_samples: dict[str, int] = field(default_factory=dict)
     failure: str = ""
+    unsteady: str = ""
 
     @property
     def holds(self) -> bool:
@@ -174,6 +187,26 @@ def compare(
     return parity
 
 
+def unsteady(
+    reference: Callable[..., Any], samples: Samples, batch: int, *, rtol: float = RTOL, atol: float = ATOL
+) -> str:
+    """Return DRAWN or MIXED if PyTorch answers one batch differently the second time or sample by sample; else nothing."""
+    seen = samples.seen[:batch]
+    with torch.no_grad():
+        first, again = flat(reference(*_tensors(seen))), flat(reference(*_tensors(seen)))
+        alone = [flat(reference(*_tensors(seen[i : i + 1]))) for i in range(len(seen))]
+
+    def close(a: Tensor, b: Tensor) -> bool:
+        return a.shape == b.shape and bool(torch.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True).all())
+
+    if not all(map(close, first, again)):
+        return DRAWN
+    rows = [
+        (whole, parts) for whole, *parts in zip(first, *alone, strict=True) if whole.ndim and len(whole) == len(seen)
+    ]
+    return "" if all(close(whole, torch.cat(parts)) for whole, parts in rows) else MIXED
+
+
 def _tensors(part: Tensor | Values) -> tuple[Tensor, ...]:
     return (part,) if isinstance(part, Tensor) else part.tensors
 
@@ -206,6 +239,7 @@ def data_of(parity: Parity) -> Mapping[str, Any]:
         "holds": parity.holds,
         "tightest": parity.tightest,
         "failure": parity.failure or None,
+        "unsteady": parity.unsteady or None,
         "outputs": rows,
     }
 
