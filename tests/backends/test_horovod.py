@@ -85,6 +85,16 @@ def test_an_environment_made_for_another_one_does_not_count(tmp_path: Path, monk
     assert horovod_build.is_built()
 
 
+def test_its_environment_sees_this_package_first(tmp_path: Path) -> None:
+    """A Python that reads the .pth file, and starts with no packages at all, imports this very package."""
+    (tmp_path / "seen.pth").write_text(horovod_build.seen_packages())
+    script = f"import site; site.addsitedir({str(tmp_path)!r}); import chronograd.job; print(chronograd.job.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-S", "-E", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.stdout.strip() == jobs.__file__, done.stderr
+
+
 def test_the_source_is_mended_once_and_only_where_it_is_known(tmp_path: Path) -> None:
     for name, old, _ in horovod_build.MENDS:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -128,11 +128,9 @@ class Group:
 
     # -- work ------------------------------------------------------------------------------------------
 
-    def run(self, until_steps: int, until_s: float | None = None) -> Iterator[Report]:
+    def run(self, until_steps: int) -> Iterator[Report]:
         """Have all work until so many steps are made, since the start, and the updates that go with them; their reports.
 
-        Args:
-            until_s: end it at this time instead, if that comes first, by time.monotonic().
         Raises: RunError if a part raises, or dies again and again.
         """
         ray = ray_module()
@@ -145,8 +143,7 @@ class Group:
             for call in done:
                 if call in self._out and (report := self._taken(call, until_steps)) is not None:
                     yield report
-            if until_s is None or time.monotonic() < until_s:
-                self._hand_out(until_steps)
+            self._hand_out(until_steps)
 
     def shard_reports(self) -> list[Report]:
         """What shards did since they were last asked; a dead one is replaced."""
