@@ -215,6 +215,14 @@ def test_options_that_lie_in_each_others_interval_are_ties_and_the_cheaper_wins(
     assert choice.columns["dollars"][choice.cheapest()] <= choice.columns["dollars"][choice.fastest()]
 
 
+def test_the_balanced_option_is_never_dearer_than_the_fastest() -> None:
+    """8 devices take 1.25 h and 30 dollars, 7 take 1.39 h and 29.10: a tie, which 7 win, though 8 have the smaller product."""
+    effort = SamplesToTarget(3.6e6, 100, 0.2, noise_scale=ENDLESS)
+    choice = found(table([8, 7], [1.0, 0.97]), effort, Goal(budget_usd=1000.0))
+    assert choice.columns["dollars"] == pytest.approx([30, 29.1])
+    assert (choice.fastest(), choice.balanced()) == (1, 1)
+
+
 def test_start_up_and_the_minimum_are_paid(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second of training on a machine of 36 dollars an hour that starts in 300 s and is billed 600 s at least."""
     monkeypatch.setattr(market, "offers", lambda device: [offer("on-demand", 36.0)])

@@ -220,8 +220,10 @@ class PlanResult:
         return self._least(self.keepers(among), "dollars", "hours")
 
     def balanced(self, among: np.ndarray | None = None) -> int | None:
-        """The keeper with the least product of hours and dollars."""
-        rows = self.keepers(among)
+        """The keeper with the least product of hours and dollars, of those that cost no more than `fastest`, which ties may be."""
+        rows, first = self.keepers(among), self.fastest(among)
+        if first is not None:
+            rows = rows[self.columns["dollars"][rows] <= self.columns["dollars"][first]]
         product = self.columns["hours"][rows] * self.columns["dollars"][rows]
         return int(rows[np.argmin(product)]) if len(rows) else None
 
