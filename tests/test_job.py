@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from chronograd import job as jobs
 from chronograd.errors import JobError
 from chronograd.files import parse_yaml
+from chronograd.launch.slurm import array
 from chronograd.predict.setting import setting_of
 from chronograd.train.order import rank_slice
 
@@ -59,18 +61,29 @@ class TestNumbers:
         assert changed.training.compile
         assert changed.network.options == {"bias": False, "blocks": [True]}
 
-    @pytest.mark.parametrize("text", ["1:30", "-12:30:45", "1:30.5", "0100", "-010", "089", "2001-01-01"])
-    def test_yaml_reads_no_other_base(self, text: str) -> None:
-        assert parse_yaml(f"[{text}, '{text}']") == [text, text]
+    @pytest.mark.parametrize("text", ["1:30", "-12:30:45", "1:30.5", "0100", "-010", "089", "0_1"])
+    def test_numbers_that_yaml_may_read_to_another_base_are_refused(self, text: str, tmp_path: Path) -> None:
+        """In a job file, an override and a sweep; files of other programs keep them as text."""
+        path = tmp_path / "job.yaml"
+        path.write_text(f"network: {{name: alexnet}}\ndata: {{name: digits}}\ntraining: {{batch: {text}}}\n")
+        with pytest.raises(JobError, match=rf"{re.escape(text)} in line 3 is ambiguous, because YAML also reads"):
+            jobs.load(path)
+        for override in (f"training.batch={text}", f"network.options.width={text}", f"data.class_names=[{text}]"):
+            with pytest.raises(JobError, match=rf"{re.escape(text)} is ambiguous.* or put text in quotes"):
+                jobs.changed(job(), [override])
+        with pytest.raises(JobError, match=rf"{re.escape(text)} is ambiguous"):
+            array.grid(job(), [f"training.batch=32,{text}"])
+        assert parse_yaml(f"[{text}, '{text}']", is_ours=False) == [text, text]
+
+    @pytest.mark.parametrize("text", ["1:30", "0100", "089", "2001-01-01", "00.5", "1_0"])
+    def test_text_in_quotes_is_text_and_is_written_in_quotes(self, text: str) -> None:
+        changed = jobs.changed(job(), [f"data.class_names=[a, '{text}']"])
+        assert changed.data.class_names == ("a", text)
+        assert jobs.from_dict(parse_yaml(jobs.to_yaml(changed))) == changed
 
     def test_yaml_reads_numbers(self) -> None:
         numbers = {"0": 0, "-7": -7, "1_000": 1000, "0x10": 16, "0.5": 0.5, "00.5": 0.5, "1.0e-3": 0.001}
         assert {text: parse_yaml(text) for text in numbers} == numbers
-
-    def test_a_time_is_no_batch_and_zeros_change_nothing(self) -> None:
-        with pytest.raises(JobError, match=r"training\.batch: .*'1:30'"):
-            jobs.changed(job(), ["training.batch=1:30"])
-        assert jobs.changed(job(), ["training.batch=0100"]).training.batch == 100
 
 
 class TestImagesOfARank:

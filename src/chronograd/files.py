@@ -99,18 +99,29 @@ def format_of(path: Path) -> str:
     return stated[1].decode() if stated else ""
 
 
-def parse_yaml(text: str) -> Any:
+def parse_yaml(text: str, is_ours: bool = True) -> Any:
     """The data of a YAML text. Raises ValueError for what is no YAML or no plain data.
+
+    Args:
+        is_ours: whether 0100 and 1:30 are refused. YAML 1.1 reads them as 64 and 90, and people write them as 100 and a time. In files
+            of other programs they stay text.
 
     >>> parse_yaml("{a: [1, 0.5], b: 2001-01-01}")
     {'a': [1, 0.5], 'b': '2001-01-01'}
     """
     try:
-        data = yaml.load(text, _PlainLoader)
+        data = yaml.load(text, _OwnLoader if is_ours else _PlainLoader)
     except (yaml.YAMLError, ArithmeticError) as error:
         raise ValueError(" ".join(str(error).split())) from None
     check_plain(data)
     return data
+
+
+def dump_yaml(data: Any) -> str:
+    """Write plain data as YAML in the order that it has; `parse_yaml` reads the same data."""
+    text = str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
+    # PyYAML adds spaces to a next-line character that it does not escape.
+    return text if "\x85" not in text else str(yaml.dump(data, Dumper=_Dumper, sort_keys=False))
 
 
 # What the system says of a full disk, of a quota that is used up, and of a file that a limit (`ulimit -f`) cuts.
@@ -278,6 +289,33 @@ class _PlainLoader(yaml.SafeLoader):
         if len(found) < len(node.value):
             raise yaml.MarkedYAMLError(None, None, "the same key is given twice", node.start_mark)
         return found
+
+
+class _OwnLoader(_PlainLoader):
+    """Refuses numbers that can mean two things; in quotes they are text."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and _READ_OTHERWISE.fullmatch(event.value):
+            mark = event.start_mark
+            where = f" in line {mark.line + 1}" if mark is not None and mark.line else ""
+            base = "60" if ":" in event.value else "8"
+            raise ValueError(
+                f"{event.value:.40}{where} is ambiguous, because YAML also reads such numbers to base {base}: "
+                "write the number without leading zeros or colons, or put text in quotes"
+            )
+        return super().compose_node(parent, index)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Puts text in quotes that `_OwnLoader` would refuse."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, "'" if _READ_OTHERWISE.fullmatch(text) else None)
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -682,10 +681,7 @@ def resolved(job: Job) -> dict[str, Any]:
 
 def to_yaml(job: Job, is_whole: bool = True) -> str:
     """A job file: every field, or only what the job says beyond defaults and its recipe."""
-    data = resolved(job) if is_whole else stated(job)
-    text = str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
-    # PyYAML adds spaces to a next-line character that it does not escape.
-    return text if "\x85" not in text else str(yaml.safe_dump(data, sort_keys=False))
+    return files.dump_yaml(resolved(job) if is_whole else stated(job))
 
 
 def json_schema() -> dict[str, Any]:
@@ -728,7 +724,8 @@ def override(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
         try:
             parsed = files.parse_yaml(value) if value.strip() else None
         except ValueError as error:
-            raise JobError(f"override {text!r}: the value is not valid YAML: {error}", "quote it") from None
+            hint = "write numbers such as 100, and put other text in quotes"
+            raise JobError(f"override {text!r}: the value is not valid YAML: {error}", hint) from None
         *parents, last = key.strip().split(".")
         node: dict[str, Any] = data
         for parent in parents:

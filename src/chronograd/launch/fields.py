@@ -269,7 +269,7 @@ def dump(platform: Platform, given: Document) -> str:
 def load(platform: Platform, text: str) -> Document:
     """The data of a file. Raises FileFormatError."""
     try:
-        data = files.parse_yaml(text) if not platform.file.endswith(".json") else json.loads(text)
+        data = files.parse_yaml(text, is_ours=False) if not platform.file.endswith(".json") else json.loads(text)
         files.check_plain(data)
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"it is not valid {platform.file.rpartition('.')[2].upper()}: {error}") from None

@@ -33,12 +33,14 @@ def grid(job: Job, sweep: Sequence[str]) -> list[Element]:
     axes = []
     for text in sweep:
         field, sign, values = text.partition("=")
+        reason = ""
         try:
             parsed = files.parse_yaml(f"[{values}]") if sign and field else None
-        except ValueError:
-            parsed = None
+        except ValueError as error:
+            parsed, reason = None, f": {error}"
         if not parsed:
-            raise JobError(f"cannot read the sweep {text!r}", "write FIELD=A,B,... such as training.batch=32,64")
+            hint = "write FIELD=A,B,... such as training.batch=32,64"
+            raise JobError(f"cannot read the sweep {text!r}{reason}", hint)
         axes.append([f"{field}={json.dumps(value)}" for value in parsed])
     return [(overrides, jobs.changed(job, overrides)) for overrides in itertools.product(*axes)]
 
