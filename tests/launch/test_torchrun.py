@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from chronograd import job as jobs
 from chronograd.backends.plan import RankPlan
@@ -28,6 +29,28 @@ def test_the_command_line_meets_on_the_loopback_interface() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("codes", "moments", "expected"),
+    [
+        ((-15, -9), (7, 7), "rank 1 was killed by SIGKILL; torchrun then ended the other ranks"),
+        ((-9, -15), (7, 7), "rank 0 was killed by SIGKILL; torchrun then ended the other ranks"),
+        ((1, -9, -15), (7, 6, 8), "rank 1 was killed by SIGKILL; torchrun then ended the other ranks"),
+        ((-15, -15), (7, 6), "rank 1 was killed by SIGTERM; torchrun then ended the other ranks"),
+        ((-11, -9, -15), (7, 6, 8), "rank 1 was killed by SIGKILL; rank 0 was killed by SIGSEGV; torchrun then ended the other ranks"),
+        ((-9,), (7,), "rank 0 was killed by SIGKILL"),
+        ((1, 1), (7, 7), ""),
+    ],
+)  # fmt: skip
+def test_the_rank_that_was_killed_first_is_named_first(
+    codes: tuple[int, ...], moments: tuple[int, ...], expected: str
+) -> None:
+    """In a report as torchrun itself writes it."""
+    failures = {rank: ProcessFailure(rank, 100 + rank, code, "") for rank, code in enumerate(codes)}
+    for failure, moment in zip(failures.values(), moments, strict=True):
+        failure.timestamp = moment
+    assert torchrun.killed(ChildFailedError("python", failures).format_msg()) == expected
+
+
 @pytest.mark.slow
 def test_a_killed_rank_is_started_again_and_the_job_ends_as_if_nothing_had_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -44,7 +67,7 @@ def test_a_killed_rank_is_started_again_and_the_job_ends_as_if_nothing_had_been(
             "backend": "ddp",
         }
     )
-    with pytest.raises(RunError):
+    with pytest.raises(RunError, match=r"^rank 1 was killed by SIGKILL"):
         launch.train(job, out=tmp_path / "killed", launcher="torchrun")
     again = launch.resume(launch.RunDir.open(tmp_path / "killed"), launcher="local")
     restarted = launch.train(jobs.changed(job, ["cluster.max_restarts=1"]), out=tmp_path / "restarted")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -30,16 +31,21 @@ def launch(plan: RankPlan, run: RunDir, watch: Callable[[], None] = lambda: None
         try:
             run_together([process], watch)
         except RunError as error:
-            if killed := _killed(process.output.read_text(errors="replace")):
-                raise KilledError(killed) from None
+            if told := killed(process.output.read_text(errors="replace")):
+                raise KilledError(told) from None
             raise error from None
 
 
-def _killed(printed: str) -> str:
-    """The rank that was killed, as torchrun's last report tells; empty if none was."""
+def killed(printed: str) -> str:
+    """Name the rank that was killed first, from torchrun's last report; return an empty text if none was killed.
+
+    torchrun ends the others by SIGTERM. It writes the first failure last, and of several in one second the lowest rank as the first.
+    """
     report = printed[printed.rfind("Failures:") :]
-    found = re.findall(r"rank\s+: (\d+) .*\n\s*exitcode\s+: (-\d+) ", report)
-    return "; ".join(f"rank {rank} {how_it_ended(int(code))}" for rank, code in found)
+    found = [(int(code), rank) for rank, code in re.findall(r"rank\s+: (\d+) .*\n\s*exitcode\s+: (-\d+) ", report)]
+    first = [one for one in found if one[0] != -signal.SIGTERM] or found[-1:]
+    text = "; ".join(f"rank {rank} {how_it_ended(code)}" for code, rank in reversed(first))
+    return text + ("; torchrun then ended the other ranks" if len(first) < len(found) else "")
 
 
 def command(plan: RankPlan, store: Path) -> tuple[str, ...]:
