@@ -90,9 +90,9 @@ def test_an_error_is_never_shown_without_what_disturbed_the_measurement(
     assert all("2 processes, other" not in text for text in told)
     why = f" ({met})" if is_met else ""
     assert page.opening() == [
-        f"The predicted step is off by +25.0 % with 1 process{why} and −50.0 % with 2 processes.",
         "Training ended at 96.0 % test accuracy after 4 epochs and 40 s, at or above the target of 95.0 %.",
         "1×h100 is predicted fastest at 1 min 40 s and also cheapest at $0.11.",
+        f"The predicted step is off by +25.0 % with 1 process{why} and −50.0 % with 2 processes.",
     ]
     expected = "step predicted 100 ms, measured 80 ms: prediction off by +25.0 %"
     assert prediction_words(loop, 1) == (f"{expected}, but {met}" if is_met else expected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,13 +43,14 @@ class Recurrent(nn.Module):
         self.layer, self.out = nn.LSTM(32, 32, batch_first=True), nn.Linear(32, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.layer(x)[0][:, -1])
+        out: Tensor = self.out(self.layer(x)[0][:, -1])
+        return out
 
 
 def answers(network: nn.Module) -> list[Answer]:
     """Of the four questions of `plan`: settings, a goal, a goal whose epochs are unknown, and inference."""
     traced, job = trace(network, [(12, 32)]), job_of()
-    of_goal = {"samples": SAMPLES, "goal": Goal(budget_usd=20.0)}
+    of_goal: dict[str, Any] = {"samples": SAMPLES, "goal": Goal(budget_usd=20.0)}
     inference = jobs.changed(job, ["mode=inference"])
     return [
         list_settings(traced, job, [V100], [1], [64], samples=SAMPLES),
@@ -75,7 +77,7 @@ def test_a_plan_says_that_its_choice_may_not_fit() -> None:
     found = largest_batch(traced, job)
     assert found.start_at < found.batch
     for batch, is_told in ((found.start_at, False), (found.batch, True)):
-        options = {"samples": 10**9, "effort": of_epochs(1, 10**9, batch), "goal": Goal(budget_usd=1e6)}
+        options: dict[str, Any] = {"samples": 10**9, "effort": of_epochs(1, 10**9, batch), "goal": Goal(budget_usd=1e6)}
         goal = reach_goal(traced, job, [V100], [1], [batch], **options)
         listed = list_settings(traced, job, [V100], [1], [batch], samples=10**9)
         for answer, row in ((goal, goal.as_data()["chosen"]), (listed, listed.as_data()["settings"][0])):

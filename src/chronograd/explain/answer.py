@@ -11,7 +11,6 @@ from chronograd import door
 from chronograd.answer import Answer, Section, Table, join, under
 from chronograd.errors import InputError
 from chronograd.explain import agents, explanation, wall_times
-from chronograd.explain.causes import Finding
 from chronograd.explain.explanation import Explained, Explanation
 from chronograd.explain.ranks import scaling_text
 from chronograd.explain.trace_file import distinguished
@@ -78,14 +77,9 @@ def _beside(paths: Sequence[Path], answers: Sequence[Answer]) -> Answer:
 def disturbances(path: Path) -> str:
     """What a run met that no prediction knows of, such as a busy host, as a clause; empty where nothing was found."""
     (one,) = explanation.explain([path]).runs
-    met = [f"{finding.title}{_cost(finding)}" for finding in one.causes if finding.cause in DISTURBANCES]
+    met = [f"{finding.title}{finding.share}" for finding in one.causes if finding.cause in DISTURBANCES]
     is_known = all(f.verdict != "not measured" for f in one.findings if f.cause == "busy_host")
     return "; ".join(met if is_known else [*met, "whether other processes used the host is not known"])
-
-
-def _cost(finding: Finding) -> str:
-    whole = "run" if finding.cause == "start_up" else "time"
-    return "" if finding.cost is None else f" ({percent(finding.cost, 0)} of the {whole})"
 
 
 def _legend(runs: Sequence[Explained]) -> list[str]:
@@ -104,7 +98,7 @@ def _causes(one: Explained, legend: Sequence[str]) -> Section:
         )
     for number, finding in enumerate(one.causes, start=1):
         lines += [
-            f"{number}. {finding.title}{_cost(finding)}",
+            f"{number}. {finding.title}{finding.share}",
             *(f"   {sentence}" for sentence in finding.evidence),
             *(f"   what to do: {remedy.text()}" for remedy in finding.remedies),
             f"   to disprove: {finding.experiment}",
@@ -118,7 +112,7 @@ def _causes(one: Explained, legend: Sequence[str]) -> Section:
         first, num_more = one.causes[0], len(one.causes) - 1
         more = f"; {num_more} more cause{'s' * (num_more > 1)} of lost time" if num_more else ""
         to_do = f" What to do: {first.remedies[0].text()}." if first.remedies else ""
-        takeaway = f"{first.title[0].upper()}{first.title[1:]}{_cost(first)}{more}.{to_do}"
+        takeaway = f"{first.title[0].upper()}{first.title[1:]}{first.share}{more}.{to_do}"
     rows = [
         {
             "cause": f.cause,

@@ -73,6 +73,12 @@ class Finding:
     remedies: tuple[Remedy, ...] = ()
 
     @property
+    def share(self) -> str:
+        """Its cost in brackets, behind its title; nothing if it was not measured."""
+        whole = "run" if self.cause == "start_up" else "time"
+        return "" if self.cost is None else f" ({percent(self.cost, 0)} of the {whole})"
+
+    @property
     def is_found(self) -> bool:
         return self.verdict == "found"
 

@@ -88,8 +88,8 @@ def page_of(loop: Loop) -> Answer:
 
 
 def _summary(loop: Loop, training: Section, planned: Section) -> list[str]:
-    """How good the prediction was, what training reached, and what to rent."""
-    return [_how_good(loop), f"{first_sentence(training.takeaway)[0]}.", _to_rent(loop, planned)]
+    """What training reached, what to rent, and how good the prediction was."""
+    return [f"{first_sentence(training.takeaway)[0]}.", _to_rent(loop, planned), _how_good(loop)]
 
 
 def _how_good(loop: Loop) -> str:

@@ -13,11 +13,13 @@ from chronograd.compare.agreement import accuracy_of_prediction_section
 from chronograd.compare.joining import HOW_TO_JOIN, devices_of, is_same_work, job_key
 from chronograd.compare.ranks import communication_section, throughput_section
 from chronograd.compare.steps import parts_section, scaling_section
+from chronograd.errors import ChronogradError
+from chronograd.explain import explanation
 from chronograd.explain.agents import sections_of
 from chronograd.figure import Figure, Picture, PictureRow, Pictures, gif_moments
 from chronograd.files import format_of
 from chronograd.fit.forecast import Forecast
-from chronograd.fit.learning import training_section
+from chronograd.fit.learning import training_section, what_was_reached, what_was_returned
 from chronograd.plan.elsewhere import plan_section
 from chronograd.predict.layers import roofline_section
 from chronograd.predict.work import operators_section
@@ -25,7 +27,7 @@ from chronograd.quantities import FIRST
 from chronograd.record import JobHeader, Record
 from chronograd.rundir import EPISODE, listing
 from chronograd.units import quantity
-from chronograd.words import device, how_many, interval, listed, named, quantity_name
+from chronograd.words import device, first_sentence, how_many, interval, listed, named, quantity_name
 
 NUM_MOMENTS = 6
 # Fields that name jobs of one network and data, where they differ: these first, and no more than this number.
@@ -39,6 +41,7 @@ TOLD_FIRST = (
 )
 MOST_DIFFERENCES = 3
 MOST_ACCURACIES = 4  # in the head of a page
+MOST_SENTENCES = 3  # one for each job, in the first paragraph
 
 
 @dataclass
@@ -65,8 +68,69 @@ def report(runs: Sequence[tuple[str, Path]]) -> Answer:
     pages = []
     if records or not answers:
         page = generic_page(records)
-        pages.append(replace(page, sections=[*page.sections, *_episodes(runs)]))
+        faster = [_faster(dict(runs), records)] if page.summary else []
+        summary = [*page.summary[:1], *filter(None, faster), *page.summary[1:]]
+        pages.append(replace(page, sections=[*page.sections, *_episodes(runs)], summary=summary))
     return join(listed([answer.title for answer in answers]), [*answers, *pages]) if answers else pages[0]
+
+
+def _summary(groups: Mapping[str, _Group]) -> list[str]:
+    """What each job reached, how long it took and what it cost, a sentence each; nothing where none was run."""
+    sentences = []
+    for title, group in groups.items():
+        if group.trained:
+            sentences.append(_of_training(title, group.trained[-1][1]))
+        elif group.measured:
+            sentences.append(_of_steps(title, group.measured[max(group.measured)]))
+        if sentences and len(groups) == 1:
+            sentences += [f"{first_sentence(section.takeaway)[0]}." for section in _of_predictions(group)]
+    return sentences[:MOST_SENTENCES]
+
+
+def _of_predictions(group: _Group) -> list[Section]:
+    """What the job costs elsewhere, and how good its predictions were."""
+    sections = [plan_section(group.planned)] if _is_plan(group) else []
+    if group.predicted.keys() & group.measured.keys():
+        sections.append(accuracy_of_prediction_section(group.predicted, group.measured))
+    return sections
+
+
+def _is_plan(group: _Group) -> bool:
+    return any(r["training_time_s"].value is not None or r["cost_usd"].value is not None for r in group.planned)
+
+
+def _of_training(title: str, record: Record) -> str:
+    is_agent = "mean_return" in record.quantities
+    reached = what_was_returned(record) if is_agent else what_was_reached(record).removesuffix("; no target was set")
+    cost = record["cost_usd"].value
+    paid = "" if cost is None else f", for {quantity(cost, 'usd')}"
+    return f"{title}, {device(record)}: {reached[0].lower()}{reached[1:]}{paid}."
+
+
+def _of_steps(title: str, record: Record) -> str:
+    step, rate = record["step_time_s"], record["throughput_samples_per_s"]
+    between = f" (80 % interval {interval(step)})" if interval(step) else ""
+    per_s = "" if rate.value is None else f", {quantity(rate.value, rate.unit)}"
+    return f"{title}, {device(record)}: a step takes {quantity(step.value, step.unit)}{between}{per_s}."
+
+
+def _faster(paths: Mapping[str, Path], records: Mapping[str, Record]) -> str:
+    """The cause that costs most of the largest run's time, and what to do about it; nothing where none was found."""
+    ran = [
+        name for name, record in records.items() if record.kind == "measured" and "mean_return" not in record.quantities
+    ]
+    if not ran:
+        return ""
+    name = max(ran, key=lambda one: ("training" in records[one].curves, records[one].world))
+    try:
+        causes = explanation.explain([paths[name]]).causes
+    except ChronogradError:
+        return ""
+    if not causes:
+        return ""
+    first = causes[0]
+    to_do = f"; to make it faster, {first.remedies[0].text()}" if first.remedies else ""
+    return f"Most time is lost here: {first.title}{first.share}{to_do}."
 
 
 def _episodes(runs: Sequence[tuple[str, Path]]) -> list[Section]:
@@ -105,6 +169,7 @@ def generic_page(records: Mapping[str, Record], forecasts: Mapping[str, Forecast
         subtitle=f"{how_many(len(records), 'records')}, predicted and measured" if len(records) != 1 else "One record",
         asked=asked(next(iter(records.values())).job) if len(groups) == 1 else (),
         highlights=_highlights(records.values(), groups),
+        summary=_summary(groups),
         sections=sections,
         records=dict(records),
         footer=footer if left_out else "",
@@ -295,6 +360,6 @@ def _sections(group: _Group, forecasts: Mapping[str, Forecast]) -> list[Section]
     for name, record in group.trained:
         if name not in agents:
             sections.append(training_section(record, forecasts.get(name)))
-    if any(r["training_time_s"].value is not None or r["cost_usd"].value is not None for r in group.planned):
+    if _is_plan(group):
         sections.append(plan_section(group.planned))
     return sections
