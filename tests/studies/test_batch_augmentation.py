@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from chronograd.figure import Lines
 from chronograd.report.html import render_html
 from chronograd.studies import batch_augmentation as study
 from chronograd.studies.batch_augmentation import STUDY, Copies
@@ -179,6 +180,19 @@ def test_page_of_a_gain_says_so() -> None:
     assert "Cutout changes accuracy by +5.0 percentage points" in sections["Crop and flip alone"].takeaway
     images = sections["At equal images and at equal seconds"]
     assert images.takeaway.startswith(f"At equal images M=4 is better than {LONGER}: +5.0 percentage points")
+
+
+def test_a_point_stands_for_each_m_that_some_seed_brought_to_the_target() -> None:
+    """Seeds of M=1 end at 0.49, 0.50 and 0.51: two of them reach 0.5. No seed of M=2 does."""
+    page = STUDY.page(made_up({"M=1": 0.49, "M=2": 0.40, "M=4": 0.60, LONGER: 0.55}))
+    target = next(s for s in page.sections if s.title == "To 50 %")
+    assert target.figure is not None
+    for panel in target.figure.panels:
+        assert isinstance(panel, Lines)
+        (series,) = panel.series
+        assert [y is not None for y in series.y] == [True, False, True]
+        assert list(series.notes) == ["2 of 3", "0 of 3", ""]
+    assert "how many of the seeds reached the target" in target.caption
 
 
 def test_page_of_a_loss_says_so() -> None:

@@ -13,6 +13,7 @@ from chronograd.hardware import catalog
 from chronograd.judge.limits import WINOGRAD
 from chronograd.judge.settings import PRECISION_NAMES, Option
 from chronograd.judge.verdict import Judged
+from chronograd.predict.calibration import calibrations
 from chronograd.units import percent, seconds, si
 from chronograd.words import listed
 
@@ -238,10 +239,18 @@ def _assumptions(j: Judged) -> list[str]:
     calibration = j.predicted.record.provenance.calibration
     if "table" not in calibration and calibration.get("origin") != "measured":
         basis = calibration.get("relative")
-        lines.append(
-            f"No calibration of {j.device.name} in this mode: predicted from {basis or 'its data sheet alone'}"
-        )
+        lines.append(f"{_calibrated_as(j)}: predicted from {basis or 'its data sheet alone'}")
     return lines
+
+
+def _calibrated_as(j: Judged) -> str:
+    """In which settings the device was calibrated, none of which is that of the figure."""
+    own = [c for c in calibrations(j.device) if c.origin == "measured" or "table" in c.provenance]
+    asked = f"{j.job.training.precision_name} {j.mode}{', compiled' * bool(j.job.training.compile)}"
+    if not own:
+        return f"No calibration of {j.device.name}"
+    settings = [f"{c.precision}{f' {c.mode}' * (c.mode is not None)}{', compiled' * c.is_compiled}" for c in own]
+    return f"{j.device.name} is calibrated in {listed(list(dict.fromkeys(settings)))}, and not in {asked}"
 
 
 def _tokens(j: Judged) -> list[str]:

@@ -325,10 +325,16 @@ def _target_section(results: Results) -> Section:
     copies, panels = sorted(settings["copies"]), []
     for key in ("epochs", "seconds"):
         values = [[row[f"{key}_to_target"] for row in matching(rows, arm=name)] for name in names]
-        # None where not all seeds reached the target.
-        spreads = [None if None in own else Spread.of(own) for own in values]
+        known = [[value for value in own if value is not None] for own in values]
+        spreads = [Spread.of(own) if own else None for own in known]
         y, low, high = ([None if s is None else getattr(s, side) for s in spreads] for side in ("mean", "low", "high"))
-        series = Series("mean of the seeds", "measured", copies, y, low, high, is_joined=True)
+        notes = [
+            f"{len(some)} of {len(own)}" if len(some) < len(own) else ""
+            for some, own in zip(known, values, strict=True)
+        ]
+        series = Series(
+            "mean of the seeds that reached it", "measured", copies, y, low, high, notes=notes, is_joined=True
+        )
         panels.append(Lines("copies M", f"{key} to the target", [series], log_x=True, x_ticks=copies))
     return Section(
         f"To {100 * settings['target']:g} %",
@@ -336,6 +342,7 @@ def _target_section(results: Results) -> Section:
         f"{target_takeaway(rows, names, longer_name(settings), settings['epochs'])}",
         intro=f"Every arm is looked at {looks} times. Means are over the seeds that reached the target.",
         figure=Figure(panels),
+        caption="A number beside a point: how many of the seeds reached the target, where some did not. No point: none did.",
         table=Table(columns, body, set(range(1, 6))).without_empty_columns(),
     )
 
