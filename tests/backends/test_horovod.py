@@ -90,7 +90,12 @@ def test_its_environment_sees_this_package_first(tmp_path: Path) -> None:
     (tmp_path / "seen.pth").write_text(horovod_build.seen_packages())
     script = f"import site; site.addsitedir({str(tmp_path)!r}); import chronograd.job; print(chronograd.job.__file__)"
     done = subprocess.run(
-        [sys.executable, "-S", "-E", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-S", "-E", "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.stdout.strip() == jobs.__file__, done.stderr
 
