@@ -60,6 +60,8 @@ def test_ranks_end_with_what_launched_them(tmp_path: Path, number: signal.Signal
         f"Path({str(tmp_path)!r}, 'pid.' + os.environ['HOROVOD_RANK']).write_text(str(os.getpid())); time.sleep(1200)"
     )
     launching = (
+        # A shell starts what runs in its background with SIGINT ignored, and Python leaves it so.
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from pathlib import Path; from chronograd.launch import horovodrun\n"
         "from chronograd.backends.plan import RankPlan; from chronograd.rundir import RunDir\n"
         f"horovodrun.launch(RankPlan({plan(sleep).command!r}, 2), RunDir(Path({str(tmp_path)!r})))"
