@@ -197,7 +197,7 @@ def as_asked(path: Path) -> Iterator[None]:
         with filling(path):
             yield
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}", _to_write(error)) from None
+        raise InputError(f"cannot write {path}: {error.strerror or error}", _to_write(error)) from None
 
 
 def _to_write(error: OSError) -> str:

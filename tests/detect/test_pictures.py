@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import itertools
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from chronograd.deploy.detection import Detector
 from chronograd.detect import pictures
 from chronograd.detect.annotating import COLOURS, Finding, annotate, colour_of, drawn
 from chronograd.detect.pictures import label_places
+from chronograd.errors import InputError
 
 
 def test_labels_lie_over_no_other_and_within_the_picture() -> None:
@@ -116,3 +120,29 @@ def test_an_annotation_of_the_stored_pixels_keeps_them(tmp_path: Path, orientati
     as_stored = pictures.read(path, (12, 8)).permute(1, 2, 0)
     assert np.array_equal(as_stored, stored_HWC if orientation > 4 else upright_HWC)
     assert np.array_equal(pictures.read(path, upright_HWC.shape[1::-1]).permute(1, 2, 0), upright_HWC)
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (errno.EACCES, "Permission denied.*a folder that you may write to"),
+        (errno.EROFS, "Read-only file system.*a folder that you may write to"),
+        (errno.ENOENT, "No such file.*a folder that exists"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_not_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, told: str
+) -> None:
+    """Root may write anywhere but to a file system that is read-only, so the system's answer is put in its place."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), "x.png")
+
+    monkeypatch.setattr(Image.Image, "save", refuse)
+    with pytest.raises(InputError, match=re.compile(told, re.DOTALL)):
+        pictures.write(tmp_path / "x.png", np.zeros((4, 4, 3), np.uint8))
+
+
+def test_a_name_that_is_no_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"unknown file extension(.|\n)*name a file such as NAME\.png"):
+        pictures.write(tmp_path / "x.nothing", np.zeros((4, 4, 3), np.uint8))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -165,8 +166,9 @@ def test_the_target_accuracy_ends_a_run(tmp_path: Path) -> None:
 
 def test_the_rank_that_failed_first_is_blamed(tmp_path: Path) -> None:
     job = make_job("network.name=tiny_networks:raising", "network.options={}", "backend=ddp", "cluster.count=2")
-    with pytest.raises(RunError, match="rank 1 failed with ValueError: no good on rank 1"):
+    with pytest.raises(RunError, match="rank 1 failed with ValueError: no good on rank 1") as caught:
         launch.train(job, parent=tmp_path, launcher="local")
+    assert re.fullmatch(r"remove the cause, then go on with `chronograd train --resume \S+`", caught.value.hint)
 
 
 @pytest.mark.parametrize(

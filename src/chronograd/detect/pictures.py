@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from chronograd.detect.formats import FORMATS, turn_of, upright, upright_size
 from chronograd.errors import EXTRAS, FileFormatError, InputError, MissingExtraError
+from chronograd.files import as_asked
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 Box = tuple[float, float, float, float]  # left, top, right, bottom
@@ -124,13 +125,12 @@ def _overlap(one: Box, other: Box) -> bool:
 
 def write(path: Path, pixels_HWC: Pixels) -> None:
     """Write a picture, in the format that its name ends with. Raises InputError if it cannot be."""
+    image = _pillow().fromarray(pixels_HWC)
     try:
-        _pillow().fromarray(pixels_HWC).save(path, **({"quality": 90} if path.suffix.lower() in JPEG else {}))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(
-            f"cannot write {path}: {reason}", "name a file such as NAME.png in a folder that exists"
-        ) from None
+        with as_asked(path):
+            image.save(path, **({"quality": 90} if path.suffix.lower() in JPEG else {}))
+    except ValueError as error:
+        raise InputError(f"cannot write {path}: {error}", "name a file such as NAME.png") from None
 
 
 def _pillow() -> Any:
