@@ -41,6 +41,13 @@ def test_the_largest_batch_with_its_table(capsys: pytest.CaptureFixture[str]) ->
     assert data["confirmed"] is None
 
 
+@pytest.mark.parametrize(("option", "number"), [("--most", "0"), ("--most", "-1"), ("--probes", "0")])
+def test_no_settings_and_no_probes_are_refused(capsys: pytest.CaptureFixture[str], option: str, number: str) -> None:
+    """No printed setting was taken for no setting with a price."""
+    assert main(["plan", JOB, "--on", "v100", option, number]) == 2
+    assert f"Invalid value for '{option}': {number} is not in the range x>=1" in capsys.readouterr().err
+
+
 def test_the_largest_batch_of_each_of_several_devices(capsys: pytest.CaptureFixture[str]) -> None:
     one, several = (
         json.loads(run(capsys, "plan", JOB, "--largest-batch", "--on", place, "--json")) for place in ("v100", "8xV100")

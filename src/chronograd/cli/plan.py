@@ -184,7 +184,7 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
     help="With --largest-batch: memory allowed, such as 2GiB, of a GPU unless --on names a device; all by default.",
 )
 @click.option("--confirm", is_flag=True, help="With --largest-batch on this machine: try batches for real.")
-@click.option("--probes", default=10, help="With --confirm: batches to try, at most.")
+@click.option("--probes", default=10, type=click.IntRange(1), help="With --confirm: batches to try, at most.")
 @click.option("--counts", default="1,2,4,8", callback=common.counts, help="Numbers of devices.")
 @click.option(
     "--batches",
@@ -200,7 +200,7 @@ def _noise_scale(text: str | None) -> tuple[float, float, float] | None:
     help="To search, such as bf16,fp32; by default the job's, else what autocast would use on each device, and fp32.",
 )
 @click.option("--algorithm", "algorithms", multiple=True, default=("ring", "tree"), help="All-reduce; may be repeated.")
-@click.option("--most", default=8, help="Settings to print.")
+@click.option("--most", default=8, type=click.IntRange(1), help="Settings to print.")
 @click.option(
     "--to",
     "--target-accuracy",
