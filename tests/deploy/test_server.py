@@ -688,7 +688,7 @@ class Asking:
 def is_idle(process: psutil.Process) -> bool:
     before = process.cpu_times()
     time.sleep(0.2)
-    return process.cpu_times() == before
+    return bool(process.cpu_times() == before)
 
 
 def until(condition: Any, seconds: float = 20) -> None:

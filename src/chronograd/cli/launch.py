@@ -137,9 +137,10 @@ def command(words: tuple[str, ...], where: str | None, dry_run: bool, sweep: tup
             "--address": address,
             "--cpus-per-task": cpus_per_task,
         }
-        of_slurm = {"--time": limit, "--partition": partition, "--account": account,
-                    "--interface": interface, "--python": python, "--sbatch": extra}  # fmt: skip
-        if given := [flag for flag, value in {**of_jobs, **(of_slurm if action != "resume" else {})}.items() if value]:
+        of_scripts = {"--time": limit, "--partition": partition, "--account": account,
+                      "--interface": interface, "--python": python, "--sbatch": extra}  # fmt: skip
+        refused = {**of_jobs, **(of_scripts if action != "resume" else {})}
+        if given := [flag for flag, value in refused.items() if value]:
             raise click.UsageError(f"--{action} is of runs that are there: leave {given[0]} out.")
         from chronograd.launch.slurm.script import Options
 
