@@ -53,7 +53,7 @@ def test_a_scaling_table(arguments: list[str], capsys: pytest.CaptureFixture[str
     [
         ("network.name=vgg16", "is of network alexnet-v2; the job has vgg16"),
         ("data.shape=[3, 32, 32]", "is of samples of shape (3, 224, 224); the job has (3, 32, 32) (synthetic)"),
-        ("data.classes=10", "is of 1000 classes; the job has 10 (synthetic)"),
+        ("data.classes=10", "is of 1,000 classes; the job has 10 (synthetic)"),
         ("training.channels_last=true", "is of training.channels_last=False"),
     ],
 )

@@ -410,13 +410,13 @@ def test_faults_are_left_out_and_named(faulty: str) -> None:
     assert loaded.test_labels_N.tolist() == [0, 0, 1, 1]
     assert (datasets.samples_of(Data(name=faulty, image_size=8)) == loaded.train_samples_N).all()
     untested, left, sizes, modes, lost = loaded.notes
-    assert untested == "1 classes have no test images: c"
+    assert untested == "no test images of 1 class: c"
     assert left.startswith("left out 4 files of")
     for name in ("train/a/001.png cannot be read: it is no picture", "train/b/004.jpg cannot be read: ", ", …"):
         assert name in left
     assert sizes == "14 pictures of 2 sizes (12 to 30 wide, 10 to 20 high) were brought to 8x8"
     assert modes == "1 picture was not RGB and was brought to it: 1 L"
-    assert lost == "no training image can be read of 1 classes: c"
+    assert lost == "no training image can be read of 1 class: c"
 
 
 def test_faults_of_streamed_pictures(faulty: str) -> None:

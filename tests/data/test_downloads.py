@@ -133,7 +133,7 @@ def test_pictures_of_chosen_classes_are_fetched_once(open_images: Server, tmp_pa
     (root / "train/aa01.jpg").write_bytes(b"damaged")
     again = fetch_open_images(root, ["Handgun", "Shotgun"])
     assert [path for path, _ in open_images.asked] == ["/train/aa01.jpg"]
-    assert "1 files fetched, 8 were there" in again.summary
+    assert "1 file fetched, 8 were there" in again.summary
     names = [line.split("  ")[1] for line in (root / "SHA256SUMS").read_text().splitlines()]
     assert len(names) == len(set(names)) == 9
 
@@ -155,7 +155,7 @@ def test_the_verb_fetches_and_describes_and_a_job_reads_it(
 def test_a_picture_that_is_gone_is_left_out_and_noted(open_images: Server, tmp_path: Path) -> None:
     del open_images.files["/train/aa02.jpg"]
     fetched = fetch_open_images(tmp_path, ["Handgun", "Shotgun"])
-    assert fetched.notes[0] == "1 pictures are not on the server any more: train/aa02"
+    assert fetched.notes[0] == "1 picture no longer on the server: train/aa02"
     assert "aa02" not in (tmp_path / "sub-train-annotations-bbox.csv").read_text()
 
 

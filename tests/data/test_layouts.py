@@ -62,7 +62,7 @@ def test_test_stands_in_for_val_and_val_goes_first(tmp_path: Path) -> None:
     listing = layouts.listing(f"folder:{tmp_path}")
     assert shown(tmp_path, listing)[1] == [("val/b/7.jpg", 1)]
     assert any("test is not used" in note for note in listing.notes)
-    assert any("1 classes have no test images: a" in note for note in listing.notes)
+    assert any("no test images of 1 class: a" in note for note in listing.notes)
 
 
 @pytest.mark.parametrize("part", ["", "train/"])
@@ -113,7 +113,7 @@ def test_what_is_no_picture_of_a_class_is_noted(tmp_path: Path) -> None:
     left, empty = listing.notes
     assert left.startswith("left out 4 files of")
     assert left.endswith(", …")
-    assert empty == "left out 1 classes without pictures: empty"
+    assert empty == "left out 1 class without pictures: empty"
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_what_is_no_picture_of_a_class_is_noted(tmp_path: Path) -> None:
         (("val/a/1.jpg", "val/b/1.jpg"), "has val and no train"),
         (("a/1.jpg", "b/1.jpg"), "no class has the 5 images"),
         (("train/a/1.jpg", "train/b/1.jpg", "val/a/x.txt"), "has no test images"),
-        (("train/a/1.jpg", "train/b/1.jpg", "val/c/1.jpg"), "1 classes .* have test images and no training images: c"),
-        (("train/a/x.txt", "train/b/1.jpg", "train/c/1.jpg", "val/a/1.jpg"), "no training images: a"),
+        (("train/a/1.jpg", "train/b/1.jpg", "val/c/1.jpg"), "test images and no training images of 1 class in .*: c"),
+        (("train/a/x.txt", "train/b/1.jpg", "train/c/1.jpg", "val/a/1.jpg"), "no training images of 1 class in .*: a"),
     ],
 )
 def test_folders_that_cannot_be_used_are_refused(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
@@ -184,8 +184,8 @@ def test_imagenet_with_the_table_of_kaggle(tmp_path: Path) -> None:
     listing = layouts.listing(f"imagenet:{tmp_path}")
     assert by_number(shown(tmp_path, listing)[1]) == EXPECTED
     assert listing.notes == (
-        "left out 1 test images that the ground truth does not name: ILSVRC2012_val_00000009.JPEG",
-        "left out 1 test images of classes that are not trained: ILSVRC2012_val_00000003.JPEG",
+        "left out 1 test image that the ground truth does not name: ILSVRC2012_val_00000009.JPEG",
+        "left out 1 test image of classes that are not trained: ILSVRC2012_val_00000003.JPEG",
     )
 
 

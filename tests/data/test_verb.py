@@ -108,8 +108,8 @@ def test_a_folder_with_faults(capsys: pytest.CaptureFixture[str], tmp_path: Path
     (tmp_path / "train/ants/000.png").write_text("no picture")
     out = run(capsys, f"folder:{tmp_path}", "image_size=16", "--out", tmp_path / "card.html")
     assert re.search(r"^ *ants +4 +1$", out, re.M)
-    assert "note: left out 1 files" in out
-    assert "left out 1 files" in (tmp_path / "card.html").read_text()
+    assert "note: left out 1 file" in out
+    assert "left out 1 file" in (tmp_path / "card.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_a_box_outside_of_the_picture_is_left_out_and_counted(devkit: Path) -> N
     (devkit / "Annotations/000001.xml").write_text(text)
     train = voc(devkit, "train", ["dog"])
     assert torch.equal(train.images[0].objects.boxes_G4, torch.tensor([[0.75, 0.5, 1, 1]]))
-    assert train.notes == ("left out 1 boxes without an area in the picture: 000001.jpg",)
+    assert train.notes == ("left out 1 box without an area in the picture: 000001.jpg",)
 
 
 def test_a_picture_of_another_size_than_annotated_is_refused(devkit: Path) -> None:
@@ -195,7 +195,7 @@ def test_coco(tmp_path: Path) -> None:
     assert first.objects.is_difficult_G.tolist() == [False, True]
     assert first.read().shape == (3, 20, 40)
     assert len(second.objects.labels_G) == 0
-    assert whole.notes == ("left out 1 boxes without an area in the picture: a.jpg",)
+    assert whole.notes == ("left out 1 box without an area in the picture: a.jpg",)
     assert coco(path, tmp_path, ["dog"]).images[0].objects.labels_G.tolist() == [1]
 
 

@@ -77,7 +77,7 @@ def test_too_few_steps_are_said(tmp_path: Path) -> None:
         pass
     record = rec.run.record()
     assert record["step_time_s"].value is None
-    assert "only 1 steps" in record.notes[0]
+    assert "only 1 step" in record.notes[0]
 
 
 def test_misuse_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

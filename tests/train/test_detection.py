@@ -263,7 +263,7 @@ def test_fewer_pictures_and_those_without_objects(cells: Path, tmp_path: Path) -
     (copy / "Annotations/0000.xml").write_text(annotation(size=(WIDTH, HEIGHT)))
     dataset = datasets.load(jobs.changed(job_on(copy), []).data)
     assert dataset.card.train_size == 15
-    assert dataset.notes == ("left out 1 training pictures without an object",)
+    assert dataset.notes == ("left out 1 training picture without an object",)
     other = copy.rename(tmp_path / "other")  # what was read of a folder is kept
     (other / "ImageSets/Main/test.txt").unlink()
     with pytest.raises(InputError, match=r"has trainval.txt\n.*it needs two lists"):

@@ -164,7 +164,7 @@ def annotated(data: Data) -> Annotated:
     chosen = labels.choose(data, np.zeros(len(own), np.int64), train.class_names, seed=0)
     notes = [*train.notes, *test.notes]
     if len(own) < len(train.images):
-        notes.append(f"left out {len(train.images) - len(own):,} training pictures without an object")
+        notes.append(f"left out {how_many(len(train.images) - len(own), 'training pictures')} without an object")
     tested = labels.choose_test(data, len(test.images))
     return Annotated(
         tuple(own[i] for i in chosen.samples_N), tuple(test.images[i] for i in tested), tuple(dict.fromkeys(notes))

@@ -162,8 +162,10 @@ def fetch_open_images(
         counts[split] = len(names) - len(lost)
         _write_rows(root / f"sub-{listed}", header, [row for row in rows if is_there.get(row["ImageID"])])
     total = ", ".join(f"{count:,} {split}" for split, count in counts.items())
-    fresh = f"{sums.fetched:,} files fetched, {sums.kept:,} were there"
-    notes = [f"{len(missing):,} pictures are not on the server any more: {', '.join(missing[:3])}"] if missing else []
+    fresh = f"{how_many(sums.fetched, 'files')} fetched, {sums.kept:,} were there"
+    notes = (
+        [f"{how_many(len(missing), 'pictures')} no longer on the server: {', '.join(missing[:3])}"] if missing else []
+    )
     notes += [f"whose they are: {root / 'LICENCE.txt'}"]
     return Fetched(root, f"{how_many(total, 'pictures')} with {', '.join(classes)} in {root}; {fresh}", tuple(notes))
 

@@ -233,7 +233,7 @@ def _listed(root: Path, train: Classes, test: Classes, source: str, notes: list[
     untrained = sorted(name for name, paths in test.items() if paths and not train.get(name))
     if untrained:
         raise InputError(
-            f"{how_many(len(untrained), 'classes')} of {root} have test images and no training images: {_shown(untrained)}",
+            f"test images and no training images of {how_many(len(untrained), 'classes')} in {root}: {_shown(untrained)}",
             "add training images, or remove the test images of these classes",
         )
     _check_classes(root, train)
@@ -245,7 +245,7 @@ def _listed(root: Path, train: Classes, test: Classes, source: str, notes: list[
     if len(untested) == len(names):
         raise InputError(f"{root} has no test images", "put test images into val/CLASS, or leave val and test out")
     if untested:
-        notes.append(f"{len(untested):,} classes have no test images: {_shown(untested)}")
+        notes.append(f"no test images of {how_many(len(untested), 'classes')}: {_shown(untested)}")
     shown_names = tuple(printable(name) for name in names)
     return Listing(root, shown_names, *_numbered(train, names), *_numbered(test, names), source, side, tuple(notes))
 
@@ -295,7 +295,9 @@ def _with_ground_truth(root: Path, trained: set[str], notes: list[str]) -> Class
         else:
             (unknown if name is None else other).append(path.name)
     if unknown:
-        notes.append(f"left out {len(unknown):,} test images that the ground truth does not name: {_shown(unknown)}")
+        notes.append(
+            f"left out {how_many(len(unknown), 'test images')} that the ground truth does not name: {_shown(unknown)}"
+        )
     if other:
         notes.append(f"left out {how_many(len(other), 'test images')} of classes that are not trained: {_shown(other)}")
     return classes

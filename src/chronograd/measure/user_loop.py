@@ -293,7 +293,9 @@ class LoopRecorder:
         put_utilisation(made, made["step_time_s"], flops, started, self._loop.precision, why_not)
         made.put("memory_peak_bytes", result.memory_quantity(logs))
         if self._num_steps <= self._warmup:
-            made.notes.append(f"only {self._num_steps} steps were done, and the first {self._warmup} are warm-up")
+            made.notes.append(
+                f"only {how_many(self._num_steps, 'steps')} done, and the first {self._warmup} are warm-up"
+            )
         if raised:
             made.notes.append(f"the loop raised {raised}")
         return made
