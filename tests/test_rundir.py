@@ -56,6 +56,12 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         RunDir.open(tmp_path / "absent")
     with pytest.raises(FileFormatError, match="not a run directory"):
         RunDir.open(tmp_path)
+    (tmp_path / "round").symlink_to("round")
+    with pytest.raises(FileFormatError, match="round is a symbolic link that leads back to itself"):
+        RunDir.open(tmp_path / "round")
+    (tmp_path / "gone").symlink_to("absent")
+    with pytest.raises(FileFormatError, match="gone is a symbolic link to absent, which does not exist"):
+        RunDir.open(tmp_path / "gone")
     run = RunDir.create(out=tmp_path / "own")
     with pytest.raises(RunError, match="loop of your own"):
         run.job()

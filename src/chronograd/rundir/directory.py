@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from chronograd import files
+from chronograd import door, files
 from chronograd import job as jobs
 from chronograd.errors import FileFormatError, RunError
 from chronograd.files import write_aside, write_json
@@ -74,6 +74,8 @@ class RunDir:
         """An existing run. Raises RunError if there is no such directory, FileFormatError if it is no run."""
         path = Path(path)
         if not os.path.exists(path):  # unlike Path's, False for a name that no file can have
+            if path.is_symlink():
+                door.check(path, "a run directory")  # raises, and names where the link leads
             raise RunError(f"no run directory at {path}", "`chronograd records` lists what there is")
         if not is_run_dir(path):
             raise FileFormatError(
