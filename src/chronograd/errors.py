@@ -21,6 +21,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 
@@ -70,6 +71,16 @@ class NotFoundError(InputError):
         super().__init__(f"unknown {what} {name!r}", hint)
 
 
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra: of the checkout that this code is in, or of the installed package."""
+    root = Path(__file__).parents[2]
+    return (
+        f"pip install -e '{root}[{extra}]'"
+        if (root / "pyproject.toml").is_file()
+        else f"pip install 'chronograd[{extra}]'"
+    )
+
+
 class MissingExtraError(ChronogradError):
     """An optional part of Chronograd is needed and not installed."""
 
@@ -78,7 +89,7 @@ class MissingExtraError(ChronogradError):
     def __init__(self, module: str, extra: str, purpose: str) -> None:
         super().__init__(
             f"{purpose} needs {module}, which is not installed",
-            f"pip install 'chronograd[{extra}]'",
+            install_command(extra),
         )
 
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
-from chronograd.errors import JobError
+from chronograd.errors import JobError, install_command
 from chronograd.job import Job
 from chronograd.rundir import RunDir
 
@@ -83,4 +83,4 @@ def torch_worker(run: Path, arguments: Sequence[str], worker: str = "chronograd.
 def installed(packages: Sequence[str] = TORCH, extra: str = "torch") -> tuple[bool, str]:
     """Whether packages are there, and if not, which extra brings them."""
     missing = " and ".join(name for name in packages if find_spec(name) is None)
-    return not missing, f"{missing} not installed; pip install 'chronograd[{extra}]'" if missing else ""
+    return not missing, f"{missing} not installed; {install_command(extra)}" if missing else ""

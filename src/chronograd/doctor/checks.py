@@ -12,6 +12,7 @@ from chronograd.doctor import cores, devices, software, storage
 from chronograd.doctor import hosts as doctor_hosts
 from chronograd.doctor import job as doctor_job
 from chronograd.doctor.finding import Finding, late
+from chronograd.errors import install_command
 from chronograd.job import Job
 from chronograd.units import seconds, si
 
@@ -96,7 +97,7 @@ def _no_torch(build: dict[str, Any] | None, why_ended: str) -> Finding:
         to_do = why_ended or "its disk is slow, or many processes run: see what takes long with python -X importtime"
         return late("software", "importing PyTorch", BUILD_S, to_do)
     is_missing = "No module" in build["error"]
-    to_do = "pip install 'chronograd[torch]'" if is_missing else "pip install --force-reinstall torch"
+    to_do = install_command("torch") if is_missing else "pip install --force-reinstall torch"
     return Finding("software", "PyTorch", f"cannot be imported: {build['error']}", "obstacle", to_do)
 
 

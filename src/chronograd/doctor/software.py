@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from chronograd.backends import registry
 from chronograd.backends.horovod import build as horovod_build
 from chronograd.doctor.finding import Finding, judged
+from chronograd.errors import install_command
 from chronograd.measure import environment
 from chronograd.measure.environment import version_of
 
@@ -148,10 +149,10 @@ def launchers() -> list[dict[str, Any]]:
     has_slurm, has_ray = shutil.which("sbatch") is not None, find_spec("ray") is not None
     found = [
         ("local", True, ""),
-        ("torchrun", has_torch, "" if has_torch else "torch is not installed; pip install 'chronograd[torch]'"),
+        ("torchrun", has_torch, "" if has_torch else f"torch is not installed; {install_command('torch')}"),
         ("horovodrun", has_horovod, horovod_reason),
         ("slurm", has_slurm, "" if has_slurm else "sbatch is not on the PATH"),
-        ("ray", has_ray, "" if has_ray else "ray is not installed; pip install 'chronograd[ray]'"),
+        ("ray", has_ray, "" if has_ray else f"ray is not installed; {install_command('ray')}"),
     ]
     return [{"name": name, "available": is_there, "reason": reason} for name, is_there, reason in found]
 
@@ -161,7 +162,7 @@ def as_findings(what: str, rows: Sequence[dict[str, Any]]) -> list[Finding]:
     here = [row["name"] for row in rows if row["available"]]
     found = [Finding("software", what, f"{', '.join(here)} can run here")] if here else []
     if what == "backends" and not here:
-        to_do = "pip install 'chronograd[torch]'"
+        to_do = install_command("torch")
         found.append(Finding("software", what, "none can run here", "obstacle", to_do))
     for row in rows:
         if not row["available"]:

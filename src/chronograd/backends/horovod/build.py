@@ -25,7 +25,7 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
-from chronograd.errors import ChronogradError, RunError
+from chronograd.errors import ChronogradError, RunError, install_command
 
 VERSION = "0.28.1"
 COMMAND = "python -m chronograd.backends.horovod"
@@ -79,9 +79,7 @@ def build() -> Path:
     try:
         folder = _environment()
     except importlib.metadata.PackageNotFoundError:
-        raise RunError(
-            "Horovod is built against PyTorch, which is not here", "pip install 'chronograd[torch]'"
-        ) from None
+        raise RunError("Horovod is built against PyTorch, which is not here", install_command("torch")) from None
     if not is_built():
         _make_environment(folder)
         _pip("install", "--no-deps", str(_wheel() or _build_wheel()))

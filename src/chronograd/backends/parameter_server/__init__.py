@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from chronograd.backends.plan import RAY_ENVIRONMENT, TORCH, RankPlan, installed, prepare_nothing, refuse_noise_scale
-from chronograd.errors import JobError
+from chronograd.errors import JobError, install_command
 from chronograd.job import Job
 from chronograd.train.rank_context import threads_per_rank
 
@@ -27,7 +27,7 @@ prepare = prepare_nothing
 def available() -> tuple[bool, str]:
     is_there, reason = installed()
     if is_there and find_spec("ray") is None:
-        return False, "ray not installed; pip install 'chronograd[ray]'"
+        return False, f"ray not installed; {install_command('ray')}"
     return is_there, reason
 
 
