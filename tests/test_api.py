@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import pydoc
 import re
 import runpy
 import subprocess
@@ -13,6 +15,7 @@ import pytest
 from torch import nn
 
 import chronograd
+from chronograd import api
 from chronograd import job as jobs
 from chronograd.answer import Answer
 from chronograd.cli.main import main
@@ -132,3 +135,31 @@ def test_the_page_about_python_runs(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith("v100: ")
     assert printed[-1] == "61706 416520"
+
+
+def test_a_notebook_displays_an_answer_as_markdown() -> None:
+    """In a process of its own, as IPython's shell is one for each process."""
+    script = (
+        "from IPython.core.interactiveshell import InteractiveShell\n"
+        "shell = InteractiveShell.instance()\n"
+        "import chronograd\n"
+        "shown, _ = shell.display_formatter.format(chronograd.count('resnet8'))\n"
+        "print(shown['text/plain'])\n"
+        "print(shown['text/markdown'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    plain, title = done.stdout.splitlines()[:2]
+    assert plain.startswith("<Answer 'Work of resnet8': 75.3 k parameters")
+    assert len(plain) < 500
+    assert title == "# Work of resnet8"
+    assert re.search(r"^\| parameters +\| +75,290", done.stdout, re.MULTILINE)
+
+
+def test_help_and_the_signature_of_a_room_are_those_of_its_verb() -> None:
+    for name in NAMES:
+        verb = getattr(api, name)
+        assert getattr(chronograd, name).__doc__ == verb.__doc__
+        assert inspect.signature(getattr(chronograd, name)) == inspect.signature(verb)
+    printed = pydoc.plain(pydoc.render_doc(chronograd.count))
+    assert "Parameters, MACs, FLOPs, activations, memory and receptive fields." in printed

@@ -7,6 +7,7 @@ room, such as `chronograd.predict`, is that room, made callable. Importing this 
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,20 @@ class _Room(ModuleType):
     """A room that is also the function of its verb."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return getattr(importlib.import_module("chronograd.api"), self.__name__.rpartition(".")[2])(*args, **kwargs)
+        return self._verb()(*args, **kwargs)
+
+    def _verb(self) -> Any:
+        return getattr(importlib.import_module("chronograd.api"), self.__name__.rpartition(".")[2])
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        """What `help(chronograd.count)` prints first."""
+        return str(self._verb().__doc__)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """What an editor or `chronograd.count?` in a notebook shows."""
+        return inspect.signature(self._verb())
 
 
 class _Package(ModuleType):

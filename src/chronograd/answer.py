@@ -150,6 +150,9 @@ class Answer:
     exit_status: int = 0
     summary: Sequence[str] = ()
 
+    def __repr__(self) -> str:
+        return f"<Answer {self.title!r}: {' '.join(self.opening())} chronograd.show(answer) prints it>"
+
     def opening(self) -> list[str]:
         """What was learned: in up to three sentences, or one for each question."""
         takeaways = [first_sentence(section.takeaway)[0] for section in self.sections[:3]]

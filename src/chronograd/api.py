@@ -11,6 +11,7 @@ returns an `Answer`: `answer.sections` say it, `answer.data` is what `--json` pr
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -330,6 +331,22 @@ def show(answer: Answer) -> None:
     from chronograd.report import terminal
 
     terminal.show(answer)
+
+
+def _show_in_notebook() -> None:
+    """Register how a running notebook displays an answer. IPython asks this of whoever has a renderer."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is not None:
+        shell.display_formatter.formatters["text/markdown"].for_type(Answer, _as_markdown)
+
+
+def _as_markdown(answer: Answer) -> str:
+    from chronograd.report.markdown import as_markdown
+
+    return as_markdown(answer)
+
+
+_show_in_notebook()
 
 
 # -- what is asked about ------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from chronograd.answer import Answer, Section, Table
@@ -19,21 +20,34 @@ def write_markdown(page: Answer, folder: Path) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     drawings: dict[str, str] = {}
-    blocks = [head(page)]
+    names = []
     for number, section in enumerate(page.sections, 1):
         name = f"{number}-{_slug(section.title)}.svg"
         drawing = _drawing(section)
         if drawing is not None:
             drawings[name] = drawing
-        blocks += _section(section, name if drawing is not None else "")
+        names.append(name if drawing is not None else "")
+    texts = {"README.md": _text(page, names), **drawings}
+    for name, text in texts.items():
+        write_aside(folder / name, text)
+    return [folder / name for name in texts]
+
+
+def as_markdown(page: Answer) -> str:
+    """Return the page without drawings, as a notebook shows an answer."""
+    return _text(page, [""] * len(page.sections))
+
+
+def _text(page: Answer, drawings: Sequence[str]) -> str:
+    """Return the Markdown of a page; `drawings` are the file names of its sections' drawings, empty for none."""
+    blocks = [head(page)]
+    for section, drawing in zip(page.sections, drawings, strict=True):
+        blocks += _section(section, drawing)
     blocks += [f"*{markdown(note)}*" for note in page.notes]
     blocks += settings(page)
     if page.footer:
         blocks += ["---", markdown(page.footer)]
-    texts = {"README.md": "\n\n".join(blocks) + "\n", **drawings}
-    for name, text in texts.items():
-        write_aside(folder / name, text)
-    return [folder / name for name in texts]
+    return "\n\n".join(blocks) + "\n"
 
 
 def head(page: Answer) -> str:
