@@ -148,6 +148,14 @@ def test_deep_nesting(tmp_path: Path) -> None:
         Trace.load(tmp_path / "t.json")
 
 
+@pytest.mark.parametrize("key", ["architectures", "model_type"])
+def test_a_configuration_of_a_model_is_named(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({key: "llama", "hidden_size": 64}))
+    with pytest.raises(FileFormatError, match=r"is the configuration of a Hugging Face model[\s\S]*FILE\.py:NAME"):
+        Trace.load(path)
+
+
 @pytest.mark.parametrize("version", [0, 1, 3, "2", None, [2]])
 def test_another_version(version: Any) -> None:
     with pytest.raises(FileFormatError, match="trace version"):

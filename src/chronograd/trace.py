@@ -415,6 +415,11 @@ class Trace:
 
     @classmethod
     def from_json(cls, data: Any, where: str = "trace") -> Trace:
+        if isinstance(data, dict) and data.keys() & {"architectures", "model_type"}:
+            raise FileFormatError(
+                f"{where} is the configuration of a Hugging Face model, which is not read",
+                "write a function that builds the model from it, and name it as FILE.py:NAME with --input tokens:128:int64",
+            )
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise FileFormatError(f"{where} is not a Chronograd trace", _REMAKE)
         if data.get("version") != VERSION:
