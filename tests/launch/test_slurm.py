@@ -584,7 +584,9 @@ def test_options_of_slurm_have_the_form_that_sbatch_reads(tmp_path: Path, field:
         render(make_job(), tmp_path / "run", Options(**{field: value}))
 
 
-@pytest.mark.parametrize("time", ["30", "30:00", "01:00:00", "1-0", "2-12:30", "7-00:00:00", "UNLIMITED", "unlimited", "Infinite"])
+@pytest.mark.parametrize(
+    "time", ["30", "30:00", "01:00:00", "1-0", "2-12:30", "7-00:00:00", "UNLIMITED", "unlimited", "Infinite"]
+)
 def test_times_of_slurm_are_taken(tmp_path: Path, time: str) -> None:
     options = Options(time=time, partition="gpu,gpu-long", account="lab-1")
     assert f"#SBATCH --time={time}\n" in render(make_job(), tmp_path / "run", options)

@@ -46,7 +46,13 @@ def test_settings_name_the_cheapest_and_the_fastest_of_all_that_fit() -> None:
     assert sorted((row["device"], row["count"]) for row in rows) == [("t4", 1), ("t4", 4), ("v100", 1), ("v100", 4)]
     short = list_settings(TRACE, job(2.0), DEVICES, [1, 4], [32, 64], samples=SAMPLES, most=1)
     assert short.sections[0].takeaway == answer.sections[0].takeaway
-    assert short.as_data() == {"settings": rows[:1], "evaluated": 32, "fit": 32, "too_large_for_the_data": 0, "assumed": []}
+    assert short.as_data() == {
+        "settings": rows[:1],
+        "evaluated": 32,
+        "fit": 32,
+        "too_large_for_the_data": 0,
+        "assumed": [],
+    }
     nothing = list_settings(TRACE, job(), DEVICES, [1], [10**9], samples=SAMPLES)
     assert nothing.sections[0].takeaway.startswith("No setting fits in memory")
 
