@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import importlib
 import importlib.metadata
+import io
 import itertools
 import json
 import os
@@ -144,10 +145,11 @@ def _run(args: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except click.ClickException as error:
-        error.message = printable(error.message)
         if "--json" in args:
             _fail_json(error.format_message(), "")
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        click.echo(printable(shown.getvalue()), err=True, nl=False)
         return error.exit_code
     except ModuleNotFoundError as error:
         missing = missing_extra(error, f"this use of `chronograd {args[0]}`")
@@ -199,7 +201,8 @@ def _cannot(error: OSError, args: Sequence[str]) -> int:
 
 def _trust_first(args: Sequence[str]) -> list[str]:
     """Return the words with each `--trust CODE` and `--trust=CODE` moved before the verb, so that it may stand anywhere."""
-    first, rest = [], []
+    first: list[str] = []
+    rest: list[str] = []
     words = iter(args)
     for word in words:
         if word == "--trust":
