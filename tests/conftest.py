@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from tests import parts, slowest
 from tests.fork_server import Server
@@ -24,6 +25,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before tests are collected: devices and links that this user has measured are not there, only the catalogue."""
     # Threads of a rank that wait for each other sleep; they would spin on cores that other test processes have.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # How long an example takes to draw and to run depends on the machine and what else it does.
+    too_slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("any-machine", deadline=None, suppress_health_check=too_slow)
+    hypothesis.settings.load_profile("any-machine")
     config.stash[SERVER] = Server()
     slowest.register(config)
     if hasattr(

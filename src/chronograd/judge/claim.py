@@ -79,5 +79,5 @@ def of_record(record: Record) -> Claim:
     """The throughput of a record. Raises InputError for one that has none."""
     rate = record["throughput_samples_per_s"]
     if rate.value is None:
-        raise InputError(f"{record.title} has no throughput: {rate.reason}", "give the figure itself, " + _HINT[6:])
+        raise InputError(f"{record.title} has no throughput: {rate.reason}", f"give the figure itself: {_HINT}")
     return Claim(rate.value, "samples per second", quantity(rate.value, "sample/s"))
