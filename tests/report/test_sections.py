@@ -112,6 +112,11 @@ def test_agreement_counts_hits_and_names_the_worst(predicted, measured):
     assert untested.figure is None
 
 
+def test_one_epoch_is_singular(training):
+    record = training([0.5])
+    assert "after 1 epoch and" in training_section(record, None).takeaway
+
+
 def test_training_that_reached_its_target_with_a_forecast(training):
     """The loss is 1 / step, which the model of Optimus is exactly."""
     record = training([0.5, 0.8, 0.9, 0.96], 40.0)

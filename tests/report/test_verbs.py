@@ -52,6 +52,17 @@ def test_report(runs, tmp_path, capsys):
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
+def test_a_page_says_of_which_kinds_its_records_are(runs, measured, tmp_path):
+    measured[2].save(tmp_path / "more.json")
+    for given, words in (
+        (runs, "2 records, predicted and measured"),
+        ([runs[1], str(tmp_path / "more.json")], "2 records, measured"),
+        (runs[:1], "One record"),
+    ):
+        assert main(["report", *given, "--out", str(tmp_path / "page.html")]) == 0
+        assert f">{words}<" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 def test_report_of_what_is_no_record(tmp_path, capsys):
     out = tmp_path / "page.html"
     assert main(["report", str(tmp_path), "--out", str(out)]) == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -166,7 +166,7 @@ def generic_page(records: Mapping[str, Record], forecasts: Mapping[str, Forecast
     footer = f"Left out of the figures, as another record of the same kind is newer: {', '.join(left_out)}."
     return Answer(
         title=listed(list(groups)) if len(groups) <= 3 else how_many(len(groups), "jobs"),
-        subtitle=f"{how_many(len(records), 'records')}, predicted and measured" if len(records) != 1 else "One record",
+        subtitle=_counted(list(records.values())),
         asked=asked(next(iter(records.values())).job) if len(groups) == 1 else (),
         highlights=_highlights(records.values(), groups),
         summary=_summary(groups),
@@ -209,6 +209,14 @@ def highlight(record: Record, name: str, label: str = "") -> Highlight:
     ]
     text = label or quantity_name(name)
     return Highlight(text, quantity(q.value, q.unit), ", ".join(part for part in detail if part))
+
+
+def _counted(records: Collection[Record]) -> str:
+    """Return how many records of which kind a page rests on."""
+    if len(records) == 1:
+        return "One record"
+    kinds = [kind for kind in ("predicted", "measured") if any(record.kind == kind for record in records)]
+    return f"{len(records)} records, {listed(kinds)}"
 
 
 def _highlights(records: Iterable[Record], groups: Mapping[str, _Group]) -> list[Highlight]:
