@@ -185,11 +185,14 @@ def test_a_busy_host_voids_a_comparison(tmp_path: Path, capsys: pytest.CaptureFi
     alone = write_run(tmp_path / "one", lambda rank, step: more(0.4, "forward_s"), world=1, queued=(0.59,))
     both = write_run(tmp_path / "two")
     found = compared(alone, both)
-    assert found.void == "void: other processes used 59 % of the host during one; run it again"
+    assert found.void == (
+        "the comparison is unreliable: other processes used 59 % of the host during one. "
+        "Run it again while nothing else runs"
+    )
     assert [row["efficiency"] for row in found.data()["compared"]] == [None, None]
     assert main(["explain", str(alone), str(both)]) == 0
     text = capsys.readouterr().out
-    assert "Void: other processes used 59 % of the host during one; run it again." in text
+    assert "The comparison is unreliable: other processes used 59 % of the host during one." in text
     assert "efficiency" not in text
     assert "times as fast" not in text
     assert "speed-up" not in text

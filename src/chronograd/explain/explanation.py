@@ -82,7 +82,9 @@ class Explanation:
                     f"{last.world} ranks cannot do {last.throughput or 0.0:.2f} times the samples of one: something slowed "
                     f"{self.runs[0].run.title}, or it ran on a slower machine"
                 ]
-        return f"void: {listed(busy)}; run {'them' if len(busy) > 1 else 'it'} again" if busy and self.compared else ""
+        if not busy or not self.compared:
+            return ""
+        return f"the comparison is unreliable: {listed(busy)}. Run {'them' if len(busy) > 1 else 'it'} again while nothing else runs"
 
     @property
     def causes(self) -> list[Finding]:
