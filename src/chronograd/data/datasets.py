@@ -4,7 +4,7 @@
     fashion-mnist       28x28 grey clothes
     cifar10, cifar100   32x32 colour photographs
     tokens              seeded text of any length and vocabulary, its words as frequent as Zipf's law has it
-    inputs              random values of whatever network.inputs states: counted, predicted, exported; neither measured nor trained
+    inputs              random values of whatever network.inputs states: counted, predicted, measured in one process, exported; not trained
     synthetic           seeded normal images of any shape; labels are drawn, so nothing can be learned beyond chance
     folder:PATH         one folder of pictures per class
     imagenet:PATH       ILSVRC 2012 as it is published
@@ -148,7 +148,7 @@ def check_task(job: Job, described: DatasetCard) -> None:
 def _no_samples() -> InputError:
     return InputError(
         "data.name is inputs: the network takes inputs of its own (network.inputs), of which no data set has samples",
-        "count, predict or export it; to measure or train it, run your own loop inside chronograd.record()",
+        "count, predict, measure or export it; to train it, run your own loop inside chronograd.record()",
     )
 
 

@@ -13,7 +13,7 @@ from chronograd import job as jobs
 from chronograd.backends import registry
 from chronograd.data import catalogue, datasets, detection
 from chronograd.errors import ChronogradError, DiskFullError, InputError, JobError, RunError
-from chronograd.job import Augmentation, Job, Training
+from chronograd.job import INPUTS, Augmentation, Job, Training
 from chronograd.launch import hosts
 from chronograd.launch.hosts import Host
 from chronograd.launch.processes import KilledError, tail
@@ -208,6 +208,13 @@ def measure(
     if num_steps < 1 or warmup < 1 or not seconds > 0:
         raise JobError(
             f"cannot time {how_many(num_steps, 'steps')} after {warmup} of warm-up in {seconds:g} s", "each is above 0"
+        )
+    if job.data.name == INPUTS and not with_epochs:
+        from chronograd.launch import own_inputs
+
+        flops = _flops_per_step(job) if flops_per_step is None else flops_per_step
+        return own_inputs.measure(
+            job, num_steps=num_steps, warmup=warmup, seconds=seconds, flops_per_step=flops, out=out
         )
     run = create(job, out, parent, launcher=launcher)
     arguments = ["measure", f"--steps={num_steps}", f"--warmup={warmup}", f"--seconds={seconds}"]

@@ -1,0 +1,104 @@
+"""Timing a network on inputs that no data set has: random values, or the user's example, in this process."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from chronograd.count.calls import Called
+from chronograd.count.network import call_of
+from chronograd.count.tracing import LOSSES
+from chronograd.errors import InputError
+from chronograd.job import Job
+from chronograd.measure.user_loop import LoopRecorder
+from chronograd.models import registry
+from chronograd.rundir import RunDir
+from chronograd.train.optimizer import make_optimizer
+from chronograd.train.rank_context import rank_context_from_environment
+from chronograd.train.step import DTYPES, autocast, compiled, set_matrix_arithmetic
+
+
+def measure(
+    job: Job,
+    *,
+    num_steps: int,
+    warmup: int,
+    seconds: float,
+    flops_per_step: float | None,
+    out: str | os.PathLike[str] | None,
+) -> RunDir:
+    """Time steps of one process, each on the same batch; the loss is the one that `count` counts. Returns the run directory.
+
+    Args:
+        num_steps: steps to time after the warm-up, fewer if they take more than `seconds`.
+        out: the run directory, which must not hold a run yet; a new one in `runs` by default.
+    Raises: InputError for several ranks; otherwise as `chronograd.launch.jobs.measure`.
+    """
+    if job.cluster.count != 1 or job.backend != "single":
+        raise InputError(
+            f"inputs of your own are timed in one process, not with backend {job.backend} and {job.cluster.count} ranks",
+            "write backend=single cluster.count=1, or run your own loop inside chronograd.record()",
+        )
+    training, is_training = job.training, job.mode == "training"
+    with _threads_kept():
+        device = rank_context_from_environment(job).device
+        set_matrix_arithmetic(training.precision, device)
+        torch.manual_seed(training.seed)
+        network = registry.build(job.network.name, dict(job.network.options), num_classes=job.data.classes)
+        called = Called(network, call_of(job.network.name, network, job.network.inputs))
+        held = DTYPES[training.param_dtype]
+        inputs = [
+            value.to(device, held if training.is_pure and value.is_floating_point() else value.dtype)
+            for value in called.values(training.batch).tensors
+        ]
+        called.to(device, held) if training.is_pure else called.to(device)
+        called.train(is_training)
+        optimizer = make_optimizer(called, training) if is_training else None
+        model = compiled(called, training.compile)
+        recorder = LoopRecorder(
+            out,
+            job=job,
+            title=f"{job.network.name}, inputs of its own",
+            device=device,
+            warmup=warmup,
+            flops_per_step=flops_per_step,
+            what_if=False,
+            quiet=True,
+        )
+        with recorder:
+            ends_at = float("inf")
+            for step in range(warmup + num_steps):
+                if step == warmup:
+                    ends_at = time.monotonic() + seconds
+                if time.monotonic() > ends_at and step > warmup:
+                    break
+                with recorder.step():
+                    with recorder.part("forward"), torch.set_grad_enabled(is_training), autocast(training, device):
+                        outputs = model(*inputs)
+                        loss = LOSSES["cross_entropy"](_tensors(outputs)) if is_training else None
+                    if loss is not None and optimizer is not None:
+                        with recorder.part("backward"):
+                            loss.backward()  # type: ignore[no-untyped-call]
+                        with recorder.part("update"):
+                            optimizer.step()
+                            optimizer.zero_grad(set_to_none=True)
+    return recorder.run
+
+
+def _tensors(outputs: object) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+
+
+@contextmanager
+def _threads_kept() -> Iterator[None]:
+    """Give this process the threads that it had before."""
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,75 @@
+"""`measure` of networks whose inputs no data set has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import chronograd
+from chronograd.cli.main import main
+from chronograd.errors import InputError
+from chronograd.rundir import RunDir
+
+NETWORKS = """
+import torch
+from torch import nn
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(8, 64), nn.Linear(6, 64), nn.Linear(64, 3)
+
+    def forward(self, x, y):
+        return self.c(torch.relu(self.a(x) + self.b(y)))
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = nn.Embedding(50, 16), nn.Linear(16, 5)
+
+    def forward(self, tokens, *, scale):
+        return {"scores": self.out(self.table(tokens).mean(1)) * scale}
+
+def words():
+    return (torch.arange(24).reshape(4, 6),), {"scale": torch.ones(4, 1)}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nets.py").write_text(NETWORKS)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_two_inputs_are_trained_on(capsys: pytest.CaptureFixture[str]) -> None:
+    threads = torch.get_num_threads()
+    words = ["measure", "nets.py:Two", "--input", "8", "--input", "6", "--batch", "32", "--steps", "7", "--warmup", "2"]
+    assert main([*words, "cluster.threads=1", "--out", "run"]) == 0
+    record, run = RunDir.open("run").record(), RunDir.open("run")
+    assert record["step_time_s"].n == 7
+    assert all(record.value(part) > 0 for part in ("forward_s", "backward_s", "update_s"))
+    # 32 samples of 8·64 + 6·64 + 64·3 products, forward; backward those of the weights and of the hidden layer.
+    forward = 2 * 32 * (8 * 64 + 6 * 64 + 64 * 3)
+    flops = record.value("achieved_flops_per_s") * record.value("step_time_s")
+    assert flops == pytest.approx(2 * forward + 2 * 32 * 64 * 3, rel=0.01)
+    assert run.job().training.batch == 32
+    assert torch.get_num_threads() == threads
+    assert main(["explain", "run"]) == 0
+
+
+def test_an_example_and_keywords_in_inference() -> None:
+    answer = chronograd.measure("nets.py:Words", "network.inputs=[nets.py:words]", "data.name=inputs", "training.batch=8",
+                                "mode=inference", num_steps=5, warmup=1, out="run")  # fmt: skip
+    (record,) = answer.records.values()
+    assert record["step_time_s"].n == 5
+    assert record["backward_s"].value is None
+    assert record.cluster.batch_per_rank == 8
+
+
+def test_several_ranks_are_refused_and_nothing_is_written() -> None:
+    with pytest.raises(InputError, match="in one process, not with backend ddp and 2 ranks"):
+        chronograd.measure("nets.py:Two", 'network.inputs=["8","6"]', "data.name=inputs", "backend=ddp", "cluster.count=2",
+                           out="run")  # fmt: skip
+    assert not Path("run").exists()
