@@ -89,13 +89,35 @@ def imports(path: Path) -> frozenset[str]:
 
 
 def _imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    package = ("chronograd", *path.relative_to(SOURCE).parent.parts) if path.is_relative_to(SOURCE) else ("chronograd",)
+    yield from imports_of(path.read_text(), package)
+
+
+def imports_of(text: str, package: tuple[str, ...]) -> Iterator[str]:
+    """Modules that a file of a package imports by statements, absolute and relative, and by calls."""
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            yield node.module
-            if node.module == "chronograd":
-                yield from (f"chronograd.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*above, *([node.module] if node.module else [])))
+            yield module
+            if module == "chronograd" or node.level:
+                yield from (f"{module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and isinstance(named := node.args[0], ast.Constant):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in ("import_module", "__import__") and isinstance(named.value, str):
+                yield named.value
+
+
+def modules_in_strings(text: str) -> Iterator[str]:
+    """Modules of chronograd whose whole names are strings, as in `python -m NAME`: they run in another process."""
+    for node in ast.walk(ast.parse(text)):
+        value = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(value, str) and re.fullmatch(r"chronograd(\.\w+)+", value):
+            place = SOURCE.joinpath(*value.split(".")[1:])
+            if place.is_dir() or place.with_suffix(".py").is_file():
+                yield value
 
 
 def test_every_room_is_in_the_design() -> None:
@@ -107,7 +129,7 @@ def test_imports_point_up(path: Path) -> None:
     room = room_of(path)
     if room in ("__init__", "__main__"):
         return
-    for name in imports(path):
+    for name in (*imports(path), *modules_in_strings(path.read_text())):
         parts = name.split(".")
         if parts[0] == "chronograd" and len(parts) > 1:
             assert parts[1] in ROOMS, f"{name} is no room"
@@ -117,6 +139,22 @@ def test_imports_point_up(path: Path) -> None:
         if parts[0] in CONFINED:
             where = str(path.relative_to(SOURCE))
             assert where in CONFINED[parts[0]], f"{parts[0]} is confined to {sorted(CONFINED[parts[0]])}"
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "from chronograd.cli import main",
+        "from ..cli import main",
+        "from .. import cli",
+        "import importlib; importlib.import_module('chronograd.cli.main')",
+        "__import__('chronograd.cli.main')",
+        "COMMAND = ['python', '-m', 'chronograd.cli.main']",
+    ],
+)
+def test_an_import_is_seen_however_it_is_written(planted: str) -> None:
+    found = {*imports_of(planted, ("chronograd", "predict")), *modules_in_strings(planted)}
+    assert any(name.startswith("chronograd.cli") for name in found)
 
 
 def test_no_two_files_import_each_other() -> None:
