@@ -109,7 +109,7 @@ def test_an_image_is_kept_for_two_classes_only_where_p_allows() -> None:
 
 @pytest.mark.parametrize(("top_classes", "per_class"), [(0, 1), (4, 1), (1, 0)])
 def test_numbers_that_make_no_sense_are_refused(top_classes: int, per_class: int) -> None:
-    with pytest.raises(InputError, match=f"{per_class} images per class of the {top_classes} best"):
+    with pytest.raises(InputError, match=rf"{per_class} images? per class of the {top_classes} best"):
         select(np.arange(2), np.full((2, 3), 1 / 3), top_classes, per_class)
 
 

@@ -74,7 +74,7 @@ class RunDir:
         """An existing run. Raises RunError if there is no such directory, FileFormatError if it is no run."""
         path = Path(path)
         if not os.path.exists(path):  # unlike Path's, False for a name that no file can have
-            if path.is_symlink():
+            if os.path.islink(path):
                 door.check(path, "a run directory")  # raises, and names where the link leads
             raise RunError(f"no run directory at {path}", "`chronograd records` lists what there is")
         if not is_run_dir(path):
