@@ -173,7 +173,7 @@ def command(words: tuple[str, ...], where: str | None, dry_run: bool, sweep: tup
         text = answer.script(job, sweep, options, out)
         common.print_json({"script": text}) if as_json else common.echo(text, nl=False)
     else:
-        _done(answer.submit(job, sweep, options, out, lambda text: click.echo(text, err=True)), wait, as_json)
+        _done(answer.submit(job, sweep, options, out, lambda text: common.echo(text, err=True)), wait, as_json)
 
 
 def _no_place(word: str) -> Exception:
