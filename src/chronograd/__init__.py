@@ -59,12 +59,12 @@ class _Room(ModuleType):
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]
-        """What `help(chronograd.count)` prints first."""
+        """The text that `help(chronograd.count)` prints first."""
         return str(self._verb().__doc__)
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """What an editor or `chronograd.count?` in a notebook shows."""
+        """The signature that an editor or `chronograd.count?` in a notebook shows."""
         return inspect.signature(self._verb())
 
 

@@ -73,3 +73,18 @@ def test_several_ranks_are_refused_and_nothing_is_written() -> None:
         chronograd.measure("nets.py:Two", 'network.inputs=["8","6"]', "data.name=inputs", "backend=ddp", "cluster.count=2",
                            out="run")  # fmt: skip
     assert not Path("run").exists()
+
+
+def test_images_have_the_layout_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    Path("nets.py").write_text(
+        "import torch\nfrom torch import nn\nclass Net(nn.Conv2d):\n"
+        "    def __init__(self):\n        super().__init__(3, 4, 3)\n"
+        "    def forward(self, x):\n        SEEN.append(x.is_contiguous(memory_format=torch.channels_last))\n"
+        "        return super().forward(x).mean((2, 3))\nSEEN = nn.Conv2d.seen\n"
+    )
+    monkeypatch.setattr("torch.nn.Conv2d.seen", seen, raising=False)
+    for layout in (True, False):
+        chronograd.measure("nets.py:Net", 'network.inputs=["3x8x8"]', "data.name=inputs", "training.batch=2", "mode=inference",
+                           f"training.channels_last={str(layout).lower()}", num_steps=1, warmup=1, out=f"run-{layout}")  # fmt: skip
+        assert set(seen[-2:]) == {layout}

@@ -57,6 +57,9 @@ def measure(
             for value in called.values(training.batch).tensors
         ]
         called.to(device, held) if training.is_pure else called.to(device)
+        if training.channels_last:
+            called.to(memory_format=torch.channels_last)
+            inputs = [v.contiguous(memory_format=torch.channels_last) if v.ndim == 4 else v for v in inputs]
         called.train(is_training)
         optimizer = make_optimizer(called, training) if is_training else None
         model = compiled(called, training.compile)
@@ -75,7 +78,7 @@ def measure(
             for step in range(warmup + num_steps):
                 if step == warmup:
                     ends_at = time.monotonic() + seconds
-                if time.monotonic() > ends_at and step > warmup:
+                elif time.monotonic() > ends_at:
                     break
                 with recorder.step():
                     with recorder.part("forward"), torch.set_grad_enabled(is_training), autocast(training, device):

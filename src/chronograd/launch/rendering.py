@@ -28,7 +28,7 @@ class Rendered:
     asked: Submission
     text: str
     cores: str = ""
-    """What is assumed of the CPU cores of a node."""
+    """Return the assumption about the CPU cores of a node."""
 
     def lines(self, answer: str | None = None) -> list[str]:
         """What a reader must know beside the file. `answer` is what the platform's program said when it was sent."""

@@ -39,7 +39,7 @@ def setting_row(search: Search, columns: Mapping[str, np.ndarray], offers: Seque
 
 
 def warnings(row: Row, rough: Sequence[str]) -> list[str]:
-    """What a reader has to know of a setting before its figures: what nothing was measured for, and that it may not fit.
+    """Return the warnings that come before the figures of a setting: rough times, and memory that may not suffice.
 
     Args:
         rough: see `Search.rough`.

@@ -88,7 +88,7 @@ def page_of(loop: Loop) -> Answer:
 
 
 def _summary(loop: Loop, training: Section, planned: Section) -> list[str]:
-    """What training reached, what to rent, and how good the prediction was."""
+    """Return a sentence each on the training, the machine to rent and the error of the prediction."""
     return [f"{first_sentence(training.takeaway)[0]}.", _to_rent(loop, planned), _how_good(loop)]
 
 

@@ -75,7 +75,7 @@ def report(runs: Sequence[tuple[str, Path]]) -> Answer:
 
 
 def _summary(groups: Mapping[str, _Group]) -> list[str]:
-    """What each job reached, how long it took and what it cost, a sentence each; nothing where none was run."""
+    """Return a sentence on the result, time and cost of each job that was run."""
     sentences = []
     for title, group in groups.items():
         if group.trained:
@@ -88,7 +88,7 @@ def _summary(groups: Mapping[str, _Group]) -> list[str]:
 
 
 def _of_predictions(group: _Group) -> list[Section]:
-    """What the job costs elsewhere, and how good its predictions were."""
+    """Return the sections on the cost of the job elsewhere and on the error of its predictions."""
     sections = [plan_section(group.planned)] if _is_plan(group) else []
     if group.predicted.keys() & group.measured.keys():
         sections.append(accuracy_of_prediction_section(group.predicted, group.measured))
