@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from chronograd_lab.common.results import Results
 
 from chronograd.figure import Bar, Bars, Figure, Lines, Mark, Picture, PictureRow, Pictures, Series, png_base64
 from chronograd.hardware import catalog
 from chronograd.predict import collectives, paleo
-from chronograd.predict.simulations import panel
 from chronograd.predict.speed import SpeedModel
-from chronograd.predict.staleness import of_pushes
 from chronograd.reinforce.exploration import epsilon_ladder
 from chronograd.reinforce.replay import ProportionalReplay, Transitions
 from chronograd.reinforce.replay.prioritised import importance_weights
 from chronograd.report import plots
-from chronograd.studies import gorila_and_apex
-from chronograd.study.results import Results
+from chronograd.simulate.simulations import panel
+from chronograd.simulate.staleness import of_pushes
+from chronograd_lab.studies import gorila_and_apex
 
 FOLDER = Path(__file__).parent.parent / "docs" / "concepts"
 LINK = "ethernet-25g"
@@ -297,7 +297,7 @@ def cutout_and_dropout() -> Figure:
 
     from chronograd.data import augment
     from chronograd.job import Augmentation
-    from chronograd.studies.cutout import hidden_share
+    from chronograd_lab.studies.cutout import hidden_share
 
     side, hole, count = 32, 16, 5
     photo = torch.from_numpy(np.array(Image.open(_flower()))).permute(2, 0, 1)[None, :, 13:413, 110:510]

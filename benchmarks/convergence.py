@@ -1,4 +1,4 @@
-"""Makes fit/published_curves.json, small_curves.json and small_losses.json: what runs tell of others with a schedule of their kind.
+"""Makes forecast/published_curves.json, small_curves.json and small_losses.json: what runs tell of others with a schedule of their kind.
 
     python -m benchmarks.convergence --measured DIR [--write]
     python -m benchmarks.convergence --coverage
@@ -24,15 +24,15 @@ from typing import Any
 
 import numpy as np
 
-from chronograd.fit import published_curves
-from chronograd.fit.convergence import converged_at, from_curve, median_of_three
-from chronograd.fit.forecast import forecast
-from chronograd.fit.learning_curves import LearningCurve, read_curve
-from chronograd.fit.loss import MIN_POINTS
-from chronograd.fit.published_curves import Published
-from chronograd.fit.schedule import Schedule
+from chronograd.forecast import published_curves
+from chronograd.forecast.convergence import converged_at, from_curve, median_of_three
+from chronograd.forecast.forecasting import forecast
+from chronograd.forecast.learning_curves import LearningCurve, read_curve
+from chronograd.forecast.loss import MIN_POINTS
+from chronograd.forecast.published_curves import Published
+from chronograd.forecast.schedule import Schedule
 from chronograd.job import from_dict
-from chronograd.study.published_runs import PublishedCurve, cifar_resnets, dawnbench
+from chronograd_lab.common.published_runs import PublishedCurve, cifar_resnets, dawnbench
 
 FRACTIONS = (0.25, 0.5, 0.75)  # of the way to convergence
 POINTS_PER_PHASE = 32

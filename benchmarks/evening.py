@@ -17,16 +17,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from chronograd_lab.common.results import Results, Settings
+from chronograd_lab.common.runner import StudyRunner
+
 from chronograd.data.datasets import card
 from chronograd.data.trace_job import trace_job
 from chronograd.errors import ChronogradError
 from chronograd.job import Job, changed, from_dict
 from chronograd.predict.prediction import predict
 from chronograd.rundir import RunDir
-from chronograd.studies import studies, teacher_student
-from chronograd.study.results import Results, Settings
-from chronograd.study.runner import StudyRunner
-from chronograd.study.study import Study, settings_of
+from chronograd_lab.common.study import Study, settings_of
+from chronograd_lab.studies import studies, teacher_student
 
 FOLDER = Path(__file__).parent.parent / "docs" / "studies"
 GPU = "h200"

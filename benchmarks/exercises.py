@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chronograd.exercises.index import exercises_page
-from chronograd.exercises.pages import Library
-from chronograd.exercises.questions import catalogue
 from chronograd.files import write_aside
+from chronograd_lab.exercises.index import exercises_page
+from chronograd_lab.exercises.pages import Library
+from chronograd_lab.exercises.questions import catalogue
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -9,15 +9,15 @@ import csv
 import io
 from pathlib import Path
 
+from chronograd.clouds import field_map
 from chronograd.files import write_aside
-from chronograd.launch import field_map
 
 DOCS = Path(__file__).parent.parent / "docs"
 _HEAD = """\
 # One job on every platform
 
 ResNet-20 on digits on one CPU machine, as `chronograd launch PLATFORM` renders it with the options of
-`chronograd.launch.example`: addresses, roles and names are nobody's. Which field says what is in
+`chronograd.clouds.example`: addresses, roles and names are nobody's. Which field says what is in
 [platform-fields.csv](platform-fields.csv), by `chronograd platforms --fields` and in the study
 [platforms](studies/platforms/README.md). Nothing here was sent to a vendor ([platforms](platforms.md)). The page and the table are
 made by `python -m benchmarks.platforms`."""

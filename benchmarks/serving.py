@@ -383,7 +383,7 @@ def overload(network: str, duration_s: float, queue: int = 32) -> dict[str, Any]
     """What becomes of requests at twice the knee."""
     from chronograd.deploy.load import load
     from chronograd.deploy.timing import bound, own_cores, served_here, serving
-    from chronograd.predict.queueing import Server, knee
+    from chronograd.simulate.queueing import Server, knee
 
     with tempfile.TemporaryDirectory() as folder:
         model = export(network, Path(folder))

@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from chronograd import job as jobs
-from chronograd.cli.main import VERBS, main
+from chronograd.cli.main import main, verbs
 from chronograd.errors import EXTRAS
 from chronograd.rundir import RunDir
 
@@ -33,7 +33,7 @@ JOB = str(ROOT / "examples" / "digits.yaml")
 DONE = [
     "--help",
     "--version",
-    *(f"{verb} --help" for verb in VERBS),
+    *(f"{verb} --help" for verb in verbs()),
     "run --schema",
     "run --print-config",
     "train JOB --print-config",

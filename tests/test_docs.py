@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from chronograd import job as jobs
-from chronograd.cli.main import VERBS, command, main
+from chronograd.cli.main import command, main, verbs
 from chronograd.hardware import market
 from chronograd.recipes import RECIPES
 
@@ -76,7 +76,7 @@ def test_the_readme_shows_what_its_commands_print(
 
 
 def test_every_verb_has_json_and_help() -> None:
-    for verb in VERBS:
+    for verb in verbs():
         found = command.get_command(click.Context(command), verb)
         assert found is not None
         for one in found.commands.values() if isinstance(found, click.Group) else (found,):

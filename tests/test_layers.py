@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "chronograd"
+LAB = SOURCE.with_name("chronograd_lab")
 ARCHITECTURE = Path(__file__).parent.parent / "docs" / "architecture.md"
 TORCH_LINE = "no torch above this line"
 
 
-def _order() -> tuple[list[str], set[str]]:
-    """Rooms from top to bottom as docs/architecture.md prints them, and those that need no torch."""
-    (block,) = re.findall(r"## The rooms.*?```text\n(.*?)```", ARCHITECTURE.read_text(), re.DOTALL)
+def _order() -> tuple[list[str], set[str], list[str]]:
+    """Rooms from top to bottom as docs/architecture.md prints them, those that need no torch, and the lab's rooms."""
+    (section,) = re.findall(r"## The rooms(.*?)\n## ", ARCHITECTURE.read_text(), re.DOTALL)
+    block, lab = re.findall(r"```text\n(.*?)```", section, re.DOTALL)
     rooms: list[str] = []
     above: set[str] = set()
     for line in block.splitlines():
@@ -29,10 +31,10 @@ def _order() -> tuple[list[str], set[str]]:
             name.rstrip("/").removesuffix(".py")
             for name in re.findall(r"[a-z_]+(?:/|\.py)(?=\s|$)", line.split("  ")[0])
         ]
-    return rooms, above
+    return rooms, above, re.findall(r"^(\w+)/", lab, re.MULTILINE)
 
 
-ROOMS, ABOVE = _order()
+ROOMS, ABOVE, LAB_ROOMS = _order()
 # Below the line because of what they import, and yet free of torch themselves.
 WITHOUT_TORCH = {*ABOVE, "judge", "report", "explain", "watch"}
 # Heavy optional parts, each confined to the files that need them.
@@ -51,7 +53,7 @@ CONFINED = {
     "sklearn": {"data/published.py"},
     "matplotlib": {"report/plots.py"},
     "PIL": {"data/folders.py", "deploy/pictures.py", "detect/pictures.py", "figure.py", "report/plots.py"},
-    "tensorboard": {"watch/tensorboard.py", "fit/tensorboard_events.py"},
+    "tensorboard": {"watch/tensorboard.py", "forecast/tensorboard_events.py"},
     "jinja2": {"report/html.py"},
     "nbformat": {"report/notebook.py"},
     "nbclient": {"report/notebook.py"},
@@ -89,8 +91,7 @@ def imports(path: Path) -> frozenset[str]:
 
 
 def _imports(path: Path) -> Iterator[str]:
-    package = ("chronograd", *path.relative_to(SOURCE).parent.parts) if path.is_relative_to(SOURCE) else ("chronograd",)
-    yield from imports_of(path.read_text(), package)
+    yield from imports_of(path.read_text(), path.relative_to(SOURCE.parent).parent.parts)
 
 
 def imports_of(text: str, package: tuple[str, ...]) -> Iterator[str]:
@@ -134,11 +135,26 @@ def test_imports_point_up(path: Path) -> None:
         if parts[0] == "chronograd" and len(parts) > 1:
             assert parts[1] in ROOMS, f"{name} is no room"
             assert ROOMS.index(parts[1]) <= ROOMS.index(room), f"{room} must not import {name}"
+        assert parts[0] != LAB.name, f"the product must not import {name}"
         if parts[0] == "torch":
             assert room not in WITHOUT_TORCH, f"{room} is above the torch line"
         if parts[0] in CONFINED:
             where = str(path.relative_to(SOURCE))
             assert where in CONFINED[parts[0]], f"{parts[0]} is confined to {sorted(CONFINED[parts[0]])}"
+
+
+@pytest.mark.parametrize("path", sorted(LAB.rglob("*.py")), ids=lambda p: str(p.relative_to(LAB)))
+def test_imports_of_the_lab_point_up(path: Path) -> None:
+    room, *rest = path.relative_to(LAB).parts
+    if not rest:
+        return
+    for name in imports_of(path.read_text(), (LAB.name, *path.relative_to(LAB).parent.parts)):
+        package, _, where = name.partition(".")
+        if package == LAB.name and where:
+            found = where.partition(".")[0]
+            assert found in LAB_ROOMS, f"{name} is no room"
+            assert LAB_ROOMS.index(found) <= LAB_ROOMS.index(room), f"{room} must not import {name}"
+        assert name.partition(".")[0] not in CONFINED, f"{name} is confined to the product"
 
 
 @pytest.mark.parametrize(
@@ -160,8 +176,8 @@ def test_an_import_is_seen_however_it_is_written(planted: str) -> None:
 def test_no_two_files_import_each_other() -> None:
     """Nor any more of them in a circle, imports for types included."""
     names = {
-        ".".join(("chronograd", *p.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__"): p
-        for p in files()
+        ".".join(p.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): p
+        for p in (*files(), *LAB.rglob("*.py"))
     }
     imported = {
         name: {found for found in imports(path) if found in names and found not in (name, "chronograd")}

@@ -11,8 +11,8 @@ import pytest
 from chronograd.cli.main import main
 from chronograd.errors import FileFormatError, InputError
 from chronograd.explain.explanation import explain
-from chronograd.fit.learning_curves import read_curve
 from chronograd.fit.speed import read_points
+from chronograd.forecast.learning_curves import read_curve
 from chronograd.record import Quantity, Record
 from chronograd.rundir import RunDir, listing
 from chronograd.rundir.steps import Step

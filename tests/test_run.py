@@ -13,7 +13,7 @@ from tests.report.conftest import everything, measured, predicted
 from chronograd import job as jobs
 from chronograd.cli.main import main
 from chronograd.explain.answer import disturbances
-from chronograd.fit.loss_answer import forecast_from_half
+from chronograd.forecast.loss_answer import forecast_from_half
 from chronograd.record import STEP_PARTS, Record
 from chronograd.report.loop import Loop, page_of, prediction_words
 from chronograd.rundir import RunDir, list_runs

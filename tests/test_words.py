@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+from chronograd_lab.common.optimus_sections import epochs_words
 
-from chronograd.fit.learning import what_was_reached
+from chronograd.forecast.learning import what_was_reached
 from chronograd.plan.effort import of_epochs
 from chronograd.record import Quantity, Record
-from chronograd.study.optimus_sections import epochs_words
 from chronograd.units import number, quantity
 from chronograd.words import how_many, interval
 

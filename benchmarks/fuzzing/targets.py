@@ -23,10 +23,10 @@ from chronograd.errors import ChronogradError, InputError
 from chronograd.explain import wall_times
 from chronograd.explain.explanation import explain
 from chronograd.fit import tables
-from chronograd.fit.forecast import forecast
-from chronograd.fit.learning_curves import read_curve
-from chronograd.fit.schedule import Schedule
 from chronograd.fit.speed import fit_speed, read_points
+from chronograd.forecast.forecasting import forecast
+from chronograd.forecast.learning_curves import read_curve
+from chronograd.forecast.schedule import Schedule
 from chronograd.hardware import catalog, market
 from chronograd.launch import slurm
 from chronograd.launch.slurm import array as slurm_array

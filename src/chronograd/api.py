@@ -213,8 +213,9 @@ def fit(what: Literal["loss", "speed", "batch"], *sources: PathLike, **options: 
         sources: one run or log for `loss`; runs, or a CSV file, for the others.
     Raises: InputError, FileFormatError.
     """
-    from chronograd.fit import answer, loss_answer
-    from chronograd.fit.forecast import forecast
+    from chronograd.fit import answer
+    from chronograd.forecast import loss_answer
+    from chronograd.forecast.forecasting import forecast
 
     paths = [Path(source) for source in sources]
     if what == "loss":
@@ -256,7 +257,7 @@ def forecast(log: PathLike, to: str | float | None = None, *, metric: str | None
     """When a run or log will reach a level: epoch or step, hours and clock time, each with its 80 % interval.
 
     Args:
-        log: a run, or what `chronograd.fit.logs` reads.
+        log: a run, or what `chronograd.forecast.logs` reads.
         to: an accuracy, such as `"92%"` or 0.92, or a loss. metric: `loss`, `accuracy` or a column.
         run: one of several runs in a file.
         schedule, drops, planned: of the learning rate, where neither a job nor the log tells it.
@@ -265,8 +266,8 @@ def forecast(log: PathLike, to: str | float | None = None, *, metric: str | None
     """
     import time
 
-    from chronograd.fit import forecast_answer, loss_answer
-    from chronograd.fit.forecast import forecast as make_forecast
+    from chronograd.forecast import forecast_answer, loss_answer
+    from chronograd.forecast.forecasting import forecast as make_forecast
 
     level = None if to is None else str(to)
     curve = forecast_answer.with_pace(forecast_answer.read(Path(log), metric, level, run), pace_s)

@@ -19,8 +19,8 @@ from chronograd.data.datasets import card
 from chronograd.data.trace_job import trace_job
 from chronograd.errors import InputError
 from chronograd.explain.answer import disturbances
-from chronograd.fit.learning import held_against, what_was_reached
-from chronograd.fit.loss_answer import forecast_from_half
+from chronograd.forecast.learning import held_against, what_was_reached
+from chronograd.forecast.loss_answer import forecast_from_half
 from chronograd.hardware.catalog import Device
 from chronograd.job import Job, changed
 from chronograd.launch import jobs

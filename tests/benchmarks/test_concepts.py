@@ -24,28 +24,28 @@ from benchmarks.concepts import (
     selection,
     whole_and_sum_us,
 )
-from tests.studies.derived import numbers
+from tests.lab.studies.derived import numbers
 
 from chronograd.count.cached import cached_trace
 from chronograd.count.layers import layers, summary
-from chronograd.exercises.pages import Concept, without_links
 from chronograd.figure import Bars, Lines
 from chronograd.hardware import catalog
 from chronograd.predict import collectives
 from chronograd.predict.speed import SpeedModel
-from chronograd.predict.staleness import of_pushes
 from chronograd.reinforce import dqn
 from chronograd.reinforce.exploration import epsilon_ladder
 from chronograd.report import plots
-from chronograd.studies import cutout, teacher_student, weak_labels
-from chronograd.studies.gorila_and_apex import (
+from chronograd.simulate.staleness import of_pushes
+from chronograd_lab.common.results import Results
+from chronograd_lab.exercises.pages import Concept, without_links
+from chronograd_lab.studies import cutout, teacher_student, weak_labels
+from chronograd_lab.studies.gorila_and_apex import (
     BATCH,
     BATCHES_PER_S,
     FRAMES_PER_S,
     FRAMES_PER_TRANSITION,
     PUBLISHED_ACTORS,
 )
-from chronograd.study.results import Results
 
 PAGES = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")
 

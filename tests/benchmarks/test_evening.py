@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 from benchmarks.evening import hours_on_a_gpu, hours_on_two_cores, jobs, steps
-from tests.studies.test_reports import FOLDER
+from tests.lab.studies.test_reports import FOLDER
 
-from chronograd.studies import find, studies
-from chronograd.study.results import Results
-from chronograd.study.study import MISSING, NotRun, Study
+from chronograd_lab.common.results import Results
+from chronograd_lab.common.study import MISSING, NotRun, Study
+from chronograd_lab.studies import find, studies
 
 NOT_RUN = [(study, one) for study in studies().values() for one in study.not_run]
 

@@ -20,7 +20,7 @@ from chronograd import job as jobs
 from chronograd.answer import Answer, Section, Table
 from chronograd.cli import main as cli
 from chronograd.cli import serve
-from chronograd.cli.main import VERBS, main
+from chronograd.cli.main import main, verbs
 from chronograd.errors import ChronogradError, RunError
 from chronograd.files import as_asked
 from chronograd.launch import silence
@@ -31,7 +31,7 @@ from chronograd.rundir.steps import Epoch, Error, Note, Step
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 
 
-@pytest.mark.parametrize("verb", [*VERBS, ""])
+@pytest.mark.parametrize("verb", [*verbs(), ""])
 def test_a_full_output_is_one_line(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,7 +67,7 @@ def test_closed_and_full_outputs_of_a_process() -> None:
         assert len(done.stderr.splitlines()) <= 2
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", verbs())
 def test_a_folder_that_cannot_be_written_is_one_line_of_any_verb(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ from io import StringIO
 import pytest
 
 from chronograd.cli import common
-from chronograd.cli.main import GROUPS, VERBS, main
+from chronograd.cli.main import groups, main, verbs
 
 
 def completed(line: str) -> list[str]:
@@ -43,11 +43,11 @@ def test_networks_and_files_are_completed_without_torch() -> None:
 
 
 def test_every_verb_stands_in_one_group_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert list(GROUPS) == ["Before", "Run", "After", "Deploy", "Research"]
-    assert sum(map(len, GROUPS.values())) == len(VERBS)
+    assert list(groups()) == ["Before", "Run", "After", "Deploy", "Research", "Lab"]
+    assert sum(map(len, groups().values())) == len(verbs())
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    places = [text.index(f"\n{group}:\n") for group in GROUPS]
+    places = [text.index(f"\n{group}:\n") for group in groups()]
     assert places == sorted(places)
     assert "_CHRONOGRAD_COMPLETE=bash_source" in text
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from chronograd.deploy import batching
 from chronograd.deploy.batching import Batcher, Done, QueueFull, time_batches, why_not_merged
-from chronograd.predict.queueing import Server, best_rows, follow
+from chronograd.simulate.queueing import Server, best_rows, follow
 
 Inputs = Mapping[str, Any]
 

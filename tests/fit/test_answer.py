@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from chronograd.errors import InputError
-from chronograd.fit import answer, loss_answer
-from chronograd.fit.forecast import forecast
-from chronograd.fit.learning_curves import LearningCurve
-from chronograd.fit.schedule import Schedule
+from chronograd.fit import answer
+from chronograd.forecast import loss_answer
+from chronograd.forecast.forecasting import forecast
+from chronograd.forecast.learning_curves import LearningCurve
+from chronograd.forecast.schedule import Schedule
 from chronograd.predict.speed import SpeedModel
 
 TRUTH = SpeedModel("asynchronous", (2.83, 3.92, 0.0, 0.11))

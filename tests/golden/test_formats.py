@@ -11,9 +11,9 @@ import pytest
 from chronograd import job as jobs
 from chronograd.explain import wall_times
 from chronograd.explain.explanation import explain
-from chronograd.fit.learning_curves import read_curve
 from chronograd.fit.speed import read_points
 from chronograd.fit.tables import read_table
+from chronograd.forecast.learning_curves import read_curve
 from chronograd.hardware import catalog
 from chronograd.launch import slurm
 from chronograd.predict.calibration import calibrations

@@ -8,10 +8,11 @@ import re
 import pytest
 
 from chronograd import job as jobs
+from chronograd.clouds import fields, registry, rendering
 from chronograd.data.trace_job import trace_job
 from chronograd.hardware import catalog, market
 from chronograd.job import Job
-from chronograd.launch import answer, fields, registry, rendering
+from chronograd.launch import answer
 from chronograd.launch.slurm.script import Options
 from chronograd.plan.renting import PHOTOGRAPHS
 from chronograd.predict.prediction import predict

@@ -10,7 +10,7 @@ import pytest
 
 from chronograd import job as jobs
 from chronograd.errors import JobError
-from chronograd.fit.learning import training_section
+from chronograd.forecast.learning import training_section
 from chronograd.launch.repeats import record_of_all, resume_over_seeds, train_over_seeds
 from chronograd.record import Curve, Quantity, Record
 from chronograd.rundir import RunDir

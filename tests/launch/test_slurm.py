@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.launch.platforms.cases import JOBS
+from tests.clouds.cases import JOBS
 from tools.slurm_cluster import cluster
 
 from chronograd import job as jobs
 from chronograd.cli.main import main
+from chronograd.clouds import rendering
 from chronograd.errors import ChronogradError, InputError, JobError, RunError
 from chronograd.job import Job
-from chronograd.launch import answer, rendering, slurm
+from chronograd.launch import answer, slurm
 from chronograd.launch import jobs as local
 from chronograd.launch.slurm import array as slurm_array
 from chronograd.launch.slurm.script import Options, render

@@ -12,11 +12,11 @@ from chronograd.errors import InputError
 from chronograd.figure import Lanes, Lines
 from chronograd.predict.answer import on_devices, predict_jobs
 from chronograd.predict.prediction import predict
-from chronograd.predict.simulations import learners, speed_answer, staleness_answer
 from chronograd.predict.speed import OPTIMUS_RESNET50
-from chronograd.predict.staleness import Duration, of_pushes
 from chronograd.quantities import record_section
 from chronograd.record import Quantity, Record
+from chronograd.simulate.simulations import learners, speed_answer, staleness_answer
+from chronograd.simulate.staleness import Duration, of_pushes
 from chronograd.units import GIB, seconds
 
 TRACE = trace_network("lenet5")

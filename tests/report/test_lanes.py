@@ -12,11 +12,11 @@ from PIL import Image
 from chronograd.errors import InputError
 from chronograd.explain.agents import timeline_sections
 from chronograd.figure import Figure, Push, Span
-from chronograd.predict.simulations import panel as lanes_of
-from chronograd.predict.staleness import Duration, Learner, of_pushes, simulate
 from chronograd.record import AtWork, Curve, Quantity, Record
 from chronograd.report import lanes, plots
 from chronograd.report.runs import generic_page
+from chronograd.simulate.simulations import panel as lanes_of
+from chronograd.simulate.staleness import Duration, Learner, of_pushes, simulate
 
 
 def fixed(*parts: float) -> Learner:

@@ -9,9 +9,9 @@ from chronograd.compare.agreement import accuracy_of_prediction_section
 from chronograd.compare.ranks import communication_section
 from chronograd.compare.steps import parts_section, scaling_section
 from chronograd.figure import Bars, Figure, Lines, Ranges
-from chronograd.fit.forecast import Forecast, forecast
-from chronograd.fit.learning import training_section
-from chronograd.fit.learning_curves import LearningCurve
+from chronograd.forecast.forecasting import Forecast, forecast
+from chronograd.forecast.learning import training_section
+from chronograd.forecast.learning_curves import LearningCurve
 from chronograd.plan.elsewhere import plan_section
 from chronograd.predict.work import counts_section, operators_section
 from chronograd.record import Curve, Quantity, Record
@@ -299,7 +299,7 @@ def test_jobs_of_one_network_are_named_by_what_differs_and_both_accuracies_stand
 def test_an_accuracy_axis_ends_at_100_percent():
     from matplotlib.figure import Figure as Canvas
 
-    from chronograd.fit.learning import _accuracy_panel
+    from chronograd.forecast.learning import _accuracy_panel
     from chronograd.report import plots
 
     panel = _accuracy_panel(Curve(columns={"epoch": [1, 2], "test_accuracy": [0.5, 1.0]}, units={}), None)

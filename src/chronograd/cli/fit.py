@@ -10,8 +10,8 @@ import click
 from chronograd.cli import common
 
 if TYPE_CHECKING:
-    from chronograd.fit.learning_curves import LearningCurve, Metric
     from chronograd.fit.tables import Table
+    from chronograd.forecast.learning_curves import LearningCurve, Metric
     from chronograd.hardware.catalog import Device
 
 SCHEDULES = ("constant", "multi_step", "cosine", "one_cycle", "linear", "annealed")
@@ -142,9 +142,9 @@ def loss_command(source: Path, metric: Metric, column: str | None, family: str |
     drop of the learning rate a curve begins anew: only the points since the last one are fitted. What the rate will still do
     ends convergence, so tell the schedule: beyond the next drop, levels fall as they did in published runs.
     """
-    from chronograd.fit import loss_answer
-    from chronograd.fit.forecast import forecast
-    from chronograd.fit.forecast_answer import level
+    from chronograd.forecast import loss_answer
+    from chronograd.forecast.forecast_answer import level
+    from chronograd.forecast.forecasting import forecast
     from chronograd.rundir import RunDir, is_run_dir
 
     places = common.numbers("--drops", drops) if drops else ()

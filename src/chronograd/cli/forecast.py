@@ -48,9 +48,9 @@ def command(source: Path, to: str | None, metric: str | None, run: str | None, s
     run; or what W&B, Keras, Lightning, Hugging Face, timm, Ultralytics, Detectron2, OpenMMLab, fastai and others write, also
     zipped. The schedule of the learning rate is taken from the run's job or from the log's column of rates.
     """
-    from chronograd.fit import forecast_answer
-    from chronograd.fit.forecast import forecast
-    from chronograd.fit.loss_answer import with_schedule
+    from chronograd.forecast import forecast_answer
+    from chronograd.forecast.forecasting import forecast
+    from chronograd.forecast.loss_answer import with_schedule
 
     places = common.numbers("--drops", drops) if drops else ()
     curve = forecast_answer.read(source, metric, to, run)

@@ -29,8 +29,8 @@ def from_file(file: Path, out: Path | None, as_json: bool) -> None:
     chronograd job from rendered/sagemaker.json --out digits.yaml
     """
     from chronograd import job as jobs
+    from chronograd.clouds import rendering
     from chronograd.files import as_asked, write_aside
-    from chronograd.launch import rendering
 
     opened = rendering.opened(file)
     if as_json:
@@ -61,7 +61,7 @@ def from_log(file: Path, out: Path, as_json: bool) -> None:
     aws logs filter-log-events --log-group-name /aws/sagemaker/TrainingJobs --log-stream-name-prefix digits/ > digits.json
     chronograd job log digits.json --out runs/digits
     """
-    from chronograd.launch.collect import collect
+    from chronograd.clouds.collect import collect
 
     run = collect(file, out)
     steps = len(run.read_steps().steps)

@@ -12,14 +12,14 @@ import click
 from chronograd.cli import common
 
 if TYPE_CHECKING:
-    from chronograd.launch.planned import Planned
+    from chronograd.clouds.planned import Planned
     from chronograd.launch.slurm.script import Options
     from chronograd.rundir import RunDir
 
 
 CLUSTERS = ("slurm", "ray")
 ACTIONS = ("status", "collect", "resume")
-# Of a platform, by the word of `chronograd.launch.submission.Submission`: option, metavar, help.
+# Of a platform, by the word of `chronograd.clouds.submission.Submission`: option, metavar, help.
 TEXTS = {
     "image": ("--image", "IMAGE", "Container image with this package; of watsonx a software specification."),
     "name": ("--name", "TEXT", "Name of the job; data and network by default."),
@@ -178,8 +178,8 @@ def command(words: tuple[str, ...], where: str | None, dry_run: bool, sweep: tup
 
 def _no_place(word: str) -> Exception:
     """The error for a first word that is no platform, where no cluster is given."""
+    from chronograd.clouds import registry
     from chronograd.errors import InputError, did_you_mean
-    from chronograd.launch import registry
 
     places = [*registry.names(), *CLUSTERS]
     if Path(word).suffix or Path(word).exists():
@@ -194,7 +194,7 @@ def _no_place(word: str) -> Exception:
 
 def _platform(word: str) -> str | None:
     """The platform that a word names; None for a job file, whatever its name."""
-    from chronograd.launch import registry
+    from chronograd.clouds import registry
 
     return word if word in registry.names() and not Path(word).exists() else None
 
@@ -205,7 +205,7 @@ def _plan(path: Path | None, where: str | None) -> Planned | None:
         return None
     if where is not None:
         raise click.UsageError(f"--plan is of platforms: leave it out for {where}.")
-    from chronograd.launch import planned
+    from chronograd.clouds import planned
 
     return planned.read(path)
 
@@ -220,7 +220,7 @@ def _render(
     as_json: bool,
     plan: Planned | None,
 ) -> None:
-    from chronograd.launch import registry, rendering
+    from chronograd.clouds import registry, rendering
 
     if not words:
         raise click.UsageError(f"Name a JOB for {platform}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import functools
 import importlib
 import importlib.metadata
 import io
@@ -51,8 +52,6 @@ GROUPS = {
     },
     "Research": {
         "fit": "A device from a table, a speed model, a forecast of a curve.",
-        "study": "A question answered from numbers: list the studies, run one.",
-        "hand-in": "An exercise's answers as executed notebooks, with data.",
         "simulate": "Staleness and speed of asynchronous SGD.",
         "label": "Label images with a trained network, the best of each class.",
         "data": "Show a data set: classes, images per class, sample images.",
@@ -60,7 +59,8 @@ GROUPS = {
         "calibrate": "Measure this machine, so that `local` is a device.",
     },
 }
-VERBS = {name: line for group in GROUPS.values() for name, line in group.items()}
+# Other packages add verbs: the entry point names a module like this folder, whose VERBS has one line of help for each.
+ENTRY_POINTS = "chronograd.verbs"
 EPILOG = """\b
 Exit status: 0 done; 1 failed; 2 the input is wrong; 3 an optional part is
 not installed; 130 interrupted. Every verb takes --json, and --full where it
@@ -72,31 +72,56 @@ Completion of verbs, options, devices and networks, in bash (zsh, fish alike):
 """
 
 
+@functools.cache
+def groups() -> dict[str, dict[str, str]]:
+    """Return the verbs by group, with a line of help each: those of `GROUPS`, and those that other installed packages add."""
+    others = {
+        point.name.title(): dict(point.load().VERBS) for point in importlib.metadata.entry_points(group=ENTRY_POINTS)
+    }
+    return {**GROUPS, **others}
+
+
+def verbs() -> dict[str, str]:
+    """Return the line of help of each verb."""
+    return {name: line for group in groups().values() for name, line in group.items()}
+
+
+def module_of(verb: str) -> str | None:
+    """Return the name of the module that holds a verb's command; None if there is no such verb."""
+    name = verb.replace("-", "_")
+    if any(verb in group for group in GROUPS.values()):
+        return f"chronograd.cli.{name}"
+    points = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    return next((f"{point.value}.{name}" for point in points if verb in point.load().VERBS), None)
+
+
 class _Verbs(click.Group):
     """Imports a verb only when it is called, so that --help stays fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return list(verbs())
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in VERBS:
+        module = module_of(name)
+        if module is None:
             return None
-        command: click.Command = importlib.import_module(f"chronograd.cli.{name.replace('-', '_')}").command
+        command: click.Command = importlib.import_module(module).command
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in VERBS:
-            near = near_names(args[0], VERBS)
+        if args and module_of(args[0]) is None:
+            near = near_names(args[0], verbs())
             hint = f" Did you mean {' or '.join(near)}?" if near else ""
             ctx.fail(f"There is no verb {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for group, verbs in GROUPS.items():
+        width = max(map(len, verbs()))
+        for group, lines in groups().items():
             with formatter.section(group):
-                formatter.write_dl([(name.ljust(max(map(len, VERBS))), line) for name, line in verbs.items()])
+                formatter.write_dl([(name.ljust(width), line) for name, line in lines.items()])
 
 
 @click.group(cls=_Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})

@@ -79,7 +79,7 @@ def command(job_file: str, overrides: tuple[str, ...], print_config: bool, world
         _measure_scaling(job, worlds, scaling.split(","), out, as_json, timing)
         return
     if batches is not None:
-        from chronograd.launch.batches import measure_batches
+        from chronograd.bench.batches import measure_batches
 
         common.show(measure_batches(job, batches, out, **timing), as_json)
         return
@@ -97,8 +97,8 @@ def _measure_layers(
     job: Job, job_file: str, overrides: tuple[str, ...], repeats: int, warmup: int, on: str | None, as_json: bool
 ) -> None:
     from chronograd.ask import is_batch_stated
+    from chronograd.bench.layers import layers_answer, measure_layers
     from chronograd.job import changed
-    from chronograd.launch.layers import layers_answer, measure_layers
 
     if common.batches() is None and not is_batch_stated(job, job_file, overrides):
         job = changed(job, ["training.batch=1"])
@@ -110,9 +110,9 @@ def _measure_layers(
 def _measure_scaling(
     job: Job, worlds: list[int], scalings: list[str], out: str | None, as_json: bool, timing: dict[str, Any]
 ) -> None:
+    from chronograd.bench.scaling import measure_scaling
     from chronograd.data.datasets import card
     from chronograd.data.trace_job import trace_job
-    from chronograd.launch.scaling import measure_scaling
     from chronograd.measure import environment
     from chronograd.rundir import RunDir
 

@@ -20,7 +20,7 @@ def command(what: str | None, as_json: bool) -> None:
 
     Each with its file, the instance types that are known here with their devices, and the options it cannot do without.
     """
-    from chronograd.launch import comparing, field_map, rendering
+    from chronograd.clouds import comparing, field_map, rendering
 
     shown = {"compare": comparing.compared, "fields": field_map.mapped}.get(what or "", rendering.platforms)
     show(shown(), as_json)

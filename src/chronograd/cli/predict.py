@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from chronograd.compare.scaling import Scaling
     from chronograd.job import Job
     from chronograd.predict.carrying import Shown
-    from chronograd.predict.queueing import Server
-    from chronograd.predict.server import Served
+    from chronograd.simulate.queueing import Server
+    from chronograd.simulate.server import Served
     from chronograd.trace import Trace
 
 
@@ -280,8 +280,8 @@ def _serve(job_file: str, overrides: Sequence[str], print_config: bool, places: 
            most_waiting: int | None, threads: int | None) -> None:  # fmt: skip
     """Predict a server of a network on devices, or of an ONNX file on this machine."""
     from chronograd.cli.plan import parse_latency
-    from chronograd.predict.queueing import Server
-    from chronograd.predict.server import Asked, server_answer
+    from chronograd.simulate.queueing import Server
+    from chronograd.simulate.server import Asked, server_answer
 
     rows, wait_s = common.batches() or [32], (wait_ms or 0.0) / 1e3
     if len(rows) > 1:
@@ -314,7 +314,7 @@ def _served(job_file: str, overrides: Sequence[str], print_config: bool, places:
     from chronograd.hardware import catalog
     from chronograd.job import changed
     from chronograd.predict.answer import on_devices
-    from chronograd.predict.server import FRONTEND, of_operators
+    from chronograd.simulate.server import FRONTEND, of_operators
 
     if threads is not None:
         raise click.UsageError("--threads is of an ONNX file; of a job write cluster.threads=N")

@@ -12,7 +12,7 @@ from chronograd.cli import common
 from chronograd.words import how_many
 
 if TYPE_CHECKING:
-    from chronograd.predict.staleness import Duration
+    from chronograd.simulate.staleness import Duration
 
 
 @click.group()
@@ -31,7 +31,7 @@ def _counts(option: str, text: str) -> list[int]:
 
 
 def _durations(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> list[Duration]:
-    from chronograd.predict.staleness import Duration
+    from chronograd.simulate.staleness import Duration
 
     return [Duration.parse(text) for text in texts]
 
@@ -63,9 +63,9 @@ def staleness(pushes: tuple[str, ...], compute: list[Duration], pull: list[Durat
     Give the times of each learner's pushes, or what a learner takes: S is seconds such as 0.5, exponential:0.5 (mean),
     uniform:0.4:0.6 or normal:0.5:0.1. At one instant learners act in the order of their numbers, each its push, then its pull.
     """
-    from chronograd.predict import staleness as model
-    from chronograd.predict.simulations import learners as make
-    from chronograd.predict.simulations import staleness_answer
+    from chronograd.simulate import staleness as model
+    from chronograd.simulate.simulations import learners as make
+    from chronograd.simulate.simulations import staleness_answer
 
     if bool(pushes) == bool(compute):
         raise click.UsageError("give --pushes of each learner, or --compute")
@@ -118,8 +118,8 @@ def speed(coefficients: str | None, batch: float | None, servers: int, workers: 
     w / (a0 + a1·w/p + a2·w + a3·p) steps a second together. `chronograd fit speed` finds the coefficients.
     An all-reduce of the same work takes a0·M/w + a1 + a2·(w − 1)/w + a3·w; asynchronous workers then share a minibatch.
     """
-    from chronograd.predict.simulations import speed_answer
     from chronograd.predict.speed import NUM_COEFFICIENTS, OPTIMUS_RESNET50, SpeedModel
+    from chronograd.simulate.simulations import speed_answer
 
     counts = _counts("--workers", workers)
     a = tuple(common.numbers("--coefficients", coefficients)) if coefficients else OPTIMUS_RESNET50.coefficients

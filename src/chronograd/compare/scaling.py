@@ -2,7 +2,7 @@
 
 Strong scaling keeps the global batch, weak scaling the batch of a rank. Beside every point with several ranks stands
 one rank alone with the same batch of a rank: what the ranks take longer, waiting for input apart, is communication by
-difference, which is held against the exposed communication of the ranks themselves. `chronograd.launch.scaling` runs
+difference, which is held against the exposed communication of the ranks themselves. `chronograd.bench.scaling` runs
 the jobs that are measured.
 """
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from chronograd.deploy.protocol import Array
-from chronograd.predict.queueing import batch_sizes
+from chronograd.simulate.queueing import batch_sizes
 
 # Inputs by name, names of outputs → those outputs, in that order. Blocking; called in a thread.
 Run = Callable[[Mapping[str, Array], Sequence[str]], Sequence[Array]]

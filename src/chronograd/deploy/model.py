@@ -15,7 +15,7 @@ from chronograd import files
 from chronograd.deploy import METADATA, batching
 from chronograd.deploy.protocol import Array, ProtocolError, TensorSpec, invented
 from chronograd.errors import FileFormatError
-from chronograd.predict.queueing import GAIN, best_rows
+from chronograd.simulate.queueing import GAIN, best_rows
 from chronograd.units import seconds
 
 MOST_MODEL_BYTES = 2**31  # what one file of Protocol Buffers can hold; larger models have external data

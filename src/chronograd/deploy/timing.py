@@ -29,9 +29,9 @@ from chronograd.deploy.load import load
 from chronograd.deploy.repository import find
 from chronograd.errors import InputError, RunError, require
 from chronograd.measure import environment
-from chronograd.predict.queueing import Server, batch_sizes
-from chronograd.predict.server import Served, measured_header
 from chronograd.record import Provenance
+from chronograd.simulate.queueing import Server, batch_sizes
+from chronograd.simulate.server import Served, measured_header
 from chronograd.units import seconds
 
 EACH_S = 0.6  # for the batches of one size, and at least so many:

@@ -21,8 +21,8 @@ from chronograd.fit.batch_size import (
     from_noise_scale,
     read_runs,
 )
-from chronograd.fit.learning_curves import Metric
 from chronograd.fit.speed import FittedSpeed, Point, fit_speed, read_points
+from chronograd.forecast.learning_curves import Metric
 from chronograd.units import number, percent
 from chronograd.words import how_many
 

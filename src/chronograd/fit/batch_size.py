@@ -21,9 +21,9 @@ from scipy.optimize import nnls
 
 from chronograd import job as jobs
 from chronograd.errors import InputError
-from chronograd.fit.curves import crossing
-from chronograd.fit.learning_curves import Metric
 from chronograd.fit.speed import redrawn
+from chronograd.forecast.curves import crossing
+from chronograd.forecast.learning_curves import Metric
 from chronograd.predict.batch_size import BatchModel
 from chronograd.record import INTERVAL, Quantity
 from chronograd.rundir import RunDir, listing

@@ -11,9 +11,9 @@ import numpy as np
 
 from chronograd import known
 from chronograd.errors import InputError
-from chronograd.fit.forecast import forecast
-from chronograd.fit.learning_curves import read_curve
-from chronograd.fit.schedule import schedule_of
+from chronograd.forecast.forecasting import forecast
+from chronograd.forecast.learning_curves import read_curve
+from chronograd.forecast.schedule import schedule_of
 from chronograd.job import Job
 from chronograd.known import KnownResult
 from chronograd.plan.goal import SEED_SIGMA, SamplesToTarget

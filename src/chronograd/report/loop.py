@@ -10,8 +10,8 @@ from typing import Any
 from chronograd.answer import Answer, Highlight, Section
 from chronograd.compare.agreement import accuracy_of_prediction_section
 from chronograd.compare.steps import parts_section, scaling_section
-from chronograd.fit.forecast import Forecast
-from chronograd.fit.learning import training_section
+from chronograd.forecast.forecasting import Forecast
+from chronograd.forecast.learning import training_section
 from chronograd.job import Job, resolved
 from chronograd.plan.elsewhere import plan_section
 from chronograd.predict.layers import roofline_section

@@ -18,8 +18,8 @@ from chronograd.explain import explanation
 from chronograd.explain.agents import sections_of
 from chronograd.figure import Figure, Picture, PictureRow, Pictures, gif_moments
 from chronograd.files import format_of
-from chronograd.fit.forecast import Forecast
-from chronograd.fit.learning import training_section, what_was_reached, what_was_returned
+from chronograd.forecast.forecasting import Forecast
+from chronograd.forecast.learning import training_section, what_was_reached, what_was_returned
 from chronograd.plan.elsewhere import plan_section
 from chronograd.predict.layers import roofline_section
 from chronograd.predict.work import operators_section

@@ -1,0 +1,1 @@
+"""What `measure` does beyond timing steps: layers, scaling, growing batches."""

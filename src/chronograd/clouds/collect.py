@@ -1,0 +1,103 @@
+"""From a platform's log to a run directory: the job, steps and record that `chronograd.clouds.entry` printed.
+
+Logs are text, with anything before and after what a node printed, as `kubectl logs --prefix` and `sky logs` put it; or JSON: events
+with a `message` (CloudWatch Logs), entries with a `textPayload` or a `message` in `jsonPayload` (Cloud Logging, newest first).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from chronograd import files
+from chronograd import job as jobs
+from chronograd.clouds.entry import JOB, RECORD, STEP
+from chronograd.errors import FileFormatError
+from chronograd.record import Record, first_problem
+from chronograd.rundir import RunDir
+
+MOST_BYTES = 500_000_000
+_LINE = re.compile(rf"({JOB}|{STEP} (\d{{1,6}})|{RECORD}) (\{{.*\}})")
+
+
+def collect(log: Path, out: Path) -> RunDir:
+    """A new run directory of what a log says: job, environment, steps of every rank; its record, if the job came to its end.
+
+    Of a job that was started again every start is in the log; a line that is there twice counts once.
+
+    Raises: FileFormatError for a log without a job of ours, RunError if `out` is there.
+    """
+    try:
+        text = files.read_bytes(log, MOST_BYTES).decode(errors="replace")
+    except OSError as error:
+        raise FileFormatError(f"cannot read {log}: {error.strerror}") from None
+    started: dict[str, Any] = {}
+    steps: dict[int, dict[str, None]] = {}
+    parts: dict[int, str] = {}
+    wanted = 0  # parts of the record
+    for match in filter(None, map(_LINE.search, messages(text))):
+        if match[2] is not None:
+            steps.setdefault(int(match[2]), {})[match[3]] = None
+        elif match[1] == JOB:
+            started = started or _data(match[3], log)
+        else:
+            part = _data(match[3], log)
+            if isinstance(part.get("part"), int) and isinstance(part.get("of"), int):
+                parts[part["part"]], wanted = str(part.get("text")), part["of"]
+    if not isinstance(started.get("job"), dict):
+        raise FileFormatError(f"{log} has no line of {JOB}", "it is the log of a job that `chronograd launch` rendered")
+    is_whole = 0 < wanted <= len(parts) and all(i in parts for i in range(wanted))
+    record = _record("".join(parts[i] for i in range(wanted)), log) if is_whole else None
+    run = RunDir.create(jobs.from_dict(started["job"], str(log)), started.get("environment", {}), out)
+    for rank, lines in steps.items():
+        files.write_aside(run.steps_path(rank), "".join(f"{line}\n" for line in lines))
+    if record is not None:
+        run.save_record(record)
+    return run
+
+
+def _record(text: str, log: Path) -> Record:
+    try:
+        return Record.model_validate(_data(text, log))
+    except ValidationError as error:
+        raise FileFormatError(f"{log}: its record is damaged: {first_problem(error)}") from None
+
+
+def _data(text: str, log: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(text)
+        files.check_plain(data)
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"{log}: a line of the job is damaged: {error}") from None
+    return dict(data)
+
+
+def messages(text: str) -> Iterator[str]:
+    """What nodes printed, line by line and the oldest first, of text or of JSON."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        yield from text.splitlines()
+        return
+    events = data.get("events", data.get("entries", [])) if isinstance(data, dict) else data
+    events = [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
+    if events and _time(events[0]) > _time(events[-1]):
+        events.reverse()
+    for event in events:
+        yield from _message(event).splitlines()
+
+
+def _time(event: Mapping[str, Any]) -> str:
+    """Milliseconds of CloudWatch, which all have as many digits, or the text of Cloud Logging, which sorts as time does."""
+    return str(event.get("timestamp", ""))
+
+
+def _message(event: Mapping[str, Any]) -> str:
+    payload = event.get("jsonPayload")
+    inner = payload.get("message") if isinstance(payload, dict) else None
+    return str(event.get("message") or event.get("textPayload") or inner or "")

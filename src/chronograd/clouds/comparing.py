@@ -1,0 +1,196 @@
+"""How platforms compare: what each offers by the criteria of the exercise, with a source for every cell.
+
+offered/PLATFORM.toml    what one platform offers, dated; a cell that no source was found for says "not found"
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from importlib import resources
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from chronograd.answer import Answer, Section, Table
+from chronograd.clouds import registry
+from chronograd.hardware import catalog
+from chronograd.hardware.instances import Date
+from chronograd.words import how_many
+
+NOT_FOUND = "not found"
+# Of vendors first, in the order of the exercise; then what runs on the machines of any of them.
+VENDORS = ("sagemaker", "vertex", "azureml", "watsonx")
+COMPARED = (*VENDORS, "skypilot", "kubernetes", "slurm")
+# Name in the files, title, and what is asked.
+CRITERIA = (
+    ("frameworks", "Frameworks", "Which frameworks come in ready images, and in which versions?"),
+    ("accelerators", "Accelerators", "Which kinds can be asked for?"),
+    ("registry", "Model registry", "Are trained models kept with their versions?"),
+    ("pipelines", "Pipelines", "Can steps be put together and run again?"),
+    ("endpoints", "Endpoints", "Can a model be served?"),
+    ("lineage", "Experiments and lineage", "Is it kept which run made what, and with which metrics?"),
+    ("logs", "Application logs", "Where does what the job prints go?"),
+    ("hardware", "GPU, CPU and memory", "What is measured of the machines while it trains?"),
+    ("curves", "Pictures while it trains", "Can curves be watched?"),
+    ("file", "Job file", "In which form is a job described?"),
+)
+
+
+class Cell(BaseModel):
+    """What a platform offers by one criterion.
+
+    Attributes:
+        source: where that was read.
+        has: names in the vendor's own package that say so; a test looks them up there.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    says: str
+    source: str = ""
+    has: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_a_source(self) -> Cell:
+        if not self.says.startswith(NOT_FOUND) and not (self.source or self.has):
+            raise ValueError(f"{self.says!r} has no source")
+        return self
+
+
+class Offered(BaseModel):
+    """What a platform offers.
+
+    Attributes:
+        package: the vendor's own, with its version, where `has` of the cells is looked up.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    title: str
+    date: Date
+    package: str
+    cells: dict[str, Cell] = Field(min_length=len(CRITERIA), max_length=len(CRITERIA))
+
+    def source(self, cell: Cell) -> str:
+        """Where a cell was read; empty where nothing was found."""
+        looked_up = f"{self.package}: {', '.join(cell.has)}" if cell.has else ""
+        return "; ".join(filter(None, (cell.source, looked_up)))
+
+
+@functools.cache
+def offered(platform: str) -> Offered:
+    """What a platform of `COMPARED` offers."""
+    path = resources.files("chronograd.launch") / "offered" / f"{platform}.toml"
+    given = tomllib.loads(path.read_text(encoding="utf-8"))
+    cells = {name: given.pop(name) for name, _, _ in CRITERIA}
+    return Offered.model_validate({**given, "cells": cells})
+
+
+def offers() -> list[dict[str, Any]]:
+    """Every cell: criterion, platform, what it says, its source and the day on which that was read."""
+    return [
+        {
+            "criterion": title,
+            "platform": name,
+            "says": offered(name).cells[criterion].says,
+            "source": offered(name).source(offered(name).cells[criterion]),
+            "date": str(offered(name).date),
+        }
+        for criterion, title, _ in CRITERIA
+        for name in COMPARED
+    ]
+
+
+def is_found(cell: dict[str, Any]) -> bool:
+    """Whether a cell says something."""
+    return not cell["says"].startswith(NOT_FOUND)
+
+
+def rented() -> list[dict[str, Any]]:
+    """What each vendor rents of each device, by the instance types that are known here."""
+    rows = []
+    for name in VENDORS:
+        known = registry.platform(name).catalogue
+        for device in dict.fromkeys(one.device for one in known.instance if one.count):
+            types = [one for one in known.instance if one.device == device]
+            rows.append(
+                {
+                    "platform": name,
+                    "device": device,
+                    "memory_bytes": catalog.device(device).memory_bytes,
+                    "types": len(types),
+                    "counts": sorted({one.count for one in types}),
+                    "host_gib": max((one.memory_gib or 0 for one in types), default=0) or None,
+                    "source": known.source,
+                    "tag": known.tag,
+                    "date": str(known.date),
+                }
+            )
+    return rows
+
+
+def compared() -> Answer:
+    """A table for each criterion."""
+    cells = offers()
+    rents = rented()
+    sections = comparison_sections(cells, rents)
+    missing = sum(not is_found(cell) for cell in cells)
+    dates = sorted({cell["date"] for cell in cells})
+    summary = [
+        f"{len(cells) - missing} of {len(cells)} cells have a source, read on {' and '.join(dates)}; of {missing} none was found."
+    ]
+    return Answer("Platforms compared", sections=sections, data={"offers": cells, "rented": rents}, summary=summary)
+
+
+def comparison_sections(cells: list[dict[str, Any]], rents: list[dict[str, Any]]) -> list[Section]:
+    """A table of the platforms for each criterion; after accelerators, what is rented of them."""
+    sections = []
+    for _, title, asks in CRITERIA:
+        own = [cell for cell in cells if cell["criterion"] == title]
+        found = [cell for cell in own if is_found(cell)]
+        rows = [[offered(cell["platform"]).title, cell["says"], cell["source"]] for cell in own]
+        sections.append(
+            Section(
+                title,
+                f"A source was found for {len(found)} of {how_many(len(own), 'platforms')}.",
+                asks,
+                table=Table(("platform", "what it has", "source"), rows, details=(2,)),
+                data=own,
+            )
+        )
+    return [*sections[:2], rented_section(rents), *sections[2:]]
+
+
+def rented_section(rents: list[dict[str, Any]]) -> Section:
+    """Devices, how many of them an instance has, and their memory."""
+    rows = [
+        [
+            offered(row["platform"]).title,
+            row["device"],
+            f"{row['memory_bytes'] / 2**30:.0f} GiB",
+            ", ".join(map(str, row["counts"])),
+            f"{row['host_gib']:g} GiB" if row["host_gib"] else "–",
+            f"{row['source']} ({row['tag']}, {row['date']})",
+        ]
+        for row in rents
+    ]
+    kinds = {
+        name: len({row["device"] for row in rents if row["platform"] == name})
+        for name in {r["platform"] for r in rents}
+    }
+    most = max(kinds.values())
+    names = [offered(name).title for name in COMPARED if kinds.get(name) == most]
+    return Section(
+        "Instance types",
+        f"The most kinds of GPU among the types that are known here has {' and '.join(names)}: {most}.",
+        "How many GPUs an instance has, their memory, and that of the largest host; --full has the sources.",
+        table=Table(
+            ("platform", "device", "its memory", "in an instance", "host up to", "source"),
+            rows,
+            {2, 3, 4},
+            notes=("–: not known here.",),
+            details=(5,),
+        ),
+        data=rents,
+    )

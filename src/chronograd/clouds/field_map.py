@@ -1,0 +1,267 @@
+"""Which field of each platform says the same thing, found by rendering one job twice with one word changed.
+
+Nothing here knows the fields of a platform: what differs between the two files is where the word is said. Where only arguments
+of the command differ, the platform has no field for it. Paths are keys and indices joined by dots, a dot within a key as `\\.`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import json
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from chronograd import job as jobs
+from chronograd.answer import Answer, Section, Table
+from chronograd.clouds import fields, registry
+from chronograd.clouds.example import DATA, OPTIONS
+from chronograd.clouds.fields import MISSING, Platform
+from chronograd.clouds.submission import ENTRY, UNSAID, Submission, decode, submission
+from chronograd.job import Job
+
+# What a job file or the command line says, in the order in which one reads it, and in words of a reader.
+WORDS = {
+    "name": "name",
+    "command": "command",
+    "hyper_parameter": "hyper-parameter",
+    "image": "image",
+    "framework_version": "framework version",
+    "code": "stored code",
+    "instance": "instance type",
+    "nodes": "number of nodes",
+    "disk_gb": "disk",
+    "data": "data channel",
+    "output": "output",
+    "checkpoints": "checkpoints",
+    "limit_s": "time limit",
+    "max_cost_usd": "cost limit",
+    "spot": "spot machines",
+    "restarts": "restarts",
+    "environment": "variable",
+    "secrets": "secret",
+    "tags": "tag",
+    "role": "role",
+    "project": "project",
+}
+# The changes are to the job of the example: one process on a CPU, which every platform has.
+EXAMPLE: dict[str, Any] = {
+    "network": {"name": "resnet20"},
+    "data": {"name": "digits"},
+    "training": {"batch": 64, "epochs": 3, "learning_rate": 0.05},
+}
+# Words that options of the example leave out on some platforms. Nothing is checked here, so any text will do.
+_GIVEN = {"role": "trainer", "project": "lab", "code": "stored", "disk_gb": 200, "restarts": 2, "max_cost_usd": 20.0}
+
+
+def example_job() -> Job:
+    """The job of the example: ResNet-20 on digits."""
+    return jobs.from_dict(EXAMPLE)
+
+
+def example(platform: Platform) -> Submission:
+    """The example on a platform, with the options that one would give there."""
+    given = {**OPTIONS[platform.name], "data": {"data": DATA[platform.name]}}
+    return submission(example_job(), platform.catalogue, **given)
+
+
+def moved(platform: Platform, word: str) -> dict[str, list[str]]:
+    """Where a platform's file says a word: `paths` of its fields, and `arguments` of the command.
+
+    Raises KeyError for what is no word of `WORDS`.
+    """
+    asked = example(platform)
+    if word == "command":
+        document = fields.document(platform, asked)
+        return {"paths": [p for p, v in fields.leaves(document) if ENTRY[-1] in str(v)], "arguments": []}
+    before, after = _pair(platform, asked, word)
+    old, new = (dict(fields.leaves(fields.document(platform, one))) for one in (before, after))
+    names = list(_changed_arguments(platform, before, after))
+    within = {UNSAID if name.startswith(f"{UNSAID}.") else name for name in names}
+    differing = [path for path in old if old[path] != new.get(path, MISSING)] or [
+        path for path in new if path not in old
+    ]
+    paths = [path for path in differing if not _is_argument(path, old.get(path), new.get(path), within)]
+    return {"paths": paths, "arguments": names if not paths else []}
+
+
+def _pair(platform: Platform, asked: Submission, word: str) -> tuple[Submission, Submission]:
+    """Two submissions that differ in one word. Of nodes both have several, as files of one node are of another shape."""
+    asked = asked.model_copy(update={k: v for k, v in _GIVEN.items() if not getattr(asked, k)} | {"spot": False})
+
+    def pair(old: Any, new: Any) -> tuple[Submission, Submission]:
+        return asked.model_copy(update={word: old}), asked.model_copy(update={word: new})
+
+    if word == "hyper_parameter":
+        training = {**EXAMPLE["training"], "learning_rate": 0.2}
+        return asked, asked.model_copy(update={"job": jobs.from_dict({**EXAMPLE, "training": training})})
+    if word == "instance":
+        first, *_, last = (one for one in platform.catalogue.instance if one.count)
+        old, new = (asked.model_copy(update={"instance": i.name, "devices": i.count}) for i in (first, last))
+        return old, new
+    if word == "nodes":
+        return pair(2, 3)
+    if word == "spot":
+        return pair(True, False)
+    if word == "secrets":
+        (name, reference), *_ = asked.secrets.items()
+        return pair(asked.secrets, {f"{name}_2": reference.replace(name, f"{name}_2")})
+    value = getattr(asked, word)
+    if isinstance(value, dict):
+        first = next(iter(value))
+        return pair(value, {**value, first: f"{value[first]}-2"})
+    return pair(value, value + 1 if isinstance(value, int | float) else f"{value}-2")
+
+
+def _changed_arguments(platform: Platform, before: Submission, after: Submission) -> Iterator[str]:
+    """Arguments of the command that are not the same; of what travels in one object the words in it."""
+    old, new = (fields.job_arguments(platform, one) for one in (before, after))
+    for name in dict.fromkeys([*old, *new]):
+        if old.get(name) == new.get(name):
+            continue
+        if name == UNSAID:
+            was, becomes = (decode(one.get(name, "{}")) for one in (old, new))
+            yield from (
+                f"{name}.{word}" for word in dict.fromkeys([*was, *becomes]) if was.get(word) != becomes.get(word)
+            )
+        else:
+            yield name
+
+
+def _is_argument(path: str, old: Any, new: Any, names: set[str]) -> bool:
+    """Whether a value that differs does so by nothing but arguments of the command: words of a line, or what has no field."""
+    if path.endswith(f".{UNSAID}"):
+        return True
+
+    def rest(value: Any) -> list[str]:
+        words = shlex.split(value) if isinstance(value, str) else [str(value)]
+        return [word for word in words if word.partition("=")[0] not in names]
+
+    return bool(names) and rest(old) == rest(new)
+
+
+def field_map(names: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """A row for each word and platform."""
+    return [
+        {"word": word, "platform": name, **moved(registry.platform(name), word)}
+        for word in WORDS
+        for name in names or registry.names()
+    ]
+
+
+def field_map_section(rows: Sequence[dict[str, Any]]) -> Section:
+    """Words with a line for each platform."""
+    platforms = list(dict.fromkeys(row["platform"] for row in rows))
+    shown = [
+        [WORDS[row["word"]] if row["platform"] == platforms[0] else "", row["platform"], _where(row)] for row in rows
+    ]
+    fielded = {word: sum(bool(row["paths"]) for row in rows if row["word"] == word) for word in WORDS}
+    everywhere = [WORDS[word] for word in WORDS if fielded[word] == len(platforms)]
+    nowhere = [WORDS[word] for word in WORDS if not fielded[word]]
+    return Section(
+        "The same thing in each platform's words",
+        f"{len(everywhere)} of {len(WORDS)} words have a field on every platform ({', '.join(everywhere)}), "
+        f"{len(nowhere)} on none ({', '.join(nowhere)}).",
+        "Found by rendering the example twice, with one word changed: what differs says it. Where only an argument of the "
+        "command differs, the platform has no field.",
+        table=Table(("word", "platform", "field"), shown),
+        data=[dict(row) for row in rows],
+    )
+
+
+def _where(row: dict[str, Any]) -> str:
+    if row["paths"]:
+        return "\n".join(_broken(path) for path in row["paths"])
+    return f"no field: argument {', '.join(row['arguments'])}" if row["arguments"] else "not said"
+
+
+def _broken(path: str, most: int = 46) -> str:
+    """A path in lines that a narrow terminal holds, broken before dots."""
+    lines = [""]
+    for key in re.split(r"(?<!\\)(?=\.)", path):
+        if len(lines[-1]) + len(key) > most and lines[-1]:
+            lines.append("  ")
+        lines[-1] += key
+    return "\n".join(lines)
+
+
+def mapped() -> Answer:
+    """The map of all platforms."""
+    rows = field_map()
+    return Answer("Field map", sections=[field_map_section(rows)], data=rows)
+
+
+# -- moving from one platform to another -------------------------------------------------------------------
+
+
+def files() -> list[dict[str, Any]]:
+    """The example's file on each platform: its text, and what stands in it."""
+    made = []
+    for name in registry.names():
+        platform = registry.platform(name)
+        asked = example(platform)
+        document = fields.document(platform, asked)
+        made.append(
+            {
+                "platform": name,
+                "file": platform.file,
+                "text": fields.dump(platform, document),
+                "values": [_as_text(value) for _, value in fields.leaves(document)],
+                "arguments": len(fields.job_arguments(platform, asked)),
+                "options": _options(name),
+            }
+        )
+    return made
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _options(name: str) -> dict[str, str]:
+    """What one writes in the command line of `chronograd launch` on a platform, by option."""
+    return {
+        option: _as_text(value)
+        for option, value in {**OPTIONS[name], "data": {"data": DATA[name]}}.items()
+        if not fields.is_empty(value)
+    }
+
+
+def _words(value: str) -> set[str]:
+    return set(re.split(r"[\s=]+", value))
+
+
+def moves(made: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is new in the file of one platform to who has that of another; and what changes in our command.
+
+    Lines are compared without their indentation and commas; of values, words: a line of a shell has many.
+    """
+    rows = []
+    for source, target in itertools.permutations(made, 2):
+        lines = [[line.strip().rstrip(",") for line in one["text"].splitlines()] for one in (source, target)]
+        kept = sum(
+            block.size
+            for block in difflib.SequenceMatcher(None, lines[0], lines[1], autojunk=False).get_matching_blocks()
+        )
+        known = {word for value in source["values"] for word in _words(value)}
+        new = [value for value in target["values"] if not _words(value) <= known]
+        options = [
+            option
+            for option in dict.fromkeys([*source["options"], *target["options"]])
+            if source["options"].get(option) != target["options"].get(option)
+        ]
+        rows.append(
+            {
+                "from": source["platform"],
+                "to": target["platform"],
+                "lines": len(lines[1]),
+                "new_lines": len(lines[1]) - kept,
+                "values": len(target["values"]),
+                "new_values": len(new),
+                "options": len(target["options"]),
+                "changed_options": len(options),
+            }
+        )
+    return rows

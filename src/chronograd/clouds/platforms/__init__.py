@@ -1,0 +1,1 @@
+"""One file per platform: the table of its fields, and what it takes. `chronograd.clouds.registry` finds them by listing."""

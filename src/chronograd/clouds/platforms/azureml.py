@@ -1,0 +1,81 @@
+"""Azure Machine Learning: a command job, as `az ml job create --file` takes it, on serverless compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from chronograd.clouds.fields import Field, Platform, from_shell, shell_line
+from chronograd.clouds.sending import Tool
+from chronograd.clouds.submission import Submission
+
+SCHEMA = "https://azuremlschemas.azureedge.net/latest/commandJob.schema.json"
+MOST_LETTERS = 256
+
+
+def _inputs(data: Mapping[str, str]) -> dict[str, Any]:
+    return {name: {"type": "uri_folder", "path": address, "mode": "ro_mount"} for name, address in data.items()}
+
+
+def _data(inputs: Mapping[str, Any]) -> dict[str, str]:
+    return {name: one["path"] for name, one in inputs.items()}
+
+
+def _folder(address: str) -> dict[str, str]:
+    return {"type": "uri_folder", "path": address, "mode": "rw_mount"}
+
+
+def _mount(name: str, address: str) -> str:
+    side = "outputs" if name in ("output", "checkpoints") else "inputs"
+    return f"${{{{{side}.{name}}}}}"
+
+
+def _derived(asked: Submission) -> dict[str, Any]:
+    derived: dict[str, Any] = {"$schema": SCHEMA, "type": "command"}
+    if asked.nodes > 1:  # one process on each node, which starts its ranks
+        derived["distribution"] = {"type": "pytorch", "process_count_per_instance": 1}
+    if asked.role:
+        derived["identity"] = {"type": "managed"}
+    return derived
+
+
+PLATFORM = Platform(
+    name="azureml",
+    title="Azure ML",
+    file="azureml.yaml",
+    mark=("type", "command"),
+    resembles=lambda document: "azuremlschemas" in str(document.get("$schema")),
+    instances="azureml",
+    slug=lambda text: text if text.strip() else "job",
+    mount=_mount,
+    schemes=("azureml://", "azureml:", "https://", "wasbs://"),
+    is_tag=lambda key, value: 0 < len(key) <= MOST_LETTERS and len(value) <= MOST_LETTERS,
+    is_secret=lambda reference: reference.startswith("https://") and ".vault.azure.net/secrets/" in reference,
+    needs={"image": "--image REGISTRY.azurecr.io/NAME:TAG", "output": "--output azureml://datastores/STORE/paths/PATH"},
+    derived=_derived,
+    is_shell=True,
+    tool=Tool(
+        program="az",
+        install="pip install azure-cli; az extension add --name ml",
+        who=("account", "show"),
+        login="az login; az configure --defaults group=RESOURCE-GROUP workspace=WORKSPACE",
+        words=lambda path, _: ["ml", "job", "create", "--file", path],
+    ),
+    fields=(
+        Field("name", "display_name"),
+        Field(("command", "arguments"), "command", shell_line, from_shell),
+        Field("image", "environment.image"),
+        Field("code", "code"),
+        Field("instance", "resources.instance_type"),
+        Field("nodes", "resources.instance_count"),
+        Field("data", "inputs", _inputs, _data),
+        Field("output", "outputs.output", _folder, lambda one: one["path"]),
+        Field("checkpoints", "outputs.checkpoints", _folder, lambda one: one["path"]),
+        Field("limit_s", "limits.timeout"),
+        Field("spot", "queue_settings.job_tier", lambda _: "spot", lambda text: text == "spot"),
+        Field("environment", "environment_variables"),
+        Field("tags", "tags"),
+        Field("role", "identity.client_id"),
+        Field("project", "experiment_name"),
+    ),
+)

@@ -1,0 +1,254 @@
+"""Kubernetes: a Job, indexed where it has several nodes, as `kubectl apply --filename` takes it.
+
+Data and results are on volumes that the cluster has: `pvc://CLAIM/PATH`. Spot machines are asked for by Karpenter's label.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chronograd.clouds.fields import Document, Field, Platform, escaped, get, slug, unescaped
+from chronograd.clouds.sending import Tool
+from chronograd.clouds.submission import Submission, fields_of, words_of
+
+GPU_KEY, PRODUCT_KEY = r"nvidia\.com/gpu", r"nvidia\.com/gpu\.product"
+PRODUCT = "nvidia.com/gpu.product"
+SCHEME = "pvc://"
+_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_KEY = re.compile(
+    r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+
+
+def is_tag(key: str, value: str) -> bool:
+    """Whether a label or an annotation can say a tag: of an annotation the value is any text."""
+    return bool(_KEY.fullmatch(key)) and len(key.rpartition("/")[0]) <= 253
+
+
+def is_secret(reference: str) -> bool:
+    """Whether a reference is the name of a secret, and a key in it."""
+    return bool(re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[-._a-zA-Z0-9]+", reference))
+
+
+def mount(name: str, address: str) -> str:
+    """Where a channel is in the container."""
+    return f"/mnt/{name}"
+
+
+def _env(environment: Mapping[str, str] | None, secrets: Mapping[str, str] | None) -> list[Any]:
+    plain = [{"name": name, "value": escaped(value)} for name, value in (environment or {}).items()]
+    return plain + [
+        {"name": name, "valueFrom": {"secretKeyRef": dict(zip(("name", "key"), reference.split("/"), strict=False))}}
+        for name, reference in (secrets or {}).items()
+    ]
+
+
+def _from_env(given: Sequence[Any]) -> tuple[dict[str, str], dict[str, str]]:
+    environment = {one["name"]: unescaped(one["value"]) for one in given if "value" in one}
+    references = {one["name"]: one["valueFrom"]["secretKeyRef"] for one in given if "valueFrom" in one}
+    return environment, {name: f"{secret['name']}/{secret['key']}" for name, secret in references.items()}
+
+
+def _places(data: Mapping[str, str] | None, output: str | None, checkpoints: str | None) -> dict[str, str]:
+    kept = {"output": output, "checkpoints": checkpoints}
+    return {**(data or {}), **{name: address for name, address in kept.items() if address}}
+
+
+def _from_places(places: Mapping[str, str]) -> tuple[dict[str, str], str | None, str | None]:
+    data = dict(places)
+    return data, data.pop("output", None), data.pop("checkpoints", None)
+
+
+def pod_fields(pod: str) -> tuple[Field, ...]:
+    """What a pod says, whatever owns it. Volumes and the instance are brought into its form by `fold_pod`."""
+    container = f"{pod}.containers.0"
+    return (
+        Field("image", f"{container}.image"),
+        Field("command", f"{container}.command"),
+        Field("arguments", f"{container}.args", words_of, fields_of),
+        Field("instance", f"{pod}.nodeSelector.{PRODUCT_KEY}"),
+        Field("devices", f"{container}.resources.limits.{GPU_KEY}"),
+        Field(
+            "disk_gb",
+            f"{container}.resources.requests.ephemeral-storage",
+            lambda gb: f"{gb}G",
+            lambda text: int(text.removesuffix("G")),
+        ),
+        Field(("data", "output", "checkpoints"), f"{pod}.volumes", _places, _from_places),
+        Field(
+            "spot",
+            f"{pod}.nodeSelector.karpenter\\.sh/capacity-type",
+            lambda _: "spot",
+            lambda text: text == "spot",
+        ),
+        Field(("environment", "secrets"), f"{container}.env", _env, _from_env),
+        Field("role", f"{pod}.serviceAccountName"),
+    )
+
+
+def fold_pod(pod: Document) -> None:
+    """Volumes with their mounts, and an instance as the label of a node."""
+    container, places = pod["containers"][0], pod.pop("volumes", {})
+    product = pod["nodeSelector"].pop(PRODUCT).rpartition(":")[0]
+    if product:
+        pod["nodeSelector"][PRODUCT] = product
+    if not pod["nodeSelector"]:
+        del pod["nodeSelector"]
+    claims = {address: address.removeprefix(SCHEME).partition("/") for address in places.values()}
+    names = {claim: f"volume-{i}" for i, claim in enumerate(dict.fromkeys(claim for claim, _, _ in claims.values()))}
+    pod["volumes"] = [
+        *({"name": name, "persistentVolumeClaim": {"claimName": claim}} for claim, name in names.items()),
+        {"name": "shm", "emptyDir": {"medium": "Memory"}},  # where ranks of one node exchange what NCCL sends
+    ]
+    container["volumeMounts"] = [
+        *(
+            {"name": names[claims[address][0]], "mountPath": mount(name, address)}
+            | ({"subPath": claims[address][2]} if claims[address][2] else {})
+            for name, address in places.items()
+        ),
+        {"name": "shm", "mountPath": "/dev/shm"},
+    ]
+
+
+def derived_pod(pod: str, asked: Submission) -> dict[str, Any]:
+    """CPU cores of a node's ranks, which follow from the threads of the job."""
+    return {f"{pod}.containers.0.resources.requests.cpu": str(asked.cores)} if asked.cores else {}
+
+
+def unfold_pod(pod: Document) -> None:
+    """What `fold_pod` did, undone."""
+    container = pod["containers"][0]
+    count = get(container, f"resources.limits.{GPU_KEY}")
+    selector = pod.setdefault("nodeSelector", {})
+    selector[PRODUCT] = f"{selector[PRODUCT]}:{count}" if PRODUCT in selector else "cpu"
+    claims = {
+        one["name"]: one["persistentVolumeClaim"]["claimName"]
+        for one in pod.pop("volumes", [])
+        if "persistentVolumeClaim" in one
+    }
+    mounts = [one for one in container.pop("volumeMounts", []) if one["name"] in claims]
+    pod["volumes"] = {
+        one["mountPath"].removeprefix("/mnt/"): SCHEME
+        + claims[one["name"]]
+        + (f"/{one['subPath']}" if one.get("subPath") else "")
+        for one in mounts
+    }
+
+
+def fold_tags(document: Document) -> None:
+    """Tags that are no labels are annotations."""
+    tags = document["metadata"].pop("labels", {})
+    labels = {key: value for key, value in tags.items() if _VALUE.fullmatch(value)}
+    if labels:
+        document["metadata"]["labels"] = labels
+    if len(labels) < len(tags):
+        document["metadata"]["annotations"] = {key: value for key, value in tags.items() if key not in labels}
+
+
+def unfold_tags(document: Document) -> None:
+    """What `fold_tags` did, undone."""
+    metadata = document["metadata"]
+    tags = {**metadata.pop("labels", {}), **metadata.pop("annotations", {})}
+    if tags:
+        metadata["labels"] = tags
+
+
+def complain(asked: Submission) -> list[str]:
+    """What pods mind."""
+    told = []
+    for address in (*asked.data.values(), asked.output or "", asked.checkpoints or ""):
+        claim, _, path = address.removeprefix(SCHEME).partition("/")
+        if address.startswith(SCHEME) and not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", claim):
+            told.append(
+                f"{address!r:.80} names no claim: write pvc://CLAIM/PATH, CLAIM of lower-case letters and digits"
+            )
+        if ".." in path.split("/"):
+            told.append(f"{address!r:.80} has a part `..`, which Kubernetes refuses in a path on a volume")
+    return told
+
+
+TOOL = Tool(
+    program="kubectl",
+    install="install kubectl (kubernetes.io/docs/tasks/tools)",
+    who=("auth", "whoami"),
+    login="kubectl config use-context NAME",
+    words=lambda path, _: ["create", "--filename", path],
+)
+POD = "spec.template.spec"
+
+
+def _derived(asked: Submission) -> dict[str, Any]:
+    derived: dict[str, Any] = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "spec.backoffLimit": 0,
+        f"{POD}.restartPolicy": "Never",
+        f"{POD}.containers.0.name": "ranks",
+        **derived_pod(POD, asked),
+    }
+    if asked.nodes > 1:
+        derived |= {"spec.parallelism": asked.nodes, "spec.completionMode": "Indexed"}
+    return derived
+
+
+def _fold(document: Document, asked: Submission) -> Document:
+    """Pods of several nodes find the first by its name, which a service without an address gives them."""
+    fold_tags(document)
+    fold_pod(get(document, POD))
+    if asked.nodes == 1:
+        return document
+    name, namespace = document["metadata"]["name"], document["metadata"].get("namespace")
+    get(document, POD)["subdomain"] = name
+    get(document, f"{POD}.containers.0.args").extend([f"meet={name}-0.{name}", f"nodes={asked.nodes}"])
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, **({"namespace": namespace} if namespace else {})},
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {"batch.kubernetes.io/job-name": name},
+        },
+    }
+    return {"apiVersion": "v1", "kind": "List", "items": [service, document]}
+
+
+def _unfold(document: Document) -> Document:
+    items = document.get("items", [document])
+    opened: Document = copy.deepcopy(next(one for one in items if one["kind"] == "Job"))
+    unfold_tags(opened)
+    unfold_pod(get(opened, POD))
+    return opened
+
+
+PLATFORM = Platform(
+    name="kubernetes",
+    title="Kubernetes",
+    file="kubernetes.yaml",
+    mark=("kind", "Job"),
+    resembles=lambda document: "apiVersion" in document and "kind" in document,
+    instances="kubernetes",
+    slug=lambda text: slug(text.lower(), 52),  # of a pod's name with its number
+    mount=mount,
+    schemes=(SCHEME,),
+    is_tag=is_tag,
+    is_secret=is_secret,
+    needs={"image": "--image REGISTRY/NAME:TAG"},
+    derived=_derived,
+    fold=_fold,
+    unfold=_unfold,
+    complain=complain,
+    tool=TOOL,
+    fields=(
+        Field("name", "metadata.name"),
+        Field("project", "metadata.namespace"),
+        Field("tags", "metadata.labels"),
+        Field("nodes", "spec.completions"),
+        Field("limit_s", "spec.activeDeadlineSeconds"),
+        Field("restarts", "spec.backoffLimit"),
+        *pod_fields(POD),
+    ),
+)

@@ -1,0 +1,75 @@
+"""Kubeflow's PyTorchJob: a master and workers that its operator starts and tells where they are."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from chronograd.clouds.fields import Document, Field, Platform, get, slug
+from chronograd.clouds.platforms import kubernetes
+from chronograd.clouds.submission import Submission
+
+REPLICAS = "spec.pytorchReplicaSpecs"
+MASTER = f"{REPLICAS}.Master"
+POD = f"{MASTER}.template.spec"
+
+
+def _derived(asked: Submission) -> dict[str, Any]:
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "spec.runPolicy.backoffLimit": 0,
+        "spec.runPolicy.cleanPodPolicy": "None",  # so that what a pod printed can be read
+        f"{MASTER}.restartPolicy": "OnFailure" if asked.restarts else "Never",
+        f"{POD}.containers.0.name": "pytorch",  # the operator looks for this name
+        **kubernetes.derived_pod(POD, asked),
+    }
+
+
+def _fold(document: Document, asked: Submission) -> Document:
+    kubernetes.fold_tags(document)
+    kubernetes.fold_pod(get(document, POD))
+    replicas = get(document, REPLICAS)
+    replicas["Master"]["replicas"] = 1
+    if asked.nodes > 1:
+        replicas["Worker"] = {**copy.deepcopy(replicas["Master"]), "replicas": asked.nodes - 1}
+    return document
+
+
+def _unfold(document: Document) -> Document:
+    opened = copy.deepcopy(document)
+    kubernetes.unfold_tags(opened)
+    replicas = get(opened, REPLICAS)
+    replicas["Master"]["replicas"] = sum(int(one.get("replicas", 1)) for one in replicas.values())
+    kubernetes.unfold_pod(get(opened, POD))
+    return opened
+
+
+PLATFORM = Platform(
+    name="pytorchjob",
+    title="PyTorchJob",
+    file="pytorchjob.yaml",
+    mark=("kind", "PyTorchJob"),
+    instances="kubernetes",
+    slug=lambda text: slug(text.lower(), 52),
+    mount=kubernetes.mount,
+    schemes=(kubernetes.SCHEME,),
+    is_tag=kubernetes.is_tag,
+    is_secret=kubernetes.is_secret,
+    needs={"image": "--image REGISTRY/NAME:TAG"},
+    derived=_derived,
+    fold=_fold,
+    unfold=_unfold,
+    complain=kubernetes.complain,
+    tool=kubernetes.TOOL,
+    backends=("single", "ddp", "data_parallel"),
+    fields=(
+        Field("name", "metadata.name"),
+        Field("project", "metadata.namespace"),
+        Field("tags", "metadata.labels"),
+        Field("nodes", f"{MASTER}.replicas"),
+        Field("limit_s", "spec.runPolicy.activeDeadlineSeconds"),
+        Field("restarts", "spec.runPolicy.backoffLimit"),
+        *kubernetes.pod_fields(POD),
+    ),
+)

@@ -1,0 +1,111 @@
+"""SkyPilot: a task, as `sky launch` and `sky jobs launch` take it, which finds a cloud that has the accelerators."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from chronograd.clouds.fields import Document, Field, Platform, from_shell, shell_line, slug
+from chronograd.clouds.sending import Tool
+from chronograd.clouds.submission import Submission
+
+IMAGE = "docker:"
+MOUNTS = "/mnt/"
+
+
+def _run(limit_s: int | None, command: list[str], words: Mapping[str, str]) -> str:
+    before = f"timeout {limit_s} " if limit_s is not None else ""
+    return before + shell_line(command, words)
+
+
+def _from_run(line: str) -> tuple[int | None, list[str], dict[str, str]]:
+    words, limit_s = shlex.split(line), None
+    if words[0] == "timeout":
+        limit_s, words = int(words[1]), words[2:]
+    return (limit_s, *from_shell(shlex.join(words)))
+
+
+def _mounts(data: Mapping[str, str] | None, output: str | None, checkpoints: str | None) -> dict[str, Any]:
+    kept = {"output": output, "checkpoints": checkpoints}
+    places = {**(data or {}), **{name: address for name, address in kept.items() if address}}
+    return {MOUNTS + name: {"source": address, "mode": "MOUNT"} for name, address in places.items()}
+
+
+def _from_mounts(mounts: Mapping[str, Any]) -> tuple[dict[str, str], str | None, str | None]:
+    places = {path.removeprefix(MOUNTS): one["source"] for path, one in mounts.items()}
+    output, checkpoints = places.pop("output", None), places.pop("checkpoints", None)
+    return places, output, checkpoints
+
+
+def _fold(document: Document, asked: Submission) -> Document:
+    """Machines without accelerators are asked for by their CPUs."""
+    resources = document["resources"]
+    if ":" not in resources["accelerators"]:
+        resources["cpus"] = resources.pop("accelerators")
+    return document
+
+
+def _unfold(document: Document) -> Document:
+    resources = dict(document["resources"])
+    if "cpus" in resources and "accelerators" not in resources:
+        resources["accelerators"] = resources.pop("cpus")
+    return {**document, "resources": resources}
+
+
+def _is_tag(key: str, value: str) -> bool:
+    """What labels of every cloud can say."""
+    return bool(re.fullmatch(r"[a-z]([a-z0-9_-]{0,61}[a-z0-9])?", key) and re.fullmatch(r"[a-z0-9_-]{0,63}", value))
+
+
+def _complain(asked: Submission) -> list[str]:
+    wrong = [name for name, reference in asked.secrets.items() if reference != f"env:{name}"]
+    return [
+        f"secret {name} is to come from the variable of the same name: --secret {name}=env:{name}" for name in wrong
+    ]
+
+
+PLATFORM = Platform(
+    name="skypilot",
+    title="SkyPilot",
+    file="skypilot.yaml",
+    mark=("run", None),
+    instances="skypilot",
+    slug=lambda text: slug(text, 60).lower(),
+    mount=lambda name, address: MOUNTS + name,
+    schemes=("s3://", "gs://", "r2://", "cos://", "https://", "oci://", "nebius://"),
+    is_tag=_is_tag,
+    is_secret=lambda reference: reference.startswith("env:"),
+    needs={"image": "--image REGISTRY/NAME:TAG"},
+    derived=lambda asked: {"resources.cpus": f"{asked.cores}+"} if asked.cores else {},
+    fold=_fold,
+    unfold=_unfold,
+    complain=_complain,
+    is_shell=True,
+    tool=Tool(
+        program="sky",
+        install="pip install skypilot",
+        who=(),
+        login="sky check",
+        words=lambda path, document: [
+            *("jobs", "launch", "--yes", "--detach-run"),
+            *(word for name in document.get("secrets", {}) for word in ("--secret", name)),
+            path,
+        ],
+    ),
+    fields=(
+        Field("name", "name"),
+        Field("instance", "resources.accelerators"),
+        Field("image", "resources.image_id", lambda image: IMAGE + image, lambda text: text.removeprefix(IMAGE)),
+        Field("disk_gb", "resources.disk_size"),
+        Field("spot", "resources.use_spot"),
+        Field("restarts", "resources.job_recovery.max_restarts_on_errors"),
+        Field("tags", "resources.labels"),
+        Field("nodes", "num_nodes"),
+        Field(("data", "output", "checkpoints"), "file_mounts", _mounts, _from_mounts),
+        Field("environment", "envs"),
+        Field("secrets", "secrets", lambda given: dict.fromkeys(given), lambda given: {n: f"env:{n}" for n in given}),
+        Field(("limit_s", "command", "arguments"), "run", _run, _from_run),
+    ),
+)

@@ -1,0 +1,83 @@
+"""Platforms by name: the files of `platforms/`."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+from chronograd import door
+from chronograd.clouds import platforms
+from chronograd.clouds.fields import MISSING, Document, Platform, get, load
+from chronograd.errors import FileFormatError, NotFoundError
+
+MOST_BYTES = 1_000_000
+# Beginnings of the lines by which batch scripts of other schedulers state their options.
+SCHEDULERS = {"#SBATCH": "SLURM", "#PBS": "PBS", "#BSUB": "LSF"}
+
+
+@functools.cache
+def names() -> tuple[str, ...]:
+    """Every platform that a job can be rendered for."""
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(platforms.__path__)))
+
+
+def platform(name: str) -> Platform:
+    """A platform. Raises NotFoundError."""
+    if name not in names():
+        raise NotFoundError("platform", name, names(), "`chronograd platforms`")
+    found: Platform = importlib.import_module(f"chronograd.clouds.platforms.{name}").PLATFORM
+    return found
+
+
+def platform_of(document: Document) -> Platform | None:
+    """The platform that a document is for; None if it looks like none of them."""
+    items = document.get("items")
+    known = [platform(name) for name in names()]
+    for given in (*(items if isinstance(items, list) else ()), document):
+        for one in known:
+            path, value = one.mark
+            seen = get(given, path)
+            if seen is not MISSING and value in (None, seen):
+                return one
+    return next((one for one in known if one.resembles(document)), None)
+
+
+def open_file(path: Path) -> tuple[Platform, Document]:
+    """A platform's file, and the platform. Raises FileFormatError, which names other kinds of job files."""
+    what = "a platform's job file"
+    text = door.decoded(door.read_bytes(path, what, most_bytes=MOST_BYTES))
+    if text is None:
+        raise FileFormatError(f"{path} is a binary file, not {what}", "name a JSON or YAML file")
+    if (script := _script(text)) is not None:
+        raise FileFormatError(
+            f"{path} is {script}: it runs a program of its own, which is not read",
+            "if `chronograd launch` wrote it, take job.yaml of its run directory; else write a job file",
+        )
+    any_yaml = platform("skypilot")  # JSON is read as JSON first: YAML has no pairs of \u
+    try:
+        document = load(platform("sagemaker") if text.lstrip().startswith("{") else any_yaml, text)
+    except FileFormatError as error:
+        raise FileFormatError(f"{path}: {error.message}", error.hint) from None
+    found = platform_of(document)
+    if found is None and "network" in document and "data" in document:
+        raise FileFormatError(
+            f"{path} is a job file already, not a platform's file",
+            f"`chronograd launch PLATFORM {path}` makes a platform's file of it",
+        )
+    if found is None:
+        raise FileFormatError(
+            f"{path} is of no platform that is known",
+            f"known: {', '.join(names())}; `chronograd launch` renders for them",
+        )
+    return found, document
+
+
+def _script(text: str) -> str | None:
+    """The kind of script that a text is; None if it is none."""
+    scheduler = next((title for mark, title in SCHEDULERS.items() if re.search(rf"(?m)^{mark} ?-", text)), None)
+    if scheduler is not None:
+        return f"a {scheduler} script"
+    return "a script" if text.startswith("#!") else None

@@ -1,0 +1,164 @@
+"""What `launch PLATFORM` and `job from` do: a job to a platform's file, and a file to its job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chronograd import job as jobs
+from chronograd.answer import Answer, Section, Table
+from chronograd.clouds import complaints, fields, registry, sending
+from chronograd.clouds.fields import Platform
+from chronograd.clouds.submission import Submission, submission, usd_per_hour
+from chronograd.errors import FileFormatError, InputError
+from chronograd.files import as_asked, write_aside
+from chronograd.job import Job
+from chronograd.launch.cores import Need, need_of
+from chronograd.launch.jobs import check_has_files
+from chronograd.words import how_many
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A job as one platform takes it."""
+
+    platform: Platform
+    asked: Submission
+    text: str
+    cores: str = ""
+    """Return the assumption about the CPU cores of a node."""
+
+    def lines(self, answer: str | None = None) -> list[str]:
+        """What a reader must know beside the file. `answer` is what the platform's program said when it was sent."""
+        instance = self.platform.catalogue.named(self.asked.instance)
+        assert instance is not None  # it was chosen from there
+        nodes, machine = self.asked.nodes, self.asked.instance
+        hour = usd_per_hour(self.asked.job, instance, nodes, self.platform.catalogue, self.asked.spot)
+        price = "" if hour is None else f", {hour:.2f} dollars an hour by the price table"
+        limit = "" if self.asked.limit_s is None else f"; ended after {self.asked.limit_s:,} s"
+        told = [f"{self.platform.title}: {nodes} × {machine} ({instance.device}){price}{limit}."]
+        if self.cores:
+            told.append(self.cores)
+        if left := fields.unsaid(self.platform, self.asked):
+            told.append(f"Without a field there, and so among the arguments: {', '.join(left)}.")
+        if answer is not None and self.platform.tool is not None:
+            return [*told, f"{self.platform.tool.program} sent it, and says: {answer}"]
+        return [*told, "Its shape was checked here; nothing was sent, so nobody has accepted it."]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A platform's file, read."""
+
+    platform: Platform
+    asked: Submission
+    wrong: list[str]
+    left_out: list[str]
+
+    def as_data(self) -> dict[str, Any]:
+        asked = self.asked.model_dump(mode="json", exclude={"job"})
+        return {
+            "platform": self.platform.name,
+            "job": jobs.resolved(self.asked.job),
+            "asked": asked,
+            "wrong": self.wrong,
+            "left_out": self.left_out,
+        }
+
+    def lines(self) -> list[str]:
+        """What the file says beside the job, what is wrong with it, and what was not read."""
+        nodes, machine = self.asked.nodes, self.asked.instance
+        return [
+            f"{self.platform.title}: {self.asked.name!r} on {nodes} × {machine}",
+            *(f"wrong: {line}" for line in self.wrong),
+            *(f"not read: {line}" for line in self.left_out),
+        ]
+
+
+def rendered(name: str, job: Job, options: Mapping[str, Any]) -> Rendered:
+    """A job as a platform takes it. Raises InputError with all that is wrong."""
+    platform = registry.platform(name)
+    check_has_files(job)
+    need, why = need_of(jobs.scaled(job))
+    if need is not None and not platform.catalogue.vendor:  # its file asks for any number of cores
+        job = jobs.changed(job, [f"cluster.threads={need.rank}"])
+    asked = submission(job, platform.catalogue, need.node if need else 0, **options)
+    complaints.check(platform, asked)
+    return Rendered(
+        platform, asked, fields.render(platform, asked), _cores_words(platform, asked, need) if need else why
+    )
+
+
+def _cores_words(platform: Platform, asked: Submission, need: Need) -> str:
+    if not platform.catalogue.vendor:
+        return need.words(need.rank * need.ranks, "The file asks for")
+    instance = platform.instance(asked)
+    return need.words(instance.vcpus if instance else None, f"{asked.instance} has")
+
+
+def write(made: Rendered, folder: Path) -> Path:
+    """Write the file into a folder, which is made. Returns its path."""
+    path = folder / made.platform.file
+    with as_asked(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_aside(path, made.text)
+    return path
+
+
+def check_sendable(platform: str) -> None:
+    """Raise InputError for a platform whose file a user is left to send."""
+    if registry.platform(platform).tool is None:
+        raise InputError(
+            f"--submit is not there for {platform}",
+            "leave it out, and send the file that --out FOLDER keeps with the platform's own tools",
+        )
+
+
+def send(made: Rendered, path: Path) -> str:
+    """Send the file that `write` wrote by the platform's own program. Returns what it said. Raises RunError."""
+    assert made.platform.tool is not None  # see check_sendable
+    document = fields.document(made.platform, made.asked)
+    return sending.send(made.platform.title, made.platform.tool, path, document)
+
+
+def opened(path: Path) -> Opened:
+    """The job of a platform's file. Raises FileFormatError, JobError."""
+    platform, document = registry.open_file(path)
+    try:
+        asked = fields.read_document(platform, document)
+    except FileFormatError as error:
+        raise FileFormatError(f"{path}: {error.message}", error.hint) from None
+    wrong = [*complaints.complaints(platform, asked), *platform.faults(document)]
+    return Opened(platform, asked, wrong, fields.not_read(platform, document, asked))
+
+
+def platforms() -> Answer:
+    """Every platform: its file, its instance types, what it cannot do without."""
+    rows = []
+    data = []
+    for name in registry.names():
+        platform = registry.platform(name)
+        known = platform.catalogue
+        devices = sorted({one.device for one in known.instance if one.count})
+        rows.append(
+            [
+                name,
+                platform.title,
+                platform.file,
+                str(len(known.instance)),
+                ", ".join(devices),
+                ", ".join(platform.needs),
+            ]
+        )
+        data.append({"name": name, "title": platform.title, "file": platform.file, "needs": dict(platform.needs),
+                     "instances": [one.model_dump(mode="json") for one in known.instance],
+                     "source": known.source, "date": known.date, "tag": known.tag})  # fmt: skip
+    section = Section(
+        title="Platforms",
+        takeaway=f"A job is rendered for {how_many(len(rows), 'platforms')}, and read back from their files; SLURM has a script of its own.",
+        table=Table(("name", "platform", "file", "types", "devices", "needs"), rows, {3}, drop=(4, 5)),
+        caption="`chronograd launch NAME JOB --dry-run` prints the file. `types` are the instance types that are known here.",
+    )
+    return Answer("Platforms", sections=[section], data=data)

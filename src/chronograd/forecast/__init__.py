@@ -1,0 +1,1 @@
+"""Learning curves: read from runs and logs, fitted, and continued to a target."""

@@ -1,0 +1,278 @@
+"""What `forecast` says: when a level will be reached, in epochs, in hours and by the clock, and what the log's end will be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from chronograd.answer import Answer, Section, Table
+from chronograd.errors import InputError
+from chronograd.figure import Figure, Lines, Numbers
+from chronograd.forecast.forecasting import At, Forecast
+from chronograd.forecast.learning_curves import (
+    LearningCurve,
+    Metric,
+    curve_of_log,
+    is_run,
+    matching,
+    metric_of,
+    named_column,
+    read_curve,
+)
+from chronograd.forecast.logs import HINT, read_log
+from chronograd.forecast.loss_answer import missed, panel
+from chronograd.forecast.pace import Pace
+from chronograd.rundir.listing import one_run
+from chronograd.units import number, percent, seconds
+
+# A level above 1 without a per cent sign is one of an accuracy from here on, and below rather a loss.
+PERCENT_FROM = 20.0
+_LEVEL = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*(%?)\s*")
+
+
+def level(text: str, metric: Metric) -> float:
+    """A loss, or an accuracy as a share: `92%`, `92` and `0.92` are one. Raises InputError.
+
+    >>> [level(text, "accuracy") for text in ("92%", "92", "0.92", ".5%")], level("1.5", "loss")
+    ([0.92, 0.92, 0.92, 0.005], 1.5)
+    """
+    read = _LEVEL.fullmatch(text)
+    if read is None:
+        raise InputError(f"{text!r} is no level", "write an accuracy such as 92% or 0.92, or a loss such as 0.5")
+    value = float(read[1])
+    if metric == "loss":
+        if read[2]:
+            raise InputError(f"a loss of {text.strip()}", "give a loss as a number, or --metric accuracy")
+        return value
+    if not read[2] and 1 < value < 2:
+        raise InputError(f"an accuracy of {value:g}", f"write {value:g}% or {value / 100:g}")
+    if read[2] or value > 1:
+        value = float(f"{value / 100:.12g}")
+    if value > 1:
+        raise InputError(f"an accuracy of {text.strip()}", "give at most 100%")
+    return value
+
+
+def read(source: Path, metric: str | None, to: str | None, run: str | None = None) -> LearningCurve:
+    """The curve of a run or log that a level is asked of.
+
+    Args:
+        metric: `loss`, `accuracy`, or the name of a column; by default an accuracy where there is one and the level may be
+            one, of the validation or test split before that of training.
+        to: the level, as the user wrote it. run: the name of one of several runs in a file.
+    """
+    source = one_run(source)
+    if is_run(source):
+        return read_curve(source, _metric_of_run(metric, to))
+    log = read_log(source, run)
+    name = None
+    if metric in ("loss", "accuracy"):
+        kind: Metric = "loss" if metric == "loss" else "accuracy"
+        name = matching(log.names, kind, is_held_out=True)
+    elif metric is not None:
+        name = named_column(log.names, metric)
+        kind = metric_of(name) or ("accuracy" if _may_be_accuracy(to) else "loss")
+    else:
+        kinds: Sequence[Metric] = ("accuracy", "loss") if _may_be_accuracy(to) else ("loss",)
+        kind, name = next(
+            ((kind, name) for kind in kinds if (name := matching(log.names, kind, is_held_out=True))), (kinds[0], None)
+        )
+    if name is None:
+        raise InputError(f"{source} has columns {', '.join(log.names[:12])}, none of them of {kind}", f"{HINT.split(',')[0]},accuracy, or name one with --metric")  # fmt: skip
+    return curve_of_log(log, name, kind, source)
+
+
+def _may_be_accuracy(to: str | None) -> bool:
+    number = None if to is None else _LEVEL.fullmatch(to)
+    return number is None or bool(number[2]) or not 1 < float(number[1]) < PERCENT_FROM
+
+
+def _metric_of_run(metric: str | None, to: str | None) -> Metric:
+    if metric is None:
+        return "accuracy" if _may_be_accuracy(to) else "loss"
+    kind: Metric | None = "loss" if metric == "loss" else "accuracy" if metric == "accuracy" else metric_of(metric)
+    if kind is None:
+        raise InputError(f"a run has no {metric}", "choose loss or accuracy")
+    return kind
+
+
+def forecast_answer(forecast: Forecast, now: float) -> Answer:
+    """When the level is reached, what the last epochs will show, and what the forecast rests on.
+
+    Args:
+        now: seconds since 1970, to say of a log under way how long it still takes.
+    """
+    curve, unit = forecast.curve, forecast.curve.unit
+    rows = []
+    if forecast.reached is not None:
+        rows += _rows_of_level(forecast, now)
+    rows += [[f"{curve.column or curve.metric} at {unit} {_place(one.step)}", _value(one.value, curve), _between(one, curve)]
+             for one in forecast.at if one.step > forecast.until]  # fmt: skip
+    lines = _lines(forecast)
+    section = Section(
+        title=f"{curve.name}: {curve.column or curve.metric}, {int((curve.steps <= forecast.until).sum()):,} points until {unit} {_place(forecast.until)}",
+        takeaway=_takeaway(forecast, now),
+        lines=lines,
+        figure=Figure([_in_percent(panel(forecast)) if curve.metric == "accuracy" else panel(forecast)]),
+        caption="Points: the log. Line and band: forecast, 80 % interval.",
+        table=Table(("", "expected", "80 % interval"), rows, {1, 2}),
+    )
+    notes = [*curve.notes, *forecast.warnings]
+    data = {
+        **forecast.data(),
+        "column": curve.column,
+        "time": _time_data(forecast),
+        "warnings": list(forecast.warnings),
+    }
+    return Answer(f"Forecast of {curve.name}", sections=[section], data=data, notes=notes)
+
+
+def _in_percent(lines: Lines) -> Lines:
+    """A figure of shares as one of per cent."""
+
+    def times_100(values: Numbers) -> list[float | None]:
+        return [None if value is None else 100 * value for value in values]
+
+    series = [replace(s, y=times_100(s.y), low=times_100(s.low), high=times_100(s.high)) for s in lines.series]
+    marks = [replace(mark, at=100 * mark.at) if mark.axis == "y" else mark for mark in lines.marks]
+    return replace(lines, y_label=f"{lines.y_label}, %", series=series, marks=marks)
+
+
+def _value(value: float, curve: LearningCurve) -> str:
+    return percent(value) if curve.metric == "accuracy" else number(value)
+
+
+def _place(step: float) -> str:
+    return f"{step:,.0f}" if step >= 10 else f"{step:.2g}"
+
+
+def _between(one: At, curve: LearningCurve) -> str:
+    was = "" if one.seen is None else f"; was {_value(one.seen, curve)}"
+    return f"{_value(one.low, curve)} … {_value(one.high, curve)}{was}"
+
+
+def _takeaway(forecast: Forecast, now: float) -> str:
+    curve, unit, reached = forecast.curve, forecast.curve.unit, forecast.reached
+    last = next((one for one in reversed(forecast.at) if one.step > forecast.until), None)
+    if reached is None:
+        if last is None:
+            return f"The log ends at {unit} {_place(forecast.until)}; --planned says where training is to end."
+        return f"At {unit} {_place(last.step)}: {_value(last.value, curve)} ({_between(last, curve)})."
+    level = _value(reached.value, curve)
+    if _is_behind(forecast):
+        assert reached.seen is not None
+        return f"{level} was reached at {unit} {_place(reached.seen)}."
+    if reached.step is None:
+        span = "never in the 80 % interval" if reached.low is None else f"80 % interval {_place(reached.low)} … never"
+        until = "" if last is None else f"; {unit} {_place(last.step)} is expected at {_value(last.value, curve)}"
+        return f"{level} is not expected to be reached ({span}){until}."
+    words = f"{level} at {unit} {_place(reached.step)} ({_span(reached.low, reached.high)})"
+    took = _seconds(forecast)
+    if took is None or forecast.pace is None:
+        return f"{words}."
+    return f"{words}, {_when(took[0], forecast.pace, now)}."
+
+
+def _is_behind(forecast: Forecast) -> bool:
+    """Whether the level was reached in the fitted part."""
+    reached = forecast.reached
+    return reached is not None and reached.seen is not None and reached.seen <= forecast.until
+
+
+def _span(low: float | None, high: float | None) -> str:
+    return " … ".join("never" if k is None else _place(k) for k in (low, high))
+
+
+def _seconds(forecast: Forecast) -> tuple[float, float, float | None] | None:
+    """From the last fitted point until the level is reached, with the 80 % interval; None where it is not known."""
+    reached, pace = forecast.reached, forecast.pace
+    if reached is None or reached.step is None or pace is None or _is_behind(forecast):
+        return None
+    low, high = (None if k is None else k - forecast.until for k in (reached.low, reached.high))
+    return pace.seconds_to(reached.step - forecast.until, low, high)
+
+
+def _when(after_s: float, pace: Pace, now: float) -> str:
+    """By the clock, and how long that is from now; from its last point where the log has stopped."""
+    if not pace.is_clock:
+        return f"{seconds(after_s)} after the last point"
+    then = pace.last + after_s
+    if pace.is_under_way(now) and then > now:
+        return f"by {_clock(then, now)}, in {seconds(then - now)}"
+    return f"{seconds(after_s)} after the last point of {_clock(pace.last, now)}"
+
+
+def _clock(at: float, now: float) -> str:
+    """Local time of the day, with the year where it is another.
+
+    >>> import re; bool(re.fullmatch(r"\\d\\d Nov 2023 \\d\\d:\\d\\d", _clock(1700000000.0, 1800000000.0)))
+    True
+    """
+    then = datetime.fromtimestamp(at)
+    year = "" if then.year == datetime.fromtimestamp(now).year else " %Y"
+    return then.strftime(f"%d %b{year} %H:%M")
+
+
+def _rows_of_level(forecast: Forecast, now: float) -> list[list[str]]:
+    curve, reached, pace = forecast.curve, forecast.reached, forecast.pace
+    assert reached is not None
+    level = _value(reached.value, curve)
+    if _is_behind(forecast):
+        return [[f"{level} reached", f"{curve.unit} {_place(reached.seen or 0)}", "seen in the log"]]
+    seen = "" if reached.seen is None else f"; was {_place(reached.seen)}"
+    expected = "not reached" if reached.step is None else f"{curve.unit} {_place(reached.step)}"
+    rows = [[f"{level} reached", expected, f"{_span(reached.low, reached.high)}{seen}"]]
+    took = _seconds(forecast)
+    if took is None or pace is None:
+        return rows
+    after = ["never" if s is None else seconds(s) if s else "0 s" for s in took]
+    rows.append([f"after {curve.unit} {_place(forecast.until)}", after[0], f"{after[1]} … {after[2]}"])
+    if pace.is_clock:
+        clock = ["never" if s is None else _clock(pace.last + s, pace.last) for s in took]
+        rows.append(["by the clock here", clock[0], f"{clock[1]} … {clock[2]}"])
+    return rows
+
+
+def _lines(forecast: Forecast) -> list[str]:
+    curve, unit, pace = forecast.curve, forecast.curve.unit, forecast.pace
+    lines = [f"learning rate: {curve.schedule_told}" if curve.schedule_told else _untold(curve)]
+    if pace is not None:
+        lines.append(
+            f"pace: {seconds(pace.seconds)} a{'n' * (unit == 'epoch')} {unit} ({seconds(pace.low)} … {seconds(pace.high)})"
+        )
+    else:
+        lines.append("pace: the log has no times (a column such as timestamp, or --pace), so hours are not known")
+    return [*lines, forecast.basis, *missed(forecast, "points")]
+
+
+def _untold(curve: LearningCurve) -> str:
+    if curve.schedule.planned is not None:
+        return (
+            f"learning rate: only its end is known, {curve.unit} {_place(curve.schedule.planned)}; --schedule says more"
+        )
+    end = f"--schedule cosine --planned {2 * curve.steps[-1]:.0f}"
+    return f"learning rate: not told, so taken to stay; if it will fall, say {end}"
+
+
+def _time_data(forecast: Forecast) -> dict[str, Any] | None:
+    pace, took = forecast.pace, _seconds(forecast)
+    if pace is None:
+        return None
+    names = ("seconds", "low", "high")
+    clock = None
+    if took is not None and pace.is_clock:
+        clock = {name: None if s is None else pace.last + s for name, s in zip(names, took, strict=True)}
+    return {
+        f"seconds_per_{forecast.curve.unit}": pace.seconds,
+        "ahead": None if took is None else dict(zip(names, took, strict=True)),
+        "clock": clock,
+    }
+
+
+def with_pace(curve: LearningCurve, seconds_each: float | None) -> LearningCurve:
+    """The curve as if every epoch or step had taken so long; as it is where nothing is stated."""
+    return curve if seconds_each is None else replace(curve, times=curve.steps * seconds_each)

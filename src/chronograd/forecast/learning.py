@@ -1,0 +1,202 @@
+"""What training reached, and the forecast of its loss held against what happened."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from chronograd.answer import Section, Table
+from chronograd.figure import Figure, Lines, Mark, Panel, Series
+from chronograd.forecast.forecasting import Forecast
+from chronograd.record import Curve, Record
+from chronograd.units import percent, quantity, seconds
+from chronograd.words import device, how_many, interval, quantity_name, reasons, scaled, time_unit
+
+# More points than this cannot be told apart in a plot; every k-th is drawn, and the caption says so.
+MOST_POINTS = 400
+_SHOWN = {
+    "test_accuracy": "test accuracy",
+    "epochs": "epochs",
+    "training_time_s": "training time",
+    "time_to_accuracy_s": "time to target accuracy",
+    "throughput_samples_per_s": "throughput",
+    "cost_usd": "cost",
+}
+_RETURNS = ("frames", "mean_return", "return_low", "return_high")
+_SHOWN_OF_AGENTS = (
+    *("mean_return", "best_return", "frames_to_return", "time_to_return_s", "frames", "training_time_s"),
+    *("throughput_frames_per_s", "updates_per_s", "step_time_s", "act_s", "environment_s", "replay_s", "learn_s"),
+)
+
+
+def training_section(train_record: Record, forecast: Forecast | None = None) -> Section:
+    """Loss by step with its forecast, accuracy by time, and the figures at the end.
+
+    Args:
+        forecast: of this run's loss, by epoch or by step, from a first part of it.
+    """
+    if "mean_return" in train_record.quantities:
+        return returns_section(train_record)
+    panels: list[Panel] = []
+    caption = []
+    losses = train_record.curves.get("loss")
+    if losses is not None and losses.columns.get("loss"):
+        panel, every = _loss_panel(train_record, losses, forecast)
+        panels.append(panel)
+        caption.append("Dots: training loss of each step" + (f", every {every}th drawn." if every > 1 else "."))
+    if forecast is not None:
+        of = "epoch means" if forecast.curve.unit == "epoch" else "steps"
+        caption.append(f"Line and band: forecast of {of} ({forecast.model.family}) and its 80 % interval.")
+    target = train_record.job.training.target_accuracy
+    epochs = train_record.curves.get("training")
+    if epochs is not None and any(v is not None for v in epochs.columns.get("test_accuracy", [])):
+        panels.append(_accuracy_panel(epochs, target))
+        caption.append("Points: accuracy on the test split after each epoch.")
+    rows = [_row(train_record, name) for name in _SHOWN if name in train_record.quantities]
+    return Section(
+        title="Training",
+        intro=f"Trained on {device(train_record)}, backend {train_record.backend or 'not stated'}.",
+        figure=Figure(panels) if panels else None,
+        caption=" ".join(caption),
+        table=Table(
+            ("quantity", "value", "80 % interval", "n", "source"),
+            rows,
+            {1, 2, 3},
+            reasons([("training", train_record)], [n for n in _SHOWN if n in train_record.quantities]),
+        ).without_empty_columns(),
+        takeaway=f"{what_was_reached(train_record)}; {held_against(forecast)}.",
+    )
+
+
+def returns_section(record: Record) -> Section:
+    """Returns of an agent against the frames that it has seen, its loss, and the figures at the end."""
+    panels: list[Panel] = []
+    caption = []
+    curve, losses = record.curves.get("training"), record.curves.get("loss")  # of several seeds there is no loss
+    if curve is not None:
+        panels.append(_returns_panel(curve, record.job.reinforcement.target_return))
+        is_of_seeds = curve.source.startswith("mean over")
+        of = "the lowest and the highest seed" if is_of_seeds else "the middle 80 % of its episodes"
+        caption.append(
+            f"Points: mean return of the evaluation after each epoch{', over seeds' * is_of_seeds}, with {of}."
+        )
+    if losses is not None and losses.columns["step"]:
+        panels.append(_loss_panel(record, losses, None)[0])
+        caption.append("Dots: loss.")
+    names = [name for name in _SHOWN_OF_AGENTS if name in record.quantities]
+    return Section(
+        title="Returns",
+        intro=f"Learned on {device(record)}.",
+        figure=Figure(panels) if panels else None,
+        caption=" ".join(caption),
+        table=Table(
+            ("quantity", "value", "80 % interval", "n", "source"),
+            [_row(record, name, quantity_name(name)) for name in names],
+            {1, 2, 3},
+            reasons([("training", record)], names),
+        ).without_empty_columns(),
+        takeaway=what_was_returned(record) + ".",
+    )
+
+
+def _returns_panel(curve: Curve, target: float | None) -> Lines:
+    points = [i for i, value in enumerate(curve.columns["mean_return"]) if value is not None]
+    frames, mean, low, high = (scaled((curve.columns[name][i] for i in points), 1.0) for name in _RETURNS)
+    scores = Series("evaluation", "measured", [f or 0.0 for f in frames], mean, low, high, is_joined=True)
+    return Lines("frames", "return", [scores], [] if target is None else [Mark("y", target, f"target {target:g}")])
+
+
+def what_was_returned(record: Record) -> str:
+    """The mean return that an agent ended at, beside its target, as a clause."""
+    target, end = record.job.reinforcement.target_return, record["mean_return"].value
+    if end is None:
+        return f"The mean return is not known ({record['mean_return'].reason})"
+    frames, spent = record["frames"], record["training_time_s"]
+    after = f"after {quantity(frames.value, 'count')} frames and {seconds(spent.value or 0.0)}"
+    reached = f"mean return {quantity(end, '')} {after}"
+    if target is None:
+        return f"The agent ended at a {reached}"
+    first = record["frames_to_return"].value
+    if first is None:
+        return f"The agent missed its target return of {target:g}: it ended at a {reached}"
+    if first == frames.value:
+        return f"The target return of {target:g} was reached: {reached}"
+    return f"The target return of {target:g} was reached after {first:,.0f} frames; the agent ended at a {reached}"
+
+
+def _row(record: Record, name: str, label: str = "") -> list[str]:
+    q = record[name]
+    return [label or _SHOWN[name], quantity(q.value, q.unit), interval(q), "" if q.n is None else str(q.n), q.source]
+
+
+def _loss_panel(record: Record, curve: Curve, forecast: Forecast | None) -> tuple[Lines, int]:
+    steps, losses = curve.columns["step"], curve.columns["loss"]
+    every = -(-len(steps) // MOST_POINTS)
+    kept = [(x, y) for x, y in list(zip(steps, losses, strict=True))[::every] if x is not None]
+    series = [Series("loss", "measured", [x for x, _ in kept], scaled((y for _, y in kept), 1.0))]
+    marks: list[Mark] = []
+    if forecast is not None and forecast.held_out:
+        # The mean loss of an epoch is that of its middle.
+        back = 0.5 if forecast.curve.unit == "epoch" else 0.0
+        x = [_step_of(record, forecast, one.step - back) for one in forecast.held_out]
+        y, low, high = (scaled((getattr(one, n) for one in forecast.held_out), 1.0) for n in ("value", "low", "high"))
+        series.append(Series("forecast", "predicted", x, y, low, high))
+        marks.append(Mark("x", _step_of(record, forecast, forecast.until), "forecast from here"))
+    return Lines("step", "training loss", series, marks, from_zero=True), max(every, 1)
+
+
+def _step_of(record: Record, forecast: Forecast, at: float) -> float:
+    """The step that a place on a forecast's own scale is."""
+    if forecast.curve.unit == "step":
+        return at
+    ends = record.curves["training"].columns
+    return float(np.interp(at, [0.0, *ends["epoch"]], [0.0, *ends["step"]]))  # type: ignore[arg-type]
+
+
+def _accuracy_panel(curve: Curve, target: float | None) -> Lines:
+    accuracy = [None if a is None else float(f"{100 * a:.6g}") for a in curve.columns["test_accuracy"]]
+    times = curve.columns.get("seconds", [])
+    known = [t for t in times if t is not None]
+    if known and len(known) == len(accuracy):
+        unit, length = time_unit(known)
+        label, x = f"training time, {unit}", [t / length for t in known]
+    else:
+        label, x = "epoch", [float(e or 0) for e in curve.columns.get("epoch") or range(1, len(accuracy) + 1)]
+    marks = [] if target is None else [Mark("y", 100 * target, f"target {percent(target)}")]
+    return Lines(label, "test accuracy, %", [Series("test accuracy", "measured", x, accuracy)], marks, most_y=100.0)
+
+
+def what_was_reached(record: Record) -> str:
+    """The accuracy that training ended at, beside its target, as a clause."""
+    target = record.job.training.target_accuracy
+    accuracy, epochs = record["test_accuracy"].value, record["epochs"].value
+    spent = record["training_time_s"].value
+    effort = [how_many(epochs, "epochs")] if epochs is not None else []
+    effort += [seconds(spent)] if spent is not None else []
+    after = f" after {' and '.join(effort)}" if effort else ""
+    if accuracy is None:
+        return f"The test accuracy is not known ({record['test_accuracy'].reason})"
+    reached = f"{percent(accuracy)} test accuracy{after}"
+    if target is None:
+        return f"Training ended at {reached}; no target was set"
+    until = record["time_to_accuracy_s"].value
+    if accuracy >= target:
+        is_sooner = until is not None and (spent is None or until < 0.99 * spent)
+        sooner = f", reached after {seconds(until or 0.0)}" if is_sooner else ""
+        return f"Training ended at {reached}, at or above the target of {percent(target)}{sooner}"
+    if until is not None:
+        return f"The target of {percent(target)} was reached after {seconds(until)}; training ended at {reached}"
+    return f"Training missed its target of {percent(target)}: it ended at {reached}"
+
+
+def held_against(forecast: Forecast | None) -> str:
+    """What became of a forecast, as a clause: how far off it was in the points that it did not see."""
+    if forecast is None:
+        return "the loss was not forecast"
+    unit, held_out = forecast.curve.unit, forecast.held_out
+    made = f"the loss forecast at {unit} {forecast.until:g}"
+    if forecast.error is None:
+        return f"{made} could not be held against what happened"
+    return (
+        f"{made} missed {len(held_out)} later {unit}{'s' * (len(held_out) > 1)} by {percent(forecast.error)} of the largest "
+        f"loss; its 80 % band held {forecast.num_inside}"
+    )

@@ -1,0 +1,319 @@
+"""Learning curves from wherever they were written: a run, or a log of any kind that `chronograd.forecast.logs` reads.
+
+A curve is a loss, or the error 1 - accuracy, against epochs or steps: lower is better, so that one model serves both. In logs
+the first column or tag whose name says so is taken (`epoch`, `step`; `loss`, `train_loss`, `accuracy`, ...); others by name.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from chronograd.errors import FileFormatError, InputError, NotFoundError
+from chronograd.forecast.curves import Array
+from chronograd.forecast.learning_rates import schedule_of_rates
+from chronograd.forecast.logs import HINT, Column, Log, read_log, words
+from chronograd.forecast.schedule import Schedule, schedule_of
+from chronograd.rundir import RunDir, is_run_dir
+from chronograd.rundir.listing import one_run
+from chronograd.rundir.steps import Epoch
+from chronograd.units import seconds
+from chronograd.words import how_many
+
+Metric = Literal["loss", "accuracy"]
+# In the order in which they are looked for, in lower case; then any name of such words, as `matching` has it.
+NAMES: dict[Metric, tuple[str, ...]] = {
+    "loss": ("loss", "train_loss", "training_loss", "loss/train", "train/loss", "test_loss", "val_loss", "y"),
+    "accuracy": (
+        "accuracy",
+        "acc",
+        "test_accuracy",
+        "val_accuracy",
+        "val_acc",
+        "accuracy/test",
+        "top1",
+        "train_accuracy",
+    ),
+}
+_SPLITS = (
+    {"val", "valid", "validation", "eval", "evaluation", "dev"},
+    {"test", "testing"},
+    set[str](),
+    {"train", "training"},
+)
+_LOSSES = {"loss", "nll", "perplexity", "ppl", "error", "err", "wer", "mse", "rmse", "mae"}
+_ACCURACIES = {"accuracy", "acc", "top1", "acc1", "prec1"}
+_WHOLE = {"loss", "total loss", "lm loss", "loss step", "loss epoch", "y"}
+# Other shares of which 100 % is the best.
+_SHARES = re.compile(r"(.* )?([cmb]?ap|map\d*|m?iou|miou|f1|dice|auc|auroc|mcc)( .*)?")
+_RATE = re.compile(r"(.* )?(lr\d*|learning ?rate)( .*)?")
+_NO_RATE = {"scale", "mult", "decay", "factor", "ratio", "warmup", "max", "min", "scheduler"}
+
+
+@dataclass(frozen=True, eq=False)
+class LearningCurve:
+    """Values against steps or epochs, both of shape (num_points,), steps rising from above 0.
+
+    Attributes:
+        values: losses, or errors (1 - accuracy); `metric` says which.
+        unit: `epoch` or `step`.
+        schedule: of the learning rate, in that unit, as far as the job, the log or the user tells it; `schedule_told` says how.
+        notes: which points of the source are not among these, and why, in words.
+        times: when each point was written, in seconds since 1970 or since some start; None where that is not told.
+        column: the name of the values in their source.
+    """
+
+    name: str
+    steps: Array
+    values: Array
+    metric: Metric
+    unit: str
+    schedule: Schedule = field(default_factory=Schedule)
+    notes: tuple[str, ...] = ()
+    times: Array | None = None
+    column: str = ""
+    schedule_told: str = ""
+
+    def first(self, count: int) -> LearningCurve:
+        """As it was after so many points."""
+        times = None if self.times is None else self.times[:count]
+        return replace(self, steps=self.steps[:count], values=self.values[:count], times=times)
+
+    def since_last_drop(self, least: int = 3) -> tuple[float, LearningCurve]:
+        """Where the rate fell last, and the points from there on, their steps counted from it; all, from 0, if it never fell.
+
+        A drop with fewer than `least` points after it is not counted yet.
+        """
+        started = 0.0
+        for drop in self.schedule.drops:
+            if int((self.steps > drop).sum()) >= least:
+                started = drop
+        kept = self.steps > started
+        times = None if self.times is None else self.times[kept]
+        return started, replace(self, steps=self.steps[kept] - started, values=self.values[kept], times=times)
+
+
+def read_curve(path: Path, metric: Metric = "loss", column: str | None = None, run: str | None = None) -> LearningCurve:
+    """Read a learning curve.
+
+    Args:
+        column: name of the column or tag of the values, rather than the usual names of `metric`.
+        run: name of one of several runs in a file.
+    Raises: FileFormatError naming what is wrong; NotFoundError for a column that is not there; InputError for a run without
+        such points, and for several runs.
+    """
+    path = one_run(path)
+    if is_run(path):
+        return _of_run(RunDir.open(path), metric)
+    log = read_log(path, run)
+    if column is None:
+        name = matching(log.names, metric)
+        if name is None:
+            shown = ", ".join(log.names[:12])
+            raise FileFormatError(f"{path} has columns {shown}, none of them {NAMES[metric][0]}", HINT)
+    else:
+        name = named_column(log.names, column)
+    return curve_of_log(log, name, metric, path)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is a run directory, rather than a log: its folder of TensorBoard's events is one."""
+    return path.is_dir() and is_run_dir(path) and not path.match("tensorboard")
+
+
+def metric_of(name: str) -> Metric | None:
+    """What a column's name says that it holds.
+
+    >>> metric_of("Accuracy/val"), metric_of("eval_loss"), metric_of("epoch")
+    ('accuracy', 'loss', None)
+    """
+    own = set(words(name).split())
+    if own & _LOSSES or words(name).endswith("loss"):
+        return "loss"
+    if own & _ACCURACIES or words(name).endswith(("accuracy", "top 1", "acc 1")):
+        return "accuracy"
+    return "accuracy" if _SHARES.fullmatch(words(name)) else None
+
+
+def matching(names: Sequence[str], metric: Metric, is_held_out: bool = False) -> str | None:
+    """The column of a metric: one of the usual names, or the first whose words say so; None where there is none.
+
+    Args:
+        is_held_out: prefer the figures of a validation or test split, and only then those without a split.
+
+    >>> matching(["accuracy", "val_accuracy"], "accuracy"), matching(["accuracy", "val_accuracy"], "accuracy", True)
+    ('accuracy', 'val_accuracy')
+    """
+    known = {name.lower(): name for name in reversed(names)}
+    usual = [known[name] for name in NAMES[metric] if name in known]
+    if usual and not is_held_out:
+        return usual[0]
+    fitting = [*usual, *(name for name in names if metric_of(name) == metric)]
+    order = (0, 1, 2, 3) if is_held_out or metric == "accuracy" else (2, 3, 0, 1)
+    return min(fitting, key=lambda name: (_rank(name), order.index(_split(name))), default=None)
+
+
+def _rank(name: str) -> int:
+    """Accuracies before other shares, and a loss as a whole before its parts.
+
+    >>> [_rank(name) for name in ("val/accuracy", "train/total_loss", "loss_cls", "mIoU")]
+    [0, 0, 1, 1]
+    """
+    own = " ".join(word for word in words(name).split() if not any(word in split for split in _SPLITS))
+    if metric_of(name) == "loss":
+        return 0 if own in _WHOLE else 1
+    return 1 if _SHARES.fullmatch(words(name)) else 0
+
+
+def _split(name: str) -> int:
+    own = set(words(name).split())
+    return next((at for at, split in enumerate(_SPLITS) if own & split), 2)
+
+
+def named_column(names: Sequence[str], column: str) -> str:
+    """The column that a user names, in any case and with any signs between its words. Raises NotFoundError."""
+    for same in (str.lower, words):
+        for name in names:
+            if same(name) == same(column):
+                return name
+    raise NotFoundError("column", column, names)
+
+
+def curve_of_log(log: Log, name: str, metric: Metric, path: Path) -> LearningCurve:
+    """The curve of a column, with the times of its points and the schedule that the log's learning rate tells."""
+    own = log.read(name)
+    notes = (*log.notes, *own.notes, *_without(own.num_rows - len(own.steps), own.num_rows, "row", name))
+    steps, note = _counted(own)
+    curve = _curve(path.name, steps, own.values, metric, own.unit, notes=(*notes, *note), times=own.times, column=name)
+    rates = next(filter(_is_rate, log.names), None)
+    return curve if rates is None else _with_rates(curve, log.read(rates, curve.unit))
+
+
+def _is_rate(name: str) -> bool:
+    """
+    >>> [_is_rate(name) for name in ("lr-SGD", "train/learning_rate", "x/lr0", "lr/pg0", "blur", "lr_found", "lr_scale")]
+    [True, True, True, True, False, True, False]
+    """
+    return _RATE.fullmatch(words(name)) is not None and not _NO_RATE & set(words(name).split())
+
+
+def _with_rates(curve: LearningCurve, rates: Column) -> LearningCurve:
+    steps, _ = _counted(rates)
+    if rates.unit != curve.unit or not len(steps) or not (np.diff(steps) > 0).all():
+        return curve
+    told = schedule_of_rates(steps, rates.values, curve.unit)
+    return replace(curve, schedule=told.schedule, schedule_told=f"{told.text}, by column {rates.name}")
+
+
+def _counted(own: Column) -> tuple[Array, tuple[str, ...]]:
+    """Steps above 0: epoch 0 is the first; a point at step 0, before any training, is placed just before the next."""
+    steps = own.steps
+    if own.counts_from_0:
+        return steps + 1, ("the log numbers epochs from 0; here the first is epoch 1",)
+    if len(steps) and steps[0] == 0:
+        first = min(1.0, steps[1] / 2) if len(steps) > 1 else 1.0
+        steps = np.concatenate([[first], steps[1:]])
+    return steps, ()
+
+
+def _without(count: int, of: int, what: str, name: str) -> tuple[str, ...]:
+    """A note where rows, epochs or steps of a source have no value."""
+    if not count:
+        return ()
+    return (f"{count:,} of {of:,} {what}s {'has' if count == 1 else 'have'} no {name} and {_are(count)} left out",)
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _curve(
+    name: str,
+    steps: Array,
+    values: Array,
+    metric: Metric,
+    unit: str,
+    *,
+    notes: Sequence[str] = (),
+    times: Array | None = None,
+    **said: Any,
+) -> LearningCurve:
+    """Accuracies as errors, percent as shares."""
+    if not np.isfinite(steps).all() or not (np.diff(steps) > 0).all():
+        raise FileFormatError(f"{name}: steps do not rise from point to point", "sort them, and leave one of each")
+    if len(steps) and steps[0] <= 0:
+        raise FileFormatError(f"{name}: {unit} {steps[0]:g} is below 0", "count from 0 or 1")
+    known = np.isfinite(values)  # a run that diverged has none at its end
+    if lost := int((~known).sum()):
+        first = f"{unit} {steps[~known][0]:g}" if lost == 1 else f"the first at {unit} {steps[~known][0]:g}"
+        what = f"{lost:,} of {how_many(len(values), 'points')} {_are(lost)} left out: the {metric} is no finite number"
+        notes = (*notes, f"{what} ({first})")
+    steps, values, times = steps[known], values[known], None if times is None else times[known]
+    if metric == "accuracy":
+        scale = 100.0 if len(values) and values.max() > 1 else 1.0
+        values = 1 - values / scale
+        if len(values) and values.min() < 0:
+            raise FileFormatError(f"{name}: accuracies reach {scale * (1 - values.min()):g}", "give shares, or percent")
+    return LearningCurve(name, steps, values, metric, unit, notes=tuple(notes), times=times, **said)
+
+
+def _of_run(run: RunDir, metric: Metric) -> LearningCurve:
+    """By epoch; the loss by step where there are too few epochs for a curve."""
+    log = run.read_steps(min(run.ranks(), default=0))
+    ends = log.of(Epoch)
+    name = "train_loss" if metric == "loss" else "test_accuracy"
+    points = [
+        (end.epoch, value, end.time, end.attempt, end.seconds)
+        for end in ends
+        if (value := getattr(end, name)) is not None
+    ]
+    count, unit = len(ends), "epoch"
+    if len(points) < 3 and metric == "loss":
+        points = [
+            (line.step, line.loss, line.time, line.attempt, math.nan if line.seconds is None else line.seconds)
+            for line in log.steps
+            if line.loss is not None and np.isfinite(line.loss)
+        ]
+        count, unit = len(log.steps), "step"
+    if not points:
+        raise InputError(f"{run.path} has no {metric} yet", "wait for its first epochs, or name another run")
+    steps, values, times, attempts, clock = (np.array(column, dtype=float) for column in zip(*points, strict=True))
+    times, pauses = without_pauses(times, attempts, clock)
+    said: dict[str, Any] = {"column": name, "times": times if all(map(math.isfinite, times)) else None}
+    if unit == "epoch" and (run.path / "job.yaml").exists():
+        job = run.job()
+        said |= {
+            "schedule": schedule_of(job),
+            "schedule_told": f"{job.training.schedule} until epoch {job.training.epochs}, by its job",
+        }
+    notes = [
+        *_without(count - len(points), count, unit, f"finite {metric}"),
+        *pauses,
+    ]  # such a number is written as none
+    return _curve(run.path.name, steps, values, metric, unit, notes=notes, **said)
+
+
+def without_pauses(times: Array, attempts: Array, clock: Array) -> tuple[Array, list[str]]:
+    """Times of points without what passed between two attempts of a run, and a note on it. The last time stays as it is.
+
+    Args:
+        clock: seconds of training until each point, which pauses do not count in.
+
+    >>> without_pauses(np.array([10.0, 20, 3620]), np.array([1, 1, 2]), np.array([9.0, 18, 27]))[0].tolist()
+    [3601.0, 3611.0, 3620.0]
+    """
+    took, trained = np.diff(times), np.maximum(np.diff(clock), 0.0)
+    is_new = (np.diff(attempts) != 0) & (trained < took) & np.isfinite(trained)
+    if not is_new.any():
+        return times, []
+    pause = seconds(float((took - trained)[is_new].sum()))
+    took = np.where(is_new, trained, took)
+    count = int(is_new.sum())
+    note = f"the run went on {'once' if count == 1 else f'{count} times'} after a pause: {pause} between its attempts is left out"
+    return times[-1] - np.append(np.cumsum(took[::-1])[::-1], 0.0), [note]

@@ -1,0 +1,197 @@
+"""What `fit loss` says: a learning curve's forecast; and of a run that goes on, a line whenever it has grown."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import sleep
+
+import numpy as np
+
+from chronograd.answer import Answer, Section, Table
+from chronograd.errors import InputError
+from chronograd.figure import Figure, Lines, Mark, Series
+from chronograd.forecast.convergence import Convergence
+from chronograd.forecast.forecasting import At, Forecast, Reached
+from chronograd.forecast.forecasting import forecast as make_forecast
+from chronograd.forecast.learning_curves import LearningCurve, Metric, read_curve
+from chronograd.forecast.loss import MIN_POINTS
+from chronograd.forecast.schedule import NAMES, Schedule
+from chronograd.rundir import RunDir
+from chronograd.units import number, percent
+from chronograd.words import how_many, signed_percent
+
+POLL_EVERY_S = 1.0
+FARTHEST_DRAWN = 4.0  # times what was fitted: a target beyond leaves nothing to see of the curve
+NUM_DRAWN = 50  # steps of a forecast's curve
+
+
+def read(
+    source: Path,
+    metric: Metric = "loss",
+    column: str | None = None,
+    schedule: str | None = None,
+    drops: Sequence[float] = (),
+    planned: float | None = None,
+    is_part: bool = False,
+) -> LearningCurve:
+    """A learning curve, with what is stated of its schedule in place of what its job or log says; see `with_schedule`."""
+    return with_schedule(read_curve(source, metric, column), schedule, drops, planned, is_part)
+
+
+def with_schedule(
+    curve: LearningCurve,
+    schedule: str | None = None,
+    drops: Sequence[float] = (),
+    planned: float | None = None,
+    is_part: bool = False,
+) -> LearningCurve:
+    """A curve with what is stated of its schedule in place of what its job or its log's rates say.
+
+    Args:
+        schedule: a name of `schedule.NAMES`.
+        is_part: whether only a part of a finished log is fitted: it had been planned to end where the log does.
+    """
+    own = curve.schedule
+    end = planned or own.planned or (float(curve.steps[-1]) if is_part else None)
+    kind = NAMES[schedule] if schedule else "multi_step" if drops else own.kind
+    places = tuple(drops) or (own.drops if kind == "multi_step" else ())
+    told = curve.schedule_told
+    if schedule or drops or planned:
+        what = [
+            schedule or kind or "a schedule that is not known",
+            f"drops after {curve.unit} {', '.join(map(place, places))}" if places else "",
+        ]
+        until = "" if end is None else f" until {curve.unit} {place(end)}"
+        told = f"{', '.join(filter(None, what))}{until}, as stated"
+    return replace(curve, schedule=Schedule(kind, places, end), schedule_told=told)
+
+
+def forecast_from_half(run: Path) -> Forecast:
+    """The loss of a finished run from its first half, at least as many points as a curve needs, to be held against the rest.
+
+    Raises: InputError for fewer.
+    """
+    curve = read(run, is_part=True)
+    return make_forecast(curve, min(1.0, max(0.5, MIN_POINTS / len(curve.steps))))
+
+
+def growing(run: RunDir, read_again: Callable[[], LearningCurve]) -> Iterator[LearningCurve]:
+    """The curve of a run whenever it has grown, from as many points as a fit needs, until the run has ended."""
+    seen = MIN_POINTS - 1
+    while True:
+        is_last = run.is_finished
+        with contextlib.suppress(InputError):  # no point yet
+            curve = read_again()
+            if len(curve.steps) > seen:
+                seen = len(curve.steps)
+                yield curve
+        if is_last:
+            return
+        sleep(POLL_EVERY_S)
+
+
+def line(forecast: Forecast) -> str:
+    """A forecast of a run that goes on, as one line."""
+    curve, until = forecast.curve, forecast.until
+    value = 1 - curve.values[-1] if curve.metric == "accuracy" else curve.values[-1]
+    parts = [f"{curve.unit} {until:g}: {curve.metric} {value:.4g}", _convergence(forecast.converged, until, curve.unit)]
+    if forecast.reached is not None:
+        parts.append(_when(forecast.reached, curve))
+    return "; ".join([*parts, *curve.notes])
+
+
+def missed(forecast: Forecast, points: str) -> list[str]:
+    """How far off points were that came later, as a line; nothing where none did."""
+    if forecast.error is None:
+        return []
+    return [
+        f"{len(forecast.held_out)} later {points} were missed by {percent(forecast.error)} of the largest value on average "
+        f"(bias {signed_percent(forecast.bias)}), and {forecast.num_inside} of them lie in the 80 % band"
+    ]
+
+
+def loss(forecast: Forecast) -> Answer:
+    """When a target is reached if there is one, what the curve will be, when it has converged, and how good that was."""
+    curve, model, unit = forecast.curve, forecast.model, forecast.curve.unit
+    since = f" since {unit} {forecast.started:g}" if forecast.started else ""
+    converged = [
+        f"forecast at {unit} {until:g}: {_convergence(when, until, unit)}"
+        for until, when in (*forecast.earlier, (forecast.until, forecast.converged))
+    ]
+    first = converged.pop() if forecast.reached is None else _when(forecast.reached, curve)
+    others = [_value(one, curve) for one in forecast.at]
+    others += missed(forecast, f"{unit}s")
+    named = ", ".join(f"{name} {value:.4g}" for name, value in model.coefficients.items())
+    section = Section(
+        title=f"{curve.name}: {curve.metric}, {how_many(model.num_points, 'points')}{since} until {unit} {forecast.until:g}",
+        takeaway=first,
+        lines=[*others, *converged, f"{model.family}: {named}"],
+        figure=Figure([panel(forecast)]),
+        caption="Points: the curve. Line and band: forecast, 80 % interval.",
+        table=Table(
+            ("curve", "error of held-out points", ""),
+            [
+                [name, percent(error, 2), "taken" if name == model.family else ""]
+                for name, error in sorted(forecast.errors.items(), key=lambda pair: pair[1])
+            ],
+            {1},
+            ("held out: the last quarter, forecast from those before; over the largest value",),
+        ),
+    )
+    return Answer(f"Forecast of {curve.name}", sections=[section], data=forecast.data(), notes=curve.notes)
+
+
+def panel(forecast: Forecast) -> Lines:
+    """The curve, its forecast until the end, and the target."""
+    curve, unit = forecast.curve, forecast.curve.unit
+    seen = (1 - curve.values if curve.metric == "accuracy" else curve.values).tolist()
+    end = max(forecast.at[-1].step if forecast.at else forecast.until, curve.schedule.planned or 0.0)
+    if forecast.reached is not None and forecast.reached.step is not None:
+        end = max(end, min(forecast.reached.step, FARTHEST_DRAWN * forecast.until))
+    places = np.linspace(forecast.until, end, NUM_DRAWN) if end > forecast.until else [forecast.until]
+    ahead = [forecast.expected(float(step)) for step in places]
+    x, y, low, high = ([getattr(one, name) for one in ahead] for name in ("step", "value", "low", "high"))
+    marks = [Mark("x", forecast.until, "forecast from here")]
+    if forecast.reached is not None:
+        marks.append(Mark("y", forecast.reached.value, "target"))
+    series = [
+        Series(curve.column or curve.metric, "measured", curve.steps.tolist(), seen),
+        Series("forecast", "predicted", x, y, low, high),
+    ]
+    return Lines(unit, curve.metric, series, marks)
+
+
+def _value(one: At, curve: LearningCurve) -> str:
+    was = "" if one.seen is None else f"; it was {number(one.seen)}"
+    between = f"{number(one.low)} … {number(one.high)}"
+    return f"{curve.unit} {one.step:,.10g}: {curve.metric} {number(one.value)} ({between}){was}"
+
+
+def _convergence(when: Convergence, now: float, unit: str) -> str:
+    if when.step <= now:
+        return f"converged at {unit} {when.step:g}"
+    source = "published runs of such a schedule" if when.source == "published" else "its own points"
+    return f"converged at {unit} {place(when.step)} ({place(when.low)} … {place(when.high)}), by {source}"
+
+
+def place(step: float) -> str:
+    """An epoch or step as a person would write it.
+
+    >>> place(30080.4), place(19.104)
+    ('30,080', '19.1')
+    """
+    return number(step)
+
+
+def _when(reached: Reached, curve: LearningCurve) -> str:
+    low, high = (place(k) if k is not None else "never" for k in (reached.low, reached.high))
+    when = (
+        f"is not reached by this curve ({low} … {high})"
+        if reached.step is None
+        else f"at {curve.unit} {place(reached.step)} ({low} … {high})"
+    )
+    was = "" if reached.seen is None else f"; it was reached at {curve.unit} {reached.seen:,.10g}"
+    return f"{curve.metric} {reached.value:g} {when}{was}"

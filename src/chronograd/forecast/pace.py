@@ -1,0 +1,78 @@
+"""How long an epoch or a step of a log takes, and so when one that is to come will be there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from chronograd.forecast.curves import Array
+from chronograd.record import INTERVAL
+
+MOST_BLOCKS = 10
+CLOCK_FROM = 1e9  # seconds since 1970: a log of before September 2001 is none
+STOPPED_AFTER = 3.0  # times the way between two points: a log without a new one by then has stopped
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of an epoch or step of a log, with the 80 % interval, and when its last point was written.
+
+    Attributes:
+        last: of the last fitted point: seconds since 1970 where `is_clock`, else since some start.
+        latest: of the last point that the log has; `between`: the way from it to the next, in seconds.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    last: float
+    latest: float
+    between: float
+
+    @property
+    def is_clock(self) -> bool:
+        return self.last > CLOCK_FROM
+
+    def is_under_way(self, now: float) -> bool:
+        """Whether the log may still grow at a time, in seconds since 1970."""
+        return self.is_clock and self.latest <= now < self.latest + STOPPED_AFTER * self.between
+
+    def seconds_to(self, ahead: float, low: float | None, high: float | None) -> tuple[float, float, float | None]:
+        """Seconds from the last fitted point to one so many epochs or steps ahead, with the 80 % interval.
+
+        The logarithms of the way's and the pace's errors are taken as independent. No `low` is none ahead, no `high` is never.
+        """
+        middle = ahead * self.seconds
+        if ahead <= 0:
+            return 0.0, 0.0, None if high is None else max(0.0, high) * self.high
+        return (
+            middle,
+            middle * _apart(low or 0.0, ahead, self.low / self.seconds),
+            (None if high is None else middle / _apart(ahead, high, self.seconds / self.high)),
+        )
+
+
+def _apart(less: float, more: float, pace: float) -> float:
+    """The quotient of two ways and one of two paces, both at most 1, as one."""
+    if less <= 0:
+        return 0.0
+    return float(np.exp(-np.hypot(np.log(less / more), np.log(pace))))
+
+
+def pace_of(steps: Array, times: Array | None, until: float) -> Pace | None:
+    """From the times of all points; None where they do not tell it. Pauses between two points count as one slow block.
+
+    >>> pace_of(np.arange(1.0, 6.0), np.arange(5) * 60.0, 5).seconds
+    60.0
+    """
+    if times is None or len(times) < 3:
+        return None
+    ends = np.unique(np.linspace(0, len(steps) - 1, min(MOST_BLOCKS, len(steps) - 1) + 1).astype(int))
+    took = np.diff(times[ends]) / np.diff(steps[ends])
+    took = took[took > 0]  # a clock that was set back, or a start that counts anew
+    if not len(took):
+        return None
+    low, middle, high = (float(value) for value in np.quantile(took, (INTERVAL[0], 0.5, INTERVAL[1])))
+    last = float(np.interp(until, steps, times))
+    return Pace(middle, low, high, last, float(times[-1]), middle * float(np.median(np.diff(steps))))

@@ -1,0 +1,1 @@
+"""Discrete simulation: queues of a server, and asynchronous workers."""

@@ -1,0 +1,1 @@
+"""The lab: studies that answer questions with Chronograd, and the exercises that they answer."""

@@ -1,0 +1,90 @@
+"""Learning curves that others published, with the schedules of their learning rates.
+
+DAWNBench's logs do not tell the schedule. Where the error falls at once, in every run of a kind at the same epoch, the rate fell;
+where it falls ever faster towards the planned end, it was annealed. That is read here from whole curves, once, as the job file
+of each run would have said it before the run began.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from chronograd.errors import NotFoundError
+from chronograd.forecast.learning_curves import LearningCurve, read_curve
+from chronograd.forecast.schedule import Schedule
+
+MEASURED_VARIABLE = "CHRONOGRAD_MEASURED"
+CIFAR_RESNETS = "resnet_cifar10_k80_p100_v100"  # a folder of it
+HELD_BACK = (
+    "resnet50_cifar10_k80_p100_v100"  # another, of the same source: runs of ResNet-50, which nothing is fitted to
+)
+# Drops of the rate, by a part of the name of the file; other runs on images are annealed. Of question answering it is constant.
+DROPS: dict[str, tuple[float, ...]] = {
+    "KRes34": (50, 100, 150),
+    "dawn_resnet164": (91, 136),
+    "diux_cifar": (82,),
+    "Intel_Resnet50": (30, 60),
+    "diux_resnet50": (30, 60),
+    "google_resnet50": (30, 60),
+    "dawn_resnet152_b_4M60": (106, 213),
+    "dawn_resnet152_b_8k80": (68, 137),
+}
+NO_CURVE = "drqa"  # its column of accuracies holds something else: it rises beyond 1
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedCurve:
+    """A whole curve. `group`: runs that are alike, none of which may forecast another; `source`: the table it is from."""
+
+    curve: LearningCurve
+    source: str
+    group: str
+
+
+def dawnbench(measured: Path) -> Iterator[PublishedCurve]:
+    """Errors on the test split by epoch, of runs on CIFAR-10, ImageNet and SQuAD."""
+    runs: dict[str, list[tuple[float, float]]] = {}
+    with (measured / "dawnbench" / "train_epoch_times.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["acc"] and NO_CURVE not in row["file"]:
+                runs.setdefault(row["file"], []).append((float(row["epoch"]), float(row["acc"])))
+    for path, points in runs.items():
+        task, _, name = path.split("/")
+        epochs, accuracies = np.array(points).T
+        epochs = epochs + 1 - epochs[0] if epochs[0] <= 0 else epochs
+        errors = 1 - accuracies / (1 if task == "SQuAD" else 100)
+        schedule = _schedule(task, name, float(epochs[-1]))
+        curve = LearningCurve(name.removesuffix(".tsv"), epochs, errors, "accuracy", "epoch", schedule)
+        yield PublishedCurve(curve, f"DAWNBench, {task}", f"{task} of {name.split('_')[0]}")
+
+
+def cifar_resnets(
+    measured: Path, folder: str = CIFAR_RESNETS, source: str = "ResNets at a constant rate"
+) -> Iterator[PublishedCurve]:
+    """Training losses of ResNets of five depths on three devices, at a constant rate; in the other folder those of ResNet-50."""
+    for path in sorted((measured / folder).glob("history*.json")):
+        name = path.stem.removeprefix("history")
+        losses = read_curve(path)
+        curve = replace(losses, name=f"ResNet-{name}", schedule=Schedule("constant", (), float(losses.steps[-1])))
+        yield PublishedCurve(curve, source, f"depth {name.split('_')[0]}")
+
+
+def measured_folder() -> Path | None:
+    """Where published timings and curves lie, if the user has them."""
+    folder = os.environ.get(MEASURED_VARIABLE)
+    if folder and not Path(folder).expanduser().is_dir():
+        raise NotFoundError(f"folder of {MEASURED_VARIABLE}", folder, [])
+    return Path(folder).expanduser() if folder else None
+
+
+def _schedule(task: str, name: str, planned: float) -> Schedule:
+    if task == "SQuAD":
+        return Schedule("constant", (), planned)
+    drops = next((drops for part, drops in DROPS.items() if part in name), ())
+    return Schedule("multi_step", drops, planned) if drops else Schedule("annealed", (), planned)

@@ -1,0 +1,189 @@
+"""What studies of agents share: their jobs, what came out of a run, curves over seeds, and what repeats bear."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from chronograd.answer import Highlight, Section, Table
+from chronograd.figure import Figure, Lines, Mark, Series
+from chronograd.job import Job, from_dict
+from chronograd.record import Record
+from chronograd.rundir.steps import End
+from chronograd_lab.common.arms import Arm, Curves, Trained, of_arm, train_arms
+from chronograd_lab.common.results import Results, Row, Settings
+from chronograd_lab.common.rows import Spread, difference, grouped, seeds, spread
+from chronograd_lab.common.runner import StudyRunner
+from chronograd_lab.common.study import listed
+
+# The last evaluations of a run, over which its return is meant: one alone says little of an agent that keeps changing.
+LAST_SHARE = 0.25
+# The agent that studies take parts away from, at two sizes.
+_AGENT = {
+    "algorithm": "dqn-2015", "clip_rewards": False, "update_every": 1, "evaluation_epsilon": 0.0, "epsilon_end": 0.05,
+}  # fmt: skip
+SMOKE = {
+    "environment": "gymnasium:CartPole-v1", "solved_at": 475, "hidden": [16], "learning_rate": 0.001, "batch": 16,
+    "epochs": 2, "seeds": 2,
+    "agent": {**_AGENT, "steps_per_epoch": 100, "epsilon_steps": 100, "replay_size": 200, "replay_start": 20,
+              "target_every": 10, "evaluation_episodes": 3},
+}  # fmt: skip
+LAPTOP = {
+    **SMOKE, "hidden": [64, 64], "batch": 64, "epochs": 12, "seeds": 5,
+    "agent": {**_AGENT, "update_every": 2, "steps_per_epoch": 1000, "epsilon_steps": 5000, "replay_size": 50_000, "replay_start": 500,
+              "target_every": 200, "evaluation_episodes": 20},
+}  # fmt: skip
+
+
+def agent_job(settings: Settings, **changes: Any) -> Job:
+    """A job of the environment, network and agent that settings name; `changes` are of the agent."""
+    return from_dict(
+        {
+            "task": "reinforcement",
+            "network": {"name": "mlp", "options": {"hidden": list(settings["hidden"])}},
+            "data": {"name": settings["environment"]},
+            "training": {
+                "recipe": "adam", "learning_rate": settings["learning_rate"], "batch": settings["batch"], "epochs": settings["epochs"],
+                "checkpoint_every": settings["epochs"],
+            },
+            "reinforcement": {**settings["agent"], **changes},
+        }
+    )  # fmt: skip
+
+
+def conduct(runner: StudyRunner, settings: Settings, arms: Mapping[str, Mapping[str, Any]]) -> Results:
+    """Train the agent of each arm, a name and what is changed of the agent, from each seed."""
+    runner.threads = 1  # networks as small as these are no faster with more
+    compared = [
+        Arm(name, agent_job(settings, **changes), {"agent": name}, range(settings["seeds"]))
+        for name, changes in arms.items()
+    ]
+    trained = train_arms(runner, compared)
+    rows = [{**row_of(one), "processor_s": processor_s(one)} for one in trained]
+    curves = {one.name: returns_of(one.run.record()) for one in trained}
+    return runner.results(settings, rows={"runs": rows}, curves=curves)
+
+
+def returns_of(record: Record) -> dict[str, list[float | None]]:
+    """Of every evaluation: frames, seconds, mean return."""
+    columns = record.curves["training"].columns
+    kept = [i for i, value in enumerate(columns["mean_return"]) if value is not None]
+    return {name: [columns[name][i] for i in kept] for name in ("frames", "seconds", "mean_return")}
+
+
+def processor_s(one: Trained) -> float:
+    """Seconds of a core that a run of one process took, start and evaluations too: other processes do not lengthen it as they do
+    its time."""
+    return sum((end.user_s or 0.0) + (end.system_s or 0.0) for end in one.run.read_steps().of(End))
+
+
+def row_of(one: Trained) -> Row:
+    """What came out of a run."""
+    record = one.run.record()
+    returns = [value or 0.0 for value in returns_of(record)["mean_return"]]
+    last = returns[-max(1, round(LAST_SHARE * len(returns))) :]
+    return {
+        **one.arm.known,
+        "seed": one.seed,
+        "last_return": float(np.mean(last)),
+        "worst_of_last": min(last),
+        "best_return": record.value("best_return"),
+        "frames": record.value("frames"),
+        "seconds": record.value("training_time_s"),
+        "updates": round(record.value("updates_per_s") * record.value("training_time_s")),
+    }
+
+
+def returns_table(rows: Sequence[Row]) -> Table:
+    """A row per agent: the return over the last evaluations, the worst of them, the best of all; time of a core where it is known."""
+    time = "processor_s" if all("processor_s" in row for row in rows) else "seconds"
+    body = [
+        [name, plus_minus(spread(own, "last_return")), f"{spread(own, 'worst_of_last').mean:.4g}",
+         f"{spread(own, 'best_return').mean:.4g}", str(len(own)), f"{spread(own, 'frames').mean:,.0f}",
+         f"{spread(own, 'updates').mean:,.0f}", f"{spread(own, time).mean:.3g}"]
+        for name, own in grouped(rows, "agent").items()
+    ]  # fmt: skip
+    columns = [
+        "agent",
+        "return at the end",
+        "its worst evaluation",
+        "best of all",
+        "seeds",
+        "frames",
+        "updates",
+        {"processor_s": "seconds of a core", "seconds": "seconds"}[time],
+    ]
+    return listed(columns, body)
+
+
+def plus_minus(values: Spread) -> str:
+    """
+    >>> plus_minus(Spread.of([100.0, 200.0])), plus_minus(Spread.of([100.0]))
+    ('150 ± 70.7', '100')
+    """
+    return f"{values.mean:.4g}" + ("" if values.std is None else f" ± {values.std:.3g}")
+
+
+def highlights(rows: Sequence[Row], names: Iterable[str]) -> list[Highlight]:
+    """Of each agent its return at the end."""
+    ends = {name: spread(rows, "last_return", agent=name) for name in names}
+    return [Highlight(name, plus_minus(end), f"mean return at the end, {seeds(end.n)}") for name, end in ends.items()]
+
+
+def returns_apart(rows: Sequence[Row], one: str, other: str) -> str:
+    """How much more one agent returned at the end than another, its 95 % interval, and whether the seeds bear it."""
+    a, b = spread(rows, "last_return", agent=one), spread(rows, "last_return", agent=other)
+    return difference(a, b).words(lambda value: f"{value:+.0f}".replace("-", "−"))
+
+
+def is_more(rows: Sequence[Row], one: str, other: str) -> bool | None:
+    """Whether one agent returned more than another, as far as the seeds bear it; None where they do not."""
+    apart = difference(spread(rows, "last_return", agent=one), spread(rows, "last_return", agent=other))
+    return apart.mean > 0 if apart.is_seen else None
+
+
+def beside(rows: Sequence[Row], names: Iterable[str], one: str) -> list[str]:
+    """Of each other agent how much more or less it returned than one, as far as the seeds bear it."""
+    return [f"{name} {returns_apart(rows, name, one)}" for name in names if name != one]
+
+
+def pairs_section(rows: Sequence[Row], names: Collection[str], more: str = "") -> Section:
+    """Every two agents beside each other. `more`: what else the takeaway says."""
+    pairs = list(combinations(names, 2))
+    seen = [pair for pair in pairs if is_more(rows, *pair) is not None]
+    differ = "no pair differs significantly" if not seen else f"{len(seen)} of {len(pairs)} pairs differ significantly"
+    number = seeds(min(spread(rows, "last_return", agent=name).n for name in names))
+    return Section(
+        "Every two of them",
+        f"With {number} {differ}.{more}",
+        table=listed(
+            ["one", "other", "return at the end, one less other"],
+            [[one, other, returns_apart(rows, one, other)] for one, other in pairs],
+            text=2,
+        ),
+    )
+
+
+def curves_figure(results: Results, colors: Mapping[str, str]) -> Figure:
+    """Returns against frames, a band for each agent."""
+    bands = [band(results.curves, name, color) for name, color in colors.items()]
+    return Figure([Lines("frames", "mean return", bands, solved_mark(results.settings), from_zero=True)])
+
+
+def band(curves: Curves, name: str, color: str = "") -> Series:
+    """Mean return over seeds against frames, with ± one standard deviation."""
+    own = of_arm(curves, name)
+    shortest = min(len(columns["frames"]) for columns in own)
+    returns = np.array([[float(v or 0) for v in columns["mean_return"][:shortest]] for columns in own])
+    frames = [float(v or 0) for v in own[0]["frames"][:shortest]]
+    mean, std = returns.mean(axis=0), returns.std(axis=0, ddof=1) if len(own) > 1 else np.zeros(shortest)
+    low, high = ([float(f"{v:.6g}") for v in side] for side in (mean - std, mean + std))
+    return Series(name, "predicted", frames, [float(f"{v:.6g}") for v in mean], low, high, color)
+
+
+def solved_mark(settings: Settings) -> list[Mark]:
+    solved = settings.get("solved_at")
+    return [] if solved is None else [Mark("y", solved, "solved")]

@@ -1,0 +1,212 @@
+"""Rows of results: those that match, the values of a column, means and spreads over seeds, and how these are worded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from chronograd_lab.common.results import Row
+
+
+def matching(rows: Sequence[Row], **wanted: Any) -> list[Row]:
+    """The rows that have the wanted values."""
+    return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
+
+
+def distinct(rows: Sequence[Row], key: str, **wanted: Any) -> list[Any]:
+    """Values of a column of the rows that have the wanted values, in the order in which they first come."""
+    return list(dict.fromkeys(row[key] for row in matching(rows, **wanted)))
+
+
+def grouped(rows: Sequence[Row], *keys: str) -> dict[Any, list[Row]]:
+    """Rows by their value in a column, or by their values in several, in the order in which these first come.
+
+    >>> grouped([{"a": 2, "b": 1}, {"a": 1, "b": 1}, {"a": 2, "b": 3}], "a")
+    {2: [{'a': 2, 'b': 1}, {'a': 2, 'b': 3}], 1: [{'a': 1, 'b': 1}]}
+    """
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        values = tuple(row[key] for key in keys)
+        groups.setdefault(values if len(keys) > 1 else values[0], []).append(row)
+    return groups
+
+
+def mean(rows: Sequence[Row], key: str, **wanted: Any) -> float | None:
+    """Of what is known in a column of the rows that have the wanted values; None if nothing is."""
+    values = [row[key] for row in matching(rows, **wanted) if row[key] is not None]
+    return float(np.mean(values)) if values else None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation over seeds; of one seed the deviation is not known."""
+
+    mean: float
+    std: float | None
+    n: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        std = float(np.std(values, ddof=1)) if len(values) > 1 else None
+        return cls(float(np.mean(values)), std, len(values))
+
+    @property
+    def low(self) -> float:
+        return self.mean - (self.std or 0.0)
+
+    @property
+    def high(self) -> float:
+        return self.mean + (self.std or 0.0)
+
+    def percent(self) -> str:
+        """
+        >>> Spread.of([0.5, 0.6]).percent(), Spread.of([0.5]).percent()
+        ('55.00 ± 7.07 %', '50.00 %')
+        """
+        plus = "" if self.std is None else f" ± {100 * self.std:.2f}"
+        return f"{100 * self.mean:.2f}{plus} %"
+
+    def cells(self) -> list[str]:
+        """Of a table: the accuracy with its deviation, and how many seeds."""
+        return [self.percent(), str(self.n)]
+
+
+def spread(rows: Sequence[Row], key: str = "accuracy", **wanted: Any) -> Spread:
+    """Of the rows that have the wanted values. Raises ValueError if there is none."""
+    values = [float(row[key]) for row in matching(rows, **wanted)]
+    if not values:
+        raise ValueError(f"no row has {wanted}")
+    return Spread.of(values)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far two means over repeats are apart: Welch's t-test, and the 95 % interval of the difference.
+
+    Attributes:
+        interval: None where either mean has fewer than two repeats, or none of them differ; `p` too.
+        is_seen: whether the difference is significant: the interval, which is wide for few repeats, excludes zero.
+        detectable: half of the interval: a smaller difference could not have been seen with these repeats.
+    """
+
+    mean: float
+    interval: tuple[float, float] | None
+    p: float | None
+    least: int
+
+    @property
+    def is_seen(self) -> bool:
+        return self.interval is not None and self.interval[0] * self.interval[1] > 0
+
+    @property
+    def detectable(self) -> float | None:
+        return None if self.interval is None else (self.interval[1] - self.interval[0]) / 2
+
+    def points(self) -> str:
+        """Of accuracies, in words: percentage points, their interval, and what the repeats bear."""
+        return self.words(lambda value: _signed(100 * value), " percentage points")
+
+    def words(self, form: Callable[[float], str], unit: str = "") -> str:
+        """Return the difference with its interval, or state that there is none. `form` writes a number with its sign."""
+        mean = f"{form(self.mean)}{unit}"
+        if self.interval is None or self.p is None:
+            return f"{mean} (too few seeds to judge)"
+        low, high = (form(value) for value in self.interval)
+        verdict = "" if self.is_seen else f"; not significant with {seeds(self.least)}"
+        return f"{mean} ({low} … {high}, p = {self.p:.2g}{verdict})"
+
+
+def difference(a: Spread, b: Spread) -> Difference:
+    """a minus b: B. L. Welch, The generalization of Student's problem, 1947.
+
+    >>> difference(Spread(0.82, 0.005, 3), Spread(0.80, 0.005, 3)).points()
+    '+2.0 percentage points (+0.9 … +3.1, p = 0.008)'
+    >>> difference(Spread(0.81, 0.02, 3), Spread(0.80, 0.02, 3)).points()
+    '+1.0 percentage points (−3.5 … +5.5, p = 0.57; not significant with 3 seeds)'
+    >>> difference(Spread(0.30, 0.01, 2), Spread(0.41, 0.01, 2)).points()
+    '−11.0 percentage points (−15.3 … −6.7, p = 0.0082)'
+    """
+    mean, least = a.mean - b.mean, min(a.n, b.n)
+    if a.std is None or b.std is None or a.std + b.std == 0:
+        return Difference(mean, None, None, least)
+    parts = a.std**2 / a.n, b.std**2 / b.n
+    error = float(np.sqrt(sum(parts)))
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (a.n - 1) + parts[1] ** 2 / (b.n - 1))
+    half = error * float(stats.t.ppf(0.975, freedom))
+    p = 2 * float(stats.t.sf(abs(mean) / error, freedom))
+    return Difference(mean, (mean - half, mean + half), p, least)
+
+
+def trend(xs: Sequence[float], ys: Sequence[float]) -> Difference:
+    """What a step of 1 in x changes in y: the slope of a straight line through all runs, with its 95 % interval.
+
+    Where single values of x are too few to be told apart, all of them together may show a direction.
+
+    >>> trend([0, 0, 0, 1, 1, 1], [0.50, 0.51, 0.52, 0.53, 0.54, 0.55]).points()
+    '+3.0 percentage points (+0.7 … +5.3, p = 0.021)'
+    """
+    fitted = stats.linregress(xs, ys)
+    half = float(fitted.stderr * stats.t.ppf(0.975, len(xs) - 2))
+    slope = float(fitted.slope)
+    return Difference(slope, (slope - half, slope + half), float(fitted.pvalue), len(xs) // len(set(xs)))
+
+
+def unresolved(accuracy: float, test_images: int) -> float:
+    """Return the largest difference of two accuracies that `test_images` images cannot resolve at 95 %, each network tested on separate ones.
+
+    >>> round(unresolved(0.5, 2000), 3)
+    0.031
+    """
+    return float(1.96 * (2 * accuracy * (1 - accuracy) / test_images) ** 0.5)
+
+
+def is_apart(a: Spread, b: Spread) -> bool:
+    """Whether repeats bear it that two means differ."""
+    return difference(a, b).is_seen
+
+
+def points_apart(a: Spread, b: Spread) -> str:
+    """The difference of two accuracies in words, with its interval."""
+    return difference(a, b).points()
+
+
+def _signed(points: float) -> str:
+    return f"{'+' if points >= 0 else '−'}{abs(points):.1f}"
+
+
+def shown(value: float | None, form: Callable[[float], str], otherwise: str = "–") -> str:
+    """A value as it is printed, or what stands for one that is not known.
+
+    >>> shown(0.5, "{:.2f}".format), shown(None, "{:.2f}".format)
+    ('0.50', '–')
+    """
+    return otherwise if value is None else form(value)
+
+
+def signed(points: float) -> str:
+    """
+    >>> signed(1.24), signed(-0.04)
+    ('+1.2', '+0.0')
+    """
+    return f"{round(points, 1) + 0.0:+.1f}"
+
+
+def plural(n: int, word: str) -> str:
+    """
+    >>> plural(1, "node"), plural(2, "node")
+    ('1 node', '2 nodes')
+    """
+    return f"{n} {word}{'s' * (n > 1)}"
+
+
+def seeds(n: int) -> str:
+    return plural(n, "seed") if n > 1 else "one seed"
+
+
+def upper(text: str) -> str:
+    """With a capital letter at its beginning."""
+    return text[0].upper() + text[1:]

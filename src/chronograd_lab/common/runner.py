@@ -1,0 +1,141 @@
+"""Where a study runs its jobs: each in a run directory of its own, several at a time, none twice.
+
+An interrupted study goes on where it was: finished runs are kept, an unfinished one is resumed.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+from chronograd.errors import RunError
+from chronograd.job import Job, changed
+from chronograd.launch import jobs
+from chronograd.measure import environment
+from chronograd.record import Record
+from chronograd.rundir import Line, RunDir, is_run_dir
+from chronograd_lab.common.results import Results, Row, Settings
+
+Say = Callable[[str], None]
+
+
+class StudyRunner:
+    """A folder for the runs of one study, and how many run at a time. Every run has `threads` threads.
+
+    `truth` are files of what happened, for a study that scores its predictions on such. `changes` are overrides of every job
+    that it trains, such as training.precision=bf16 on a GPU.
+    """
+
+    def __init__(
+        self, folder: Path, study: str, size: str, say: Say, parallel: int | None = None, truth: Sequence[Path] = (),
+        changes: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self.folder, self.study, self.size, self.truth = folder, study, size, tuple(truth)
+        self.changes = list(changes)
+        self.parallel = parallel or environment.cores()
+        self.threads = max(1, environment.cores() // self.parallel)
+        self.say, self._lock, self._is_stopped = say, threading.Lock(), threading.Event()
+
+    def train(self, experiments: Mapping[str, Job]) -> dict[str, RunDir]:
+        """Run jobs, by name, to their end. Returns their run directories.
+
+        A name such as `noise 25 %/seed-1` becomes that of a directory. Raises the first error; the others are then ended
+        where they are.
+        """
+        with ThreadPoolExecutor(self.parallel) as pool:
+            started = {name: pool.submit(self._train, name, job) for name, job in experiments.items()}
+            try:
+                done, _ = wait(started.values(), return_when=FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+            except BaseException:  # an error or an interrupt: the other runs end too, and can be resumed
+                self._is_stopped.set()
+                raise
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+        return {name: future.result() for name, future in started.items()}
+
+    def _train(self, name: str, job: Job) -> RunDir:
+        path = self.path(name)
+        job = changed(job, [*self.changes, f"cluster.threads={self.threads}"])
+        start = time.monotonic()
+        run = RunDir.open(path) if is_run_dir(path) else jobs.create(job, out=path)
+        was_finished = run.is_finished
+        try:
+            jobs.resume(run, job, on_line=self._watch)
+        except RunError as error:
+            raise RunError(f"experiment {name}: {error.message}", error.hint) from None
+        if not was_finished:
+            record = run.record()
+            accuracy, returned = record["test_accuracy"].value, record["mean_return"].value
+            shown = (
+                f"{100 * accuracy:.2f} %" if accuracy is not None else "–" if returned is None else f"{returned:.4g}"
+            )
+            with self._lock:
+                self.say(f"{name:<40} {shown:>9}  {time.monotonic() - start:6.1f} s")
+        return run
+
+    def _watch(self, line: Line) -> None:
+        """Called with every step of a run: an error here ends its processes."""
+        if self._is_stopped.is_set():
+            raise RunError("stopped", "the same command goes on from here")
+
+    def step_alone_s(self, name: str, job: Job) -> float:
+        """Seconds of a step of the job while no other run of the study is under way: the median."""
+        path = self.path(f"alone/{name}")
+        run = RunDir.open(path) if is_run_dir(path) else None
+        if run is None or not run.is_finished:
+            if run is not None:
+                shutil.rmtree(path)
+            run = jobs.measure(changed(job, [*self.changes, f"cluster.threads={environment.cores()}"]), out=path)
+        return run.record().value("step_time_s")
+
+    def threads_alone(self, worlds: Sequence[int]) -> int:
+        """Threads of a rank when nothing else runs and the cores are shared out over the largest of these worlds."""
+        return max(1, environment.cores() // max(worlds))
+
+    def path(self, name: str) -> Path:
+        """The run directory of an experiment, done or not."""
+        return self.folder.resolve() / "runs" / re.sub(r"[^A-Za-z0-9./=-]+", "-", name).strip("-")
+
+    def results(self, settings: Settings, **found: Any) -> Results:
+        """Results with their header filled in."""
+        own = environment.environment()
+        kept = {key: own[key] for key in ("processor", "gpus", "versions") if own.get(key)}
+        how: dict[str, Any] = {
+            "cores": environment.cores(), "runs_at_a_time": self.parallel, "threads_per_run": self.threads
+        }  # fmt: skip
+        if self.changes:
+            how["changes"] = self.changes
+        return Results(self.study, self.size, dict(settings), environment=kept | how, **found)
+
+
+def outcome(run: RunDir) -> Row:
+    """What came out of a run, as one row: accuracies are fractions, times seconds."""
+    record = run.record()
+    job = run.job().training
+    updates = record.curves["training"].columns["step"][-1] or 0
+    return {
+        "accuracy": record.value("test_accuracy"),
+        "epochs": record.value("epochs"),
+        "updates": updates,
+        "images": updates * job.images_per_step,
+        "seconds": record.value("training_time_s"),
+        "epoch_time_s": record.value("epoch_time_s"),
+        "time_to_accuracy_s": record["time_to_accuracy_s"].value,
+        "trained_params": record.value("trained_params"),
+        "train_loss": record.curves["training"].columns["train_loss"][-1],
+    }
+
+
+def curve(record: Record) -> dict[str, list[float | None]]:
+    """Of every epoch that was evaluated: epoch, step, seconds, train_loss, test_loss, test_accuracy."""
+    columns = record.curves["training"].columns
+    kept = [i for i, accuracy in enumerate(columns["test_accuracy"]) if accuracy is not None]
+    return {name: [values[i] for i in kept] for name, values in columns.items()}

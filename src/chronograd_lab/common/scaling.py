@@ -1,0 +1,232 @@
+"""What the studies of many ranks share: jobs on growing numbers of ranks, measured here and predicted for elsewhere.
+
+Runs of one study never overlap: they are timed. What cannot run here is a row that says why; predictions for devices
+that are not here stand beside, labelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from chronograd.compare.scaling import Ladder, Scaling
+from chronograd.errors import InputError
+from chronograd.figure import Lines, Role, Series
+from chronograd.hardware import market
+from chronograd.hardware.catalog import Price
+from chronograd.job import Job, changed, from_dict
+from chronograd.launch import jobs
+from chronograd.measure import environment
+from chronograd.record import Record
+from chronograd.rundir import RunDir, is_run_dir
+from chronograd.units import dollars
+from chronograd_lab.common.results import Results, Row, Settings
+from chronograd_lab.common.rows import matching, plural
+from chronograd_lab.common.runner import StudyRunner
+
+_CROWDED = "{} ranks were not run here: there are {}, and ranks that share one measure how it is shared."
+# A colour for each device or kind of scaling, on every figure of a page.
+COLORS = ("accent", "vermilion", "green", "purple", "orange", "teal")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One job of a study and the numbers of ranks it is looked at with.
+
+    Attributes:
+        measured: numbers of ranks to run here; `predicted`: to predict, on the job's device.
+        known: further columns of its rows. `algorithm`: of the all-reduce, for what is predicted.
+        factor: by how much predicted times of a job are corrected; see `published_throughputs.correction`.
+    """
+
+    name: str
+    job: Job
+    scaling: Scaling = "weak"
+    measured: Sequence[int] = ()
+    predicted: Sequence[int] = ()
+    known: Row = field(default_factory=dict)
+    algorithm: str | None = None
+    factor: Callable[[Job], float | None] | None = None
+
+
+def scaling_job(
+    settings: Settings, backend: str, training: Row, data: str = "data", communication: Row | None = None, **cluster: Any
+) -> Job:  # fmt: skip
+    """A job of these settings on this machine, or on the device that `cluster` names. `data`: the setting that has it."""
+    return from_dict(
+        {
+            "network": {"name": settings["network"]},
+            "data": dict(settings[data]),
+            "training": {"recipe": "sgd-momentum", **training},
+            "communication": communication or {},
+            "cluster": {"device": "local", **cluster},
+            "backend": backend,
+        }
+    )
+
+
+def run_sweeps(runner: StudyRunner, settings: Settings, sweeps: Sequence[Sweep]) -> Results:
+    """The table `points`: rows of `chronograd.bench.scaling.Point`, with `series`: the sweep's name. One run at a time.
+
+    What was measured is predicted as well where this machine is calibrated, which it is with PyTorch: not TensorFlow's runs.
+    More ranks than cores are not run, as they would measure how cores are shared. Every rank has as many threads as leaves a
+    core for each of the largest world.
+    """
+    from chronograd.data.datasets import card
+    from chronograd.data.trace_job import trace_job
+
+    rows: list[Row] = []
+    cores = environment.cores()
+    crowded = sorted({world for sweep in sweeps for world in sweep.measured if world > cores})
+    notes = [_CROWDED.format(", ".join(map(str, crowded)), plural(cores, "core"))] if crowded else []
+    sweeps = [replace(sweep, measured=[world for world in sweep.measured if world <= cores]) for sweep in sweeps]
+    worlds = [1, *(world for sweep in sweeps for world in sweep.measured)]
+    runner.parallel, runner.threads = 1, runner.threads_alone(worlds)
+    for sweep in sweeps:
+        job = changed(sweep.job, [f"cluster.threads={runner.threads}"]) if sweep.measured else sweep.job
+        ladder = Ladder(job, trace_job(job), card(job.data).train_size)
+
+        def measure(one: Job, name: str = sweep.name) -> Record:
+            per_rank = -(-one.training.batch // one.cluster.count)
+            return measured(runner, settings, f"{name}/{one.cluster.count}x{per_rank}", one)
+
+        points = ladder.measured(sweep.measured, sweep.scaling, measure, runner.say)
+        is_predicted = not job.backend.startswith("tf_")
+        worlds = [*sweep.predicted] or [point.world for point in points if point.kind == "measured" and is_predicted]
+        try:
+            points += ladder.predicted(worlds, sweep.scaling, sweep.factor, algorithm=sweep.algorithm) if worlds else []
+        except InputError as error:
+            runner.say(f"{sweep.name}: not predicted: {error.message}")
+        rows += [{"series": sweep.name, **point.model_dump(), **sweep.known} for point in points]
+    return runner.results(settings, rows={"points": rows}, notes=[*notes, *reasons(rows)])
+
+
+def measured(runner: StudyRunner, settings: Settings, name: str, job: Job) -> Record:
+    """The record of a timed job, from an earlier run of the study where there is one."""
+    path = runner.path(name)
+    if is_run_dir(path) and RunDir.open(path).is_finished:
+        return RunDir.open(path).record()
+    if is_run_dir(path):
+        path = runner.path(f"{name}-again")
+    steps, warmup = settings["steps"], settings["warmup"]
+    return jobs.measure(job, num_steps=steps, warmup=warmup, seconds=120.0, out=path).record()
+
+
+def last(rows: Sequence[Row], **wanted: Any) -> Row | None:
+    """Of the wanted rows the one with most ranks and a step time; None if there is none."""
+    known = [row for row in matching(rows, **wanted) if row["step_time_s"] is not None]
+    return max(known, key=lambda row: row["world"], default=None)
+
+
+def reasons(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Why rows are missing, each once, with the series that it keeps away."""
+    missing: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if row["kind"] == "missing":
+            missing.setdefault(row["reason"], {})[row["series"]] = None
+    return [f"{', '.join(series)}: {reason}" for reason, series in missing.items()]
+
+
+def gpu_prices(devices: Sequence[str], per_node: int) -> dict[str, Price]:
+    """The on-demand price of each device in an instance of `per_node`, so that costs differ by what runs lose and by nothing else.
+
+    Prices of one provider and year where one lists all of the devices; else the price that `predict` uses for each. A device without a
+    known price is left out. Raises: NotFoundError for an unknown device.
+    """
+    offers = {device: market.offers(device, "on-demand") for device in devices}
+    shared = set.intersection(*({(row.date[:4], row.vendor) for row in rows} for rows in offers.values()))
+    if len(devices) > 1 and shared:
+        year, vendor = max(shared)
+        return {
+            device: min(
+                (row for row in rows if (row.date[:4], row.vendor) == (year, vendor)),
+                key=lambda row: (row.most_devices < per_node, float(row.usd_per_hour(per_node))),
+            )
+            for device, rows in offers.items()
+        }
+    found = {device: market.price_of(device, count=per_node) for device in devices}
+    return {device: price for device, price in found.items() if price is not None}
+
+
+def usd_per_gpu_hour(price: Price | None, per_node: int) -> float | None:
+    """US dollars an hour for one GPU of a whole node."""
+    return None if price is None else float(price.usd_per_hour(per_node)) / per_node
+
+
+def price_rows(prices: Mapping[str, Price], per_node: int) -> list[Row]:
+    """Return the table `prices`: the price of each device, its provider and its date."""
+    return [
+        {
+            "device": device, "usd_per_gpu_hour": usd_per_gpu_hour(price, per_node), "vendor": price.vendor, "instance": price.instance,
+            "date": price.date, "includes_host": price.includes_host,
+        }
+        for device, price in prices.items()
+    ]  # fmt: skip
+
+
+def is_one_market(prices: Sequence[Row]) -> bool:
+    """Return whether all prices are from one provider and year, so that costs on different devices can be compared."""
+    return len({(row["vendor"], row["date"][:4]) for row in prices}) <= 1
+
+
+def priced(prices: Sequence[Row]) -> str:
+    """Return a sentence with the source of each price, and whether costs on different devices can be compared.
+
+    >>> k80 = {"device": "k80", "usd_per_gpu_hour": 0.45, "vendor": "GCP", "instance": "GPU K80", "date": "2021", "includes_host": False}
+    >>> priced([k80])
+    'Prices of one GPU and hour: k80 $0.45 (GCP, GPU K80, 2021, without its host).'
+    """
+    if not prices:
+        return "No price is known for these devices."
+    said = [
+        f"{row['device']} {dollars(row['usd_per_gpu_hour'])} ({row['vendor']}, {row['instance']}, {row['date'] or 'date unknown'}"
+        f"{'' if row['includes_host'] else ', without its host'})"
+        for row in prices
+    ]
+    caution = (
+        ""
+        if is_one_market(prices)
+        else " They come from different providers or years, so costs on different devices are not compared."
+    )
+    return f"Prices of one GPU and hour: {'; '.join(said)}.{caution}"
+
+
+def throughput_interval(row: Row) -> tuple[float | None, float | None]:
+    """Samples per second at the ends of the interval of a step."""
+    low_s, high_s = row["low"], row["high"]
+    return (row["batch"] / high_s if high_s else None, row["batch"] / low_s if low_s else None)
+
+
+def series_of(
+    label: str, rows: Sequence[Row], key: str, role: Role, color: str, unit: float = 1.0, *, x: str = "world"
+) -> Series:
+    """One series of a figure against ranks: values of a column, in units of so many of its own."""
+    return Series(label, role, [row[x] for row in rows], [_short(row[key], unit) for row in rows], color=color)
+
+
+def with_interval(series: Series, bounds: Sequence[tuple[float | None, float | None]]) -> Series:
+    """The series with a band or bars where all bounds are known."""
+    if not bounds or any(None in pair for pair in bounds):
+        return series
+    low, high = zip(*bounds, strict=True)
+    return replace(series, low=[_short(v) for v in low], high=[_short(v) for v in high])
+
+
+def ideal(rows: Sequence[Row], key: str = "speed_up", worlds: Sequence[int] = ()) -> Series:
+    """What so many ranks would give if none of them lost anything, from the value of one rank; rows hold one series."""
+    first = next(row[key] for row in rows if row["world"] == 1)
+    worlds = worlds or sorted({row["world"] for row in rows})
+    return Series("ideal", "reference", worlds, [_short(n * first) for n in worlds])
+
+
+def against_ranks(
+    y_label: str, series: Sequence[Series], title: str = "", ranks: str = "GPUs", is_log: bool = True
+) -> Lines:
+    """A panel with a tick for each number of ranks."""
+    ticks = sorted({x for s in series for x in s.x})
+    return Lines(ranks, y_label, series, log_x=is_log, log_y=is_log, from_zero=not is_log, x_ticks=ticks, title=title)
+
+
+def _short(value: float | None, unit: float = 1.0) -> float | None:
+    return None if value is None else float(f"{value / unit:.6g}")

@@ -1,0 +1,222 @@
+"""A study: an experiment as data. One file of `chronograd_lab.studies` each, with a `STUDY`.
+
+`conduct` runs jobs and returns `Results`; `page` makes the report from results alone, so that a report can be made again
+without running anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chronograd.answer import Answer, Highlight, Section, Table
+from chronograd.errors import NotFoundError
+from chronograd_lab.common.results import Results, Settings
+from chronograd_lab.common.rows import plural
+from chronograd_lab.common.runner import StudyRunner
+
+MISSING = "What is missing"
+SIZES = ("smoke", "laptop", "evening", "paper")
+# Of a table, what a cell is made of: a field of the item, a field and how it is printed, or a function of the item.
+Column = str | tuple[str, Callable[[Any], str]] | Callable[[Any], str]
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """What a larger size has that the published page lacks.
+
+    Attributes:
+        lacks: the condition that is missing, as a clause.
+        hours: on two cores, from the measured cost of an image. `gpu_hours`: predicted for the steps alone on one H200, where it is meant
+            for a GPU. `python -m benchmarks.evening` prints both.
+    """
+
+    size: str
+    lacks: str
+    hours: float
+    gpu_hours: float | None = None
+
+    def sentence(self, study: str) -> str:
+        gpu = f", or {self.gpu_hours:.1f} of steps alone on one H200, as predicted" if self.gpu_hours else ""
+        return (
+            f"Not run here is {self.lacks}. “chronograd study run {study} --size {self.size}” takes some {self.hours:,.0f} hours on two cores "
+            f"by the measured cost of an image{gpu}."
+        )
+
+
+@dataclass(frozen=True)
+class Study:
+    """One question, answered from numbers.
+
+    Attributes:
+        hypothesis: what the sources let one expect.
+        sizes: settings by size: `smoke` takes seconds and runs in the tests, `laptop` minutes on two cores with real
+            data, `evening` hours on two cores or minutes on a GPU, `paper` has the published setting.
+        conduct: runs a size in a runner. `page`: the report of results.
+        truth: what files the runner's `truth` may name, which predictions are then scored on; empty: none.
+        not_run: what results of size `laptop` leave open.
+    """
+
+    name: str
+    question: str
+    hypothesis: str
+    sizes: Mapping[str, Settings]
+    conduct: Callable[[StudyRunner, Settings], Results]
+    page: Callable[[Results], Answer]
+    truth: str = ""
+    not_run: Sequence[NotRun] = ()
+
+    def answer(
+        self,
+        results: Results,
+        sections: Sequence[Section],
+        highlights: Sequence[Highlight] = (),
+        summary: Sequence[str] = (),
+    ) -> Answer:
+        """A page: the study's question, what was learned, the sections, and the setting of the results in words, last.
+
+        Args:
+            summary: the answer, a sentence or two per question; by default what the first three sections begin with.
+        """
+        asked = [("what was expected", self.hypothesis), ("size", results.size)]
+        asked += [(_words(key), _shown(value, key)) for key, value in results.settings.items() if value is not None]
+        environment = results.environment
+        versions = ", ".join(f"{name} {version}" for name, version in environment.get("versions", {}).items())
+        gpu = "".join(f"{one['name']}, " for one in environment.get("gpus", [])[:1])
+        changes = "".join(f" {change.removeprefix('training.')}," for change in environment.get("changes", []))
+        cores = f", {plural(environment['cores'], 'core')}" if "cores" in environment else ""
+        runs, threads = environment.get("runs_at_a_time", 1), environment.get("threads_per_run", 1)
+        footer = (
+            f"{results.created[:10]};{changes} {gpu}{environment.get('processor', 'unknown processor')}{cores}; "
+            f"{plural(runs, 'run')} at a time with {plural(threads, 'thread')} each; {versions}"
+        )
+        opening = summary or Answer(_title(self.name), sections=list(sections)).opening()
+        if self.not_run and results.size == "laptop":
+            sections = [*sections, _missing_section(self)]
+        if results.notes:
+            count = "One note." if len(results.notes) == 1 else f"{plural(len(results.notes), 'note')}."
+            sections = [*sections, Section("What fell short", count, table=table(results.notes, {"note": str}))]
+        return Answer(_title(self.name), self.question, asked, highlights, sections, footer=footer, summary=opening)
+
+
+def _missing_section(study: Study) -> Section:
+    """The larger sizes that were not run: what each has, and what it takes."""
+    return Section(
+        MISSING,
+        " ".join(one.sentence(study.name) for one in study.not_run),
+        table=table(study.not_run, {
+            "size": lambda one: one.size, "two cores, h": lambda one: f"{one.hours:,.0f}",
+            "steps alone on an H200, h": lambda one: f"{one.gpu_hours:.1f}" if one.gpu_hours else "",
+        }).without_empty_columns(),
+    )  # fmt: skip
+
+
+def settings_of(study: Study, size: str) -> Settings:
+    """Raises NotFoundError for a size that the study does not have."""
+    if size not in study.sizes:
+        raise NotFoundError(f"size of study {study.name}", size, study.sizes)
+    return study.sizes[size]
+
+
+def table(items: Iterable[Any], columns: Mapping[str, Column], text: int = 1) -> Table:
+    """One row per item; the first `text` columns hold text, the others numbers.
+
+    >>> table([{"n": 3, "s": 0.5}], {"n": "n", "time": ("s", "{:.2f} s".format), "twice": lambda row: str(2 * row["n"])}).rows
+    [['3', '0.50 s', '6']]
+    """
+    return listed(list(columns), [[_cell(item, of) for of in columns.values()] for item in items], text)
+
+
+def _cell(item: Any, of: Column) -> str:
+    if callable(of):
+        return of(item)
+    field, form = (of, str) if isinstance(of, str) else of
+    return form(item[field])
+
+
+def listed(columns: Sequence[str], rows: Sequence[Sequence[str]], text: int = 1, notes: Sequence[str] = ()) -> Table:
+    """Finished rows; the first `text` columns hold text, the others numbers."""
+    return Table(columns, rows, set(range(text, len(columns))), notes)
+
+
+def _shown(value: object, key: str = "") -> str:
+    """A setting in words: what is on by its name alone, what is off or not set not at all.
+
+    >>> _shown({"cosine": {}, "one_cycle": {}, "crop and flip": {"crop": 2, "flip": True, "cutout": None}})
+    'cosine, one-cycle, crop and flip (crop 2, flip)'
+    >>> _shown({"name": "synthetic", "shape": [3, 64, 64], "classes": 1000, "image_size": None})
+    'synthetic (shape 3 × 64 × 64, classes 1,000)'
+    >>> _shown([[1, 1], [2, 1]]), _shown([["k80", "pcie3"], ["v100", "nvlink2"]]), _shown(True), _shown([8, 16])
+    ('1 × 1, 2 × 1', 'k80 with pcie3, v100 with nvlink2', 'yes', '8, 16')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list | tuple):
+        if key in _SHAPES:
+            return " × ".join(map(str, value))
+        return ", ".join(_joined(v) if isinstance(v, list | tuple) else _shown(v) for v in value)
+    if isinstance(value, Mapping):
+        name, rest = value.get("name"), {k: v for k, v in value.items() if k != "name"}
+        if isinstance(name, str):
+            return _setting(name, rest) if rest else name
+        return ", ".join(filter(None, (_setting(str(name), v) for name, v in value.items())))
+    return str(value)
+
+
+_SHAPES = ("shape", "image_shape")
+
+
+def _joined(values: Sequence[object]) -> str:
+    """A few values that belong together: numbers are sizes, names go with one another."""
+    is_numbers = all(isinstance(v, int | float) for v in values)
+    return (" × " if is_numbers else " with ").join(map(_shown, values))
+
+
+def _setting(name: str, value: object) -> str:
+    """One entry of a setting; empty for what is off or not set."""
+    if isinstance(value, Mapping):  # what stands before it is a name, such as one_cycle
+        inside = _shown(value)
+        return f"{name.replace('_', '-')} ({inside})" if inside else name.replace("_", "-")
+    if value is None or value is False:
+        return ""
+    return _words(name) if value is True else f"{_words(name)} {_shown(value, name)}"
+
+
+# Settings whose name is a word of the code, as a reader would say it.
+_NAMES = {
+    "worlds": "numbers of ranks here",
+    "predicted_worlds": "numbers of GPUs predicted",
+    "gpu_data": "data on GPUs, predicted",
+    "gpu_batch_per_rank": "batch of a GPU, predicted",
+    "gpu_batches": "batches on GPUs, predicted",
+    "gpu_network": "network on GPUs, predicted",
+    "predicted_batches": "batches of a GPU, predicted",
+    "batch_per_rank": "batch of a rank here",
+    "steps": "timed steps",
+    "warmup": "steps before them",
+    "per_node": "GPUs of a node",
+}
+
+
+# Words of studies' names that are not written as others are.
+_SPELT = {"dqn": "DQN", "onnx": "ONNX", "sgd": "SGD", "gorila": "Gorila", "apex": "Ape-X"}
+
+
+def _title(name: str) -> str:
+    """
+    >>> _title("asynchronous-sgd"), _title("gorila-and-apex")
+    ('Asynchronous SGD', 'Gorila and Ape-X')
+    """
+    first, *others = name.split("-")
+    return " ".join([_SPELT.get(first, first.capitalize()), *(_SPELT.get(word, word) for word in others)])
+
+
+def _words(key: str) -> str:
+    """
+    >>> _words("is_balance_ablated"), _words("image_size"), _words("warmup")
+    ('balance ablated', 'image size', 'steps before them')
+    """
+    return _NAMES.get(key, key.removeprefix("is_").replace("_", " "))

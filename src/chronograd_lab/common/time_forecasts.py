@@ -1,0 +1,135 @@
+"""Time to accuracy, predicted: with published coefficients, with a fit to runs on parameter servers, and from a trace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from chronograd.fit.speed import FittedSpeed, fit_speed
+from chronograd.forecast.curves import crossing
+from chronograd.plan.goal import SEED_SIGMA, SamplesToTarget
+from chronograd.predict.speed import NUM_COEFFICIENTS, OPTIMUS_RESNET50, SpeedModel, time_to_target
+from chronograd.record import Z80
+from chronograd_lab.common.results import Row, Settings
+from chronograd_lab.common.rows import plural
+from chronograd_lab.common.scaling import scaling_job
+
+SINGLE: Final = "single"
+ASYNCHRONOUS: Final = "asynchronous"
+ALL_REDUCE: Final = "all-reduce"
+STRONG, WEAK = "strong", "weak"
+
+
+def reached(columns: Mapping[str, Sequence[float | None]], target: float) -> tuple[float | None, float | None]:
+    """Epochs and training seconds until a test accuracy, on a line between the epochs around it; None if it never came.
+
+    >>> reached({"epoch": [1, 2], "seconds": [3.0, 5.0], "test_accuracy": [0.5, 1.0]}, 0.75)
+    (1.5, 4.0)
+    """
+    epochs, spent, accuracy = (np.array(columns[name], float) for name in ("epoch", "seconds", "test_accuracy"))
+    return crossing(epochs, -accuracy, -target), crossing(spent, -accuracy, -target)
+
+
+def _row(times: np.ndarray, **known: Any) -> Row:
+    return {**known, **dict(zip(("time_s", "low", "high"), times.tolist(), strict=True))}
+
+
+def series_of(servers: int | None) -> str:
+    return ALL_REDUCE if servers is None else plural(servers, "server")
+
+
+def of_optimus(asked: Mapping[str, Any]) -> dict[str, list[Row]]:
+    """ResNet-50 with the published coefficients, to the accuracy of which the epochs are told, at each batch.
+
+    `epochs`: predicted, with the ends of their 80 % interval; `real_epochs`: what runs took. Both at `reference_batch`.
+    """
+    rows, best = [], []
+    counts = range(1, asked["workers"] + 1)
+    epochs, low, high = asked["epochs"]
+    effort = SamplesToTarget(
+        epochs * asked["images"], asked["reference_batch"], sigma_log=math.log(high / low) / (2 * Z80)
+    )
+    later = mean(asked["real_epochs"]) / epochs
+    for batch in asked["batches"]:
+        steps, spread = effort.steps(batch)
+        with_servers = SpeedModel("synchronous", OPTIMUS_RESNET50.coefficients, batch)
+        for servers in (*asked["servers"], None):
+            model, p = (with_servers.all_reduce(), 1) if servers is None else (with_servers, servers)
+            own: Row = {"batch": batch, "series": series_of(servers)}
+            best.append({**own, "best": model.best_workers(p, counts), "exact": model.closed_form(p), "steps": steps})
+            for w in counts:
+                f = model.steps_per_s(w, p)
+                times = _row(time_to_target(steps, f, spread), **own, workers=w, steps_per_s=f)
+                rows.append({**times, "real_time_s": times["time_s"] * later})
+    return {"optimus": rows, "optimus_best": best}
+
+
+def on_device(asked: Mapping[str, Any]) -> dict[str, list[Row]]:
+    """The all-reduce that `predict` knows: step times from a trace, at a global batch, and at a batch of each device."""
+    from chronograd.data.trace_job import trace_job
+    from chronograd.plan.settings import evaluate
+
+    data = {"name": "synthetic", "shape": asked["shape"], "classes": asked["classes"], "samples": 1024}
+    cluster = {"device": asked["device"], "link": asked["link"]}
+    one = scaling_job({**asked, "data": data}, "ddp", {"batch": asked["batch"]}, **cluster)
+    counts, whole = asked["counts"], asked["batch"]
+    shares = sorted({whole, *(whole // n for n in counts)})
+    found = evaluate(trace_job(one), one, [asked["device"]], counts, shares)
+    effort, rows = SamplesToTarget(asked["epochs"] * asked["samples"], whole), []
+    for scaling in (STRONG, WEAK):
+        for n in counts:
+            per_rank = whole // n if scaling == STRONG else whole
+            (at,) = np.flatnonzero((found["count"] == n) & (found["batch_per_rank"] == per_rank))
+            step_s, spread = float(found["step_time_s"][at]), float(found["sigma_log"][at])
+            steps, of_steps = effort.steps(per_rank * n)
+            times = time_to_target(steps, 1 / step_s, of_steps, spread)
+            rows.append(_row(times, scaling=scaling, workers=n, batch=per_rank * n, steps=steps, step_time_s=step_s))
+    return {"device": rows}
+
+
+def forecasts(runs: Sequence[Row], settings: Settings) -> dict[str, list[Row]]:
+    """The asynchronous speed model of the runs on parameter servers, and times to the target by it; nothing of too few.
+
+    Steps to the target are those of `single`: as if staleness cost nothing.
+    """
+    pairs = [row for row in runs if row["method"] == ASYNCHRONOUS]
+    alone = [row["epochs"] for row in runs if row["method"] == SINGLE and row["epochs"]]
+    if len(pairs) < NUM_COEFFICIENTS[ASYNCHRONOUS] or not alone:
+        return {"points": [], "coefficients": [], "here": []}
+    workers, servers, speeds = ([row[key] for row in pairs] for key in ("workers", "servers", "steps_per_s"))
+    fit = fit_speed(workers, servers, speeds)
+    points = [
+        {**{key: row[key] for key in ("run", "workers", "servers", "steps_per_s")},
+         "fitted": fit.model.steps_per_s(row["workers"], row["servers"]), "error": float(error),
+         "left_out": None if math.isnan(left_out) else float(left_out)}
+        for row, error, left_out in zip(pairs, fit.errors, fit.left_out, strict=True)
+    ]  # fmt: skip
+    coefficients = [
+        {"name": f"a{i}", "value": value, "low": low, "high": high}
+        for i, (value, (low, high)) in enumerate(zip(fit.model.coefficients, fit.coefficient_intervals(), strict=True))
+    ]
+    return {"points": points, "coefficients": coefficients, "here": _here(fit, alone, settings)}
+
+
+def _here(fit: FittedSpeed, alone: Sequence[float], settings: Settings) -> list[Row]:
+    steps = mean(alone) * settings["samples"] / settings["batch"]
+    sigma = max(SEED_SIGMA, float(np.std(np.log(alone), ddof=1)) if len(alone) > 1 else 0.0)
+    shared = fit.all_reduce()
+    rows = []
+    for servers in (*settings["servers"], None):
+        own, p = (shared, 1) if servers is None else (fit, servers)
+        for w in range(1, settings["workers"] + 1):
+            f = own.model.steps_per_s(w, p)
+            low, high = own.interval(w, p)
+            times = time_to_target(steps, f, sigma, np.log(high / low) / (2 * Z80))
+            rows.append(
+                _row(times, series=series_of(servers), workers=w, steps_per_s=f, f_low=float(low), f_high=float(high))
+            )
+    return rows
+
+
+def mean(epochs: Sequence[float]) -> float:
+    return math.exp(float(np.mean(np.log(epochs))))

@@ -1,0 +1,176 @@
+"""The pages that answers are looked up in: studies, made of their results, and concept pages."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from chronograd.answer import Answer, Section
+from chronograd.errors import FileFormatError, InputError, NotFoundError
+from chronograd.report.markdown import markdown
+from chronograd_lab.common.results import Results
+from chronograd_lab.common.study import SIZES
+from chronograd_lab.exercises.questions import Question, Source
+from chronograd_lab.studies import find
+
+# Of an installed package the pages lie beside this file, of a checkout in docs.
+_CONCEPTS = (Path(__file__).parent / "concepts", Path(__file__).parents[3] / "docs" / "concepts")
+SOURCES = "Sources"  # the last section of a concept page
+STUDIES = (Path("docs/studies"), Path("studies"))
+_SENTENCE_END = re.compile(r"(?<=[\w%)`²])(?<!et al)[.?] (?=[A-Z0-9`])")
+
+
+@dataclass(frozen=True)
+class StudyPage:
+    """A study's results, and the page that is made of them."""
+
+    name: str
+    file: Path
+    results: Results
+    page: Answer
+
+    def place(self, pattern: str) -> int:
+        """Where the section is whose title a pattern stands for; of several, `A | B`, the first that has one.
+
+        Raises NotFoundError.
+        """
+        titles = [section.title for section in self.page.sections]
+        patterns = pattern.replace("[", "[[]").split(" | ")
+        matching = [i for one in patterns for i, title in enumerate(titles) if fnmatchcase(title, one)]
+        if not matching:
+            raise NotFoundError(f"section of study {self.name}", pattern, titles)
+        return matching[0]
+
+    def section(self, pattern: str) -> Section:
+        return self.page.sections[self.place(pattern)]
+
+
+@dataclass(frozen=True)
+class Concept:
+    """A concept page.
+
+    Attributes:
+        opening: what stands before the picture. `caption`: what stands between the picture and the first section.
+        sections: Markdown by heading.
+    """
+
+    name: str
+    title: str
+    opening: str
+    figure: Path | None
+    caption: str
+    sections: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> Concept:
+        """Raises FileFormatError for a page without a title or with a section that says nothing."""
+        head, *parts = re.split(r"^## +", path.read_text(encoding="utf-8"), flags=re.M)
+        sections = {title.strip(): body.strip() for title, _, body in (part.partition("\n") for part in parts)}
+        title = re.match(r"# +(.+)", head)
+        missing = [] if title else ["a title"]
+        missing += [f"text under {heading!r}" for heading, body in sections.items() if not body]
+        missing += [] if SOURCES in sections else [f"a section {SOURCES!r}"]
+        if title is None or missing:
+            raise FileFormatError(f"concept page {path} lacks {', '.join(missing)}")
+        opening, picture, caption = (*re.split(r"!\[[^\]]*\]\(([^)]+)\)", head[title.end() :], maxsplit=1), "", "")[:3]
+        figure = path.parent / picture if picture else None
+        return cls(path.stem, title[1].strip(), opening.strip(), figure, caption.strip(), sections)
+
+    @property
+    def sources(self) -> str:
+        """The list of papers, without what stands below it."""
+        return self.sections[SOURCES].partition("\n\n")[0]
+
+    def section(self, heading: str) -> str:
+        """Raises NotFoundError."""
+        if heading not in self.sections:
+            raise NotFoundError(f"section of concept page {self.name}", heading, self.sections)
+        return self.sections[heading]
+
+
+class Library:
+    """Studies in a folder, `NAME/results.json` or `NAME-SIZE/results.json`, and the concept pages. Each is read once.
+
+    Of several sizes of a study the largest is taken.
+    """
+
+    def __init__(self, studies: Path, concepts: Path | None = None) -> None:
+        self.folder = studies
+        self.concepts = concepts or next((path for path in _CONCEPTS if path.is_dir()), _CONCEPTS[0])
+        self._studies: dict[str, StudyPage] = {}
+        self._pages: dict[str, Concept] = {}
+
+    def study(self, name: str) -> StudyPage:
+        """Raises NotFoundError for no study, InputError where the folder has no results of it."""
+        if name not in self._studies:
+            study = find(name)
+            folders = [self.folder / name, *(self.folder / f"{name}-{size}" for size in reversed(SIZES))]
+            file = next((f / "results.json" for f in folders if (f / "results.json").exists()), None)
+            if file is None:
+                raise InputError(
+                    f"{self.folder} has no results of study {name}",
+                    f"`chronograd study run {name} --out {self.folder / name}` makes them",
+                )
+            results = Results.load(file)
+            self._studies[name] = StudyPage(name, file, results, study.page(results))
+        return self._studies[name]
+
+    def concept(self, name: str) -> Concept:
+        """Raises NotFoundError."""
+        if name not in self._pages:
+            path = self.concepts / f"{name}.md"
+            if not path.exists():
+                raise NotFoundError("concept page", name, [p.stem for p in self.concepts.glob("*.md")])
+            self._pages[name] = Concept.read(path)
+        return self._pages[name]
+
+    def declines(self, source: Source) -> bool:
+        """Return whether a study's section has neither table nor figure, although its answer rests on numbers."""
+        if not source.study or not {"measured", "published", "predicted"} & set(source.rests):
+            return False
+        section = self.study(source.study).section(source.section)
+        return not section.rows() and not (section.table and section.table.rows)
+
+    def answer(self, question: Question) -> str:
+        """The sentences that answer a question, as Markdown without links; none where it is not answered yet."""
+        counts = [max(source.sentences, number == 0) for number, source in enumerate(question.answers)]
+        said = [self._said(s, count) for s, count in zip(question.answers, counts, strict=True) if count]
+        return " ".join(said)
+
+    def _said(self, source: Source, count: int) -> str:
+        if source.study:
+            return markdown(first_sentences(self.study(source.study).section(source.section).takeaway, count))
+        text = without_links(self.concept(source.concept).section(source.section))
+        return first_sentences(" ".join(text.partition("\n\n")[0].split()), count)
+
+
+def first_sentences(text: str, count: int = 1) -> str:
+    """
+    >>> first_sentences("It takes 0.5 s; why? Nobody knows. So be it")
+    'It takes 0.5 s; why?'
+    >>> first_sentences("It takes 0.5 s; why? Nobody knows. So be it", 3)
+    'It takes 0.5 s; why? Nobody knows. So be it.'
+    """
+    ends = [match.start() + 1 for match in _SENTENCE_END.finditer(text)]
+    first = text[: ends[count - 1]] if count <= len(ends) else text
+    return first if first[-1:] in ".!?" else f"{first}."
+
+
+def without_links(text: str) -> str:
+    """Markdown whose links are their text, for where their targets are not.
+
+    >>> without_links("See [all-reduce](all-reduce.md) and ![a](b.svg)f(x)[0](c).")
+    'See all-reduce and f(x)0.'
+    """
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"!\[[^\]]*\]\([^)]*\)", "", text))
+
+
+def anchor(title: str) -> str:
+    """What GitHub calls the section of a page in a link.
+
+    >>> anchor("One machine, here: tf_mirrored"), anchor("What is left? 80 %")
+    ('one-machine-here-tf_mirrored', 'what-is-left-80-')
+    """
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")

@@ -1,0 +1,394 @@
+"""Detection, transferred: a detector of all classes of a set, then fine-tuned on two related ones.
+
+SSD on MobileNet v1 starts from a trunk that has seen ImageNet. One half of the training pictures teaches it all classes; the
+other half teaches two related ones, starting from that network. Two controls have as many updates on the same pictures: from
+the trunk alone, and on all classes further.
+What is said of a network is its average precision on test pictures, which none was trained on.
+
+W. Liu et al., SSD: single shot multibox detector, arXiv 1512.02325. The published figures are those of a public SSD on
+MobileNet v1 on the test pictures of PASCAL VOC 2007 (github.com/qfgaohao/pytorch-ssd, README.md).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from chronograd.answer import Answer, Highlight, Section
+from chronograd.data import datasets
+from chronograd.errors import InputError
+from chronograd.figure import Bar, Bars, Figure, Lines, Picture, PictureRow, Pictures
+from chronograd.job import Job
+from chronograd.words import how_many
+from chronograd.words import listed as in_words
+from chronograd_lab.common.arms import Arm, Trained, curves_of, job_of, mean_curve, train_arms
+from chronograd_lab.common.results import Results, Row, Settings
+from chronograd_lab.common.rows import Spread, difference, distinct, matching, points_apart, spread, upper
+from chronograd_lab.common.runner import StudyRunner
+from chronograd_lab.common.study import Study, listed
+from chronograd_lab.common.weights import weights_file
+
+ALL, TUNED = "all classes", "fine-tuned on the two"
+ALONE, FURTHER = "the two, from the trunk alone", "all classes, further"
+STAGES = (ALL, TUNED, ALONE, FURTHER)
+COLORS = {ALL: "grey", TUNED: "accent", ALONE: "vermilion", FURTHER: "green"}
+# In place of the name of a set: discs that the study draws itself.
+DISCS = "discs"
+PUBLISHED_AT = {
+    "voc:bccd": "put Annotations, JPEGImages and ImageSets of github.com/Shenggan/BCCD_Dataset as bccd in the folder that "
+    f"{datasets.FOLDER_VARIABLE} names"
+}
+# Average precision by the 11-point metric, as published for mobilenet-v1-ssd-mp-0_675.pth.
+PUBLISHED = {
+    "aeroplane": 0.6742, "bicycle": 0.7914, "bird": 0.6121, "boat": 0.5616, "bottle": 0.3471, "bus": 0.7742, "car": 0.7284,
+    "cat": 0.8361, "chair": 0.5142, "cow": 0.6244, "diningtable": 0.7060, "dog": 0.7849, "horse": 0.8202, "motorbike": 0.7936,
+    "person": 0.7043, "pottedplant": 0.4026, "sheep": 0.6071, "sofa": 0.7549, "train": 0.8271, "tvmonitor": 0.6460,
+}  # fmt: skip
+# Of a picture on the page.
+SHOWN_WIDTH = 320
+
+
+# -- the runs ------------------------------------------------------------------------------------------
+
+
+def job(settings: Settings, stage: str, data: str, weights: str | None) -> Job:
+    """The job of a stage, on its half of the training pictures.
+
+    Args:
+        data: the name of the set. `weights`: what it starts from.
+    """
+    half = settings["half"]
+    pictures: Row = {"name": data, "image_size": settings["image_size"], "samples": half}
+    if stage != ALL:
+        pictures |= {"skip": half}
+    if stage in (TUNED, ALONE):
+        pictures |= {"class_names": settings["related"]}
+    own = settings["first" if stage == ALL else "second"]
+    network = {"name": settings["network"], "options": settings["options"], "weights": weights}
+    augmentation = {"expand": settings["expand"]}
+    parts = {"task": "detection", "network": network}
+    return job_of(
+        settings,
+        settings["network"],
+        data=pictures,
+        parts=parts,
+        recipe="adamw",
+        schedule="one_cycle",
+        augmentation=augmentation,
+        channels_last=settings["channels_last"],
+        **own,
+    )
+
+
+def conduct(runner: StudyRunner, settings: Settings) -> Results:
+    data = _data(runner, settings)
+    trunk = weights_file(settings["trunk"]) if settings["trunk"] else None
+    seeds = range(settings["seeds"])
+    first = train_arms(runner, [Arm.of(job(settings, ALL, data, trunk), seeds, stage=ALL)])
+    second = [
+        Arm.of(job(settings, stage, data, trunk if stage == ALONE else str(one.run.path)), [one.seed], stage=stage)
+        for stage in (TUNED, *settings["controls"])
+        for one in first
+    ]
+    trained = first + train_arms(runner, second)
+    runs, classes = _rows(trained, settings["related"])
+    pictures, pictured = _pictures(trained, settings["related"])
+    rows = {"runs": runs, "classes": classes, "pictured": pictured}
+    return runner.results(settings, rows=rows, curves=curves_of(trained), pictures=pictures)
+
+
+def _data(runner: StudyRunner, settings: Settings) -> str:
+    """The name of the set. Raises InputError that says where it comes from, before anything is run."""
+    name = str(settings["data"])
+    if name == DISCS:
+        from chronograd.detect.drawn import write_discs
+
+        folder = runner.folder.resolve() / DISCS
+        write_discs(folder, train=4 * settings["half"], test=settings["drawn_test"])
+        return f"voc:{folder}"
+    try:
+        datasets.card(job(settings, ALL, name, None).data)
+    except InputError as error:
+        raise InputError(error.message, PUBLISHED_AT.get(name, error.hint)) from None
+    return name
+
+
+def _rows(trained: Sequence[Trained], related: Sequence[str]) -> tuple[list[Row], list[Row]]:
+    """A row of each run, and one of each of its classes, evaluated by both metrics."""
+    from chronograd.train.evaluating import evaluate
+
+    runs, classes = [], []
+    for one in trained:
+        values = evaluate(one.run, one.run.job().data).data
+        known = {**one.arm.known, "seed": one.seed}
+        means = {f"mean_{key}": value for key, value in values["mean_average_precision"].items()}
+        of_related = [own["average_precision_11_point"] for own in values["classes"] if own["name"] in related]
+        means["related_11_point"] = statistics.fmean(of_related)
+        row = one.row()
+        runs.append(
+            {**known, **means, "test_images": values["test_images"], "updates": row["updates"], "images": row["images"]}
+        )
+        classes += [{**known, **own} for own in values["classes"]]
+    return runs, classes
+
+
+def _pictures(trained: Sequence[Trained], related: Sequence[str]) -> tuple[dict[str, str], list[Row]]:
+    """For each related class a test picture: its true boxes, and what the networks of the first seed find before and after.
+
+    Returns: the pictures, and rows of how many boxes of each related class are drawn in one.
+    """
+    from chronograd.detect.annotating import drawn
+    from chronograd.detect.pictures import resized
+    from chronograd.figure import png_base64
+    from chronograd.train import annotating
+    from chronograd.train.detection import detector_of
+
+    networks = {one.arm.known["stage"]: detector_of(one.run) for one in trained if one.seed == 0}
+    data = next(one.run.job().data for one in trained if one.arm.known["stage"] == TUNED)
+    annotated = datasets.load(data).annotated
+    assert annotated is not None
+    shown: dict[str, str] = {}
+    rows: list[Row] = []
+    chosen: list[Path] = []
+    for number, name in enumerate(related, 1):
+        image = next(i for i in annotated.test if i.path not in chosen and number in i.objects.labels_G)
+        chosen.append(image.path)
+        picture = image.read()
+        height, width = picture.shape[1:]
+        small = resized(picture, round(height * SHOWN_WIDTH / width), SHOWN_WIDTH).round().clamp(0, 255).byte()
+        truth = annotating.in_pixels(small, annotating.true_boxes(image.objects), related)
+        shown[f"{name}/as annotated"] = png_base64(drawn(small, truth, with_scores=False))
+        for stage in (ALL, TUNED):
+            network, names, side = networks[stage]
+            found = annotating.in_pixels(small, annotating.find(network, picture, side), names)
+            shown[f"{name}/{stage}"] = png_base64(drawn(small, found))
+            labels = [one.name for one in found]
+            rows += [{"picture": name, "stage": stage, "name": of, "boxes": labels.count(of)} for of in related]
+    return shown, rows
+
+
+# -- what they say -------------------------------------------------------------------------------------
+
+
+def precision(results: Results, stage: str, name: str) -> Spread:
+    """Of a class, by the 11-point metric, over the seeds."""
+    return spread(results.rows["classes"], "average_precision_11_point", stage=stage, name=name)
+
+
+def of_related(results: Results, stage: str) -> Spread:
+    """Of the mean over the related classes, which is taken in each run."""
+    return spread(results.rows["runs"], "related_11_point", stage=stage)
+
+
+def verdict(changes: Mapping[str, tuple[Spread, Spread]]) -> str:
+    """Return which classes fine-tuning improves or worsens significantly. `changes`: class → before and after."""
+    apart = {name: difference(after, before) for name, (before, after) in changes.items()}
+    better = [name for name, d in apart.items() if d.is_seen and d.mean > 0]
+    worse = [name for name, d in apart.items() if d.is_seen and d.mean < 0]
+    open_ = [name for name in apart if name not in better + worse]
+    said = [f"improves {in_words(better)} significantly"] if better else []
+    said += [f"worsens {in_words(worse)} significantly"] if worse else []
+    said += [f"does not change {in_words(open_)} significantly"] if open_ else []
+    return f"Fine-tuning on the two {'; it '.join(said)}"
+
+
+# -- the page ------------------------------------------------------------------------------------------
+
+
+def page(results: Results) -> Answer:
+    related = results.settings["related"]
+    sections = [_all_section(results), _related_section(results, related)]
+    sections += [_control_section(results, related)] if results.settings["controls"] else []
+    sections += [_picture_section(results)] if results.pictures else []
+    sections += [_curve_section(results), _published_section(), _missing_section()]
+    before, after = (of_related(results, stage) for stage in (ALL, TUNED))
+    seeds = f"mean of {in_words(related)}, {how_many(after.n, 'seeds')}"
+    highlights = [
+        Highlight("before", before.percent(), seeds),
+        Highlight("after fine-tuning on the two", after.percent(), seeds),
+    ]
+    return STUDY.answer(results, sections, highlights)
+
+
+def _table_rows(results: Results, stages: Sequence[str], names: Sequence[str]) -> list[list[str]]:
+    body = []
+    for name in names:
+        for stage in stages:
+            rows = matching(results.rows["classes"], stage=stage, name=name)
+            if rows:
+                area = spread(rows, "average_precision_area").percent()
+                body.append([name, stage, str(rows[0]["objects"]), *precision(results, stage, name).cells(), area])
+    return body
+
+
+_COLUMNS = ["class", "network", "test objects", "11-point metric", "seeds", "area metric"]
+
+
+def _all_section(results: Results) -> Section:
+    names = distinct(results.rows["classes"], "name", stage=ALL)
+    rows = matching(results.rows["runs"], stage=ALL)
+    ranked = sorted(names, key=lambda name: -precision(results, ALL, name).mean)
+    each = in_words([f"{name} {precision(results, ALL, name).percent()}" for name in ranked])
+    return Section(
+        "All classes",
+        f"The network of all {len(names)} classes has an mAP of {spread(rows, 'mean_11_point').percent()} on "
+        f"{how_many(rows[0]['test_images'], 'test images')}: {each}.",
+        intro=f"Trained on {how_many(results.settings['half'], 'pictures')} for {round(rows[0]['updates']):,} updates, from "
+        f"{'a trunk that has seen ImageNet' if results.settings['trunk'] else 'random weights'}.",
+        table=listed(_COLUMNS, _table_rows(results, [ALL], names), 2),
+    )
+
+
+def _related_section(results: Results, related: Sequence[str]) -> Section:
+    changes = {name: (precision(results, ALL, name), precision(results, TUNED, name)) for name in related}
+    each = " ".join(
+        f"{name} has {before.percent()} before and {after.percent()} after: {points_apart(after, before)}."
+        for name, (before, after) in changes.items()
+    )
+    updates = round(matching(results.rows["runs"], stage=TUNED)[0]["updates"])
+    bars = [
+        Bar(f"{name}, {word}", "measured", {stage: 100 * own.mean}, 100 * own.low, 100 * own.high)
+        for name, pair in changes.items()
+        for word, stage, own in zip(("before", "after"), (ALL, TUNED), pair, strict=True)
+    ]
+    return Section(
+        "Two related classes, before and after",
+        f"{verdict(changes)}. {each}",
+        intro=f"Before: the network of all classes. After: the same, trained for {how_many(updates, 'more updates')} on these two, on "
+        f"{results.settings['half']:,} pictures that it had not seen. A test picture is in no training.",
+        figure=Figure([Bars("average precision, %", "class", bars, {stage: COLORS[stage] for stage in (ALL, TUNED)})]),
+        table=listed(_COLUMNS, _table_rows(results, [ALL, TUNED], related), 2),
+    )
+
+
+def _control_section(results: Results, related: Sequence[str]) -> Section:
+    tuned, controls = of_related(results, TUNED), results.settings["controls"]
+    said = [f"{_STARTS[stage]} gives {(own := of_related(results, stage)).percent()}: to fine-tune on the two is "
+            f"{points_apart(tuned, own)}" for stage in controls]  # fmt: skip
+    return Section(
+        "What the first network is worth",
+        f"With the same updates on the same pictures, {'; '.join(said)}.",
+        intro=f"Mean of {in_words(related)}, by the 11-point metric.",
+        table=listed(_COLUMNS, _table_rows(results, [TUNED, *controls], related), 2),
+    )
+
+
+_STARTS = {ALONE: "training on the two from the trunk alone", FURTHER: "training on all classes further"}
+
+
+def _picture_section(results: Results) -> Section:
+    grid: dict[str, list[Picture]] = {}
+    for name, png in results.pictures.items():
+        label, _, title = name.partition("/")
+        grid.setdefault(label, []).append(Picture(title, png))
+    return Section(
+        "What it finds in a picture of each class",
+        f"A test picture with each of {in_words(list(grid))}, with boxes and labels: as annotated, and what is found before and after, "
+        f"with scores from 0.5 on.{_missed(results.rows.get('pictured', []))}",
+        intro="The networks are those of the first seed.",
+        figure=Figure([Pictures([PictureRow(label, pictures) for label, pictures in grid.items()])]),
+    )
+
+
+def _missed(pictured: Sequence[Row]) -> str:
+    """Name the classes that a stage finds in none of the pictures.
+
+    >>> row = {"picture": "WBC", "stage": "fine-tuned", "name": "RBC", "boxes": 0}
+    >>> _missed([row, row | {"name": "WBC", "boxes": 1}])
+    ' Fine-tuned: no box of RBC in any of the pictures.'
+    """
+    missed = [
+        (stage, name)
+        for stage in distinct(pictured, "stage")
+        for name in distinct(pictured, "name")
+        if not any(row["boxes"] for row in matching(pictured, stage=stage, name=name))
+    ]
+    return "".join(f" {upper(stage)}: no box of {name} in any of the pictures." for stage, name in missed)
+
+
+def _curve_section(results: Results) -> Section:
+    stages = distinct(results.rows["runs"], "stage")
+    series = [mean_curve(results.curves, stage, "epoch", stage, COLORS[stage]) for stage in stages]
+    ends = [f"{stage} {own.y[-1]:.1f} %" for stage, own in zip(stages, series, strict=True)]
+    return Section(
+        "How it learns",
+        f"mAP at the end, of the classes that each is trained on: {in_words(ends)}.",
+        figure=Figure([Lines("epochs", "mAP (11-point), %", series, from_zero=True)]),
+    )
+
+
+def _published_section() -> Section:
+    mean = sum(PUBLISHED.values()) / len(PUBLISHED)
+    low, high = min(PUBLISHED, key=PUBLISHED.__getitem__), max(PUBLISHED, key=PUBLISHED.__getitem__)
+    ranked = sorted(PUBLISHED, key=lambda name: -PUBLISHED[name])
+    return Section(
+        "Twenty classes of VOC 2007, as published",
+        f"As published, not measured here: mAP {100 * mean:.2f} % over twenty classes, from {low} {100 * PUBLISHED[low]:.1f} % to "
+        f"{high} {100 * PUBLISHED[high]:.1f} %.",
+        intro="The same network at full width, trained on VOC 2007 and 2012: mobilenet-v1-ssd-mp-0_675.pth of "
+        "github.com/qfgaohao/pytorch-ssd, by the 11-point metric.",
+        table=listed(["class", "11-point metric, published"], [[n, f"{100 * PUBLISHED[n]:.2f} %"] for n in ranked]),
+    )
+
+
+def _missing_section() -> Section:
+    return Section(
+        "What is not measured",
+        "The exercise's own networks and pictures are not measured: its data and weights could not be had where this page was made.",
+        table=listed(["row", "value", "how to get it"], _MISSING, 3),
+    )
+
+
+# Commands that a user can copy, one after the other.
+TO_MEASURE = {
+    "twenty classes of VOC 2007, public weights": (
+        "chronograd data voc:VOCdevkit/VOC2007 --download",
+        "chronograd evaluate ssd-mobilenet-v1 task=detection network.weights=mobilenet-v1-ssd-mp-0_675.pth "
+        "data.name=voc:VOCdevkit/VOC2007",
+    ),
+    "two related classes of Open Images, fine-tuned from them": (
+        "chronograd data open-images:guns class_names=[Handgun,Shotgun] --download",
+        "chronograd train ssd-mobilenet-v1 task=detection network.weights=mobilenet-v1-ssd-mp-0_675.pth data.name=open-images:guns "
+        "data.class_names=[Handgun,Shotgun] training.recipe=adamw training.learning_rate=0.001 training.epochs=100 "
+        "training.batch=24 --out runs/guns",
+        "chronograd evaluate runs/guns",
+    ),
+}
+_MISSING = [[row, "not measured", "; ".join(commands)] for row, commands in TO_MEASURE.items()]
+
+
+_SMOKE: Mapping[str, Any] = {
+    "data": DISCS, "drawn_test": 8, "half": 16, "related": ["dark", "light"], "trunk": None,
+    "network": "ssd-mobilenet-v1", "options": {"width": 0.25}, "image_size": 64, "expand": 1.0, "channels_last": False, "batch": 8,
+    "first": {"epochs": 2, "learning_rate": 0.002, "evaluate_every": 1}, "second": {"epochs": 1, "learning_rate": 0.002},
+    "controls": [ALONE, FURTHER], "seeds": 2,
+}  # fmt: skip
+_LAPTOP: Mapping[str, Any] = {
+    "data": "voc:bccd", "half": 146, "related": ["RBC", "WBC"], "trunk": "mobilenetV1X0.25_pretrain.tar",
+    "network": "ssd-mobilenet-v1", "options": {"width": 0.25}, "image_size": 160, "expand": 1.0, "channels_last": True, "batch": 8,
+    "first": {"epochs": 8, "learning_rate": 0.002, "evaluate_every": 4},
+    "second": {"epochs": 4, "learning_rate": 0.001, "evaluate_every": 2},
+    "controls": [ALONE], "seeds": 3,
+}  # fmt: skip
+_EVENING: Mapping[str, Any] = {
+    **_LAPTOP, "image_size": 300,
+    "first": {"epochs": 60, "learning_rate": 0.002, "evaluate_every": 10},
+    "second": {"epochs": 30, "learning_rate": 0.001, "evaluate_every": 5}, "controls": [ALONE, FURTHER],
+}  # fmt: skip
+_PAPER: Mapping[str, Any] = {
+    **_EVENING, "options": {}, "expand": 4.0, "batch": 24, "trunk": None,
+    "first": {"epochs": 200, "learning_rate": 0.001, "evaluate_every": 20},
+    "second": {"epochs": 100, "learning_rate": 0.001, "evaluate_every": 20},
+}  # fmt: skip
+
+STUDY = Study(
+    name="detection-transfer",
+    question="How accurate is a detector on each class, and on two related classes before and after it is fine-tuned on them?",
+    hypothesis="Training on two related classes alone helps both, and starting from a detector of more classes helps more than "
+    "starting from the trunk",
+    sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
+    conduct=conduct,
+    page=page,
+)

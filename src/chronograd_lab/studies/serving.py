@@ -1,0 +1,582 @@
+"""Serving: latency against load of `chronograd serve`, its knee, what batching gains, and how near a queueing model comes.
+
+The prediction knows the times of batches in ONNX Runtime alone, and what a request takes that meets no other, in the server and in the
+thread of it that reads and writes; of the server under load it knows nothing. Server and client have a core each. A round calibrates, predicts and measures a network within
+a minute; rounds of the networks alternate. Predictions are of the very arrivals that the client sends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from chronograd.answer import Answer, Highlight, Section, Table
+from chronograd.figure import Figure, Lines, Mark, Series
+from chronograd.files import write_json
+from chronograd.measure import environment
+from chronograd.simulate.queueing import KNEE, Server, at_rate, follow, knee
+from chronograd.units import number, percent, quantity, seconds
+from chronograd.words import how_many, listed, scaled, signed_percent
+from chronograd_lab.common.results import Results, Row, Settings
+from chronograd_lab.common.rows import Spread, difference, distinct, grouped, matching, shown
+from chronograd_lab.common.runner import StudyRunner
+from chronograd_lab.common.study import Study
+
+if TYPE_CHECKING:
+    from chronograd.deploy.timing import Cores
+
+AIM = 0.15
+STATISTICS = {"latency_mean_s": "mean", "latency_p50_s": "median", "latency_p95_s": "p95", "latency_p99_s": "p99"}
+PERCENTILES = {"latency_p50_s": 0.5, "latency_p95_s": 0.95, "latency_p99_s": 0.99}
+COUNTS = ("offered_requests_per_s", "throughput_requests_per_s", "failed_requests", "requests")
+TABLES = ("servers", "points", "closed", "asleep")
+ONE_BY_ONE, BATCHED = "one by one", "batched"
+
+
+# -- conduct -------------------------------------------------------------------------------------------
+
+
+def conduct(runner: StudyRunner, settings: Settings) -> Results:
+    """Every round is kept in a file, so that an interrupted study goes on with the next one."""
+    rows: dict[str, list[Row]] = {table: [] for table in TABLES}
+    curves: dict[str, dict[str, list[float | None]]] = {}
+    for repeat in range(settings["repeats"]):
+        for network in settings["networks"]:
+            kept = runner.folder / "rounds" / f"{runner.path(network).name}-{repeat}.json"
+            if not kept.exists() or json.loads(kept.read_text())["asked"] != settings:
+                path = _exported(runner.folder.resolve() / "models", network)
+                first = rows["points"] and matching(rows["points"], network=network, repeat=0)
+                rates = [row["rate"] for row in first] if first else None
+                found, curve = _round(path, settings, rates, repeat)
+                kept.parent.mkdir(exist_ok=True)
+                write_json(kept, {"asked": settings, "rows": found, "curve": curve})
+                runner.say(f"{network}: round {repeat + 1} of {settings['repeats']}")
+            done = json.loads(kept.read_text())
+            for table, own in done["rows"].items():
+                rows[table] += [{"network": network, "repeat": repeat, **row} for row in own]
+            curves.setdefault(network, done["curve"])
+    return runner.results(settings, rows=rows, curves=curves)
+
+
+def _round(path: Path, settings: Settings, rates: Sequence[float] | None, repeat: int) -> tuple[dict[str, list[Row]], Row]:  # fmt: skip
+    """Calibrate, predict and measure: rows by table, and the predicted curve. The first round chooses the rates, by its knee."""
+    from chronograd.deploy.timing import own_cores, served_here
+
+    cores = own_cores()
+    with _kept_awake():
+        server = served_here(path, Server({1: 0.0}), settings["most_rows"], settings["threads"], cores=cores).server
+        at_knee = knee(server)
+        rates = rates or [share * at_knee for share in settings["of_knee"]]
+        measured, closed = _measured(path, settings, server.most_rows, rates, repeat, cores)
+    server = replace(
+        server, most_rows=measured[0]["largest_batch"]
+    )  # which the server chooses for itself, by its own clock
+    own = {**asdict(server), "batch_s": {str(rows): s for rows, s in server.batch_s.items()},
+           "wake_s": {str(pause_s): s for pause_s, s in server.wake_s.items()}}  # fmt: skip
+    servers = [
+        {"knee": at_knee, "most": server.most_per_s, "lone_s": server.lone_s, "is_bound": cores is not None, **own}
+    ]
+    known = _known(server)
+    points = [
+        {"of_knee": share, "rate": rate, "lone_s": server.lone_s, **point,
+         **{name: _statistics(one, rate, settings, repeat) for name, one in known.items()}}
+        for share, rate, point in zip(settings["of_knee"], rates, measured, strict=True)
+    ]  # fmt: skip
+    asleep: list[Row] = []
+    if repeat == 0:
+        number = [settings["of_knee"].index(share) for share in settings["asked"]]
+        again, _ = _measured(
+            path, settings, server.most_rows, [rates[n] for n in number], repeat, cores, is_closed=False
+        )
+        asleep = [{"of_knee": share, **point} for share, point in zip(settings["asked"], again, strict=True)]
+    return {"servers": servers, "points": points, "closed": closed, "asleep": asleep}, _curve(server, max(rates))
+
+
+# What a prediction is made with → what it knows.
+MADE_WITH = {
+    "model": "batches alone",
+    "beside": "HTTP too, as if on a core of its own",
+    "first": "HTTP on the same core, before any batch",
+    "predicted": "HTTP and model in turn, as they are scheduled: the prediction",
+}
+
+
+def _known(server: Server) -> dict[str, Server]:
+    """The server as it is predicted, and by knowing less of it."""
+    beside = replace(server, has_one_core=False)
+    return {
+        "model": replace(beside, loop_s=0.0, travel_s=0.0, wake_s={}),
+        "beside": beside,
+        "first": replace(server, answer_s=0.0, slice_s=0.0),
+        "predicted": server,
+    }
+
+
+def _exported(folder: Path, network: str) -> Path:
+    """The network in ONNX, with initial weights."""
+    from chronograd import ask
+    from chronograd.deploy import export_source
+    from chronograd.deploy.export import write_onnx
+
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{network.rpartition(':')[2]}.onnx"
+    if not path.exists():
+        source = export_source.of_job(ask.job_of(network), network)
+        write_onnx(source.network, source.random(4, None).fed, path)
+    return path
+
+
+def _statistics(server: Server, rate: float, settings: Settings, seed: int) -> dict[str, float]:
+    """Latencies of the arrivals that the client sends, after the warm-up."""
+    from chronograd.deploy.load import arrivals
+
+    due = np.array(list(arrivals(rate, settings["warmup_s"] + settings["seconds"], seed)))
+    latencies, _ = follow(server, due, np.random.default_rng(seed).choice(server.factors, len(due)))
+    later = latencies[due >= settings["warmup_s"]]
+    answered = later[~np.isnan(later)]
+    return {"latency_mean_s": float(answered.mean()), **{name: float(np.quantile(answered, share)) for name, share in PERCENTILES.items()},
+            "refused_share": 1 - len(answered) / len(later)}  # fmt: skip
+
+
+def _curve(server: Server, highest: float) -> dict[str, list[float | None]]:
+    """Predicted percentiles up to a rate."""
+    found = [at_rate(server, float(rate)) for rate in np.linspace(highest / 40, highest, 24)]
+    return {
+        "rate": [one.rate for one in found],
+        **{name: [one.percentile_s(share) for one in found] for name, share in PERCENTILES.items()},
+    }
+
+
+def _measured(
+    path: Path,
+    settings: Settings,
+    most_rows: int,
+    rates: Sequence[float],
+    seed: int,
+    cores: Cores | None,
+    is_closed: bool = True,
+) -> tuple[list[Row], list[Row]]:
+    """Of each rate of an open loop; and requests per second of connections that ask without pause, with and without batches."""
+    from chronograd.deploy.load import load
+    from chronograd.deploy.timing import bound, largest_batch, runs, serving
+
+    points: list[Row] = []
+    closed: list[Row] = []
+    for way, most in ((BATCHED, most_rows), (ONE_BY_ONE, 1))[: 2 if is_closed else 1]:
+        options = ("--threads", str(settings["threads"]), "--batch", str(most))
+        with serving(path, *options, core=cores and cores.server) as url, bound(cores and cores.client):
+            largest = largest_batch(url, path.stem)
+            each = {"warmup_s": settings["warmup_s"], "seed": seed}
+            for rate in rates if way == BATCHED else ():
+                before, used = runs(url, path.stem), _Used.now()
+                (one,) = load(url, rates=[rate], seconds_each=settings["seconds"], **each).data["load"]
+                ran = runs(url, path.stem).since(before)
+                own = {
+                    "run_s": ran.seconds / ran.batches,
+                    "rows_of_batch": ran.rows / ran.batches,
+                    "largest_batch": largest,
+                    "late_p99_s": one["late_p99_s"],
+                    **_Used.now().since(used),
+                }
+                points.append({name: one[name] for name in (*STATISTICS, *COUNTS)} | own)
+            if not is_closed:
+                continue
+            asking = {"connections": [settings["connections"]], "seconds_each": settings["closed_seconds"]}
+            (row,) = load(url, **asking, **each).data["load"]
+        closed.append({"way": way, "requests_per_s": row["throughput_requests_per_s"], "p99_s": row["latency_p99_s"]})
+    return points, closed
+
+
+@dataclass(frozen=True)
+class _Used:
+    """Seconds of all cores of the machine since it began: in which they ran anything, this process and its children,
+    and in which they were ready to run and the host of a virtual machine ran something else."""
+
+    at: float
+    cores: int
+    busy_s: float
+    own_s: float
+    host_s: float
+
+    @classmethod
+    def now(cls) -> _Used:
+        import psutil  # `study list` needs it not
+
+        all_, own = psutil.cpu_times(), psutil.Process()
+        times = [one.cpu_times() for one in (own, *own.children(recursive=True))]
+        busy_s, host_s = all_.user + all_.system + getattr(all_, "nice", 0.0), getattr(all_, "steal", 0.0)
+        own_s = sum(one.user + one.system for one in times)
+        return cls(time.perf_counter(), psutil.cpu_count(), busy_s, own_s, host_s)
+
+    def since(self, before: _Used) -> dict[str, float]:
+        """Shares of the cores' time that other processes and the host took."""
+        all_s = (self.at - before.at) * self.cores
+        others_s = self.busy_s - before.busy_s - (self.own_s - before.own_s)
+        return {"taken_by_others": max(others_s, 0.0) / all_s, "taken_by_host": (self.host_s - before.host_s) / all_s}
+
+
+_SPIN = """
+import contextlib, os, sys
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)) if hasattr(os, "SCHED_IDLE") else os.nice(19)
+with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as of_session:
+    of_session.write("19")
+while os.getppid() == int(sys.argv[1]): pass
+"""
+
+
+@contextmanager
+def _kept_awake() -> Iterator[None]:
+    """Give every core something to do that yields to all else: one that sleeps may wait for long until its host lets it go on.
+
+    Linux may share cores out among sessions before it looks at their processes (sched(7), autogroup): theirs is told to yield, too.
+    """
+    spinning = [
+        subprocess.Popen([sys.executable, "-c", _SPIN, str(os.getpid())], start_new_session=True)
+        for _ in range(environment.cores())
+    ]
+    if hasattr(os, "sched_setaffinity"):
+        for core, process in zip(sorted(os.sched_getaffinity(0)), spinning, strict=True):
+            os.sched_setaffinity(process.pid, {core})
+    try:
+        yield
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()
+
+
+# -- page ----------------------------------------------------------------------------------------------
+
+
+def page(results: Results) -> Answer:
+    rows = results.rows
+    knees = [_knee_row(network, own) for network, own in grouped(rows["points"], "network").items()]
+    sections = [
+        _knee_section(results, knees),
+        _beside_section(results),
+        _cause_section(results),
+        _asleep_section(results),
+        _batching_section(results),
+        _parts_section(results),
+    ]
+    near = [error for error in _errors(results, "latency_p50_s") if abs(error) <= AIM]
+    highlights = [
+        Highlight("medians within 15 %", f"{len(near)} of {len(_errors(results, 'latency_p50_s'))}", "networks × rates")
+    ]
+    if seen := [abs(row["error"]) for row in knees if row["error"] is not None]:
+        highlights.append(Highlight("knees within 15 %", f"{sum(error <= AIM for error in seen)} of {len(seen)}"))
+    return STUDY.answer(results, sections, highlights)
+
+
+def _of_knee(results: Results, network: str, rate: float) -> str:
+    """Return a rate as a share of the measured knee; if none was measured, of the server's estimate, marked so."""
+    measured = _knee_row(network, matching(results.rows["points"], network=network))["measured"]
+    if measured:
+        return percent(rate / measured, 0)
+    return f"{percent(rate / matching(results.rows['servers'], network=network)[0]['knee'], 0)} of the predicted"
+
+
+def _asked(results: Results) -> list[tuple[str, float, list[Row]]]:
+    """Each network at each of the rates that are asked about, with its repeats."""
+    return [
+        (network, share, matching(own, of_knee=share))
+        for network, own in grouped(results.rows["points"], "network").items()
+        for share in results.settings["asked"]
+    ]
+
+
+def _mean(rows: Sequence[Row], name: str) -> float | None:
+    known = [row[name] for row in rows if row[name] is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _errors(results: Results, name: str, made_with: str = "predicted") -> list[float]:
+    """Of the predictions at the rates that are asked about: predicted over measured, less one."""
+    pairs = [(statistics.fmean(row[made_with][name] for row in own), _mean(own, name)) for _, _, own in _asked(results)]
+    return [predicted / measured - 1 for predicted, measured in pairs if measured]
+
+
+def _beside_section(results: Results) -> Section:
+    body = []
+    for network, _, own in _asked(results):
+        cells = []
+        for name in ("latency_mean_s", "latency_p50_s", "latency_p99_s"):
+            measured, predicted = _mean(own, name), statistics.fmean(row["predicted"][name] for row in own)
+            cells += ["–", "–", "–"] if measured is None else [
+                seconds(measured), seconds(predicted), signed_percent(predicted / measured - 1)]  # fmt: skip
+        body.append([network, _of_knee(results, network, own[0]["rate"]), number(own[0]["rate"]), *cells])
+    names = [f"{word} {what}" for word in ("mean", "median", "p99") for what in ("measured", "predicted", "error")]
+    sentences = []
+    for name, word in (
+        ("latency_p50_s", "medians"),
+        ("latency_mean_s", "means"),
+        ("latency_p99_s", "99th percentiles"),
+    ):
+        errors = _errors(results, name)
+        if errors:
+            near = sum(abs(error) <= AIM for error in errors)
+            sentences.append(
+                f"{near} of {len(errors)} {word} are within {percent(AIM, 0)} (in the median of the errors "
+                f"{percent(statistics.median(map(abs, errors)), 0)})"
+            )
+    return Section(
+        "Latency, predicted beside measured",
+        f"{'; '.join(sentences)}.",
+        intro="Measured: `chronograd load` on `chronograd serve`, an open loop, means over repeats. Predicted: the queue, of the same "
+        "arrivals, from times of batches in ONNX Runtime alone and of requests that meet no other.",
+        figure=Figure([_panel(results, network) for network in distinct(results.rows["points"], "network")]),
+        caption="Latency against rate: lines predicted, points measured, each a repeat.",
+        table=Table(("network", "of the measured knee", "requests/s", *names), body, set(range(1, 12))),
+    )
+
+
+def _cause_section(results: Results) -> Section:
+    """What knowing more is worth, and what nothing of it tells."""
+    asked = _asked(results)
+    body = []
+    for network, _, own in asked:
+        measured = _mean(own, "latency_p50_s")
+        cells = [
+            "–"
+            if measured is None
+            else signed_percent(statistics.fmean(row[name]["latency_p50_s"] for row in own) / measured - 1)
+            for name in MADE_WITH
+        ]
+        others, host = (statistics.fmean(row[name] for row in own) for name in ("taken_by_others", "taken_by_host"))
+        late = seconds(statistics.fmean(row["late_p99_s"] for row in own))
+        body.append(
+            [network, _of_knee(results, network, own[0]["rate"]), *cells, percent(others, 0), percent(host, 0), late]
+        )
+    said = []
+    for name, words in MADE_WITH.items():
+        errors = _errors(results, "latency_p50_s", name)
+        near = sum(abs(error) <= AIM for error in errors)
+        middle = percent(statistics.median(map(abs, errors)), 0) if errors else "–"
+        said.append(f"{near} knowing {words} (in the median of the errors {middle})")
+    return Section(
+        "What the prediction has to know",
+        f"Medians within {percent(AIM, 0)}, of {len(asked)}: {listed(said)}.",
+        intro="Errors of medians by what the queue is fed with; beside them what it cannot know: shares of both cores that other processes, "
+        "and the host of a virtual machine, took meanwhile, and how late the client sent 1 % of the requests.",
+        table=Table(
+            ("network", "of the measured knee", *MADE_WITH.values(), "other processes", "host", "sent late by"),
+            body,
+            set(range(1, 9)),
+        ),
+    )
+
+
+def _asleep_section(results: Results) -> Section:
+    """What becomes of latencies where cores may sleep, and how much of them the host of a virtual machine takes."""
+    body: list[list[str]] = []
+    times: list[float] = []
+    taken: list[tuple[float, float]] = []
+    for row in results.rows["asleep"]:
+        own = matching(results.rows["points"], network=row["network"], of_knee=row["of_knee"])
+        awake, asleep = _mean(own, "latency_p50_s"), row["latency_p50_s"]
+        hosts = (statistics.fmean(point["taken_by_host"] for point in own), row["taken_by_host"])
+        taken.append(hosts)
+        if awake and asleep:
+            times.append(asleep / awake)
+        cells = ["–" if value is None else seconds(value) for value in (awake, asleep)]
+        of_knee = _of_knee(results, row["network"], own[0]["rate"])
+        body.append([row["network"], of_knee, *cells, *(percent(share, 0) for share in hosts)])
+    kept, free = (statistics.median(shares) for shares in zip(*taken, strict=True))
+    return Section(
+        "Where cores may sleep",
+        f"Where cores may sleep, medians are {statistics.median(times):.1f} times as long, in the median of {len(times)}; the host takes "
+        f"{percent(free, 0)} of the cores' time, and {percent(kept, 0)} where they are kept awake.",
+        intro="All else on this page is measured with every core kept awake, by a process that yields to all others. Without that a core "
+        "sleeps between requests, and on a virtual machine waits for its host before it goes on, as the time that the host takes shows. One "
+        "run of each.",
+        table=Table(
+            (
+                "network",
+                "of the measured knee",
+                "median, kept awake",
+                "median",
+                "taken by the host, kept awake",
+                "taken by the host",
+            ),
+            body,
+            {1, 2, 3, 4, 5},
+        ),
+    )
+
+
+def _panel(results: Results, network: str) -> Lines:
+    servers = matching(results.rows["servers"], network=network)
+    own = matching(results.rows["points"], network=network)
+    curve = results.curves[network]
+    series = []
+    for name, key, color in (("median", "latency_p50_s", "accent"), ("99 %", "latency_p99_s", "vermilion")):
+        known = [point for point in own if point[key] is not None]
+        series.append(
+            Series(f"{name}, predicted", "predicted", curve["rate"], scaled(curve[key], 1e-3), color=color)  # type: ignore[arg-type]
+        )
+        series.append(
+            Series(
+                f"{name}, measured", "measured", [p["rate"] for p in known], [1e3 * p[key] for p in known], color=color
+            )
+        )
+    measured = _knee_row(network, own)["measured"]
+    marks = [
+        Mark("x", servers[0]["knee"], "estimated knee"),
+        *([Mark("x", measured, "measured knee")] if measured else []),
+    ]
+    # Beyond what a server can do latencies are those of a full queue, which would hide all others.
+    return Lines("requests per second", "latency, ms", series, marks, log_y=True, title=network)
+
+
+def _knee_row(network: str, points: Sequence[Row]) -> Row:
+    """Where the means of all repeats, measured and predicted, cross twice that of a lone request."""
+    by_rate = sorted(grouped(points, "rate").items())
+    predicted = [(rate, statistics.fmean(row["predicted"]["latency_mean_s"] for row in own)) for rate, own in by_rate]
+    measured = [(rate, mean) for rate, own in by_rate if (mean := _mean(own, "latency_mean_s")) is not None]
+    lone_s = statistics.fmean(row["lone_s"] for row in points)
+    # The lowest rate is not nothing: what a request by itself would take is less by what the prediction says of that rate.
+    measured_lone_s = measured[0][1] * lone_s / dict(predicted)[measured[0][0]]
+    expected, found = _crossing(predicted, KNEE * lone_s), _crossing(measured, KNEE * measured_lone_s)
+    error = None if expected is None or found is None else expected / found - 1
+    rounds = grouped(points, "repeat").values()
+    reached = sum(max(row["latency_mean_s"] or 0.0 for row in own) > KNEE * measured_lone_s for own in rounds)
+    return {"network": network, "predicted": expected, "measured": found, "error": error, "lone_s": measured_lone_s,
+            "predicted_lone_s": lone_s, "reached": f"{reached} of {len(rounds)}"}  # fmt: skip
+
+
+def _crossing(means: Sequence[tuple[float, float]], limit: float) -> float | None:
+    """The rate at which means that rise with it cross a limit, on straight lines; None where they do not."""
+    for (low, before), (high, after) in pairwise(means):
+        if before <= limit < after:
+            return low + (high - low) * (limit - before) / (after - before)
+    return None
+
+
+def _knee_section(results: Results, knees: Sequence[Row]) -> Section:
+    known = [row for row in knees if row["error"] is not None]
+    words = [
+        f"{row['network']} {quantity(row['measured'], 'request/s')} (predicted {signed_percent(row['error'])})"
+        for row in known
+    ]
+    body = [
+        [row["network"], seconds(row["predicted_lone_s"]), seconds(row["lone_s"]),
+         *(shown(row[name], number) for name in ("predicted", "measured")), signed_percent(row["error"]),
+         row["reached"]]
+        for row in knees
+    ]  # fmt: skip
+    return Section(
+        "The knee",
+        f"Measured knees: {listed(words)}." if words else "No knee was measured: every rate that was sent is below it.",
+        intro="The knee is the rate at which the mean latency is twice that of a lone request: between the rates that were measured, on "
+        "straight lines, for both, of means over rounds. Rounds that reach it: in which some rate was measured beyond twice a lone request.",
+        table=Table(
+            (
+                "network",
+                "lone, predicted",
+                "lone, measured",
+                "knee, predicted",
+                "knee, measured",
+                "error",
+                "rounds that reach it",
+            ),
+            body,
+            set(range(1, 7)),
+        ),
+    )
+
+
+def _batching_section(results: Results) -> Section:
+    body, words = [], []
+    for network, own in grouped(results.rows["closed"], "network").items():
+        servers = matching(results.rows["servers"], network=network)
+        spreads = {
+            way: Spread.of([row["requests_per_s"] for row in matching(own, way=way)]) for way in (ONE_BY_ONE, BATCHED)
+        }
+        apart = difference(spreads[BATCHED], spreads[ONE_BY_ONE])
+        gain = spreads[BATCHED].mean / spreads[ONE_BY_ONE].mean - 1
+        words.append(f"{network} {signed_percent(gain)}" if apart.is_seen else f"{network} no significant change")
+        largest = "/".join(str(rows) for rows in dict.fromkeys(server["most_rows"] for server in servers))
+        body.append([network, largest, *(number(one.mean) for one in spreads.values()), signed_percent(gain),
+                     "yes" if apart.is_seen else "no"])  # fmt: skip
+    return Section(
+        "What batching brings",
+        f"Requests per second with batches, against one by one: {listed(words)}.",
+        intro=f"A closed loop of {how_many(results.settings['connections'], 'connections')}. The largest batch is what the server found to pay.",
+        table=Table(
+            ("network", "largest batch", "one by one, requests/s", "batched, requests/s", "gain", "significant"),
+            body,
+            set(range(1, 5)),
+        ),
+    )
+
+
+def _parts_section(results: Results) -> Section:
+    """What predictions are made of."""
+    rows = results.rows["servers"]
+    body = [
+        [row["network"], str(row["repeat"] + 1), seconds(row["batch_s"]["1"]), seconds(row["batch_s"][str(row["most_rows"])] / row["most_rows"]), str(row["most_rows"]),
+         seconds(max(row["wake_s"].values(), default=0.0)), seconds(row["loop_s"]), seconds(row["answer_s"]), seconds(row["travel_s"]), number(row['most'])]
+        for row in rows
+    ]  # fmt: skip
+    shares = [
+        f"{percent(statistics.fmean((row['loop_s'] + row['travel_s']) / row['lone_s'] for row in own), 0)} of {network}"
+        for network, own in grouped(rows, "network").items()
+    ]
+    return Section(
+        "What the predictions are made of",
+        f"Of a lone request, its way through HTTP is {listed(shares)}.",
+        table=Table(
+            (
+                "network",
+                "round",
+                "batch of 1",
+                "a row of the largest",
+                "largest",
+                "more after a pause",
+                "HTTP, in turn",
+                "of it to answer",
+                "HTTP, besides",
+                "most requests/s",
+            ),
+            body,
+            set(range(1, 10)),
+        ),
+    )
+
+
+_LAPTOP = {
+    "networks": ["resnet20", "mobilenet-v1-0.25", "mobilenet-v1"], "of_knee": [0.3, 0.6, 0.9, 1.2, 1.5, 1.8], "asked": [0.3, 0.6, 0.9],
+    "seconds": 4.0, "closed_seconds": 2.0, "warmup_s": 0.5, "repeats": 3, "threads": 1, "most_rows": 16, "connections": 8,
+}  # fmt: skip
+_SMOKE = {
+    **_LAPTOP,
+    "networks": ["lenet5"],
+    "of_knee": [0.2, 1.2],
+    "asked": [0.2],
+    "seconds": 0.5,
+    "closed_seconds": 0.5,
+    "warmup_s": 0.1,
+    "repeats": 1,
+}
+
+STUDY = Study(
+    name="serving",
+    question="How do latency and throughput of a server depend on load and batching, where is its knee, and can both be predicted?",
+    hypothesis="A queue with batches, fed with times of batches and of bare requests, is within 15 % of medians and knees, and misses rare "
+    "delays",
+    sizes={"smoke": _SMOKE, "laptop": _LAPTOP},
+    conduct=conduct,
+    page=page,
+)

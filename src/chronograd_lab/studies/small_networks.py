@@ -1,0 +1,591 @@
+"""Small networks: what small images make of a small CNN and of the heads of large networks, and why a head on a frozen
+ImageNet trunk can end at chance.
+
+The recipe is that of the Keras examples: Adadelta, a head on a frozen trunk first, then everything at a low rate. The
+causes are then tried one at a time and together on a network whose ImageNet weights are at hand.
+
+Facts of Keras that the causes are named after:
+    Adadelta has a default rate of 0.001 since TensorFlow 2; M. Zeiler's own form, arXiv 1212.5701, is a rate of 1
+    EfficientNet normalises inside and takes 0 … 255; ResNet50 takes 0 … 255 less the mean of ImageNet, as caffe does
+    a frozen batch norm trained with the statistics of the batch before TensorFlow 2 (keras pull request 9965)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from chronograd.answer import Answer, Highlight, Section
+from chronograd.data import datasets
+from chronograd.figure import Bar, Bars, Figure, Lines, Mark
+from chronograd.job import Job
+from chronograd.rundir import RunDir
+from chronograd.units import seconds
+from chronograd.words import how_many
+from chronograd_lab.common.arms import Arm, accuracy_table, job_of, points, train_arms
+from chronograd_lab.common.results import Results, Row, Settings
+from chronograd_lab.common.rows import (
+    Spread,
+    distinct,
+    grouped,
+    matching,
+    mean,
+    points_apart,
+    seeds,
+    shown,
+    signed,
+    spread,
+)
+from chronograd_lab.common.runner import StudyRunner
+from chronograd_lab.common.study import Study, listed
+from chronograd_lab.common.weights import PRETRAINING, source_weights
+
+SCRATCH, HEAD, TUNED = "from scratch", "head on a frozen trunk", "then all unfrozen"
+STAGES = (SCRATCH, HEAD, TUNED)
+COLORS = {SCRATCH: "grey", HEAD: "vermilion", TUNED: "accent"}
+RANGES = {"imagenet": "normalised as ImageNet", "own": "normalised", "unit": "0 … 1", "raw": "0 … 255"}
+
+
+# -- the networks --------------------------------------------------------------------------------------
+
+
+def network_job(settings: Settings, name: str, stage: str, weights: str | None) -> Job:
+    """A stage of a network. `weights`: what it starts from."""
+    own = settings["networks"][name]
+    return _job(
+        settings, own["network"], weights, {"normalisation": own["normalisation"], **own.get("data", {})}, recipe="adadelta",
+        learning_rate=settings["tuning_rate"] if stage == TUNED else settings["rate"],
+        epochs=settings["epochs"][stage], trainable="head" if stage == HEAD else "all",
+    )  # fmt: skip
+
+
+def _job(settings: Settings, network: str, weights: str | None, data: Row, epochs: int, **training: Any) -> Job:
+    return job_of(
+        settings, network, weights, data, epochs=epochs, evaluate_every=epochs, channels_last=True, **training
+    )
+
+
+# -- the causes ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a head is trained on a frozen trunk. The learning rate is that of Adadelta."""
+
+    normalisation: str
+    norm: str
+    image_size: int
+    rate: float
+    is_pretrained: bool = True
+
+    @property
+    def name(self) -> str:
+        trunk = "" if self.is_pretrained else ", untrained"
+        return f"{self.normalisation}, {self.norm}, {self.image_size}, {self.rate:g}{trunk}"
+
+    @classmethod
+    def of(cls, row: Row) -> Setting:
+        return cls(*(row[key] for key in ("normalisation", "norm", "image_size", "rate", "is_pretrained")))
+
+    def wrongs(self, right: Setting) -> list[str]:
+        """What differs from another setting, in words."""
+        wrongs = {
+            f"input {RANGES[self.normalisation]}": self.normalisation != right.normalisation,
+            "batch statistics": self.norm != right.norm,
+            f"{_square(self.image_size)} images": self.image_size != right.image_size,
+            f"rate {self.rate:g}": self.rate != right.rate,
+            "untrained trunk": self.is_pretrained != right.is_pretrained,
+        }
+        return [wrong for wrong, is_there in wrongs.items() if is_there]
+
+
+def _square(side: int) -> str:
+    return f"{side}×{side}"
+
+
+def right(settings: Settings) -> Setting:
+    """The first input range, stored statistics, the largest images, the highest rate."""
+    own = settings["diagnosis"]
+    return Setting(own["normalisations"][0], "stored", max(own["image_sizes"]), max(own["rates"]))
+
+
+def one_wrong(settings: Settings) -> list[Setting]:
+    """The right setting with one thing changed."""
+    own, good = settings["diagnosis"], right(settings)
+    return [
+        *(replace(good, normalisation=n) for n in own["normalisations"][1:]),
+        replace(good, norm="batch"),
+        *(replace(good, image_size=s) for s in sorted(own["image_sizes"], reverse=True)[1:]),
+        *(replace(good, rate=r) for r in own["rates"] if r != good.rate),
+        replace(good, is_pretrained=False),
+    ]
+
+
+def grid(settings: Settings) -> list[Setting]:
+    """Every input range, statistics and rate at the smallest images, where all is wrong that can be."""
+    own = settings["diagnosis"]
+    return [
+        Setting(normalisation, norm, min(own["image_sizes"]), rate)
+        for norm in own["norms"]
+        for normalisation in own["normalisations"]
+        for rate in own["rates"]
+    ]
+
+
+def causes(settings: Settings) -> list[Setting]:
+    """All settings that are tried, each once; the long ones first."""
+    own, good = settings["diagnosis"], right(settings)
+    sizes = [replace(good, normalisation=n, image_size=s) for n in own["normalisations"] for s in own["image_sizes"]]
+    small = replace(good, image_size=min(own["image_sizes"]), is_pretrained=False)
+    untrained = [replace(small, norm=norm) for norm in own["norms"]]
+    tried = dict.fromkeys([good, *one_wrong(settings), *sizes, *grid(settings), *untrained])
+    return sorted(tried, key=lambda s: (-s.image_size, s.norm != "batch"))
+
+
+def cause_job(settings: Settings, setting: Setting, weights: str) -> Job:
+    own = settings["diagnosis"]
+    data = {"image_size": setting.image_size, "normalisation": setting.normalisation, "skip": own.get("skip", 0)}
+    return _job(
+        settings, own["network"], weights if setting.is_pretrained else None, data, own["epochs"], recipe="adadelta",
+        learning_rate=setting.rate, trainable="head", frozen_norm=setting.norm,
+    )  # fmt: skip
+
+
+def pretraining_job(settings: Settings) -> Job:
+    """Trains the trunk of the diagnosis where there are no weights from outside."""
+    own, good = settings["diagnosis"], right(settings)
+    data = {"image_size": good.image_size, "normalisation": good.normalisation, **own[PRETRAINING]["data"]}
+    return _job(settings, own["network"], None, data, recipe="fine-tuning", **own[PRETRAINING]["training"])
+
+
+# -- conduct -------------------------------------------------------------------------------------------
+
+
+def conduct(runner: StudyRunner, settings: Settings) -> Results:
+    """The first stage of each network; then heads unfrozen, and the causes.
+
+    `restored` is the accuracy of an unfrozen network with the batch-norm statistics of before; `mismatched` that of a head
+    trained on the statistics of each batch and tested with those of the weights.
+    """
+    networks, diagnosis = settings["networks"], settings["diagnosis"]
+    starts = {name: own["weights"] and source_weights(own["weights"]) for name, own in networks.items()}
+    weights = source_weights(diagnosis["weights"])
+
+    def arm(network: str, stage: str, start: str | None, own_seeds: Sequence[int]) -> Arm:
+        job = network_job(settings, network, stage, start)
+        return Arm(f"{network}: {stage}", job, {"network": network, "stage": stage}, own_seeds)
+
+    first = [
+        arm(name, HEAD if own["has_trunk"] else SCRATCH, starts[name], range(settings["seeds"]))
+        for name, own in networks.items()
+    ]
+    if weights == PRETRAINING:
+        (run,) = runner.train({PRETRAINING: pretraining_job(settings)}).values()
+        weights = str(run.path)
+    trained = train_arms(runner, first)
+    heads = {(one.arm.known["network"], one.seed): one for one in trained if one.arm.known["stage"] == HEAD}
+    tuned = [arm(network, TUNED, str(head.run.path), [seed]) for (network, seed), head in heads.items()]
+    tried = [
+        Arm(setting.name, cause_job(settings, setting, weights), asdict(setting), range(diagnosis["seeds"]))
+        for setting in causes(settings)
+    ]
+    runs, rows = [one.row(restored=None) for one in trained], []
+    for one in train_arms(runner, [*tried, *tuned]):
+        known = one.arm.known
+        if "stage" in known:
+            head = heads[known["network"], one.seed]
+            runs.append(one.row(restored=None if one.seed else accuracy_with_stored(one.run, str(head.run.path))))
+        else:
+            has_two = known["norm"] == "batch" and known["is_pretrained"]
+            rows.append(one.row(mismatched=accuracy_with_stored(one.run, weights) if has_two else None))
+    card = datasets.card(first[0].job.data)
+    sizes = {"train_images": card.train_size, "test_images": card.test_size, "classes": card.num_classes}
+    return runner.results(settings, rows={"runs": runs, "causes": rows, "data": [sizes]})
+
+
+def accuracy_with_stored(run: RunDir, weights: str) -> float:
+    """Test accuracy of a run's parameters with the batch-norm statistics of other weights of the same network."""
+    import torch
+
+    from chronograd.models.weights import load_pretrained
+    from chronograd.train.inputs import ImageInput
+    from chronograd.train.methods.teacher import network_of, softmax_of
+
+    job = run.job()
+    found = datasets.load(job.data, job.training.seed)
+    trained, stored = network_of(run), network_of(run)
+    load_pretrained(stored, weights, job.network.name)
+    statistics = dict(stored.named_buffers())
+    with torch.no_grad():
+        for name, buffer in trained.named_buffers():
+            buffer.copy_(statistics[name])
+    images = ImageInput(found.test, found, next(trained.parameters()).device)
+    is_right = softmax_of(trained, images).argmax(1) == found.test_labels_N.numpy()
+    return float(is_right.mean())
+
+
+# -- what the runs say ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Found:
+    """The accuracies of a diagnosis, by setting, and what chance would give."""
+
+    rows: Sequence[Row]
+    chance: float
+    test_images: int
+
+    @classmethod
+    def of(cls, results: Results) -> Found:
+        (data,) = results.rows["data"]
+        return cls(results.rows["causes"], 1 / data["classes"], data["test_images"])
+
+    @property
+    def mark(self) -> Mark:
+        return Mark("y", 100 * self.chance, "chance")
+
+    def settings(self) -> list[Setting]:
+        return list(dict.fromkeys(map(Setting.of, self.rows)))
+
+    def accuracy(self, setting: Setting, key: str = "accuracy") -> Spread:
+        return Spread.of([row[key] for row in self.rows if Setting.of(row) == setting])
+
+    def limit(self) -> float:
+        """Chance and two standard errors of so many test images."""
+        return float(self.chance + 2 * (self.chance * (1 - self.chance) / self.test_images) ** 0.5)
+
+    def is_chance(self, accuracy: Spread) -> bool:
+        return accuracy.mean <= self.limit()
+
+
+def common_cause(at_chance: Sequence[Setting], others: Sequence[Setting], good: Setting) -> str:
+    """What the settings at chance, one or more, share, and whether it is enough, in words.
+
+    A cause is a wrong that all of them have; it is enough if none of the others has it.
+    """
+    shared = [w for w in at_chance[0].wrongs(good) if all(w in s.wrongs(good) for s in at_chance)]
+    shared = [w for w in shared if not all(w in s.wrongs(good) for s in others)] if others else shared
+    if not shared:
+        return "they share no cause that the others lack"
+    enough = [w for w in shared if not any(w in s.wrongs(good) for s in others)]
+    if enough:
+        return f"all of them have the {enough[0]}, and every setting with it ends there"
+    return f"all of them have the {shared[0]}, which some settings above chance have too"
+
+
+# -- the page ------------------------------------------------------------------------------------------
+
+
+def page(results: Results) -> Answer:
+    found = Found.of(results)
+    sections = [_networks_section(results, found), *_unfreezing_sections(results.rows["runs"])]
+    sections += [
+        section(results, found)
+        for section in (_one_wrong_section, _resolution_section, _norm_section, _together_section, _keras_section)
+    ]
+    good = found.accuracy(right(results.settings))
+    worst = min((found.accuracy(s) for s in found.settings()), key=lambda a: a.mean)
+    highlights = [
+        Highlight("head on ImageNet features, all right", good.percent(), seeds(good.n)),
+        Highlight("the worst setting", worst.percent(), f"chance is {100 * found.chance:.0f} %"),
+    ]
+    return STUDY.answer(results, sections, highlights)
+
+
+def _networks_section(results: Results, found: Found) -> Section:
+    rows, networks = results.rows["runs"], distinct(results.rows["runs"], "network")
+    series = []
+    for stage in STAGES:
+        by_network = grouped(matching(rows, stage=stage), "network")
+        if by_network:
+            xs = [float(networks.index(name)) for name in by_network]
+            series.append(points(stage, xs, list(map(spread, by_network.values())), COLORS[stage], is_joined=False))
+    ticks = [float(i) for i in range(len(networks))]
+    panel = Lines("", "test accuracy, %", series, [found.mark], from_zero=True, x_ticks=ticks, x_names=networks)
+    (data,) = results.rows["data"]
+    in_order = [row for own in grouped(rows, "network").values() for row in own]
+    more = {"trained parameters": ("trained_params", "{:,.0f}".format), "training time": ("seconds", seconds)}
+    return Section(
+        "The networks",
+        _above_chance(rows, found),
+        intro=f"{data['train_images']:,} training and {how_many(data['test_images'], 'test images')}{_all_images(results)}. "
+        f"{_untrained(results)}".strip(),
+        figure=Figure([panel]),
+        table=accuracy_table(in_order, {"network": "network", "stage": "stage"}, more),
+    )
+
+
+def _all_images(results: Results) -> str:
+    """Which networks were trained on the whole set."""
+    names = [name for name, own in results.settings["networks"].items() if "data" in own]
+    return (
+        f"; all there are of {' and '.join(names)}, for {how_many(results.settings['epochs'][SCRATCH], 'epochs')}"
+        if names
+        else ""
+    )
+
+
+def _untrained(results: Results) -> str:
+    names = [n for n, own in results.settings["networks"].items() if own["has_trunk"] and own["weights"] is None]
+    if not names:
+        return ""
+    return (
+        f"No pretrained weights are used for {' and '.join(names)}: their trunks are untrained, and their features random. "
+        "An accuracy near the report's 10.0 % (EfficientNet-B0) and 10.8 % (ResNet-50) is a coincidence: the report's trunks had weights of ImageNet."
+    )
+
+
+def _above_chance(rows: Sequence[Row], found: Found) -> str:
+    """Which networks end above chance, at their last stage."""
+    above, below = list[str](), list[str]()
+    for network, own in grouped(rows, "network").items():
+        accuracy = spread(own, stage=own[-1]["stage"])
+        (below if found.is_chance(accuracy) else above).append(f"{network} ({100 * accuracy.mean:.1f} %)")
+    said = f"Above chance end {', '.join(above)}" if above else "No network ends above chance"
+    return f"{said}; at chance {', '.join(below)}." if below else f"{said}; none is at chance."
+
+
+def _unfreezing_sections(rows: Sequence[Row]) -> list[Section]:
+    """What an epoch of all layers does to a head that was trained on a frozen trunk, the largest change first; one section, if any."""
+    changes: dict[str, tuple[Spread, Spread, float | None]] = {}
+    for network in distinct(rows, "network", stage=TUNED):
+        head, tuned = (spread(rows, network=network, stage=stage) for stage in (HEAD, TUNED))
+        changes[network] = head, tuned, mean(rows, "restored", network=network, stage=TUNED)
+    said, body = [], []
+    for network, (head, tuned, restored) in sorted(changes.items(), key=lambda c: -abs(c[1][1].mean - c[1][0].mean)):
+        text = f"Unfreezing changes {network} by {points_apart(tuned, head)}"
+        if restored is not None and abs(tuned.mean - head.mean) > 0.01:
+            gap = abs(restored - head.mean) < 0.2 * abs(tuned.mean - head.mean)
+            share = "so they are what changed" if gap else "so they are not all that changed"
+            text += f". With the batch-norm statistics of before it has {100 * restored:.1f} %, {share}"
+        said.append(f"{text}.")
+        body.append(
+            [network, head.percent(), tuned.percent(), shown(restored, lambda r: f"{100 * r:.2f} %"), str(tuned.n)]
+        )
+    columns = ["network", "head on a frozen trunk", "then all unfrozen", "with the statistics of before", "seeds"]
+    return [Section("What unfreezing changes", " ".join(said), table=listed(columns, body))] if said else []
+
+
+def _one_wrong_section(results: Results, found: Found) -> Section:
+    good = right(results.settings)
+    base = found.accuracy(good)
+    tried = {", ".join(s.wrongs(good)): found.accuracy(s) for s in one_wrong(results.settings)}
+    bars = []
+    for label, a in {"nothing": base, **tried}.items():
+        low, high = (None, None) if a.std is None else (100 * a.low, 100 * a.high)
+        bars.append(Bar(label, "measured", {"": 100 * a.mean}, low, high, f"{100 * a.mean:.1f}"))
+    body = [["nothing", *base.cells(), ""]]
+    body += [[n, *a.cells(), signed(100 * (a.mean - base.mean))] for n, a in tried.items()]
+    at_chance = [name for name, a in tried.items() if found.is_chance(a)]
+    worst = min(tried, key=lambda n: tried[n].mean)
+    enough = f"Enough for chance alone: {', '.join(at_chance)}" if at_chance else "None alone is enough for chance"
+    return Section(
+        "One thing wrong at a time",
+        f"With all right the head gets {100 * base.mean:.1f} %. The {worst} costs most, "
+        f"{100 * (base.mean - tried[worst].mean):.1f} percentage points. {enough}.",
+        intro=f"A head on {results.settings['diagnosis']['network']}, frozen with pretrained weights. Right: input "
+        f"{RANGES[good.normalisation]}, stored batch-norm statistics, {_square(good.image_size)} images, "
+        f"Adadelta at {good.rate:g}. At chance: at most {100 * found.limit():.1f} %, two standard errors above "
+        f"{100 * found.chance:.0f} %.",
+        figure=Figure([Bars("test accuracy, %", "wrong", bars, {"": "teal"})]),
+        table=listed(["wrong", "test accuracy", "seeds", "points"], body),
+    )
+
+
+def _resolution_section(results: Results, found: Found) -> Section:
+    good, own = right(results.settings), results.settings["diagnosis"]
+    sizes = sorted(own["image_sizes"])
+    by_range = {
+        n: [found.accuracy(replace(good, normalisation=n, image_size=s)) for s in sizes] for n in own["normalisations"]
+    }
+    series = [points(RANGES[n], [float(s) for s in sizes], spreads) for n, spreads in by_range.items()]
+    base, worst = by_range[good.normalisation], own["normalisations"][-1]
+    costs = [100 * (b.mean - w.mean) for b, w in zip(base, by_range[worst], strict=True)]
+    said = f"An input of {RANGES[worst]} costs {costs[0]:.1f} percentage points at {_square(sizes[0])}"
+    if len(sizes) > 1:
+        lost = 100 * (base[-1].mean - base[0].mean)
+        said += (
+            f" and {costs[-1]:.1f} at {_square(sizes[-1])}. With the right input the small images alone cost "
+            f"{lost:.1f} percentage points: {'more' if lost > costs[-1] else 'less'} than the wrong input does on large ones"
+        )
+    ticks = [float(s) for s in sizes]
+    panel = Lines("side of the images", "test accuracy, %", series, [found.mark], from_zero=True, x_ticks=ticks)
+    body = [[RANGES[n], *(a.percent() for a in spreads)] for n, spreads in by_range.items()]
+    return Section(
+        "Input range and resolution",
+        f"{said}.",
+        intro="The same images, scaled up; stored statistics, the right rate.",
+        figure=Figure([panel]),
+        table=listed(["input", *map(_square, sizes)], body),
+    )
+
+
+def _norm_section(results: Results, found: Found) -> Section:
+    good, known = right(results.settings), found.settings()
+    pairs = [
+        (s, replace(s, norm="stored"))
+        for s in known
+        if s.norm == "batch" and s.rate == good.rate and replace(s, norm="stored") in known
+    ]
+    body, mismatches = [], []
+    for batch, stored in pairs:
+        cells = [found.accuracy(stored).percent(), found.accuracy(batch).percent(), "–"]
+        if batch.is_pretrained:
+            mismatches.append(found.accuracy(batch, "mismatched"))
+            cells[-1] = mismatches[-1].percent()
+        trunk = "pretrained" if batch.is_pretrained else "untrained"
+        body.append([trunk, RANGES[batch.normalisation], _square(batch.image_size), *cells])
+    smallest = min(batch.image_size for batch, _ in pairs)
+    small = [pair for pair in pairs if pair[0].image_size == smallest]
+    changes = {b: 100 * (found.accuracy(b).mean - found.accuracy(s).mean) for b, s in small if b.is_pretrained}
+    said = ", ".join(
+        f"{signed(change)} percentage points with input {RANGES[s.normalisation]}" for s, change in changes.items()
+    )
+    wrong = [change for s, change in changes.items() if s.normalisation != good.normalisation]
+    if wrong:
+        undo = max(wrong) > 1
+        said += f"; they {'undo part of' if undo else 'do not make up for'} a wrong input range"
+    for batch, stored in small:
+        if not batch.is_pretrained:
+            before, after = (100 * found.accuracy(s).mean for s in (stored, batch))
+            said += f". On an untrained trunk they take the head from {before:.1f} to {after:.1f} %"
+    num_chance = sum(map(found.is_chance, mismatches))
+    return Section(
+        "Statistics of batch norm",
+        f"Batch statistics in training and test: {said}. Trained on batch statistics and tested with stored ones, "
+        f"{num_chance} of {len(mismatches)} end at chance.",
+        intro="Stored: the statistics that came with the weights; an untrained trunk has mean 0 and variance 1. Batch: "
+        "those of each training batch, and their running mean in the test. Mismatched: trained on batch statistics, "
+        "tested with stored ones.",
+        table=listed(["trunk", "input", "images", "stored", "batch", "mismatched"], body, text=3),
+    )
+
+
+def _together_section(results: Results, found: Found) -> Section:
+    good, own = right(results.settings), results.settings["diagnosis"]
+    tried = grid(results.settings)
+    side = tried[0].image_size
+    good_here = replace(good, image_size=side)
+    body = [
+        [RANGES[n], norm, *(found.accuracy(Setting(n, norm, side, rate)).percent() for rate in own["rates"])]
+        for n in own["normalisations"]
+        for norm in own["norms"]
+    ]
+    at_chance = [s for s in tried if found.is_chance(found.accuracy(s))]
+    others = [s for s in tried if s not in at_chance]
+    said = "No setting ends at chance."
+    if at_chance:
+        said = f"{len(at_chance)} of {len(tried)} settings end at chance: {common_cause(at_chance, others, good_here)}."
+    wrong = tried[-1]  # the last of every list
+    wrongs = wrong.wrongs(good_here)
+    cured = {w: s for s in tried for w in wrongs if s.wrongs(good_here) == [v for v in wrongs if v != w]}
+    lifts = ", ".join(f"the {w} {100 * found.accuracy(s).mean:.1f} %" for w, s in cured.items())
+    return Section(
+        "All together, on small images",
+        f"{said} From {100 * found.accuracy(wrong).mean:.1f} % with all of it wrong, putting right only one gives: {lifts}.",
+        intro=f"Every combination at {side}×{side}.",
+        table=listed(["input", "statistics", *(f"rate {rate:g}" for rate in own["rates"])], body, text=2),
+    )
+
+
+def _keras_section(results: Results, found: Found) -> Section:
+    """The usual mistakes with Keras, each beside the experiment that is closest to it."""
+    good, known = right(results.settings), found.settings()
+    small = replace(good, image_size=min(results.settings["diagnosis"]["image_sizes"]))
+    base = found.accuracy(small)
+    closest: dict[str, tuple[str, dict[str, Any]]] = {
+        "Adadelta left at its default rate": ("0.001 since TensorFlow 2; 1 before", {"rate": 0.001}),
+        "0 … 1 into EfficientNet": (
+            "it takes 0 … 255 and normalises inside; here: 0 … 1 in place of a normalised input", {"normalisation": "unit"},
+        ),
+        "raw images into ResNet50": (
+            "it takes 0 … 255 less ImageNet's mean, in BGR; here: 0 … 255 in place of a normalised input",
+            {"normalisation": "raw"},
+        ),
+        "frozen batch norm before TensorFlow 2": (
+            "trained on batch statistics, tested with stored ones", {"norm": "batch"},
+        ),
+    }  # fmt: skip
+    body, enough, short = list[list[str]](), list[str](), list[str]()
+    for mistake, (fact, wrong) in closest.items():
+        setting = replace(small, **wrong)
+        if setting not in known:
+            continue
+        accuracy = found.accuracy(setting, "mismatched" if "norm" in wrong else "accuracy")
+        body.append([mistake, fact, accuracy.percent(), signed(100 * (accuracy.mean - base.mean))])
+        (enough if found.is_chance(accuracy) else short).append(mistake)
+    said = (
+        f"Enough for chance by itself: {', '.join(enough)}."
+        if enough
+        else "None of them is enough for chance by itself."
+    )
+    said += f" Not enough here: {', '.join(short)}." if short else ""
+    return Section(
+        "The usual mistakes with Keras",
+        said,
+        intro="Each beside the experiment that is closest to it, on another network: the experiments support the size of "
+        f"an effect here, not what happened there. All at {_square(small.image_size)}, against "
+        f"{100 * base.mean:.1f} % with the rest right.",
+        table=listed(["mistake", "what Keras expects, and what was run", "test accuracy", "points"], body, text=2),
+    )
+
+
+# The pretrained trunk knows the same ten classes, so its head comes along.
+_SMOKE = {
+    "data": "digits", "samples": 200, "test_samples": None, "image_size": 8,
+    "networks": {
+        "small CNN": {"network": "small-cnn", "has_trunk": False, "weights": None, "normalisation": "unit"},
+        "ResNet-8": {"network": "resnet8", "has_trunk": True, "weights": None, "normalisation": "own"},
+    },
+    "rate": 1.0, "tuning_rate": 1e-5, "epochs": {SCRATCH: 3, HEAD: 2, TUNED: 1}, "batch": 50, "seeds": 1,
+    "diagnosis": {
+        "network": "resnet8", "weights": PRETRAINING, "normalisations": ["own", "raw"], "norms": ["stored"],
+        "image_sizes": [8], "rates": [1.0, 0.001], "epochs": 3, "skip": 900, "seeds": 1,
+        PRETRAINING: {"data": {"samples": 900}, "training": {"epochs": 3, "batch": 50, "learning_rate": 0.05}},
+    },
+}  # fmt: skip
+_SMALL_CNN = {"network": "small-cnn", "has_trunk": False, "weights": None, "normalisation": "unit"}
+_LARGE = {"has_trunk": True, "weights": None, "normalisation": "imagenet"}
+_DIAGNOSIS = {"normalisations": ["imagenet", "unit", "raw"], "norms": ["stored", "batch"], "rates": [1.0, 0.001]}
+_MOBILENET = {"network": "mobilenet-v1-0.25", "weights": "mobilenetV1X0.25_pretrain.tar"}
+_LAPTOP: dict[str, Any] = {
+    "data": "cifar10", "samples": 2000, "test_samples": 2000, "image_size": 32,
+    "networks": {
+        "ResNet-50": {"network": "resnet50-keras", **_LARGE},
+        "EfficientNet-B0": {"network": "efficientnet-b0-keras", **_LARGE},
+        "MobileNet with ImageNet weights": {**_LARGE, **_MOBILENET},
+        "small CNN": _SMALL_CNN,
+    },
+    "rate": 1.0, "tuning_rate": 1e-5, "epochs": {SCRATCH: 6, HEAD: 10, TUNED: 1}, "batch": 64, "seeds": 3,
+    "diagnosis": {**_MOBILENET, **_DIAGNOSIS, "image_sizes": [32, 64, 128], "epochs": 6, "seeds": 2},
+}  # fmt: skip
+# The small CNN on all images, as in the report; what explains the heads needs no more of them than before.
+_EVENING = {
+    **_LAPTOP,
+    "networks": {**_LAPTOP["networks"], "small CNN": {**_SMALL_CNN, "data": {"samples": None, "test_samples": None}}},
+    "epochs": {SCRATCH: 12, HEAD: 10, TUNED: 1},
+}  # fmt: skip
+_EFFICIENTNET = {"network": "efficientnet-b0-keras", "weights": "torchvision"}
+_PAPER = {
+    "data": "cifar10", "samples": None, "test_samples": None, "image_size": 32,
+    "networks": {
+        # torchvision's ResNet-50, as its weights do not fit ours.
+        "ResNet-50": {**_LARGE, "network": "torchvision:resnet50", "weights": "torchvision"},
+        "EfficientNet-B0": {**_LARGE, **_EFFICIENTNET},
+        "small CNN": _SMALL_CNN,
+    },
+    "rate": 1.0, "tuning_rate": 1e-5, "epochs": {SCRATCH: 12, HEAD: 10, TUNED: 10}, "batch": 128, "seeds": 3,
+    "diagnosis": {**_EFFICIENTNET, **_DIAGNOSIS, "image_sizes": [32, 64, 128, 224], "epochs": 10, "seeds": 3},
+}  # fmt: skip
+
+STUDY = Study(
+    name="small-networks",
+    question="How accurate are a small CNN and the heads of large networks on small images, and why can a head on a "
+    "frozen ImageNet trunk end at chance?",
+    hypothesis="A small CNN from scratch is well above chance; a frozen ImageNet trunk at 32×32 loses to its input range, "
+    "its batch-norm statistics and its resolution, and each of them can be shown alone",
+    sizes={"smoke": _SMOKE, "laptop": _LAPTOP, "evening": _EVENING, "paper": _PAPER},
+    conduct=conduct,
+    page=page,
+)

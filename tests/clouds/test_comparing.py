@@ -1,0 +1,84 @@
+"""The comparison has a source for every cell that says something, and what it says of a vendor's package is in it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from tools import vendors
+
+from chronograd.cli.main import main
+from chronograd.clouds import comparing, registry
+from chronograd.clouds.comparing import COMPARED, CRITERIA, VENDORS, Cell, is_found, offered
+
+# The environment in which a platform's names are looked up; SLURM's are options in its manual.
+ENVIRONMENTS = {
+    "sagemaker": "aws",
+    "vertex": "google",
+    "azureml": "azure",
+    "watsonx": "ibm",
+    "skypilot": "skypilot",
+    "kubernetes": "kubernetes",
+}
+# Names of the same forms that no package has.
+WRONG = {
+    "sagemaker": ("CreateNothing", "shape:ProfilerConfig.Nothing", "TrainingInstanceType=ml.p99.xlarge"),
+    "vertex": ("services.nothing_service", "types.CustomJobSpec.nothing", "AcceleratorType=NVIDIA_H900"),
+    "azureml": ("MLClient.nothing", "entities.NothingJob"),
+    "watsonx": ("NothingParams", "TrainingStatus.nothing"),
+    "skypilot": ("serve.nothing", "schema:resources.nothing"),
+    "kubernetes": ("pod-v1:spec.containers.nothing",),
+}
+
+
+def names(platform: str) -> list[str]:
+    return [name for cell in offered(platform).cells.values() for name in cell.has]
+
+
+def test_every_cell_has_a_source_and_a_day_or_was_not_found() -> None:
+    cells = comparing.offers()
+    assert len(cells) == len(COMPARED) * len(CRITERIA)
+    for cell in cells:
+        assert bool(cell["source"]) == is_found(cell), cell
+        assert cell["date"] >= "2026-11-23"
+    with pytest.raises(ValidationError, match="has no source"):
+        Cell(says="everything")
+
+
+def test_the_instances_of_the_table_are_those_that_are_chosen_from() -> None:
+    rows = comparing.rented()
+    assert {row["platform"] for row in rows} == set(VENDORS)
+    for row in rows:
+        types = [one for one in registry.platform(row["platform"]).catalogue.instance if one.device == row["device"]]
+        assert {one.count for one in types} == set(row["counts"])
+        assert max(one.memory_gib or 0 for one in types) == (row["host_gib"] or 0)
+
+
+def test_more_than_ten_cells_are_looked_up() -> None:
+    assert sum(bool(cell.has) for name in ENVIRONMENTS for cell in offered(name).cells.values()) > 10
+    assert set(COMPARED) - set(ENVIRONMENTS) == {"slurm"}
+    assert names("slurm") == []
+
+
+@pytest.mark.vendors
+@pytest.mark.parametrize("platform", ENVIRONMENTS)
+def test_what_a_cell_says_of_a_package_is_in_it(platform: str) -> None:
+    name = ENVIRONMENTS[platform]
+    if name not in vendors.NAMES:
+        pytest.skip(f"{name} is not among the vendors' software that is installed")
+    asked = [*names(platform), *WRONG[platform]]
+    told = vendors.ask(name, "symbols", {"platform": platform, "names": asked})
+    assert dict(zip(asked, told, strict=True)) == {
+        **dict.fromkeys(names(platform), True),
+        **dict.fromkeys(WRONG[platform], False),
+    }
+
+
+def test_it_is_printed_and_is_data(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["platforms", "--compare"]) == 0
+    assert "Model registry" in capsys.readouterr().out
+    assert main(["platforms", "--compare", "--json"]) == 0
+    data: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert {row["criterion"] for row in data["offers"]} == {title for _, title, _ in CRITERIA}

@@ -1,0 +1,76 @@
+"""The field map, which is found by rendering, says what the tables say by which files are written and read."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.platforms import fields_csv, files_page
+from tests.clouds.cases import PLATFORMS
+
+from chronograd.cli.main import main
+from chronograd.clouds import field_map, fields, registry
+from chronograd.clouds.field_map import WORDS, example, moved
+from chronograd.clouds.submission import UNSAID, Submission
+
+DOCS = Path(__file__).parents[2] / "docs"
+ROWS = {(row["word"], row["platform"]): row for row in field_map.field_map()}
+
+
+def test_every_word_that_is_asked_for_is_in_it() -> None:
+    apart = {"command", "hyper_parameter"}
+    assert set(WORDS) - apart == set(Submission.model_fields) - {"job", "devices"}
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_a_word_has_a_field_where_the_table_has_one(platform: str) -> None:
+    tabled = {word for one in registry.platform(platform).fields for word in one.words}
+    for word in (word for word in WORDS if word != "hyper_parameter"):
+        row = ROWS[word, platform]
+        assert bool(row["paths"]) == (word in tabled), row
+        assert bool(row["arguments"]) == (word not in tabled), row
+        assert row["arguments"] == [] or f"{UNSAID}.{word}" in row["arguments"]
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_its_paths_lead_to_what_the_example_says(platform: str) -> None:
+    where = registry.platform(platform)
+    document, asked = fields.document(where, example(where)), example(where)
+    for word in ("name", "image", "environment"):
+        (path,) = ROWS[word, platform]["paths"]
+        value = getattr(asked, word)
+        wanted = value["NCCL_DEBUG"] if word == "environment" else value
+        assert wanted in str(fields.get(document, path))
+
+
+def test_a_field_that_is_renamed_is_found_elsewhere() -> None:
+    where = registry.platform("sagemaker")
+    other = [dataclasses.replace(one, path="Elsewhere.Image") if one.says == "image" else one for one in where.fields]
+    assert moved(dataclasses.replace(where, fields=other), "image") == {"paths": ["Elsewhere.Image"], "arguments": []}
+    without = [one for one in where.fields if one.says != "image"]
+    assert moved(dataclasses.replace(where, fields=without), "image") == {"paths": [], "arguments": ["launch.image"]}
+
+
+def test_what_one_must_rewrite_is_counted() -> None:
+    old: dict[str, Any] = {"platform": "a", "text": "{\n  x: 1,\n  y: u v\n}", "values": ["1", "u v"], "options": {"image": "i", "role": "r"}}  # fmt: skip
+    new: dict[str, Any] = {"platform": "b", "text": "{\n x: 1\n z: v=1\n w: 2\n}", "values": ["1", "v=1", "2"], "options": {"image": "i", "disk": "3"}}  # fmt: skip
+    there, back = field_map.moves([old, new])
+    assert there == {"from": "a", "to": "b", "lines": 5, "new_lines": 2, "values": 3, "new_values": 1, "options": 2, "changed_options": 2}  # fmt: skip
+    assert (back["new_lines"], back["new_values"], back["changed_options"]) == (1, 1, 2)
+
+
+def test_the_page_and_the_table_are_those_of_today() -> None:
+    assert (DOCS / "platform-files.md").read_text() == files_page(), "run `python -m benchmarks.platforms`"
+    assert (DOCS / "platform-fields.csv").read_text() == fields_csv(), "run `python -m benchmarks.platforms`"
+    read = list(csv.DictReader(fields_csv().splitlines()))
+    assert {"word": "nodes", "platform": "sagemaker", "paths": "ResourceConfig.InstanceCount", "arguments": ""} in read
+    assert len(read) == len(WORDS) * len(PLATFORMS)
+
+
+def test_it_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["platforms", "--fields", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == list(ROWS.values())

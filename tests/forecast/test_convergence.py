@@ -1,0 +1,315 @@
+"""When curves converge: what published runs of a schedule tell, what a curve tells by itself, and what it was."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chronograd.cli.main import main
+from chronograd.errors import InputError
+from chronograd.forecast.convergence import converged_at, forecast_convergence, levels_ahead, why_unlike, zero_line
+from chronograd.forecast.forecasting import forecast
+from chronograd.forecast.learning_curves import LearningCurve
+from chronograd.forecast.published_curves import Published, PublishedRun, published, weighted_quantiles
+from chronograd.forecast.schedule import Schedule
+
+NONE_KNOWN = Published((), {})
+STEPS = Schedule("multi_step", (40.0, 60.0), 80.0)
+
+
+def curve(values: np.ndarray, schedule: Schedule = Schedule(), metric: str = "loss") -> LearningCurve:  # noqa: B008, RUF100
+    return LearningCurve("c", np.arange(1.0, len(values) + 1), values, metric, "epoch", schedule)  # type: ignore[arg-type]
+
+
+def in_steps(levels: tuple[float, ...], schedule: Schedule) -> np.ndarray:
+    """Falls at once to a level after each drop, and stays there."""
+    k = np.arange(1.0, (schedule.planned or 0) + 1)
+    return np.array(levels)[np.floor(schedule.progress(k) - 1e-9).astype(int).clip(0, len(levels) - 1)]
+
+
+def run_like(schedule: Schedule, levels: tuple[float, ...], team: str, converged: float) -> PublishedRun:
+    values = in_steps(levels, schedule)
+    return PublishedRun(team, team, schedule, np.arange(1.0, len(values) + 1), values, converged)
+
+
+class TestSchedule:
+    def test_progress_and_its_inverse(self) -> None:
+        steps = np.array([0.0, 20, 40, 50, 60, 80])
+        assert STEPS.progress(steps).tolist() == [0, 0.5, 1, 1.5, 2, 3]
+        assert [STEPS.step(p) for p in STEPS.progress(steps)] == steps.tolist()
+        assert Schedule("annealed", (), 50.0).progress(np.array([25.0])).tolist() == [0.5]
+
+    @pytest.mark.parametrize(
+        ("kind", "drops", "planned", "told"),
+        [
+            ("constant", (3.0,), 9.0, "drops of the rate"),
+            ("multi_step", (3.0, 2.0), 9.0, "rising"),
+            ("multi_step", (0.0, 2.0), 9.0, "above 0"),
+            ("multi_step", (), 9.0, "without a drop"),
+            ("annealed", (), None, "without an end"),
+        ],
+    )
+    def test_what_is_no_schedule(self, kind: str, drops: tuple[float, ...], planned: float | None, told: str) -> None:
+        with pytest.raises(InputError, match=told):
+            Schedule(kind, drops, planned)  # type: ignore[arg-type]
+
+
+class TestFromTheCurve:
+    def test_an_exponential_error_is_exact(self) -> None:
+        """Within 2 % of its fall from the first value: exp(-b (T - 1)) = 0.02."""
+        values = 0.5 * np.exp(-0.1 * np.arange(100)) + 0.2
+        found = forecast_convergence(curve(values[:15], metric="accuracy"), NONE_KNOWN)
+        assert found.step == pytest.approx(1 - np.log(0.02) / 0.1, rel=1e-3)
+        assert converged_at(np.arange(1.0, 101), values) == np.ceil(1 - np.log(0.02) / 0.1)
+
+    def test_a_training_loss_is_expected_to_near_zero(self) -> None:
+        values = np.exp(-0.1 * np.arange(12))
+        found = forecast_convergence(curve(values), NONE_KNOWN)
+        assert found.step == pytest.approx(1 - np.log(0.02) / 0.1, rel=0.02)
+
+    def test_the_line_to_zero_is_that_of_the_later_half(self) -> None:
+        """A kink of log(loss) half-way: what came before it does not count, and all that came after does."""
+        steps = np.arange(1.0, 41)
+        logs = np.where(steps <= 20, -0.5 * steps, -10 - 0.1 * (steps - 20))
+        logs[21:27] += 0.3
+        slope, _ = zero_line(steps, np.exp(logs))
+        assert slope == pytest.approx(np.polyfit(steps[20:], logs[20:], 1)[0])
+
+    def test_ratios_of_other_runs_correct_it(self) -> None:
+        values = np.exp(-0.1 * np.arange(12))
+        plain = forecast_convergence(curve(values), NONE_KNOWN)
+        found = forecast_convergence(curve(values), Published((), {"others": (1.3, 1.3, 1.5, 1.5, 1.5, 1.5, 1.9)}))
+        assert found.step == pytest.approx(1.5 * plain.step)
+        assert found.low < found.step < found.high
+
+    def test_one_that_has_converged(self) -> None:
+        values = 0.5 * np.exp(-0.4 * np.arange(60)) + 0.2
+        found = forecast_convergence(curve(values, metric="accuracy"), NONE_KNOWN)
+        assert found.step == found.low == found.high == 11
+
+
+class TestFromPublishedRuns:
+    KNOWN = Published(
+        (
+            run_like(Schedule("multi_step", (10.0, 20.0), 30.0), (0.8, 0.4, 0.1), "a", 21.0),
+            run_like(Schedule("multi_step", (50.0, 100.0, 150.0), 200.0), (0.8, 0.4, 0.1, 0.1), "b", 105.0),
+            run_like(Schedule("annealed", (), 10.0), (0.8,), "c", 9.0),
+        ),
+        {},
+    )
+
+    def test_converges_after_the_same_drop(self) -> None:
+        found = forecast_convergence(curve(np.full(30, 0.8), STEPS), self.KNOWN)
+        assert found.source == "published"
+        assert found.step == pytest.approx(62)  # a tenth of the way from the second drop to the end
+        assert forecast_convergence(curve(np.full(30, 0.8), Schedule("annealed", (), 80.0)), self.KNOWN).step == 72
+
+    def test_those_that_had_converged_by_then_are_not_asked(self) -> None:
+        early = run_like(Schedule("multi_step", (10.0, 20.0), 30.0), (0.8, 0.1, 0.1), "d", 11.0)
+        known = Published((*self.KNOWN.runs, early, early, early), {})
+        assert forecast_convergence(curve(np.full(30, 0.8), STEPS), known).low == pytest.approx(
+            42
+        )  # a tenth after the first drop
+        assert forecast_convergence(curve(np.full(50, 0.4), STEPS), known).low == pytest.approx(62)
+
+    def test_of_a_planned_run_without_a_schedule_all_are_asked(self) -> None:
+        found = forecast_convergence(curve(np.full(10, 0.8), Schedule(None, (), 100.0)), self.KNOWN)
+        assert (found.low, found.step, found.high) == pytest.approx((52.5, 70, 90))
+
+    def test_a_run_with_fewer_drops_converges_after_its_last(self) -> None:
+        found = forecast_convergence(curve(np.full(30, 0.8), Schedule("multi_step", (40.0,), 80.0)), self.KNOWN)
+        assert found.step == pytest.approx(44)
+
+    def test_after_the_last_drop_the_curve_tells(self) -> None:
+        found = forecast_convergence(curve(in_steps((0.8, 0.4, 0.1), STEPS)[:70], STEPS), self.KNOWN)
+        assert (found.source, found.step) == ("curve", 61)
+
+    def test_levels_beyond_the_next_drop(self) -> None:
+        values = in_steps((0.4, 0.2, 0.05), STEPS)
+        found = forecast(curve(values[:30], STEPS), target=0.06, at=[35, 50, 70], known=self.KNOWN)
+        assert [one.value for one in found.at if one.step in (35, 50, 70)] == pytest.approx([0.4, 0.2, 0.05])
+        assert found.reached is not None
+        assert 60 <= found.reached.step <= 62  # runs a and b fall within two epochs after their drops
+        never = forecast(curve(values[:30], STEPS), target=0.04, known=self.KNOWN).reached
+        assert never is not None
+        assert never.step is None
+
+    def test_runs_that_were_where_this_one_is_count_more(self) -> None:
+        """One run falls from 0.8 to 0.1, another stays near 0.5: of the level that both were seen at, each forecasts its own."""
+        apart = run_like(Schedule("multi_step", (10.0, 20.0), 30.0), (0.5, 0.49, 0.48), "d", 2.0)
+        known = Published(self.KNOWN.runs[:1], {}, (apart,))
+        far, near = (forecast(curve(np.full(30, level), STEPS, "accuracy"), known=known).at[-1] for level in (0.8, 0.5))
+        assert 1 - far.value == pytest.approx(0.1, rel=0.05)
+        assert 1 - near.value == pytest.approx(0.48, rel=0.05)
+        for one in (far, near):  # it may as well gain nothing, or as much as the other
+            assert 1 - one.low >= 0.47
+        assert known.without("d").small == ()
+
+    def test_runs_on_small_data_are_not_asked_when_a_run_converges(self) -> None:
+        small = run_like(Schedule("multi_step", (10.0, 20.0), 30.0), (0.5, 0.5, 0.5), "d", 2.0)
+        both = Published(self.KNOWN.runs, {}, (small,) * 9)
+        asked = curve(np.full(30, 0.8), STEPS)
+        assert forecast_convergence(asked, both) == forecast_convergence(asked, self.KNOWN)
+
+    def test_nothing_is_told_of_a_constant_rate(self) -> None:
+        with pytest.raises(InputError, match="not known"):
+            levels_ahead(Schedule("constant", (), 9.0), 3.0, 0.5, np.array([5.0]), self.KNOWN)
+
+
+def test_quantiles_count_weights() -> None:
+    values, weights = np.array([1.0, 2.0, 3.0]), np.array([8.0, 1.0, 1.0])
+    assert weighted_quantiles(values, weights, (0.5, 0.85, 1.0)) == [1, 2, 3]
+
+
+# A ResNet-20 on digits with a one-cycle rate over twelve epochs, which stopped at its target after six; not among the known runs.
+DEMONSTRATION = (1.268, 0.1924, 0.1761, 0.06246, 0.04147, 0.01647)
+
+
+def test_a_training_loss_is_forecast_by_how_other_losses_fell() -> None:
+    """By how test errors fell it was to stay at 0.17, and none of the three later epochs lay in the band."""
+    schedule = Schedule("annealed", (), 12.0)
+    losses = LearningCurve("digits", np.arange(1.0, 7.0), np.array(DEMONSTRATION), "loss", "epoch", schedule)
+    made = forecast(losses, 0.5)
+    assert (made.num_inside, len(made.held_out)) == (3, 3)
+    assert made.error is not None
+    assert made.error < 0.05
+    assert "training losses of" in made.basis
+    assert forecast(losses, 0.5, known=replace(published(), losses=())).num_inside == 0
+
+
+def test_intervals_of_losses_hold_about_as_often_as_they_say_of_networks_left_out() -> None:
+    known, inside = published(), []
+    for run in known.losses[::5]:
+        curve = LearningCurve(run.name, run.steps, run.errors, "loss", "epoch", run.schedule)
+        made = forecast(curve, 0.5, known=known.without(run.team), draws=20)
+        inside += [made.num_inside / len(made.held_out)]
+    assert 0.7 <= np.mean(inside) <= 0.95
+
+
+# A language model at step 3,000 of 10,000 under a cosine: 2.6 irreducible, and a power law in the steps at the full rate.
+LANGUAGE = Schedule("annealed", (), 10_000.0)
+
+
+def language_model(until: float = 3000.0, noise: float = 0.01) -> LearningCurve:
+    steps = np.arange(100.0, until + 1, 100.0)
+    losses = 2.6 + 20 * LANGUAGE.at_full_rate(steps) ** -0.4
+    losses *= np.exp(noise * np.random.default_rng(0).standard_normal(len(steps)))
+    return LearningCurve("lm", steps, losses, "loss", "step", LANGUAGE, column="train/loss")
+
+
+class TestUnlikeAnyKnownRun:
+    def test_a_language_model_is_forecast_by_its_own_power_law(self) -> None:
+        """As classifiers' training losses fall it was to reach 0.15 to 3.7."""
+        made = forecast(language_model(), target=2.5)
+        end, true = made.at[-1], 2.6 + 20 * 5000**-0.4
+        assert end.step == 10_000
+        assert end.value == pytest.approx(true, rel=0.05)
+        assert 0.75 * true < end.low < true < end.high < 1.2 * true
+        assert made.model.family == "power"
+        assert "not by other runs: fewer than 5 %" in made.basis
+        assert any("too narrow" in warning for warning in made.warnings)
+        # log(value / bound) is at least 0.2 · log(first / now) · sqrt(log(10,000 / 3,000)) deviations of an 80 % interval.
+        now = 2.6 + 20 * float(LANGUAGE.at_full_rate(np.array([3000.0]))[0]) ** -0.4
+        least = 1.2816 * 0.2 * math.log(language_model().values[0] / now) * math.sqrt(math.log(10 / 3))
+        assert min(math.log(end.high / end.value), math.log(end.value / end.low)) >= 0.95 * least
+        assert made.reached is not None
+        assert made.reached.step is None  # below the level that it can fall to
+        assert made.data()["unlike_known_runs"]
+
+    def test_when_it_reaches_a_loss(self) -> None:
+        reached = forecast(language_model(noise=0.0), target=3.35, draws=20).reached
+        assert reached is not None
+        assert reached.step is not None
+        at = 2.6 + 20 * LANGUAGE.at_full_rate(np.array([reached.step])) ** -0.4
+        at *= np.exp(
+            -0.05 * np.log(5.77 / 3.47) * (reached.step - 3000) / 10_000
+        )  # what may be gained by the fall of the rate
+        assert at[0] == pytest.approx(3.35, rel=0.002)
+        assert reached.low is not None
+        assert reached.low <= reached.step
+
+    def test_a_constant_rate_does_not_bring_it_to_zero_either(self) -> None:
+        steps = np.arange(100.0, 3001.0, 100.0)
+        losses = (2.6 + 20 * steps**-0.4) * np.exp(0.02 * np.random.default_rng(1).standard_normal(30))
+        curve = LearningCurve("lm", steps, losses, "loss", "step", Schedule("constant"))
+        found = forecast(curve, target=2.0, draws=20).reached
+        assert found is not None
+        assert found.high is None
+        assert found.step is None or found.step > 10_000  # a straight line of log(loss) would be there in 9,000
+
+    def test_nothing_is_gained_before_the_last_point(self) -> None:
+        """The rate's fall since the last point is 0 for earlier steps, so only the fitted curve says where they lie."""
+        steps = np.arange(1.0, 41)
+        like = LearningCurve("c", steps, 2 / steps**0.5, "loss", "epoch", Schedule("annealed", (), 80.0))
+        for curve in (like, language_model()):
+            made = forecast(curve, draws=20)
+            assert (made.unlike is None) == (curve is like)
+            early = float(curve.steps[9])
+            at, place = made.expected(early), float(made.place(np.array([early]))[0])
+            assert at.value == pytest.approx(made.model.at(place), rel=1e-12)
+            assert (at.low, at.high) == pytest.approx(made.model.interval(place), rel=1e-12)
+
+    def test_columns_that_are_no_cross_entropy(self) -> None:
+        values = np.geomspace(1.5, 0.5, 20)
+        for column, is_like in (("val_loss", True), ("perplexity", False), ("eval/mse_loss", False), ("", True)):
+            made = LearningCurve(
+                "c", np.arange(1.0, 21), values, "loss", "epoch", Schedule("annealed", (), 40.0), column=column
+            )
+            assert (why_unlike(made, published()) is None) == is_like, column
+
+    def test_an_accuracy_that_stays_where_no_known_run_stayed(self) -> None:
+        """3 % of 1,000 classes after three quarters of the epochs: known errors had fallen below 0.7 by then."""
+        steps = np.arange(1.0, 31)
+        curve = LearningCurve(
+            "c", steps, 0.995 - 0.025 * steps / 30, "accuracy", "epoch", Schedule("annealed", (), 40.0)
+        )
+        made = forecast(curve, draws=20)
+        assert made.unlike
+        assert made.at[-1].value < 0.15
+        assert made.at[-1].low <= made.at[-1].value <= made.at[-1].high
+
+    def test_nearly_every_known_error_is_like_runs_of_other_teams(self) -> None:
+        known, num_unlike = published(), 0
+        for run in (*known.runs, *known.small)[::4]:
+            half = run.steps <= 0.5 * (run.schedule.planned or 0)
+            curve = LearningCurve(run.name, run.steps[half], run.errors[half], "accuracy", "epoch", run.schedule)
+            num_unlike += why_unlike(curve, known.without(run.team)) is not None
+        assert num_unlike <= 2
+
+
+def test_the_package_knows_published_runs() -> None:
+    known = published()
+    assert {run.schedule.kind for run in known.runs} == {"multi_step", "annealed"}
+    assert {run.team for run in known.small} == {
+        "ants and bees",
+        "small CIFAR-10, resnet8",
+        "small CIFAR-10, small-cnn",
+    }
+    for run in (*known.runs, *known.small):
+        assert (np.diff(run.steps) > 0).all()
+        assert run.steps[0] <= run.converged <= run.steps[-1] <= (run.schedule.planned or 0) + 1
+        assert ((run.errors > 0) & (run.errors < 1)).all()
+    team = known.runs[0].team
+    assert team not in {run.team for run in known.without(team).runs}
+    assert "depth 18" not in known.without("depth 18").ratios
+
+
+def test_the_command_takes_a_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text("epoch,loss\n" + "".join(f"{k},{0.9**k + 0.3}\n" for k in range(1, 21)))
+    assert main(["fit", "loss", str(file), "--drops", "30,60", "--planned", "90", "--earlier", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["schedule"] == {"kind": "multi_step", "drops": [30, 60], "planned": 90}
+    assert found["converged"]["source"] == "published"
+    assert 30 < found["converged"]["step"] < 90
+    assert found["converged"]["remaining"] == found["converged"]["step"] - 20
+    assert [one["until"] for one in found["earlier"]] == [6, 13]
+    assert main(["fit", "loss", str(file)]) == 0
+    assert "by its own points" in " ".join(capsys.readouterr().out.split())
+    assert main(["fit", "loss", str(file), "--schedule", "annealed"]) == 2
+    assert "--planned" in capsys.readouterr().err

@@ -1,0 +1,143 @@
+"""`chronograd forecast`: levels as people write them, hours and the clock, the chart and the page."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+import chronograd
+from chronograd.cli.main import main
+from chronograd.errors import InputError
+from chronograd.figure import Lines, Mark, Series
+from chronograd.forecast.forecast_answer import forecast_answer, level, read
+from chronograd.forecast.forecasting import forecast
+from chronograd.report.text_chart import text_chart
+
+BEGAN = 1_763_850_000.0
+EPOCH_S = 100.0
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Thirty epochs of a hundred under a cosine: per cent, rates and times in columns, epochs from 0."""
+    rows = ["epoch,train_loss,accuracy,val_acc,lr,timestamp"]
+    for e in range(30):
+        rate = 0.1 * (1 + math.cos(math.pi * e / 100)) / 2
+        rows.append(f"{e},{1 / (e + 1)},{99 - 40 / (e + 1)},{90 - 60 / (e + 2)},{rate},{BEGAN + EPOCH_S * e}")
+    (tmp_path / "log.csv").write_text("\n".join(rows))
+    return tmp_path / "log.csv"
+
+
+def found(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, object]:
+    assert main(["forecast", *map(str, words), "--json"]) == 0
+    data: dict[str, object] = json.loads(capsys.readouterr().out)
+    return data
+
+
+def test_levels_as_people_write_them(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answers = [found(capsys, log, "--to", to) for to in ("91%", "91", "0.91", "91.0 %")]
+    assert len({str(one["reached"]) for one in answers}) == 1
+    assert answers[0]["column"] == "val_acc"
+    for bad in ("1.5", "120", "high", "-3", "nan"):
+        with pytest.raises(InputError):
+            level(bad, "accuracy")
+    with pytest.raises(InputError, match="loss"):
+        level("92%", "loss")
+
+
+def test_from_python(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = chronograd.forecast(log, "91%")
+    assert json.loads(json.dumps(answer.data)) == found(capsys, log, "--to", "91%")
+    assert chronograd.forecast(log, 0.91).data["reached"] == answer.data["reached"]
+
+
+def test_the_column_that_is_meant(log: Path) -> None:
+    assert read(log, None, "91%").column == "val_acc"
+    assert read(log, "accuracy", None).column == "val_acc"
+    assert read(log, "Val/Acc", None).column == "val_acc"
+    assert read(log, "loss", "0.01").column == "train_loss"
+    assert read(log, None, "1.5").column == "train_loss"
+    (log.parent / "x.csv").write_text("epoch,speed\n1,2\n")
+    with pytest.raises(InputError, match="none of them of accuracy"):
+        read(log.parent / "x.csv", None, "91%")
+
+
+def test_hours_and_the_clock_follow_from_the_times_of_the_log(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = found(capsys, log, "--to", "91%")
+    assert data["schedule"] == {"kind": "annealed", "drops": [], "planned": 100}
+    time, reached = data["time"], data["reached"]
+    assert isinstance(time, dict)
+    assert isinstance(reached, dict)
+    assert time["seconds_per_epoch"] == pytest.approx(EPOCH_S)
+    ahead = EPOCH_S * (reached["step"] - 30)
+    assert time["ahead"]["seconds"] == pytest.approx(ahead)
+    assert time["clock"]["seconds"] == pytest.approx(BEGAN + 29 * EPOCH_S + ahead)
+    assert time["ahead"]["low"] == pytest.approx(EPOCH_S * (reached["low"] - 30))
+
+
+def test_a_log_under_way_is_told_by_the_clock_and_one_that_has_stopped_from_its_end(log: Path) -> None:
+    made = forecast(read(log, None, "91%"), target=0.91)
+    under_way = forecast_answer(made, BEGAN + 29 * EPOCH_S + 60).sections[0].takeaway
+    assert under_way.startswith("91.0 % at epoch ")
+    assert "by 22 Nov" in under_way or "by 23 Nov" in under_way
+    assert ", in " in under_way
+    stopped = forecast_answer(made, BEGAN + 10 * 86400).sections[0].takeaway
+    assert "after the last point of 22 Nov" in stopped or "after the last point of 23 Nov" in stopped
+
+
+def test_without_times_the_pace_may_be_stated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{e},{0.9 - 0.5 / e}" for e in range(1, 21)]
+    (tmp_path / "log.csv").write_text("\n".join(["epoch,val_acc", *rows]))
+    words = [tmp_path / "log.csv", "--to", "88%", "--schedule", "constant"]
+    assert found(capsys, *words)["time"] is None
+    data = found(capsys, *words, "--pace", "60")
+    reached, time = data["reached"], data["time"]
+    assert isinstance(reached, dict)
+    assert isinstance(time, dict)
+    assert time["ahead"]["seconds"] == pytest.approx(60 * (reached["step"] - 20))
+    assert main(["forecast", *map(str, words)]) == 0
+    assert "hours are not known" in " ".join(capsys.readouterr().out.split())
+
+
+def test_names_of_schedules_are_those_of_job_files(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("cosine", "one_cycle", "annealed"):
+        data = found(capsys, log, "--schedule", name, "--planned", "60")
+        assert data["schedule"] == {"kind": "annealed", "drops": [], "planned": 60}
+    assert (
+        main(["fit", "loss", str(log), "--metric", "accuracy", "--to", "92", "--schedule", "cosine", "--planned", "60"])
+        == 0
+    )
+    assert "accuracy 0.92" in capsys.readouterr().out
+
+
+def test_steps_are_written_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{k},{0.9 - 400 / (k + 800)}" for k in range(1000, 20_001, 1000)]
+    (tmp_path / "log.csv").write_text("\n".join(["step,val_acc", *rows]))
+    assert main(["forecast", str(tmp_path / "log.csv"), "--to", "88.5%", "--schedule", "constant"]) == 0
+    text = capsys.readouterr().out
+    assert "until step 20,000" in text
+    assert "e+" not in text
+
+
+def test_the_page_and_the_chart(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    assert main(["forecast", str(log), "--to", "91%", "--out", str(page)]) == 0
+    text = capsys.readouterr().out
+    assert "<svg" in page.read_text()
+    assert max(len(line) for line in text.splitlines() if "│" in line or "  " in line) <= 80
+    assert "• val_acc" in text
+
+
+def test_a_chart_of_characters() -> None:
+    """A line from (0, 0) to (10, 10) with a band, a point at its end, a mark half-way: 11 columns beside the labels."""
+    line = Series("forecast", "predicted", [0, 10], [0, 10], [0, 8], [0, 10])
+    point = Series("seen", "measured", [10], [10])
+    drawn = text_chart(Lines("epoch", "y", [line, point], [Mark("y", 5, "target")]), width=15, height=11).splitlines()
+    assert drawn[0] == "10 │          •"
+    assert drawn[5] == " 5 │┄┄┄┄┄━┄┄┄┄┄"
+    assert drawn[10] == " 0 │━"
+    assert drawn[2] == "   │        ━░░"
+    assert drawn[12].split() == ["0", "epoch", "10"]

@@ -1,0 +1,261 @@
+"""Logs as the tools write them: W&B, MLflow, Keras, Lightning, Hugging Face, TensorBoard; their times and learning rates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chronograd.errors import InputError
+from chronograd.forecast.learning_curves import matching, read_curve
+from chronograd.forecast.learning_rates import schedule_of_rates
+from chronograd.forecast.logs import read_log
+from chronograd.forecast.pace import pace_of
+from chronograd.forecast.schedule import Schedule
+
+ACCURACIES = [0.5, 0.6, 0.7, 0.75]
+BEGAN = 1_763_850_000.0  # seconds since 1970; an epoch takes 60
+TIMES = [BEGAN + 60 * epoch for epoch in range(4)]
+
+
+def wandb_history(folder: Path) -> Path:
+    """`run.history()` to CSV: the training loss every step, the accuracy every second one; blanks between."""
+    lines = ["_step,_runtime,_timestamp,epoch,train/loss,val/acc"]
+    for step in range(8):
+        accuracy = str(ACCURACIES[step // 2]) if step % 2 else ""
+        lines.append(f"{step},{30 * step},{BEGAN + 30 * (step - 1)},{step // 2},{1 / (step + 1)},{accuracy}")
+    (folder / "wandb.csv").write_text("\n".join(lines))
+    return folder / "wandb.csv"
+
+
+def wandb_scan(folder: Path) -> Path:
+    """`run.scan_history()` as JSON lines: a row has the keys that were logged together."""
+    rows = [{"_step": e, "_timestamp": TIMES[e], "train/loss": 1.0} for e in range(4)]
+    rows = [row | {"epoch": e, "val/acc": ACCURACIES[e]} for e, row in enumerate(rows)]
+    (folder / "scan.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    return folder / "scan.jsonl"
+
+
+def wandb_chart(folder: Path) -> Path:
+    """The CSV of a chart: the run's name before the column's, and its least and greatest value."""
+    name = "worldly-sun-3 - val/acc"
+    head = ",".join(f'"{one}"' for one in ("epoch", name, f"{name}__MIN", f"{name}__MAX"))
+    (folder / "chart.csv").write_text(
+        "\n".join([head, *(f'"{e}","{a}","{a}","{a}"' for e, a in enumerate(ACCURACIES))])
+    )
+    return folder / "chart.csv"
+
+
+def mlflow_csv(folder: Path) -> Path:
+    lines = ["run_id,key,value,step,timestamp"]
+    for epoch, accuracy in enumerate(ACCURACIES):
+        lines += [
+            f"5f2c,val_acc,{accuracy},{epoch},{int(1000 * TIMES[epoch])}",
+            f"5f2c,lr,0.1,{epoch},{int(1000 * TIMES[epoch])}",
+        ]
+    (folder / "metrics.csv").write_text("\n".join(lines))
+    return folder / "metrics.csv"
+
+
+def mlflow_run(folder: Path) -> Path:
+    run = folder / "mlruns" / "0" / "5f2c"
+    (run / "metrics" / "val").mkdir(parents=True)
+    (run / "meta.yaml").write_text("run_id: 5f2c\n")
+    lines = [f"{int(1000 * TIMES[e])} {a} {e}" for e, a in enumerate(ACCURACIES)]
+    (run / "metrics" / "val" / "acc").write_text("\n".join(lines) + "\n")
+    return folder / "mlruns"
+
+
+def keras(folder: Path) -> Path:
+    history = {"accuracy": [0.9] * 4, "val_accuracy": ACCURACIES, "loss": [1.0] * 4, "learning_rate": [0.1] * 4}
+    (folder / "history.json").write_text(json.dumps(history))
+    return folder / "history.json"
+
+
+def hugging_face(folder: Path) -> Path:
+    log = [row for e, a in enumerate(ACCURACIES, 1) for row in (
+        {"epoch": float(e), "learning_rate": 5e-5, "loss": 1.0, "step": 10 * e},
+        {"epoch": float(e), "eval_accuracy": a, "eval_loss": 1.0, "eval_runtime": 2.0, "step": 10 * e},
+    )]  # fmt: skip
+    (folder / "trainer_state.json").write_text(json.dumps({"epoch": 4.0, "global_step": 40, "log_history": log}))
+    return folder / "trainer_state.json"
+
+
+def lightning(folder: Path) -> Path:
+    """metrics.csv of CSVLogger: an epoch's number in many rows, its validation in one of them."""
+    lines = ["epoch,lr-SGD,step,train_loss_step,val_acc"]
+    for epoch, accuracy in enumerate(ACCURACIES):
+        lines += [
+            f"{epoch},,{2 * epoch},0.5,",
+            f"{epoch},,{2 * epoch + 1},0.4,",
+            f"{epoch},,{2 * epoch + 1},,{accuracy}",
+        ]
+    (folder / "metrics.csv").write_text("\n".join(lines))
+    return folder / "metrics.csv"
+
+
+def tensorboard(folder: Path) -> Path:
+    events = pytest.importorskip("tensorboard.compat.proto.event_pb2")
+    writer = pytest.importorskip("tensorboard.summary.writer.event_file_writer")
+    summary = pytest.importorskip("tensorboard.compat.proto.summary_pb2")
+    with closing(writer.EventFileWriter(str(folder / "tb"))) as file:
+        for epoch, accuracy in enumerate(ACCURACIES):
+            value = summary.Summary.Value(tag="Accuracy/val", simple_value=accuracy)
+            file.add_event(events.Event(wall_time=TIMES[epoch], step=epoch, summary=summary.Summary(value=[value])))
+    return folder / "tb"
+
+
+@pytest.mark.parametrize("write", [wandb_history, wandb_scan, wandb_chart, mlflow_csv, mlflow_run, keras, hugging_face,
+                                   lightning, tensorboard])  # fmt: skip
+def test_the_accuracy_of_the_validation_split_is_found(tmp_path: Path, write: Callable[[Path], Path]) -> None:
+    log = read_log(write(tmp_path))
+    name = matching(log.names, "accuracy", is_held_out=True)
+    assert name is not None
+    column = log.read(name)
+    assert column.values == pytest.approx(ACCURACIES)
+    assert (np.diff(column.steps) > 0).all()
+    has_times = write in (wandb_history, wandb_scan, mlflow_csv, mlflow_run, tensorboard)
+    assert (column.times is not None) == has_times
+    if column.times is not None:
+        assert column.times == pytest.approx(TIMES)
+
+
+def test_a_curve_of_steps_in_rows_of_epochs(tmp_path: Path) -> None:
+    found = read_curve(lightning(tmp_path), column="train_loss_step")
+    assert (found.unit, found.steps.tolist()) == ("step", [0.5, 1, 2, 3, 4, 5, 6, 7])
+
+
+def test_steps_from_0_stay_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("step,loss\n" + "".join(f"{100 * i},{1 / (i + 1)}\n" for i in range(8)))
+    found = read_curve(tmp_path / "log.csv")
+    assert found.steps.tolist() == [1, 100, 200, 300, 400, 500, 600, 700]
+
+
+def test_one_run_of_mlflow_is_read(tmp_path: Path) -> None:
+    folder = mlflow_run(tmp_path)
+    (folder / "0" / "7a11" / "metrics").mkdir(parents=True)
+    (folder / "0" / "7a11" / "meta.yaml").write_text("run_id: 7a11\n")
+    with pytest.raises(InputError, match="2 runs of MLflow: 5f2c, 7a11"):
+        read_log(folder)
+    lines = (mlflow_csv(tmp_path).read_text()).splitlines()
+    (tmp_path / "two.csv").write_text("\n".join([*lines, "other,val_acc,0.5,0,1"]))
+    with pytest.raises(InputError, match="2 runs: 5f2c, other"):
+        read_log(tmp_path / "two.csv")
+
+
+@pytest.mark.parametrize(("column", "times"), [
+    ("seconds", [10, 20, 30, 40]),
+    ("hours", [36, 72, 108, 144]),
+    ("epoch_time", [10, 20, 30, 40]),
+    ("time", [10, 20, 30, 40]),
+    ("wall_time", [BEGAN + 10, BEGAN + 20, BEGAN + 30, BEGAN + 40]),
+    ("timestamp", [BEGAN + 10, BEGAN + 20, BEGAN + 30, BEGAN + 40]),
+])  # fmt: skip
+def test_times_of_every_kind(tmp_path: Path, column: str, times: list[float]) -> None:
+    """Elapsed seconds and hours, what each epoch took, seconds and milliseconds since 1970."""
+    written = {"hours": [0.01, 0.02, 0.03, 0.04], "epoch_time": [10] * 4, "timestamp": [1000 * t for t in times]}.get(
+        column, times
+    )
+    rows = [f"{e},{a},{t!r}" for e, (a, t) in enumerate(zip(ACCURACIES, written, strict=True))]
+    (tmp_path / "log.csv").write_text("\n".join([f"epoch,val_acc,{column}", *rows]))
+    found = read_curve(tmp_path / "log.csv", "accuracy").times
+    assert found == pytest.approx(times)
+
+
+def test_dates_are_times(tmp_path: Path) -> None:
+    rows = [f"{e},{a},2026-11-22T08:0{e}:00+00:00" for e, a in enumerate(ACCURACIES)]
+    (tmp_path / "log.csv").write_text("\n".join(["epoch,val_acc,date", *rows]))
+    found = read_curve(tmp_path / "log.csv", "accuracy").times
+    assert found is not None
+    assert np.diff(found).tolist() == [60, 60, 60]
+
+
+EPOCHS = np.arange(1.0, 41)
+DONE = (EPOCHS - 1) / 100
+
+
+def one_cycle(done: np.ndarray) -> np.ndarray:
+    """torch.optim.lr_scheduler.OneCycleLR: a rise along a cosine for 0.3 of the way, then a fall along another."""
+    rise, fall = (1 - np.cos(np.pi * done / 0.3)) / 2, (1 + np.cos(np.pi * (done - 0.3) / 0.7)) / 2
+    return np.where(done < 0.3, 0.04 + 0.96 * rise, fall)
+
+
+@pytest.mark.parametrize(("rates", "schedule", "text"), [
+    (0.1 * (1 + np.cos(np.pi * DONE)) / 2, Schedule("annealed", (), 100.0), "cosine until epoch 100"),
+    (0.01 + 0.09 * (1 + np.cos(np.pi * DONE)) / 2, Schedule("annealed", (), 100.0), "cosine until epoch 100"),
+    (0.1 * (1 - DONE), Schedule("annealed", (), 100.0), "linear until epoch 100"),
+    (np.where(EPOCHS <= 30, 0.1, 0.01), Schedule("multi_step", (30.0,)), "drops after epoch 30; give --drops if there are more"),
+    (0.1 * 0.2 ** np.floor((EPOCHS - 1) / 12), Schedule("multi_step", (12.0, 24.0, 36.0, 48.0)), "the next expected after 48"),
+    (np.full(40, 0.1), Schedule(), "constant so far"),
+    (0.1 * EPOCHS / 40, Schedule(), "still rising at epoch 40"),
+    (0.1 * 0.95**EPOCHS, Schedule(), "falling in no form that is known"),
+    (np.where(EPOCHS < 3, EPOCHS / 3, 1.0), Schedule(), "constant so far"),
+])  # fmt: skip
+def test_what_rates_tell(rates: np.ndarray, schedule: Schedule, text: str) -> None:
+    told = schedule_of_rates(EPOCHS, rates, "epoch")
+    assert told.schedule == schedule
+    assert text in told.text
+
+
+def test_one_cycle_ends_where_it_was_planned() -> None:
+    told = schedule_of_rates(EPOCHS[:40], one_cycle(DONE), "epoch")
+    assert told.text.startswith("one_cycle until")
+    assert told.schedule.planned == pytest.approx(100, abs=1)
+    steps = np.arange(100.0, 6001, 100)
+    told = schedule_of_rates(steps, one_cycle(steps / 10_000), "step")
+    assert told.schedule.planned == pytest.approx(10_000, rel=1e-3)
+
+
+def test_the_schedule_of_a_log_counts_as_its_curve_does(tmp_path: Path) -> None:
+    """Rows numbered from 0: the thirty-first epoch is the first with the lower rate."""
+    rows = [f"{e},{2 / (e + 2)},{0.1 if e < 30 else 0.01}" for e in range(40)]
+    (tmp_path / "log.csv").write_text("\n".join(["epoch,loss,lr", *rows]))
+    found = read_curve(tmp_path / "log.csv")
+    assert found.schedule.drops == (30.0,)
+    assert found.since_last_drop()[1].steps.tolist() == list(range(1, 11))
+
+
+class TestPace:
+    STEPS = np.arange(1.0, 11)
+
+    def test_a_pause_is_one_slow_block(self) -> None:
+        times = 60 * self.STEPS + np.where(self.STEPS > 5, 8 * 3600, 0)
+        pace = pace_of(self.STEPS, BEGAN + times, 10)
+        assert pace is not None
+        assert pace.seconds == 60
+        assert (pace.last, pace.is_clock) == (BEGAN + times[-1], True)
+
+    def test_the_way_and_the_pace_are_both_uncertain(self) -> None:
+        pace = pace_of(self.STEPS, 60 * self.STEPS, 10)
+        assert pace is not None
+        assert pace.seconds_to(10, 5, 20) == pytest.approx((600, 300, 1200))
+        assert pace.seconds_to(10, None, None) == (600, 0, None)
+        assert not pace.is_clock
+        uneven = pace_of(self.STEPS, np.cumsum([2.0, *[1.0, 2, 3] * 3]), 10)
+        assert uneven is not None
+        _, low, high = uneven.seconds_to(10, 5, 20)
+        assert low < 5 * uneven.seconds
+        assert high is not None
+        assert high > 20 * uneven.seconds
+
+    def test_a_log_that_does_not_go_on_has_stopped(self) -> None:
+        pace = pace_of(self.STEPS, BEGAN + 60 * self.STEPS, 10)
+        assert pace is not None
+        assert pace.is_under_way(BEGAN + 700)
+        assert not pace.is_under_way(BEGAN + 900)
+
+    def test_without_times_it_is_not_known(self) -> None:
+        assert pace_of(self.STEPS, None, 10) is None
+        assert pace_of(self.STEPS, np.zeros(10), 10) is None
+
+
+def test_a_curve_keeps_the_times_of_its_points(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("epoch,loss,seconds\n1,3,10\n2,nan,20\n3,2,30\n4,1,40\n")
+    found = read_curve(tmp_path / "log.csv")
+    assert found.times is not None
+    assert found.times.tolist() == [10, 30, 40]
+    assert found.first(2).times is not None

@@ -1,0 +1,121 @@
+"""An archive has an executed notebook per problem, its parts labelled, its plots kept, its data beside it."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from chronograd.cli.main import main
+from chronograd_lab.common.results import Results
+from chronograd_lab.exercises.hand_in import hand_in
+from chronograd_lab.exercises.pages import Library
+from chronograd_lab.exercises.questions import Exercise, catalogue, label
+
+STUDIES = Path(__file__).parents[3] / "docs" / "studies"
+
+
+def one_problem(number: str) -> Exercise:
+    """An exercise cut to its first problem."""
+    exercise = catalogue().handed_in()[number]
+    return replace(exercise, problems=exercise.problems[:1])
+
+
+def opened(archive: Path, folder: Path) -> dict[str, nbformat.NotebookNode]:
+    with zipfile.ZipFile(archive) as packed:
+        packed.extractall(folder)
+    notebooks = {path.name: nbformat.read(path, as_version=4) for path in sorted(folder.glob("*.ipynb"))}
+    for notebook in notebooks.values():
+        nbformat.validate(notebook)
+        code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+        assert not any(output.output_type == "error" for cell in code for output in cell.outputs)
+    return notebooks
+
+
+def text_of(notebook: nbformat.NotebookNode) -> str:
+    return "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+
+
+@pytest.mark.slow
+def test_a_notebook_has_parts_answers_plots_and_data(tmp_path: Path) -> None:
+    exercise, library = one_problem("3"), Library(STUDIES)
+    written = hand_in(exercise, "ab1234", library, tmp_path / "mine.zip")
+    assert (written.notebooks, written.notes) == (["ab1234_hw7_p1.ipynb"], [])
+    ((_, notebook),) = opened(tmp_path / "mine.zip", tmp_path / "out").items()
+    text = text_of(notebook)
+    for question in catalogue().of(exercise, 1):
+        assert f"## {label(question)}. {question.asks}" in text
+        assert f"**Answer.** {library.answer(question)}" in text
+    assert "| 2.5 | 1 of learner 2 | 0 | 2 | 2 |" in text
+    drawn = [
+        o for c in notebook.cells if c.cell_type == "code" for o in c.outputs if "image/svg+xml" in o.get("data", {})
+    ]
+    assert len(drawn) == 2  # of the study and of the concept page
+    assert not any("**Answer.**" in cell.source for cell in notebook.cells if cell.cell_type == "code")
+    assert Results.load(tmp_path / "out" / "data" / "staleness.json") == library.study("staleness").results
+    assert "## Sources" in text
+    assert "](../" not in text
+
+
+@pytest.mark.slow
+def test_what_is_not_there_is_said_in_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "studies").mkdir()
+    written = hand_in(one_problem("2"), "ab", Library(tmp_path / "studies"), tmp_path / "mine.zip")
+    assert any(note.startswith("Part 2.1.1 lacks something:") and "horovod-scaling" in note for note in written.notes)
+    ((_, notebook),) = opened(tmp_path / "mine.zip", tmp_path / "out").items()
+    text = text_of(notebook)
+    assert text.count("Part 2.1.1 lacks something:") == 1
+    assert "It is strong scaling if the effective batch stays" in text  # papers answer that part
+
+
+@pytest.mark.slow
+def test_problems_that_nothing_answers_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "mine.zip"
+    assert (
+        main(["hand-in", "--exercise", "3", "--id", "x.y-1", "--studies", str(STUDIES), "--out", str(out), "--json"])
+        == 0
+    )
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == {"archive": str(out), "notebooks": [f"x.y-1_hw7_p{n}.ipynb" for n in range(1, 6)], "notes": []}
+    notebooks = opened(out, tmp_path / "out")
+    assert list(notebooks) == printed["notebooks"]
+    for number in (3, 4, 5):
+        notebook = notebooks[f"x.y-1_hw7_p{number}.ipynb"]
+        parts = [part for part in catalogue().of(catalogue().handed_in()["3"], number) if not part.answers]
+        assert text_of(notebook).count("not answered yet") == len(parts)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--exercise", "1", "--id", "../me"], "id '../me' stands in names of files"),
+        (["--exercise", "1", "--id", "me"], "docs/studies is no folder"),
+        (["--exercise", "1", "--id", "me", "--studies", "none"], "none is no folder"),
+        (["--exercise", "4", "--id", "me"], "'4' is not one of"),
+    ],
+)
+def test_bad_input_is_one_error_and_nothing_is_written(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["hand-in", *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_question_without_an_answer_says_so(tmp_path: Path) -> None:
+    from chronograd_lab.exercises.hand_in import _NOT_YET, _Problem
+
+    answered = next(one for one in catalogue().questions if one.answers)
+    notebook = _Problem(tmp_path / "a.ipynb", Library(STUDIES))
+    (only,) = notebook._part(replace(answered, answers=()))
+    assert _NOT_YET in only.source

@@ -1,0 +1,104 @@
+"""Studies of replay by priority, and of Gorila beside Ape-X: their jobs, and what their sentences rest on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chronograd.launch.jobs import check_anywhere
+from chronograd.reinforce.systems import SystemsView
+from chronograd_lab.common import returns
+from chronograd_lab.common.results import Results
+from chronograd_lab.studies import gorila_and_apex, prioritised_replay
+
+
+def results_of(study: Any, **more: Any) -> Results:
+    """Made up: 100, 200, 300 … returned at the end by the arms, with three seeds each."""
+    rows, curves = [], {}
+    for place, name in enumerate(study.ARMS, 1):
+        for seed in range(3):
+            end = 100.0 * place + seed
+            rows.append({"agent": name, "seed": seed, "last_return": end, "worst_of_last": end, "best_return": end,
+                         "frames": 200, "seconds": 5.0, "processor_s": place + 0.1 * (seed - 1), "updates": 80, **more.get(name, {})})  # fmt: skip
+            curves[f"{name}/seed-{seed}"] = {"frames": [100, 200], "seconds": [1, 2], "mean_return": [10, end]}
+    return Results(study.STUDY.name, "smoke", returns.SMOKE, {"runs": rows}, curves, environment={"cores": 2})
+
+
+def test_priorities_beside_uniform() -> None:
+    page = prioritised_replay.STUDY.page(results_of(prioritised_replay))
+    first, pairs = page.sections[:2]
+    assert first.takeaway.startswith(
+        "Yes, with proportional and rank-based and proportional, no weights: alike CartPole-v1"
+    )
+    assert "returns 101 ± 1 at the end" in first.takeaway
+    assert "rank-based +200" in first.takeaway
+    assert "6 of 6 pairs differ significantly" in pairs.takeaway
+    assert "Most processor time took proportional, no weights, 4.00 times uniform" in pairs.takeaway
+    alike = {name: {"processor_s": 5.0, "last_return": 100.0} for name in prioritised_replay.ARMS}
+    page = prioritised_replay.STUDY.page(results_of(prioritised_replay, **alike))
+    assert "None is seen to take more processor time than uniform." in page.sections[1].takeaway
+    assert page.opening()[0].startswith("No order of drawing is seen to return more than drawing all alike: alike")
+    assert len(page.opening()) == 2
+    assert first.table is not None
+    assert first.table.columns[-1] == "seconds of a core"
+
+
+def test_arms_draw_as_they_are_named() -> None:
+    made = {
+        name: returns.agent_job(returns.LAPTOP, **changes).reinforcement
+        for name, changes in prioritised_replay.arms(returns.LAPTOP).items()
+    }
+    assert [one.replay for one in made.values() if one] == ["uniform", "proportional", "rank", "proportional"]
+    agent: Any = returns.LAPTOP["agent"]
+    updates = returns.LAPTOP["epochs"] * agent["steps_per_epoch"] // agent["update_every"]  # type: ignore[operator]
+    weighted = made[prioritised_replay.PROPORTIONAL]
+    assert weighted is not None
+    assert weighted.importance_updates == updates
+    plain = made[prioritised_replay.UNWEIGHTED]
+    assert plain is not None
+    assert plain.importance_exponent == 0.0
+
+
+def test_gorila_beside_apex() -> None:
+    """What is not measured of an arm, as the staleness of Ape-X, is a dash; the rest is what rows say."""
+    measured = dict.fromkeys(gorila_and_apex.MEASURED)
+    known = {"throughput_frames_per_s": 1000.0, "updates_per_s": 100.0}
+    gorila = {
+        "staleness": 1.25, "agents_bytes_per_update": 200_000.0, "agents_draws_of_top_tenth": 0.1, "agents_parameter_age_updates": 12.0,
+        "agents_drawn_per_s": 8000.0, "agents_added_per_s": 1000.0,
+    }  # fmt: skip
+    apex = {**gorila, "staleness": None, "agents_bytes_per_update": 10_000.0, "agents_draws_of_top_tenth": 0.35}
+    rest = {"trained_params": 100, "notes": ["gradients dropped: 3 stale; applied: 97"]}
+    of = {name: {**measured, **known, **rest} for name in gorila_and_apex.ARMS}
+    of[gorila_and_apex.GORILA] |= gorila
+    of[gorila_and_apex.APEX] |= apex
+    page = gorila_and_apex.STUDY.page(results_of(gorila_and_apex, **of))
+    learned, unlike, alike, published = page.sections[:4]
+    assert "Gorila +100" in learned.takeaway
+    assert "1.25 updates old" in unlike.takeaway
+    assert "200 kB with Gorila and 10 kB with Ape-X" in unlike.takeaway
+    assert "35 % of Ape-X's draws and 10 % of Gorila's" in unlike.takeaway
+    assert "3 stale" in unlike.intro
+    assert "each transition 8.00 and 8.00 times" in alike.takeaway
+    assert published.table is not None
+    assert published.table.rows[0] == ["frames per second of all actors", "50,040", "about 50,000"]
+    assert published.takeaway.startswith("With one draw of each transition 280 of those actors would feed the learner")
+
+
+def test_what_is_read_of_a_run_is_what_it_says() -> None:
+    rates = {f"agents_{name}" for name in SystemsView(cores=2, batch=16).rates()}
+    assert set(gorila_and_apex.MEASURED) - rates == {"staleness", "throughput_frames_per_s", "updates_per_s"}
+
+
+@pytest.mark.ray
+@pytest.mark.gymnasium
+@pytest.mark.parametrize("size", ["smoke", "laptop"])
+def test_jobs_of_all_arms_can_run(size: str) -> None:
+    settings = gorila_and_apex.STUDY.sizes[size]
+    made = {name: gorila_and_apex.job_of(settings, name) for name in gorila_and_apex.ARMS}
+    for job in made.values():
+        check_anywhere(job)
+    algorithms = [job.reinforcement.algorithm for job in made.values() if job.reinforcement]
+    assert algorithms == ["dqn-2015", "gorila", "gorila", "apex"]
+    assert len({(job.training.batch, job.training.epochs, job.network.name) for job in made.values()}) == 1

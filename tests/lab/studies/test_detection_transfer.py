@@ -1,0 +1,144 @@
+"""Detection, transferred: the smoke size for real, and what its page says of made-up numbers."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+from tests.detect.test_sets import annotation, voc_folder, voc_object
+from tests.models.test_ssd import public
+
+from chronograd.cli.main import main
+from chronograd.errors import InputError
+from chronograd.models.registry import build
+from chronograd.report.html import render_html
+from chronograd_lab.common.results import Results, Row
+from chronograd_lab.common.rows import Spread
+from chronograd_lab.common.runner import StudyRunner
+from chronograd_lab.studies.detection_transfer import (
+    ALL,
+    ALONE,
+    FURTHER,
+    PUBLISHED,
+    STAGES,
+    STUDY,
+    TO_MEASURE,
+    TUNED,
+    job,
+    of_related,
+    verdict,
+)
+
+LAPTOP = STUDY.sizes["laptop"]
+
+
+def quiet(text: str) -> None:
+    pass
+
+
+@pytest.mark.slow
+def test_smoke_size_end_to_end(tmp_path: Path) -> None:
+    results = STUDY.conduct(StudyRunner(tmp_path, STUDY.name, "smoke", quiet), STUDY.sizes["smoke"])
+    assert sorted((row["stage"], row["seed"]) for row in results.rows["runs"]) == sorted(
+        (stage, seed) for stage in STAGES for seed in (0, 1)
+    )
+    assert [row["updates"] for row in results.rows["runs"]] == [4, 4, 2, 2, 2, 2, 2, 2]
+    assert [row["name"] for row in results.rows["classes"] if (row["stage"], row["seed"]) == (ALL, 0)] == [
+        "dark", "light", "middle",
+    ]  # fmt: skip
+    for row in results.rows["runs"]:
+        if row["stage"] in (TUNED, ALONE):  # which know no other classes
+            assert row["related_11_point"] == pytest.approx(row["mean_11_point"])
+    assert len(results.pictures) == 2 * 3
+    results.save(tmp_path / "results.json")
+    html = render_html(STUDY.page(Results.load(tmp_path / "results.json")))
+    assert "67.55" in html
+
+
+def made(before: dict[str, list[float]], after: dict[str, list[float]], alone: dict[str, list[float]]) -> Results:
+    classes: list[Row] = []
+    runs: list[Row] = []
+    for stage, own in zip((ALL, TUNED, ALONE, FURTHER), (before, after, alone, before), strict=True):
+        for seed in range(3):
+            known = {"stage": stage, "seed": seed}
+            values = {name: of_seed[seed] for name, of_seed in own.items()}
+            classes += [
+                {**known, "name": name, "objects": 9, "average_precision_11_point": v, "average_precision_area": v}
+                for name, v in values.items()
+            ]
+            mean = sum(values.values()) / len(values)
+            related = (values["RBC"] + values["WBC"]) / 2
+            runs.append(
+                {**known, "mean_11_point": mean, "mean_area": mean, "related_11_point": related, "test_images": 72,
+                 "updates": 5, "images": 40}
+            )  # fmt: skip
+    curve = {"epoch": [1.0, 2.0], "test_accuracy": [0.1, 0.2]}
+    curves: dict[str, dict[str, list[float | None]]] = {
+        f"{stage}/seed-{seed}": {k: list(v) for k, v in curve.items()} for stage in STAGES for seed in range(3)
+    }
+    return Results(STUDY.name, "laptop", dict(LAPTOP), rows={"runs": runs, "classes": classes}, curves=curves)
+
+
+def test_the_page_says_what_the_seeds_bear() -> None:
+    before = {"RBC": [0.60, 0.61, 0.62], "WBC": [0.90, 0.92, 0.94], "Platelets": [0.3, 0.3, 0.3]}
+    after = {"RBC": [0.70, 0.71, 0.72], "WBC": [0.90, 0.93, 0.94]}
+    alone = {"RBC": [0.50, 0.51, 0.52], "WBC": [0.80, 0.81, 0.82]}
+    results = made(before, after, alone)
+    assert of_related(results, ALL).mean == pytest.approx((0.61 + 0.92) / 2)
+    page = STUDY.page(results)
+    sections = {section.title: section for section in page.sections}
+    related = sections["Two related classes, before and after"].takeaway
+    assert related.startswith("Fine-tuning on the two improves RBC significantly; it does not change WBC significantly")
+    assert "RBC has 61.00 ± 1.00 % before and 71.00 ± 1.00 % after: +10.0 percentage points" in related
+    assert "mAP of 61.00 ± 1.00 % on 72 test images" in sections["All classes"].takeaway
+    assert "+15.7 percentage points" in sections["What the first network is worth"].takeaway
+
+
+def test_the_verdict() -> None:
+    low, high = Spread(0.5, 0.01, 3), Spread(0.6, 0.01, 3)
+    assert verdict({"a": (high, low), "b": (low, high)}) == (
+        "Fine-tuning on the two improves b significantly; it worsens a significantly"
+    )
+
+
+def test_published_precisions_have_the_published_mean() -> None:
+    assert len(PUBLISHED) == 20
+    assert sum(PUBLISHED.values()) / 20 == pytest.approx(0.6755, abs=5e-5)
+
+
+def test_commands_for_what_is_not_measured_are_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the layout of VOC 2007 with one object of each class, and a file of random weights in the layout of the public one."""
+    everything = annotation(*(voc_object(name, 1, 1, 20, 10) for name in PUBLISHED))
+    voc_folder(
+        tmp_path / "VOCdevkit/VOC2007", {"000001": everything, "000002": everything},
+        {"trainval": "000001\n", "test": "000002\n"},
+    )  # fmt: skip
+    torch.save(public(build("ssd-mobilenet-v1")), tmp_path / "mobilenet-v1-ssd-mp-0_675.pth")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CHRONOGRAD_DATA", str(tmp_path))
+    (download, evaluate), (_, train, _) = TO_MEASURE.values()
+    assert main(shlex.split(download.removesuffix("--download"))[1:]) == 0
+    assert main(shlex.split(evaluate)[1:]) == 0
+    said = capsys.readouterr().out
+    assert "20 classes" in said
+    assert all(name in said for name in PUBLISHED)
+    assert main([*shlex.split(train.partition(" --out")[0])[1:], "--print-config"]) == 0
+
+
+def test_halves_of_the_training_pictures_are_apart() -> None:
+    first, second = (job(LAPTOP, stage, "voc:bccd", None).data for stage in (ALL, TUNED))
+    assert (first.skip, first.samples, second.skip) == (0, 146, 146)
+    assert first.class_names is None
+    assert second.class_names == ("RBC", "WBC")
+
+
+def test_a_missing_set_is_named_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHRONOGRAD_DATA", str(tmp_path))
+    with pytest.raises(InputError, match="there is no folder bccd") as missing:
+        STUDY.conduct(StudyRunner(tmp_path / "lab", STUDY.name, "laptop", quiet), LAPTOP)
+    assert "Shenggan/BCCD_Dataset" in missing.value.hint
+    assert not (tmp_path / "lab").exists()

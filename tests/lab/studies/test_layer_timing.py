@@ -1,0 +1,177 @@
+"""Layer timing: the smoke size end to end, files of other machines, traces, and what a page says of known times."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chronograd.errors import FileFormatError
+from chronograd.explain.queue import queue_of
+from chronograd.figure import Bars
+from chronograd.measure.layer_times import LayerTime, LayerTimes, Product, Timing
+from chronograd.report.html import render_html
+from chronograd_lab.common.results import Results
+from chronograd_lab.common.runner import StudyRunner
+from chronograd_lab.studies import layer_timing as study
+from chronograd_lab.studies.layer_timing import NOT_MEASURED, STUDY
+
+
+def timing(median: float) -> Timing:
+    return Timing(median=median, low=0.9 * median, high=1.1 * median)
+
+
+def of_a_gpu() -> LayerTimes:
+    """A pass of 1 ms whose two layers take 0.9 and 0.6 ms where they are waited for."""
+    layers = [
+        LayerTime(name="conv", module="Conv2d", kind="conv_3x3", flops=1e9, synchronised_s=9e-4, unsynchronised_s=6e-4,
+                  product=Product(m=64, n=1024, k=576), product_s=4.5e-4, predicted_s=5e-4),
+        LayerTime(name="relu", module="ReLU", kind="elementwise", flops=1e6, synchronised_s=6e-4, unsynchronised_s=3e-4,
+                  predicted_s=3e-4),
+    ]  # fmt: skip
+    return LayerTimes(
+        network="small", device="cuda", device_name="NVIDIA H100 80GB HBM3", threads=1, batch=1, precision="fp32",
+        channels_last=False, input_shape=[3, 32, 32], repeats=20, whole=timing(1e-3), issued=timing(8e-4), queued=timing(9e-4),
+        synchronised=timing(1.5e-3), unsynchronised=timing(9e-4), layers=layers, predicted_s=8e-4, predicted_on="H100",
+    )  # fmt: skip
+
+
+def trace(path: Path) -> Path:
+    """Three kernels of 10 µs, asked for at 0, 4 and 8 µs in 2 µs each; then the host waits until 35 µs and asks for one more.
+
+    The device begins at 5 µs and works until 35 µs; the last kernel runs from 40 to 45 µs.
+    """
+
+    def event(name: str, category: str, start: float, duration: float, **args: Any) -> dict[str, Any]:
+        return {
+            "ph": "X",
+            "name": name,
+            "cat": category,
+            "ts": start,
+            "dur": duration,
+            "tid": 1,
+            "pid": 1,
+            "args": args,
+        }
+
+    events = [event("cudaLaunchKernel", "cuda_runtime", 4 * i, 2, correlation=i) for i in range(3)]
+    events += [event("gemm", "kernel", 5 + 10 * i, 10, correlation=i, device=0) for i in range(3)]
+    events.append(event("cudaDeviceSynchronize", "cuda_runtime", 10, 25))
+    events.append(event("cudaLaunchKernel", "cuda_runtime", 36, 2, correlation=3))
+    events.append(event("gemm", "kernel", 40, 5, correlation=3, device=0))
+    path.write_text(json.dumps({"traceEvents": events}))
+    return path
+
+
+def conducted(tmp_path: Path, *truth: Path) -> Results:
+    runner = StudyRunner(tmp_path, STUDY.name, "smoke", lambda _: None, truth=truth)
+    results = STUDY.conduct(runner, STUDY.sizes["smoke"])
+    results.save(tmp_path / "results.json")
+    return Results.load(tmp_path / "results.json")
+
+
+def test_a_queue_of_known_times(tmp_path: Path) -> None:
+    queue = queue_of(trace(tmp_path / "trace.json"))
+    assert queue.kernels == 4
+    # From 0 to the end of the last launch at 38, less 25 in which the host waited.
+    assert queue.host_s == pytest.approx(13e-6)
+    assert queue.device_s == pytest.approx(35e-6)
+    assert queue.together_s == pytest.approx(45e-6)
+    assert queue.one_by_one_s == pytest.approx(48e-6)
+    # 3, 9, 15 and 2 µs between a launch's end and its kernel's start.
+    assert queue.delay_s == pytest.approx(6e-6)
+
+
+def test_smoke_size_without_a_gpu(tmp_path: Path) -> None:
+    results = conducted(tmp_path)
+    page = STUDY.page(results)
+    assert render_html(page).startswith("<!doctype html>")
+    first = page.sections[0].table
+    assert first is not None
+    gpu = [row for row in first.rows if NOT_MEASURED in row]
+    assert [row[1] for row in gpu] == [
+        "NVIDIA H200 SXM5 141 GB, fp32, batch 1",
+        "NVIDIA H200 SXM5 141 GB, fp32, batch 32",
+    ]
+    assert page.sections[-1].title == "What fell short"
+    assert len(results.notes) == 2
+    (row,) = results.rows["passes"]
+    assert row["network"] == "resnet8"
+    assert f"{100 * row['synchronised_s'] / row['whole_s']:.0f} %" in page.summary[0]
+    share = row["products_s"] / row["with_product_s"]
+    assert f"the sum is {100 * share:.0f} %" in page.summary[2]
+    layers = results.rows["layers"]
+    assert sum(r["synchronised_s"] for r in layers if r["product"]) == pytest.approx(row["with_product_s"])
+    assert sum(r["product_s"] or 0 for r in layers) == pytest.approx(row["products_s"])
+
+
+def test_files_of_a_gpu_and_a_trace_are_added(tmp_path: Path) -> None:
+    of_a_gpu().save(tmp_path / "gpu.json")
+    results = conducted(tmp_path, tmp_path / "gpu.json", trace(tmp_path / "trace.json"))
+    assert results.notes == []
+    page = STUDY.page(results)
+    sums, events, queues, hosts, products, predicted, *layers = page.sections
+    place = "NVIDIA H100 80GB HBM3, fp32, batch 1"
+    assert f"on {place} the layers, waited for one by one, add up to 150 % of the whole pass" in sums.takeaway
+    assert sums.table is not None
+    assert ["small", place, "1 ms", "800 µs", "1.5 ms", "900 µs", "450 µs", "800 µs", "900 µs"] in [
+        list(r) for r in sums.table.rows
+    ]
+    assert not any(NOT_MEASURED in row for row in sums.table.rows)
+    assert "more than the whole pass in 0 of 1 passes." in events.takeaway
+    assert "4 kernels" in queues.takeaway
+    assert "107 % of that" in queues.takeaway  # 48 of 45 µs
+    # Batch 1 and 32 of a small network: its kernels take less than the host that asks for them.
+    assert "In 2 of 2 rows (batch 1 and 32)" in hosts.takeaway
+    assert products.table is not None
+    assert ["small", place, "450 µs", "900 µs", "50 %", "1 ms", "45 %"] in [list(r) for r in products.table.rows]
+    for section, label in ((products, "ms, matrix product alone"), (predicted, "ms, predicted")):
+        assert section.figure is not None
+        assert section.figure.panels[0].y_label == label
+    assert predicted.table is not None
+    # The pass is 20 % too short; layers by 1.8 and 2, in the median 1.9.
+    row = next(list(r) for r in predicted.table.rows if r[0] == "small")
+    assert row[2:6] == ["1 ms", "800 µs", "−20 %", "1.90 ×"]
+    assert layers[-1].title == f"Layers of small on {place}"
+    assert "60 % of the time of the layers is in 1 of 2: conv" in layers[-1].takeaway
+    assert render_html(page).startswith("<!doctype html>")
+
+
+def test_events_between_layers_may_add_up_to_more_than_the_whole() -> None:
+    """A host that needs 0.95 of 1 ms leaves gaps, which events time."""
+    row = study._pass_row(of_a_gpu())
+    slow = row | {"network": "deep", "issued_s": 9.5e-4, "unsynchronised_s": 2.2e-3}
+    (section,) = study._events_sections([row, slow])
+    assert section.takeaway.startswith(
+        "The times between events add up to more than the whole pass in 1 of 2 passes, by up to 2.20 times: 2.2 ms against 1 ms in deep"
+    )
+    assert section.table is not None
+    assert list(section.table.rows[1])[2:] == ["1 ms", "950 µs", "95 %", "2.2 ms", "220 %"]
+    assert study._events_sections([row | {"device": "cpu"}]) == []
+
+
+def test_each_way_of_timing_has_a_colour_and_a_name_in_the_legend() -> None:
+    figure = study._sums_section([study._pass_row(of_a_gpu())], []).figure
+    assert figure is not None
+    (panel,) = figure.panels
+    assert isinstance(panel, Bars)
+    assert [list(bar.segments) for bar in panel.bars] == [[name] for name in study.SUMS.values()]
+    assert len({panel.colors[name] for name in study.SUMS.values()}) == len(study.SUMS)
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text("[]")
+    with pytest.raises(FileFormatError, match="neither times of layers nor a trace"):
+        study._queue_row(tmp_path / "other.json")
+
+
+def test_host_and_device_of_a_gpu_are_predicted_apart() -> None:
+    """At batch 1 the host takes longer than the kernels, at batch 64 the kernels do; the pass takes a little more than either."""
+    few, many = (study._predicted("resnet50-v1", "h100", batch) for batch in (1, 64))
+    assert few["host_s"] > few["layers_s"]
+    assert many["host_s"] < many["layers_s"]
+    for row in (few, many):
+        longer = max(row["host_s"], row["layers_s"])
+        assert longer <= row["pass_s"] < 1.2 * longer

@@ -1,0 +1,151 @@
+"""ONNX parity: the smoke size for real, and what the page says of made-up numbers."""
+
+from __future__ import annotations
+
+import time
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chronograd.deploy.quantise import Turns, in_turn
+from chronograd.report.html import render_html
+from chronograd_lab.common.results import Results, Row
+from chronograd_lab.common.rows import matching
+from chronograd_lab.common.runner import StudyRunner
+from chronograd_lab.studies.onnx_parity import APART, EDGE, HALF, PYTORCH, RUNTIME, SOUND, STUDY, WEIGHT, page, timed
+
+
+@pytest.mark.onnx
+@pytest.mark.slow
+def test_smoke_size_end_to_end(tmp_path: Path) -> None:
+    settings = STUDY.sizes["smoke"]
+    results = STUDY.conduct(StudyRunner(tmp_path, STUDY.name, "smoke", lambda _: None), settings)
+    rows = results.rows
+    assert [(row["network"], row["is_trained"], row["holds"]) for row in rows["files"]] == [
+        ("SSD-MobileNet-V1 × 0.25", False, True),
+        ("ResNet-8, digits", True, True),
+    ]
+    assert [port["shape"][1:] for port in rows["files"][0]["outputs"]] == [[144, 4], [144, 4]]
+    said = {row["fault"]: [bool(row[who]) for who in ("load", "checker", "parity")] for row in rows["checks"]}
+    assert said == {
+        SOUND: [False, False, False], HALF: [True, True, True], EDGE: [False, True, True], WEIGHT: [False, False, True]
+    }  # fmt: skip
+    digits = matching(rows["parity"], network="ResNet-8, digits")
+    assert [(row["batch"], row["kind"]) for row in digits] == [(b, k) for b in (1, 2) for k in ("random", "digits")]
+    assert all(row["holds"] and row["num_same"] == row["num_rows"] == 8 for row in digits)
+    for row in rows["exact"]:
+        largest = row["largest"]
+        assert 0 < largest[PYTORCH] < 1e-4 * row["size"]
+        assert largest[APART] <= largest[PYTORCH] + largest[RUNTIME]
+        assert row["runtime_nearer"] + row["pytorch_nearer"] <= 1
+    assert {(row["network"], row["batch"]) for row in rows["times"]} == {
+        (f["network"], b) for f in rows["files"] for b in (1, 2)
+    }
+    (eight,) = rows["int8"]
+    assert eight["bytes"] < eight["float_bytes"]
+    assert eight["before"]["num_samples"] == 360
+    assert "2 of 2 networks match" in page(results).summary[0]
+
+
+def made(name: str, tightest: float, absolute: float, batch: int = 1) -> Row:
+    return {
+        "network": name, "batch": batch, "output": "logits", "kind": "random", "num_values": 100, "num_equal": 25, "num_beyond": 0,
+        "largest_absolute": absolute, "largest_output": 2.0, "largest_relative": 1e-5, "largest_ulp": 40, "tightest": tightest, "num_same": 9,
+        "num_rows": 10, "samples": 10, "holds": tightest <= 1,
+    }  # fmt: skip
+
+
+def made_results() -> Results:
+    port = {"name": "images", "dtype": "float32", "shape": ["batch", 3, 8, 8]}
+    out = {"name": "logits", "dtype": "float32", "shape": ["batch", 10]}
+    file = {"network": "A", "weights": "initial", "is_trained": False, "dummy": [2, 3, 8, 8], "holds": True,
+            "inputs": [port], "outputs": [out], "opset": 20, "bytes": 4096, "operators": 9}  # fmt: skip
+    time = {"batch": 1, "pairs": 100, "threads": 2, "pytorch_median_s": 0.002, "pytorch_p95_s": 0.003, "runtime_median_s": 0.001,
+            "runtime_p95_s": 0.002, "ratio": 0.5, "low": 0.4, "high": 0.6, "refused": False, "others": 0.2, "cores": 2,
+            "pytorch_cpu_median_s": 0.0018, "runtime_cpu_median_s": 0.0009, "cpu_ratio": 0.5, "cpu_low": 0.4, "cpu_high": 0.6}  # fmt: skip
+    score = {"accuracy": 0.9, "loss": 0.3, "num_samples": 100}
+    eight = {"network": "A", "float_bytes": 4096, "bytes": 1024, "how": "static", "before": score,
+             "after": {**score, "accuracy": 0.89}, "changed": {"lost": 3, "won": 2, "p": 1.0},
+             "speed": {"batch": 8, "ratio": 1.1, "ratio_low": 0.9, "ratio_high": 1.2}}  # fmt: skip
+    checks = [{"network": "A", "fault": fault, "load": load, "checker": checker, "parity": parity} for fault, load, checker, parity in (
+        (SOUND, "", "", ""), (HALF, "no ONNX file", "torn", "torn"), (EDGE, "", "no such edge", "no such edge"),
+        (WEIGHT, "", "", "7 values beyond"))]  # fmt: skip
+    exact = {"output": "logits", "size": 2.0, "varies": 1.0, "largest": {PYTORCH: 1e-6, RUNTIME: 2e-6, APART: 2.5e-6},
+             "runtime_nearer": 0.4, "pytorch_nearer": 0.5}  # fmt: skip
+    rows = {
+        "files": [file, {**file, "network": "B"}],
+        "checks": checks,
+        "parity": [made("A", 0.01, 2e-7), made("A", 0.02, 4e-7, batch=8), made("B", 0.25, 3e-5)],
+        "exact": [{"network": "A", **exact}, {"network": "B", **exact}],
+        "times": [{"network": "A", **time}, {"network": "B", **time, "cpu_low": 0.9, "cpu_high": 1.1}],
+        "int8": [eight],
+        "objects": [{"network": "A", "pictures": 4, "objects": 30, "same": 30, "apart": 1e-7, "map": 0.5}],
+    }
+    return Results(STUDY.name, "laptop", {"rtol": 1e-3, "atol": 1e-5, "batches": [1, 8]}, rows=rows)
+
+
+def test_the_page_says_what_the_numbers_say() -> None:
+    answer = page(made_results())
+    said = {section.title: section.takeaway for section in answer.sections}
+    assert said["Do the outputs match, and to which precision?"] == answer.summary[0]
+    assert answer.summary[0] == (
+        "2 of 2 networks match within rtol 0.001, atol 1e-05; all that do also match within rtol 0.00025, atol 2.5e-06, and in 4 "
+        "digits of the largest output; 25 % of the values are equal bit for bit."
+    )
+    assert f"of 3 faults loading finds 1 and the checker 2, but not {WEIGHT}" in said["Loaded and checked"]
+    assert "of 2 settings it takes less processor time than PyTorch in 1 and more in 0" in said["Run by ONNX Runtime"]
+    assert "off by 2.0 to 2.0 times as much" in said["Which of the two is nearer to the truth?"]
+    assert said["The same objects?"].startswith("After suppression 30 of 30 objects in 4 test pictures")
+    assert "accuracy changes by -1.00 to -1.00 percentage points (A)" in said["Eight bits"].replace("−", "-")
+    assert "0 of 1 are faster" in said["Eight bits"]
+    assert "rtol 0.001" in render_html(answer)
+
+
+def test_times_are_refused_where_the_machine_is_busier_than_it_has_cores() -> None:
+    """Two cores: others may keep one busy, and a little more; at 1.9 the times are those of others."""
+    wall, cpu = np.array([0.09, 0.10, 0.11]), np.array([0.05, 0.05, 0.05])
+    row = timed(Turns(wall, 0.7 * wall, cpu, 0.5 * cpu, others=1.1), cores=2)
+    assert (row["refused"], row["cpu_ratio"], row["ratio"]) == (False, pytest.approx(0.5), pytest.approx(0.7))
+    assert (row["pytorch_median_s"], row["pytorch_cpu_median_s"]) == (0.10, 0.05)
+    busy = timed(Turns(wall, wall, cpu, cpu, others=1.9), cores=2)
+    assert busy == {"refused": True, "others": 1.9, "cores": 2, "pairs": 3}
+    results = made_results()
+    rows = {**results.rows, "times": [{"network": "A", "batch": 1, "threads": 1, **busy}]}
+    said = {section.title: section for section in page(replace(results, rows=rows)).sections}["Run by ONNX Runtime"]
+    assert "Not timed: A at batch 1. Other processes kept up to 1.9 of 2 cores busy" in said.takeaway
+    assert said.table is None
+
+
+def test_times_without_processor_time_are_void() -> None:
+    results = made_results()
+    rows = {
+        **results.rows,
+        "times": [{k: v for k, v in row.items() if "cpu" not in k} for row in results.rows["times"]],
+    }
+    said = {section.title: section for section in page(replace(results, rows=rows)).sections}["Run by ONNX Runtime"]
+    assert "These times are void" in said.takeaway
+    assert said.table is None
+
+
+def test_calls_in_turn_have_wall_and_processor_time() -> None:
+    """A call that sleeps takes wall time and no processor time."""
+    turns = in_turn(lambda: time.sleep(0.01), lambda: None, seconds=0.0)
+    assert float(np.median(turns.first_s)) >= 0.01
+    assert float(np.median(turns.first_cpu_s)) < 0.01
+    assert len(turns.second_cpu_s) == len(turns.first_s)
+    assert turns.others >= 0
+
+
+def test_a_network_that_does_not_match_is_named() -> None:
+    results = made_results()
+    rows = deepcopy(results.rows)
+    rows["files"][1]["holds"] = False
+    rows["parity"][2] = {**made("B", 9.0, 0.3), "batch": 8}
+    answer = page(replace(results, rows=rows))
+    assert answer.summary[0].startswith(
+        "1 of 2 networks match within rtol 0.001, atol 1e-05; B does not; all that do also match "
+    )
+    assert "rtol 2e-05" in answer.summary[0]

@@ -1,0 +1,45 @@
+"""The reports under docs/studies are what `chronograd study run NAME --report-only` makes of the results beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from benchmarks.studies import studies_page
+
+from chronograd.report.html import render_html
+from chronograd.report.markdown import write_markdown
+from chronograd_lab.common.results import Results
+from chronograd_lab.common.study import settings_of
+from chronograd_lab.studies import find, studies
+
+FOLDER = Path(__file__).parents[3] / "docs" / "studies"
+REPORTS = sorted(path.parent for path in FOLDER.glob("*/results.json"))
+
+
+@pytest.mark.parametrize("folder", REPORTS, ids=lambda p: p.name)
+def test_a_report_follows_from_its_results(folder: Path, tmp_path: Path) -> None:
+    study, results = find(folder.name), Results.load(folder / "results.json")
+    assert results.study == study.name
+    assert results.size in ("laptop", "evening")
+    assert dict(results.settings) == _as_json(settings_of(study, results.size))
+    page = study.page(results)
+    for made in write_markdown(page, tmp_path):
+        assert made.read_bytes() == (folder / made.name).read_bytes(), f"{folder.name}/{made.name} is another"
+    assert (folder / "report.html").read_text() == render_html(page)
+    drawn = {path.name for path in folder.glob("*.svg")}
+    assert drawn == {path.name for path in tmp_path.glob("*.svg")}
+
+
+def test_the_list_says_what_the_results_say() -> None:
+    text = (FOLDER / "README.md").read_text()
+    assert text == studies_page(), "run `python -m benchmarks.studies`"
+    without = {name for name in studies() if name not in {folder.name for folder in REPORTS}}
+    assert {folder.name for folder in REPORTS} | without == set(studies())
+    assert all(f"`{name}`" in text for name in without)  # named as what has no results yet
+
+
+def _as_json(settings: object) -> object:
+    import json
+
+    return json.loads(json.dumps(settings))

@@ -1,0 +1,389 @@
+"""The published pages of many ranks: every figure in their sentences, computed again from the results beside them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from chronograd.answer import Answer, Section
+from chronograd.units import seconds
+from chronograd_lab.common import scaling
+from chronograd_lab.common.results import Results, Row
+from chronograd_lab.studies import find
+from chronograd_lab.studies.data_parallel import PUBLIC_EPOCHS, PUBLIC_SPEED_UP
+
+FOLDER = Path(__file__).parents[3] / "docs" / "studies"
+NAMES = ("horovod-scaling", "strong-and-weak", "all-reduce-algorithms", "data-parallel")
+
+
+@cache
+def results(name: str) -> Results:
+    return Results.load(FOLDER / name / "results.json")
+
+
+@cache
+def page(name: str) -> Answer:
+    return find(name).page(results(name))
+
+
+def section(name: str, title: str) -> Section:
+    return next(s for s in page(name).sections if s.title.startswith(title))
+
+
+def one(name: str, table: str = "points", **wanted: Any) -> Row:
+    (row,) = [r for r in results(name).rows[table] if all(r[key] == value for key, value in wanted.items())]
+    return row
+
+
+def whole(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_opens_with_its_answers_and_cuts_nothing(name: str) -> None:
+    own = page(name)
+    assert list(own.summary) == [s.takeaway for s in own.sections[: len(own.summary)]]
+    text = (FOLDER / name / "README.md").read_text()
+    for sentence in own.summary:
+        assert sentence.replace("$", "\\$").replace("_", "\\_").split(":")[0] in text.split("\n## ")[0]
+    assert text.index("\n## Settings") > text.index(f"\n## {own.sections[-1].title}"[:20])
+    drawings = [path.read_text() for path in (FOLDER / name).glob("*.svg")]
+    assert drawings
+    assert "…</text>" not in "".join(drawings)
+    assert "None" not in text
+
+
+# -- horovod-scaling -------------------------------------------------------------------------------
+
+HOROVOD = "horovod-scaling"
+
+
+def test_horovod_throughput_and_runtime() -> None:
+    text = section(HOROVOD, "Throughput").takeaway
+    first, eight = (one(HOROVOD, series="k80-gk210", world=n) for n in (1, 8))
+    steps = 128_000 // 512
+    assert eight["training_time_s"] == pytest.approx(25 * steps * eight["step_time_s"])
+    assert (
+        f"train {512 / eight['step_time_s']:.0f} images/s (published: 387) where one trains {64 / first['step_time_s']:.1f}"
+        in text
+    )
+    assert (
+        f"{seconds(25 * steps * eight['step_time_s'])} in place of {seconds(25 * 2000 * first['step_time_s'])}" in text
+    )
+    rows = section(HOROVOD, "Throughput").table
+    assert rows is not None
+    for n, published in ((2, 99.0), (4, 195), (8, 387), (16, 751)):
+        row = one(HOROVOD, series="k80-gk210", world=n)
+        error = 64 * n / row["step_time_s"] / published - 1
+        (cells,) = [r for r in rows.rows if r[:2] == ["k80-gk210", str(n)]]
+        assert cells[5] == f"{'−' if error < 0 else '+'}{abs(100 * error):.1f} %"
+        low, high = 64 * n / row["high"], 64 * n / row["low"]
+        assert low < published < high
+
+
+def test_horovod_efficiency_batch_and_nodes() -> None:
+    text = section(HOROVOD, "Scaling").takeaway
+    for device, published in (("k80-gk210", 387 / 8 / 51.9), ("v100", 2855 / 8 / 367)):
+        first, eight = (one(HOROVOD, series=device, world=n) for n in (1, 8))
+        share = first["step_time_s"] / eight["step_time_s"]
+        assert f"8 × {device} reach {100 * share:.0f} % of it (published {100 * published:.0f} %)" in text
+    assert "weak scaling: every GPU keeps its 64 images" in section(HOROVOD, "Effective").takeaway
+    assert "from 64 to 1,024" in section(HOROVOD, "Effective").takeaway
+    nodes = section(HOROVOD, "16 GPUs")
+    eight, sixteen = (one(HOROVOD, series="k80-gk210", world=n) for n in (8, 16))
+    ratio = 2 * eight["step_time_s"] / sixteen["step_time_s"]
+    assert f"give {ratio:.2f} times the throughput of 8 on one" in nodes.takeaway
+    assert f"take {100 * sixteen['training_time_s'] / eight['training_time_s']:.0f} % of the time" in nodes.takeaway
+    added_ms = 1000 * (sixteen["communication_exposed_s"] - eight["communication_exposed_s"])
+    assert f"adds {added_ms:.1f} ms to a step" in nodes.takeaway
+    assert f"378 and 751 images/s, {751 / 378:.2f} times" in nodes.lines[0]
+
+
+def test_horovod_here_and_its_switches() -> None:
+    here = section(HOROVOD, "Here")
+    for name, text in (("horovod, here", "Horovod"), ("ddp, here", "DDP")):
+        alone, two = (one(HOROVOD, series=name, world=n, kind="measured") for n in (1, 2))
+        assert f"{text} gives {2 * alone['step_time_s'] / two['step_time_s']:.2f} times" in here.takeaway
+        for n, row in ((1, alone), (2, two)):
+            error = one(HOROVOD, series=name, world=n, kind="predicted")["step_time_s"] / row["step_time_s"] - 1
+            assert f"−{abs(100 * error):.1f} % at {n}" in here.lines[0]
+    assert not [r for r in results(HOROVOD).rows["points"] if r["series"].endswith("here") and r["world"] > 2]
+    rounds: dict[str, list[float]] = {}
+    for row in results(HOROVOD).rows["switches"]:
+        rounds.setdefault(row["switch"], []).append(row["step_time_s"])
+    base = rounds.pop("fusion of 64 MiB")
+    halves = [_welch_half(base, other) / np.mean(base) for other in rounds.values()]
+    assert f"up to {100 * max(halves):.0f} % of a step could not have been seen" in section(HOROVOD, "Fusion").takeaway
+
+
+def _welch_half(a: list[float], b: list[float]) -> float:
+    """Half of the 95 % interval of a difference of means, as scipy has it."""
+    interval = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    return float(interval.high - interval.low) / 2
+
+
+# -- strong-and-weak -------------------------------------------------------------------------------
+
+STRONG = "strong-and-weak"
+
+
+@pytest.mark.parametrize("device", ["k80-gk210", "v100"])
+def test_strong_and_weak_throughput_and_time(device: str) -> None:
+    alone = one(STRONG, series=device, scaling="weak", world=1)
+    assert alone["step_time_s"] == one(STRONG, series=device, scaling="strong", world=1)["step_time_s"]
+    text, time = section(STRONG, "Throughput").takeaway, section(STRONG, "Training time").takeaway
+    for world, where in ((8, "in one node"), (16, "on 2 nodes")):
+        strong, weak = (one(STRONG, series=device, scaling=s, world=world) for s in ("strong", "weak"))
+        assert (strong["batch"], weak["batch"]) == (256, 256 * world)
+        times = world * alone["step_time_s"] / weak["step_time_s"], alone["step_time_s"] / strong["step_time_s"]
+        assert (
+            f"{world} {where} train {times[0]:.1f} times as fast in weak scaling and {times[1]:.1f} times in strong"
+            in text
+        )
+    assert f"take {seconds(alone['training_time_s'])} on one {device}" in time
+    ends = [one(STRONG, series=device, scaling=s, world=16) for s in ("strong", "weak")]
+    strong_s, weak_s = (seconds(row["training_time_s"]) for row in ends)
+    assert f"on 16 {weak_s} in weak scaling and {strong_s} in strong." in time
+    assert ends[0]["training_time_s"] == pytest.approx(10 * (60_000 // 256) * ends[0]["step_time_s"])
+    growth = ends[1]["step_time_s"] / alone["step_time_s"]
+    shown = f"{growth:.2f} times on {device} (efficiency {100 / growth:.0f} %)"
+    assert shown in section(STRONG, "Weak-scaling").takeaway
+
+
+def test_strong_and_weak_cost() -> None:
+    rows = [r for r in results(STRONG).rows["points"] if r["kind"] == "predicted"]
+    for row in rows:
+        prices = {r["cost_usd"] / r["training_time_s"] / r["world"] for r in rows if r["series"] == row["series"]}
+        assert max(prices) == pytest.approx(min(prices))
+    text = section(STRONG, "Cost").takeaway
+    for device in ("k80-gk210", "v100"):
+        costs = {}
+        for r in rows:
+            if r["series"] == device:
+                costs[r["scaling"], r["world"]] = f"${r['cost_usd']:.{2 if r['cost_usd'] >= 1 else 3}f}"
+        weak, strong = (f"{s} scaling {costs[s, 8]} on 8 and {costs[s, 16]} on 16" for s in ("weak", "strong"))
+        assert f"One {device} costs {costs['weak', 1]}; {weak}, {strong}." in text
+    fastest = min(rows, key=lambda r: r["training_time_s"])
+    trade = section(STRONG, "Time against")
+    assert (
+        f"{fastest['world']} × {fastest['series']}, {fastest['scaling']} scaling: {seconds(fastest['training_time_s'])}"
+        in trade.takeaway
+    )
+    assert trade.figure is not None
+    lines = trade.figure.panels[0].series  # type: ignore[union-attr]
+    assert len({s.color for s in lines}) == len(lines) == 4
+    assert all(list(s.notes) == ["1", "2", "4", "8", "16"] for s in lines)
+
+
+# -- all-reduce-algorithms -------------------------------------------------------------------------
+
+REDUCE = "all-reduce-algorithms"
+
+
+def test_all_reduce_orders_and_auto() -> None:
+    nccl, hubs, device = (
+        one(REDUCE, "predicted", set="tf_mirrored", choice=c, world=8)["step_time_s"]
+        for c in ("nccl", "hierarchical_copy", "reduction_to_one_device")
+    )
+    text = section(REDUCE, "One machine").takeaway
+    assert nccl < hubs < device
+    assert f"NCCL is predicted fastest, {seconds(nccl)} a step" in text
+    assert f"HierarchicalCopy takes {100 * (hubs / nccl - 1):.0f} % longer" in text
+    assert f"ReductionToOneDevice takes {100 * (device / nccl - 1):.0f} % longer" in text
+    far, ring, auto = (
+        one(REDUCE, "predicted", set="tf_multiworker", choice=c, world=16)["step_time_s"]
+        for c in ("nccl", "ring", "auto")
+    )
+    assert auto == ring
+    assert f"take {seconds(far)} a step, RING {100 * (ring / far - 1):.0f} % more" in section(REDUCE, "Two").takeaway
+    worst = max(
+        one(REDUCE, "predicted", set="tf_multiworker", choice="auto", world=n)["step_time_s"]
+        / one(REDUCE, "predicted", set="tf_multiworker", choice="nccl", world=n)["step_time_s"]
+        for n in (2, 4, 8, 16)
+    )
+    assert f"a step up to {100 * (worst - 1):.0f} % behind NCCL" in section(REDUCE, "Is AUTO").takeaway
+    size = one(REDUCE, "predicted", set="tf_mirrored", choice="nccl", world=8)["bytes"]
+    assert f"{size / 1e6:.1f} MB" in section(REDUCE, "How").takeaway
+
+
+@pytest.mark.parametrize("backend", ["tf_mirrored", "tf_multiworker"])
+def test_all_reduce_here_states_no_difference_but_what_could_be_seen(backend: str) -> None:
+    steps: dict[str, list[float]] = {}
+    for row in results(REDUCE).rows["points"]:
+        if row["set"] == backend and row["kind"] == "measured" and row["world"] == 2:
+            steps.setdefault(row["choice"], []).append(row["step_time_s"])
+    auto = steps.pop("auto")
+    could = max(_welch_half(auto, other) / np.mean(auto) for other in steps.values())
+    text = section(REDUCE, f"Here, on CPUs: {backend}").takeaway
+    assert text.startswith("With 2 ranks no choice can be called the faster: of 2 rounds, fewer than the 5")
+    assert f"differences up to {100 * could:.0f} % of a step" in text
+
+
+# -- data-parallel ---------------------------------------------------------------------------------
+
+PARALLEL = "data-parallel"
+
+
+def test_data_parallel_tables() -> None:
+    small, large = (
+        one(PARALLEL, of="data_parallel", place="rtx8000", scaling="weak", batch_asked=b, world=n)
+        for b, n in ((32, 4), (8192, 4))
+    )
+    alone = {
+        b: one(PARALLEL, of="data_parallel", place="rtx8000", scaling="weak", batch_asked=b, world=1)
+        for b in (32, 8192)
+    }
+    text = section(PARALLEL, "Table 1").takeaway
+    assert f"it gives {4 * alone[32]['step_time_s'] / small['step_time_s']:.2f} times" in text
+    assert f"{4 * alone[8192]['step_time_s'] / large['step_time_s']:.2f} times at batch 8,192" in text
+    memory = one(PARALLEL, "memory", batch=32768)
+    assert memory["bytes"] > memory["room"]
+    assert not memory["fits"]
+    assert (
+        f"needs {memory['bytes'] / 2**30:.0f} GiB where {memory['room'] / 2**30:.0f} GiB are free; {memory['largest']:,} is"
+        in text
+    )
+    strong = one(PARALLEL, of="data_parallel", place="rtx8000", scaling="strong", batch_asked=32, world=4)
+    assert f"{alone[32]['step_time_s'] / strong['step_time_s']:.2f} instead of" in section(PARALLEL, "Strong").takeaway
+    part = one(PARALLEL, "parts", batch_asked=32, world=4)
+    split = section(PARALLEL, "Table 2").takeaway
+    assert f"{100 * small['communication_exposed_s'] / small['step_time_s']:.0f} % of a step" in split
+    assert f"{seconds(part['host_s'])} of it is the one Python process, {seconds(part['copies_s'])} copies" in split
+    assert part["host_s"] + part["copies_s"] < small["communication_exposed_s"]
+
+
+def test_data_parallel_with_loading_takes_the_longer_of_steps_and_loading() -> None:
+    (loading,) = results(PARALLEL).rows["loading"]
+    stored = json.loads((FOLDER.parents[1] / "benchmarks" / "results" / "input.json").read_text())
+    assert loading["images_per_s"] == pytest.approx(stored["rates"][0]["median_images_per_s"]["torchvision"], rel=1e-5)
+    assert (loading["workers"], loading["date"]) == (stored["workers"], stored["date"])
+    loading_s = 50_000 / loading["images_per_s"]
+    epochs = {
+        (b, n): -(-50_000 // (b * n)) * one(PARALLEL, of="data_parallel", place="rtx8000", scaling="weak", batch_asked=b, world=n)["step_time_s"]
+        for b in (32, 128) for n in (1, 4)
+    }  # fmt: skip
+    table = section(PARALLEL, "Table 1").table
+    assert table is not None
+    cells = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+    for b in (32, 128):
+        one_s, four_s = (max(loading_s, epochs[b, n]) for n in (1, 4))
+        assert cells[str(b)]["epoch with loading, 4 GPUs"] == seconds(four_s)
+        assert cells[str(b)]["speed-up with loading, 4 GPUs"] == f"{one_s / four_s:.2f} ×"
+        assert cells[str(b)]["steps alone, 4 GPUs"] == seconds(epochs[b, 4])
+
+
+def test_data_parallel_on_one_gpu_has_the_copies_and_the_error_of_each_precision() -> None:
+    rows = results(PARALLEL).rows["one_gpu"]
+    # Three channels of 32 × 32 in fp32 over PCIe 5.
+    assert rows[0]["copy_s"] == pytest.approx(32 * 3 * 32 * 32 * 4 / 63e9, rel=0.02)
+    own = [r["predicted_s"] / r["step_s"] - 1 for r in rows if r["precision"] == "fp32" and r["step_s"]]
+    fast = sorted(-error for error in own if error < 0)
+    text = section(PARALLEL, "One GPU").takeaway
+    assert (
+        f"fp32 was {100 * fast[0]:.0f} % to {100 * fast[-1]:.0f} % too fast at {len(fast)} of {len(own)} batches"
+        in text
+    )
+    assert f"fp32 {100 * np.mean(np.abs(own)):.0f} % (−{-100 * np.mean(own):.1f} %)" in text
+
+
+def test_data_parallel_has_ideal_and_published_speed_ups_in_its_plot() -> None:
+    figure = section(PARALLEL, "Table 1").figure
+    assert figure is not None
+    labels = {series.label: series for series in figure.panels[0].series}
+    assert set(labels["ideal, 4 GPUs"].y) == {4}
+    assert labels["published: 4 × l4"].y == [PUBLIC_SPEED_UP["speed_up"]]
+
+
+def test_data_parallel_bandwidth_is_of_the_whole_exchange_and_below_the_link() -> None:
+    rates, rings = [], []
+    for part in results(PARALLEL).rows["parts"]:
+        row = one(
+            PARALLEL,
+            of="data_parallel",
+            place="rtx8000",
+            scaling="weak",
+            batch_asked=part["batch_asked"],
+            world=part["world"],
+        )
+        rates.append(2 * (part["world"] - 1) * part["bytes"] / row["communication_exposed_s"] / 1e9)
+        rings.append(2 * (part["world"] - 1) / part["world"] * part["bytes"] / row["communication_exposed_s"] / 1e9)
+    link = part["link_bytes_per_s"] / 1e9
+    assert max(rates) < link
+    text = section(PARALLEL, "Table 3").takeaway
+    assert (
+        f"moves {min(rates):.2f} to {max(rates):.2f} GB/s, {100 * min(rates) / link:.0f} % to {100 * max(rates) / link:.0f} %"
+        in text
+    )
+    assert text.startswith(f"As a ring all-reduce the communication is {min(rings):.2f} to {max(rings):.2f} GB/s")
+    table = section(PARALLEL, "Table 3").table
+    assert table is not None
+    shares = [int(cell.split()[0]) for row in table.rows for cell in row if cell.endswith(" %")]
+    assert max(shares) <= 100
+
+
+def test_data_parallel_stands_beside_the_public_solutions() -> None:
+    public = section(PARALLEL, "Beside")
+    epochs = []
+    for theirs in PUBLIC_EPOCHS:
+        row = one(
+            PARALLEL, of="data_parallel", place="rtx8000", scaling="strong", batch_asked=32, world=theirs["world"]
+        )
+        epochs.append(1563 * row["step_time_s"])
+    assert "took 23.4 s, 60.2 s and 70.3 s an epoch" in public.takeaway
+    assert f"Predicted are {epochs[0]:.1f} s, {epochs[1]:.1f} s and {epochs[2]:.1f} s" in public.takeaway
+    assert re.search(r"31 ms more on 2 and 41 ms more on 4 there", whole(public.intro))
+    assert [round(1000 * (epoch_s - 23.4 / n) / 1563) for epoch_s, n in ((60.2, 2), (70.3, 4))] == [31, 41]
+    ours = [1000 * (epochs[i] - epochs[0] / n) / 1563 for i, n in ((1, 2), (2, 4))]
+    assert f"predicted are {ours[0]:.0f} ms and {ours[1]:.0f} ms" in public.intro
+    weak, strong = (
+        one(PARALLEL, of="data_parallel", place="l4", scaling=s, batch_asked=512, world=4)["speed_up"]
+        for s in ("weak", "strong")
+    )
+    assert f"reached {PUBLIC_SPEED_UP['speed_up']:.2f} times one GPU. Predicted are {weak:.2f}" in public.lines[0]
+    assert f"and {strong:.2f} with it in all" in public.lines[0]
+
+
+# -- prices ----------------------------------------------------------------------------------------
+
+
+def test_prices_are_of_one_provider_and_year_where_one_lists_all_devices() -> None:
+    prices = scaling.gpu_prices(["k80-gk210", "v100"], 8)
+    assert {(price.vendor, price.date) for price in prices.values()} == {("GCP", "2021")}
+    rows = scaling.price_rows(prices, 8)
+    assert {row["device"]: row["usd_per_gpu_hour"] for row in rows} == {"k80-gk210": 0.45, "v100": 2.48}
+    assert scaling.is_one_market(rows)
+    assert "k80-gk210 $0.45 (GCP, GPU K80, 2021, without its host)" in scaling.priced(rows)
+    others = [rows[0], rows[1] | {"vendor": "Lambda", "date": "2026-09"}]
+    assert scaling.priced(others).endswith(
+        "from different providers or years, so costs on different devices are not compared."
+    )
+
+
+@pytest.mark.parametrize("name", ["strong-and-weak", "horovod-scaling"])
+def test_a_printed_cost_follows_from_a_price_with_provider_and_date(name: str) -> None:
+    prices = {row["device"]: row for row in results(name).rows["prices"]}
+    for row in results(name).rows["points"]:
+        if row["cost_usd"] is not None:
+            hours = row["training_time_s"] / 3600 * row["world"]
+            assert row["cost_usd"] == pytest.approx(hours * prices[row["series"]]["usd_per_gpu_hour"])
+    text = (FOLDER / name / "README.md").read_text().replace("\\$", "$")
+    for price in prices.values():
+        assert f"${price['usd_per_gpu_hour']:.2f} ({price['vendor']}, {price['instance']}, {price['date']}" in text
+
+
+def test_costs_of_different_markets_are_not_compared() -> None:
+    """A device whose price is of another year beats none of the other's runs."""
+    own = results("strong-and-weak")
+    first, second = own.rows["prices"]
+    mixed = replace(own, rows={**own.rows, "prices": [first, second | {"date": "2026-09"}]})
+    trade = next(s for s in find("strong-and-weak").page(mixed).sections if s.title == "Time against cost")
+    assert "No run on the same device is both faster and cheaper than" in trade.takeaway
+    assert {first["device"], second["device"]} <= set(re.findall(r"[\w-]+(?= \((?:weak|strong)\))", trade.takeaway))

@@ -1,0 +1,123 @@
+"""The studies of many ranks, at their smallest size and for real: what ran, what is predicted, what is said to be missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chronograd.hardware import catalog
+from chronograd.measure import environment
+from chronograd.report.html import render_html
+from chronograd_lab.common.results import Results
+from chronograd_lab.common.rows import Spread, matching
+from chronograd_lab.common.runner import StudyRunner
+from chronograd_lab.common.study import Study
+from chronograd_lab.studies import all_reduce_algorithms, data_parallel, horovod_scaling, strong_and_weak
+
+STUDIES = [horovod_scaling.STUDY, strong_and_weak.STUDY, all_reduce_algorithms.STUDY, data_parallel.STUDY]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", STUDIES, ids=lambda s: s.name)
+def test_smoke_size_end_to_end(study: Study, tmp_path: Path) -> None:
+    lab = StudyRunner(tmp_path, study.name, "smoke", lambda text: None)
+    results = study.conduct(lab, study.sizes["smoke"])
+    results.save(tmp_path / "results.json")
+    assert Results.load(tmp_path / "results.json").rows == results.rows
+    rows = results.rows["points"]
+    kinds = {row["kind"] for row in rows}
+    if study is all_reduce_algorithms.STUDY:
+        assert results.rows["predicted"]
+    else:
+        assert kinds >= {"measured", "predicted"}
+    for row in rows:
+        if row["kind"] == "missing":
+            assert row["reason"]
+            assert row["step_time_s"] is None
+        else:
+            assert row["step_time_s"] > 0
+            assert row["throughput_samples_per_s"] == pytest.approx(row["batch"] / row["step_time_s"], rel=0.05)
+    assert bool(results.notes) == ("missing" in kinds)
+    page = study.page(results)
+    assert len(page.sections) >= 3
+    assert study.question in render_html(page)
+
+
+@pytest.mark.parametrize("study", [s for s in STUDIES if s is not all_reduce_algorithms.STUDY], ids=lambda s: s.name)
+def test_predicted_rows_follow_from_their_own_figures(study: Study, tmp_path: Path) -> None:
+    """Efficiency is speed-up over ranks, speed-up a ratio of throughputs, effective batch n times a rank's."""
+    settings = {**study.sizes["smoke"], "worlds": [], "rounds": 0}
+    rows = study.conduct(StudyRunner(tmp_path, study.name, "smoke", lambda text: None), settings).rows["points"]
+    assert {row["kind"] for row in rows} == {"predicted"}
+    for name in dict.fromkeys((row["series"], row["scaling"]) for row in rows):
+        own = matching(rows, series=name[0], scaling=name[1])
+        first = matching(own, world=1)[0]
+        for row in own:
+            assert row["speed_up"] == pytest.approx(row["throughput_samples_per_s"] / first["throughput_samples_per_s"])
+            assert row["efficiency"] == pytest.approx(row["speed_up"] / row["world"])
+            assert row["iteration_growth"] == pytest.approx(row["step_time_s"] / first["step_time_s"])
+            assert row["batch"] == (first["batch"] if row["scaling"] == "strong" else row["world"] * first["batch"])
+            assert row["communication_by_difference_s"] == pytest.approx(row["step_time_s"] - row["compute_s"])
+
+
+def test_data_parallel_is_predicted_slower_than_ddp(tmp_path: Path) -> None:
+    """It hides nothing, sends everything through one GPU, and serves all replicas from one process."""
+    study = data_parallel.STUDY
+    settings = {**study.sizes["smoke"], "batches": []}
+    rows = study.conduct(StudyRunner(tmp_path, study.name, "smoke", lambda text: None), settings).rows["points"]
+    many = [row for row in rows if row["world"] > 1 and row["scaling"] == "weak"]
+    by = {(row["of"], row["batch_asked"]): row["step_time_s"] for row in many}
+    for batch in settings["predicted_batches"]:
+        assert by["data_parallel", batch] > by["ddp", batch]
+
+
+def test_more_ranks_than_cores_are_not_run_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "cores", lambda: 2)
+    study = data_parallel.STUDY
+    settings = {**study.sizes["smoke"], "batches": [8], "worlds": [3, 4]}
+    results = study.conduct(StudyRunner(tmp_path, study.name, "smoke", lambda text: None), settings)
+    assert not matching(results.rows["points"], kind="measured")
+    assert results.notes == [
+        "3, 4 ranks were not run here: there are 2 cores, and ranks that share one measure how it is shared."
+    ]
+
+
+def test_choices_of_all_reduce_are_predicted_by_models_of_their_own() -> None:
+    """Closed forms over the links of the machine, and nothing hidden."""
+    settings = all_reduce_algorithms.STUDY.sizes["laptop"]
+    rows = all_reduce_algorithms.predicted(settings)
+    device = catalog.device(settings["device"])
+    near, across = catalog.link(device.node.intra_link), catalog.link(device.node.group_link or "")
+    far = catalog.link(settings["link"])
+    size = rows[0]["bytes"]
+
+    def exchange(name: str, choice: str, world: int) -> float:
+        (row,) = matching(rows, set=name, choice=choice, world=world)
+        assert row["step_time_s"] == pytest.approx(row["compute_s"] + row["wait_s"] + row["exchange_s"])
+        return float(row["exchange_s"])
+
+    one = near.latency_s + size / near.bandwidth_bytes_per_s
+    over = across.latency_s + size / across.bandwidth_bytes_per_s
+    ring = 14 * across.latency_s + 14 / 8 * size / across.bandwidth_bytes_per_s
+    assert exchange("tf_mirrored", "nccl", 8) == pytest.approx(ring)
+    assert exchange("tf_mirrored", "auto", 8) == pytest.approx(ring)
+    assert exchange("tf_mirrored", "hierarchical_copy", 8) == pytest.approx(2 * (3 * one + over))
+    assert exchange("tf_mirrored", "hierarchical_copy", 4) == pytest.approx(4 * one)
+    assert exchange("tf_mirrored", "reduction_to_one_device", 4) == pytest.approx(6 * one)
+    staged = 1 / far.bandwidth_bytes_per_s + 2 / near.bandwidth_bytes_per_s
+    through_hosts = 30 * (far.latency_s + 2 * near.latency_s) + 30 / 16 * size * staged
+    assert exchange("tf_multiworker", "ring", 16) == pytest.approx(through_hosts)
+    assert exchange("tf_multiworker", "auto", 16) == pytest.approx(through_hosts)
+    assert exchange("tf_multiworker", "nccl", 16) == pytest.approx(
+        30 * far.latency_s + 30 / 16 * size / far.bandwidth_bytes_per_s
+    )
+    assert all(row["exchange_s"] == 0 for row in rows if row["world"] == 1)
+
+
+def test_a_difference_of_choices_is_stated_from_five_rounds_on_only() -> None:
+    auto, other = Spread.of([2.0, 2.01, 2.02, 2.0, 2.01]), Spread.of([1.0, 1.01, 1.0, 1.02, 1.01])
+    verdict = all_reduce_algorithms._verdict(auto, {"ring": other}, 5, 2)
+    assert verdict == "With 2 ranks AUTO takes 99.2 % more than RING."
+    fewer = all_reduce_algorithms._verdict(auto, {"ring": other}, 4, 2)
+    assert "no choice can be called the faster: of 4 rounds, fewer than the 5 that a statement needs" in fewer

@@ -1,0 +1,133 @@
+"""The study of serving: what its page says of results that are known, and a run of its smallest size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chronograd.cli.main import main
+from chronograd_lab.common.results import Results
+from chronograd_lab.studies.serving import STUDY
+
+FOLDER = Path(__file__).parents[3] / "docs" / "studies"
+SETTINGS = {**STUDY.sizes["laptop"], "networks": ["net"], "of_knee": [0.3, 0.9, 1.2], "asked": [0.3, 0.9]}
+
+
+def results(factor: float, gain: float = 1.5) -> Results:
+    """A server that is predicted to answer in 10, 16 and 30 ms, and takes `factor` times as long; three repeats."""
+    predicted = {30.0: 0.010, 90.0: 0.016, 120.0: 0.030}
+
+    def point(rate: float, repeat: int) -> dict[str, Any]:
+        names = ("latency_mean_s", "latency_p50_s", "latency_p95_s", "latency_p99_s")
+        times = dict.fromkeys(names, predicted[rate])
+        measured = dict.fromkeys(names, predicted[rate] * factor * (1 + 0.01 * repeat - 0.01))
+        return {"network": "net", "of_knee": rate / 100, "rate": rate, "repeat": repeat, **measured, "requests": 500,
+                "failed_requests": 0, "run_s": 0.008 * factor, "rows_of_batch": 1.0, "late_p99_s": 0.0, "taken_by_host": 0.01,
+                "taken_by_others": 0.02, "lone_s": 0.009, "predicted": times, "model": {name: 0.5 * s for name, s in times.items()},
+                "beside": {name: 0.8 * s for name, s in times.items()}, "first": {name: 1.1 * s for name, s in times.items()}}  # fmt: skip
+
+    server = {"network": "net", "repeat": 0, "knee": 100.0, "most": 150.0, "lone_s": 0.009, "batch_s": {"1": 0.008, "4": 0.016}, "most_rows": 4,
+              "loop_s": 0.0005, "answer_s": 0.0001, "slice_s": 0.0014, "travel_s": 0.0005, "factors": [1.0], "wake_s": {"0.03": 0.001}}  # fmt: skip
+    closed = [
+        {"network": "net", "repeat": repeat, "way": way, "requests_per_s": rate * (1 + 0.01 * repeat), "p99_s": 0.02}
+        for repeat in range(3)
+        for way, rate in (("one by one", 100.0), ("batched", 100.0 * gain))
+    ]
+    asleep = [
+        {**point(rate, 1), "latency_p50_s": 3 * factor * predicted[rate], "taken_by_host": 0.3} for rate in (30.0, 90.0)
+    ]
+    rows = {
+        "servers": [server],
+        "points": [point(rate, n) for n in range(3) for rate in predicted],
+        "closed": closed,
+        "asleep": asleep,
+    }
+    curve = {
+        "rate": [30.0, 120.0],
+        "latency_p50_s": [0.01, 0.03],
+        "latency_p95_s": [0.01, 0.03],
+        "latency_p99_s": [0.01, 0.03],
+    }
+    return Results("serving", "laptop", SETTINGS, rows=rows, curves={"net": curve})
+
+
+def takeaways(found: Results) -> dict[str, str]:
+    return {section.title: section.takeaway for section in STUDY.page(found).sections}
+
+
+def test_predictions_that_are_right_and_those_that_are_not() -> None:
+    assert "2 of 2 medians are within 15 %" in takeaways(results(1.1))["Latency, predicted beside measured"]
+    assert "0 of 2 medians are within 15 %" in takeaways(results(1.5))["Latency, predicted beside measured"]
+
+
+def test_the_knee_is_where_the_mean_has_doubled() -> None:
+    """A lone request takes 0.9 of what it does at the lowest rate, 9 ms; 18 ms lie a seventh of the way from 16 to 30."""
+    said = takeaways(results(1.0))["The knee"]
+    assert "net 94.3 requests/s (predicted +0.0 %)" in said
+    assert (
+        "net 94.3" in takeaways(results(2.0))["The knee"]
+    )  # a server that is slower all along has the same knee by this
+
+
+def test_a_knee_that_was_not_measured_is_no_error() -> None:
+    below = results(1.0)
+    points = [point for point in below.rows["points"] if point["rate"] < 100]
+    page = STUDY.page(replace(below, rows={**below.rows, "points": points}))
+    assert {s.title: s.takeaway for s in page.sections}["The knee"].startswith("No knee was measured")
+    assert [highlight.label for highlight in page.highlights] == ["medians within 15 %"]
+
+
+def test_the_share_of_http_is_the_mean_over_rounds() -> None:
+    """1 ms of 9 for reading, answering and the way."""
+    assert takeaways(results(1.0))["What the predictions are made of"].endswith("its way through HTTP is 11 % of net.")
+
+
+def test_what_knowing_more_is_worth() -> None:
+    said = takeaways(results(0.8))["What the prediction has to know"]
+    assert said.startswith(
+        "Medians within 15 %, of 2: 0 knowing batches alone (in the median of the errors 38 %), 2 knowing HTTP too"
+    )
+    assert (
+        "0 knowing HTTP and model in turn, as they are scheduled: the prediction (in the median of the errors 25 %)"
+        in said
+    )
+
+
+def test_what_sleep_costs_stands_beside_what_the_host_takes() -> None:
+    said = takeaways(results(1.0))["Where cores may sleep"]
+    assert (
+        "medians are 3.0 times as long, in the median of 2; the host takes 30 % of the cores' time, and 1 % where"
+        in said
+    )
+
+
+def test_a_gain_that_repeats_do_not_bear_is_none() -> None:
+    assert "net +50.0 %" in takeaways(results(1.0))["What batching brings"]
+    assert "net no significant change" in takeaways(results(1.0, gain=1.005))["What batching brings"]
+
+
+@pytest.mark.serve
+@pytest.mark.slow
+def test_the_smallest_size_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", "run", "serving", "--size", "smoke", "--out", str(tmp_path)]) == 0
+    assert "are within 15 %" in capsys.readouterr().out
+    found = Results.load(tmp_path / "results.json")
+    assert {row["network"] for row in found.rows["points"]} == {"lenet5"}
+    below, beyond = sorted(found.rows["points"], key=lambda row: row["rate"])
+    assert below["failed_requests"] == 0
+    assert beyond["failed_requests"] < beyond["requests"]  # a machine that does other work, too, refuses some
+
+
+def test_a_share_of_the_knee_is_of_the_measured_one() -> None:
+    """Rates were chosen by the server's own estimate; its page divides by what was measured, which may be far from it."""
+    results = Results.load(FOLDER / "serving" / "results.json")
+    table = next(s for s in STUDY.page(results).sections if s.title.startswith("Latency")).table
+    knees = next(s for s in STUDY.page(results).sections if s.title == "The knee").table
+    assert table is not None
+    assert knees is not None
+    measured = {row[0]: float(row[4].replace(",", "")) for row in knees.rows}
+    for network, share, rate, *_ in table.rows:
+        assert int(share.split()[0]) == pytest.approx(100 * float(rate.replace(",", "")) / measured[network], abs=1)

@@ -1,0 +1,150 @@
+"""Time to accuracy: the smoke size through every step to a page, and what is said of runs whose speed model is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chronograd.figure import Lines
+from chronograd.predict.speed import OPTIMUS_RESNET50, SpeedModel
+from chronograd.report.html import render_html
+from chronograd.units import seconds
+from chronograd_lab.common.optimus_chain import CHAIN, RESNET50_EPOCHS_TO_92, TARGET
+from chronograd_lab.common.results import Results, Row
+from chronograd_lab.common.rows import matching
+from chronograd_lab.common.runner import StudyRunner
+from chronograd_lab.common.time_forecasts import (
+    ALL_REDUCE,
+    ASYNCHRONOUS,
+    SINGLE,
+    forecasts,
+    of_optimus,
+    on_device,
+    reached,
+)
+from chronograd_lab.studies.time_to_accuracy import STUDY, experiments
+
+TRUTH = SpeedModel("asynchronous", (0.02, 0.006, 0.004, 0.001))
+PAIRS = [(1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (4, 2)]
+ALWAYS = ["Time to 92 % against workers", "The best number of workers"]
+LAST = ["All-reduce of lenet5 on v100, predicted", "Its steps per second"]
+STUDIES = Path(__file__).parents[3] / "docs" / "studies"
+FITTED = ["Steps per second of parameter servers here", "Time to accuracy here", "More workers, 4 servers"]
+
+
+@pytest.mark.ray
+def test_smoke_size_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    settings = STUDY.sizes["smoke"]
+    results = STUDY.conduct(StudyRunner(tmp_path, STUDY.name, "smoke", lambda _: None), settings)
+    results.save(tmp_path / "results.json")
+    results = Results.load(tmp_path / "results.json")
+    assert [row["run"] for row in results.rows["runs"]] == list(experiments(settings))
+    assert all(row["steps_per_s"] > 0 for row in results.rows["runs"])
+    assert results.rows["runs"][-1]["staleness"] > 0
+    assert results.rows["points"] == []  # one pair of workers and servers is no speed model
+    page = STUDY.page(results)
+    assert [s.title for s in page.sections] == [*ALWAYS, *LAST]
+    assert render_html(page).startswith("<!doctype html>")
+
+
+def made_up(stale: float) -> Results:
+    """Runs at the speed of TRUTH that reach the target after 4 epochs of 20 steps, with each stale update so much later."""
+    settings = {**STUDY.sizes["smoke"], "pairs": PAIRS, "ranks": [2]}
+
+    def run(method: str, name: str, workers: int, servers: int | None, speed: float, epochs: float) -> Row:
+        return {"run": name, "method": method, "workers": workers, "servers": servers, "steps_per_s": speed, "epochs": epochs,
+                "staleness": workers - 1.0 if servers else None, "time_s": 20 * epochs / speed, "accuracy": 0.8}  # fmt: skip
+
+    runs = [run(SINGLE, f"single, seed {seed}", 1, None, 50.0, 4.0) for seed in (0, 1)]
+    runs.append(run(ALL_REDUCE, "all-reduce, 2 ranks", 2, None, TRUTH.all_reduce().steps_per_s(2), 4.0))
+    for w, p in PAIRS:
+        name = f"asynchronous, {w} worker{'s' * (w > 1)}, {p} server{'s' * (p > 1)}"
+        runs.append(run(ASYNCHRONOUS, name, w, p, TRUTH.steps_per_s(w, p), 4 * (1 + stale * (w - 1))))
+    asked = {**of_optimus(settings["optimus"]), **on_device(settings["device"]), **forecasts(runs, settings)}
+    return Results(STUDY.name, "smoke", settings, {"runs": runs, **asked})
+
+
+def test_a_planted_speed_model_is_found_and_foretells_times() -> None:
+    results = made_up(stale=0.0)
+    rows = results.rows
+    assert [c["value"] for c in rows["coefficients"]] == pytest.approx(TRUTH.coefficients)
+    assert all(abs(p["left_out"]) < 1e-6 for p in rows["points"])
+    times = {(row["series"], row["workers"]): row for row in rows["here"]}
+    assert times["4 servers", 8]["time_s"] == pytest.approx(80 / TRUTH.steps_per_s(8, 4))
+    assert times[ALL_REDUCE, 2]["time_s"] == pytest.approx(80 * (0.02 / 2 + 0.006 / 2 + 2 * 0.004))
+    for row in rows["here"]:
+        assert 1.1 < row["high"] / row["time_s"] < 1.3  # the seeds' 0.1, and little of the fit
+        assert row["f_low"] <= row["steps_per_s"] <= row["f_high"]
+    page = STUDY.page(results)
+    assert [s.title for s in page.sections] == [*ALWAYS, *FITTED, *LAST]
+    assert "7 of 7 runs lie in the band" in page.sections[3].takeaway
+
+
+def test_staleness_is_told_from_speed() -> None:
+    told = STUDY.page(made_up(stale=1.0)).sections[3]
+    cost = "up to 4.0 times the epochs of single with the same minibatches (asynchronous, 4 workers, 1 server, staleness 3.0)"
+    assert cost in told.takeaway
+    assert "1 on 1 server (2.5 s)" in told.takeaway  # 80 · 0.031
+    assert "3 of 7 runs lie in the band" in told.takeaway  # those of one worker, and the all-reduce
+    assert told.table is not None
+    *_, own = next(row for row in told.table.rows if row[0] == "asynchronous, 4 workers, 2 servers")
+    assert float(own) == pytest.approx(16 * 20 / TRUTH.steps_per_s(4, 2), abs=0.05)
+
+
+def test_best_numbers_of_optimus() -> None:
+    rows = of_optimus(STUDY.sizes["laptop"]["optimus"])
+    found = {(row["batch"], row["series"]): (row["best"], row["exact"]) for row in rows["optimus_best"]}
+    for key, (whole, real) in {(40, "2 servers"): (4, 4.07), (40, "4 servers"): (6, 5.76), (128, "2 servers"): (7, 7.29),
+                               (128, "4 servers"): (10, 10.30)}.items():  # fmt: skip
+        assert found[key] == (whole, pytest.approx(real, abs=0.005))
+    one = next(r for r in rows["optimus"] if (r["batch"], r["series"], r["workers"]) == (128, "2 servers", 7))
+    epochs, low, high = RESNET50_EPOCHS_TO_92
+    with_128 = SpeedModel("synchronous", OPTIMUS_RESNET50.coefficients, 128)
+    steps = epochs * 50_000 / 128
+    assert one["time_s"] == pytest.approx(steps / with_128.steps_per_s(7, 2))
+    assert one["high"] / one["time_s"] == pytest.approx((high / low) ** 0.5)
+    # Three runs took 33, 29 and 26 epochs.
+    assert one["real_time_s"] == pytest.approx(one["time_s"] * (33 * 29 * 26) ** (1 / 3) / epochs)
+    # A noise scale of 8 batches of 128: steps grow by (1 + 1024/40) / (1 + 8).
+    (more,) = {row["steps"] for row in rows["optimus_best"] if row["batch"] == 40}
+    assert more == pytest.approx(steps * 26.6 / 9)
+
+
+def test_the_page_shows_two_curves_of_the_epochs_that_were_predicted() -> None:
+    """From the results: the epochs are those of `depth-and-device`, and the times what the published coefficients make of them."""
+    depth = Results.load(STUDIES / "depth-and-device" / "results.json")
+    (ahead,) = matching(depth.rows["ahead"], rule=CHAIN, target=TARGET)
+    results = Results.load(STUDIES / "time-to-accuracy" / "results.json")
+    epochs = results.settings["optimus"]["epochs"]
+    assert epochs == [ahead["epochs"], ahead["low"], ahead["high"]]
+    held = matching(depth.rows["held"], rule=CHAIN, target=TARGET)
+    assert results.settings["optimus"]["real_epochs"] == [row["seen"] for row in held]
+    page = STUDY.page(results)
+    figure = page.sections[0].figure
+    assert figure is not None
+    a0, a1, a2, a3, a4 = 1.02, 2.78, 4.92, 0.0, 0.02
+    fastest: dict[int, tuple[float, int, float]] = {}
+    for panel, count in zip(figure.panels, (epochs[0], (33 * 29 * 26) ** (1 / 3)), strict=True):
+        assert isinstance(panel, Lines)
+        assert [series.label for series in panel.series] == ["2 servers", "4 servers"]
+        for series, p in zip(panel.series, (2, 4), strict=True):
+            assert list(series.x) == list(range(1, 21))
+            steps = count * 50_000 / 128
+            days = [steps * (a0 * 128 / w + a1 + a2 * w / p + a3 * w + a4 * p) / 86400 for w in range(1, 21)]
+            assert list(series.y) == pytest.approx(days, rel=1e-4)
+            fastest.setdefault(p, (min(days) * 86400, days.index(min(days)) + 1, days[-1] / min(days)))
+    said = page.sections[0].takeaway
+    for p, (time_s, workers, slower) in fastest.items():
+        assert f"{seconds(time_s)} with {workers} workers on {p} servers" in said
+        assert f"{slower:.2f} times as long on {p} servers" in said
+    assert [panel.y_label for panel in figure.panels if isinstance(panel, Lines)] == ["time to 92 %, days"] * 2
+    assert said == page.opening()[0] or page.opening()[0] in said
+
+
+def test_when_a_target_is_reached() -> None:
+    columns = {"epoch": [1, 2, 3], "seconds": [2.0, 4.0, 6.0], "test_accuracy": [0.5, 0.7, 0.6]}
+    assert reached(columns, 0.6) == pytest.approx((1.5, 3.0))
+    assert reached(columns, 0.4) == (1.0, 2.0)
+    assert reached(columns, 0.8) == (None, None)

@@ -1,0 +1,225 @@
+"""Wrong and rare labels: the arithmetic on made-up accuracies, and the smallest size for real."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chronograd.data import datasets, labels, published
+from chronograd.errors import RunError
+from chronograd.job import Job
+from chronograd.report.html import render_html
+from chronograd.rundir import RunDir
+from chronograd_lab.common.results import Results
+from chronograd_lab.common.rows import Spread
+from chronograd_lab.common.runner import StudyRunner
+from chronograd_lab.studies import weak_labels as study
+from chronograd_lab.studies.weak_labels import AFTER, ALONE, BEFORE, STUDY
+
+SMOKE, LAPTOP = STUDY.sizes["smoke"], STUDY.sizes["laptop"]
+RESAMPLINGS = ["natural", "square_root", "uniform"]
+
+
+@pytest.mark.slow
+def test_smoke_size_end_to_end(tmp_path: Path) -> None:
+    lab = StudyRunner(tmp_path, "weak-labels", "smoke", lambda text: None)
+    results = STUDY.conduct(lab, SMOKE)
+    runs = results.rows["runs"]
+    arms = ["noise 0 %", "noise 50 %", "natural", "uniform"]
+    assert [(row["stage"], row["arm"]) for row in runs] == [
+        *((BEFORE, arm) for arm in arms),
+        (ALONE, ""),
+        *((AFTER, arm) for arm in arms),
+    ]
+    # Accuracy by class, weighted by the test images of each class, is the accuracy that training recorded.
+    labels_N = datasets.load(study.target_job(SMOKE, 0).data).test_labels_N.numpy()
+    counts = np.bincount(labels_N, minlength=10)
+    for row in runs:
+        if row["arm"] in SMOKE["resamplings"]:
+            by_class = [r for r in results.rows["classes"] if (r["stage"], r["arm"]) == (row["stage"], row["arm"])]
+            accuracies = np.array([r["accuracy"] for r in sorted(by_class, key=lambda r: int(r["class"]))])
+            assert (accuracies * counts).sum() / counts.sum() == pytest.approx(row["accuracy"], abs=1e-9)
+    # A transfer starts from the weights of its own pretraining.
+    tuned = study.target_job(SMOKE, 0, str(lab.path(f"{BEFORE}/natural/seed-0")))
+    assert tuned.network.weights == str(tmp_path / "runs" / BEFORE / "natural" / "seed-0")
+    assert any("tensors of weights" in note for note in _notes(lab, f"{AFTER}/natural/seed-0"))
+    results.save(tmp_path / "results.json")
+    assert Results.load(tmp_path / "results.json") == results
+    page = STUDY.page(results)
+    assert len(page.sections) == 5
+    assert "Label noise" in render_html(page)
+
+
+def _notes(lab: StudyRunner, name: str) -> list[str]:
+    return RunDir.open(lab.path(name)).record().notes
+
+
+@pytest.mark.parametrize("size", ["smoke", "laptop"])
+def test_no_image_of_the_target_is_in_pretraining(size: str) -> None:
+    settings = STUDY.sizes[size]
+    try:
+        labels_N = published.read(settings["data"]).train_labels
+    except RunError as error:
+        pytest.skip(error.message)
+    names = published.SETS[settings["data"]].card.class_names
+
+    def samples_of(job: Job) -> set[int]:
+        return set(labels.choose(job.data, labels_N, names, 0).samples_N.tolist())
+
+    target = samples_of(study.target_job(settings, 0))
+    assert len(target) == settings["target_samples"]
+    for share in settings["noise"]:
+        assert not target & samples_of(study.noise_job(settings, share, 0))
+    for resampling in settings["resamplings"]:
+        assert not target & samples_of(study.tail_job(settings, resampling, 0))
+
+
+def test_resamplings_share_their_images_and_differ_in_nothing_else() -> None:
+    a, b = (study.tail_job(LAPTOP, resampling, 1) for resampling in ("natural", "uniform"))
+    assert a.model_copy(update={"data": a.data.model_copy(update={"resampling": "uniform"})}) == b
+    assert (a.data.long_tail, a.data.skip, a.training.seed) == (LAPTOP["long_tail"], LAPTOP["target_samples"], 1)
+
+
+def test_the_last_class_of_the_laptop_size_has_images_and_the_first_enough() -> None:
+    """CIFAR-10 has 5,000 images per class, of which some are the target's."""
+    rows = study.tail_set(LAPTOP)
+    weights = np.arange(1, 11) ** -LAPTOP["long_tail"]
+    expected = LAPTOP["tail_samples"] * weights / weights.sum()
+    assert [row["images"] for row in rows] == pytest.approx(expected, abs=1)
+    assert sum(row["images"] for row in rows) == sum(row["uniform"] for row in rows) == LAPTOP["tail_samples"]
+    assert rows[0]["images"] < 5000 - LAPTOP["target_samples"] / 10 - 100
+    assert {row["uniform"] for row in rows} == {LAPTOP["tail_samples"] // 10}
+    root = np.sqrt(expected)
+    assert [row["square_root"] for row in rows] == pytest.approx(LAPTOP["tail_samples"] * root / root.sum(), abs=2)
+
+
+def test_accuracy_by_class() -> None:
+    probability_NK = np.array([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.1, 0.8, 0.1], [0.4, 0.5, 0.1]])
+    found = study.class_accuracies(probability_NK, np.array([0, 1, 1, 0]))
+    assert found[:2] == [0.5, 1.0]
+    assert np.isnan(found[2])
+
+
+def exactly(mean: float) -> Spread:
+    return Spread(mean, 0.001, 2)
+
+
+def test_noise_takeaway_follows_the_numbers() -> None:
+    before = {0.0: exactly(0.60), 0.5: exactly(0.50)}
+    mended = study.noise_takeaway(before, {0.0: exactly(0.62), 0.5: exactly(0.58)}, exactly(0.45))
+    assert "on average, transfer makes up for 6.0 percentage points of the loss" in mended
+    assert (
+        "beats the clean set alone at every share of noise. With 50 % it beats it by +13.0 percentage points" in mended
+    )
+    worse = study.noise_takeaway(before, {0.0: exactly(0.62), 0.5: exactly(0.44)}, exactly(0.45))
+    assert "50 % noise changes accuracy by −18.0 percentage points (" in worse
+    assert "after transfer. Before transfer it changes accuracy by −10.0 percentage points (" in worse
+    assert "); transfer does not make up for the loss." in worse
+    assert "does not beat the clean set alone with 50 % noise" in worse
+    nothing = study.noise_takeaway({0.0: exactly(0.5), 0.5: exactly(0.5)}, before, exactly(0.1))
+    assert "noise costs nothing before transfer" in nothing
+
+
+@pytest.mark.parametrize(
+    ("share", "lost", "verdict"),
+    [
+        (0.1, 0.9, "as published"),
+        (0.1, -0.5, "as published"),
+        (0.1, 1.1, "more than published"),
+        (0.25, 0.9, "less than published"),
+        (0.25, 2.9, "as published"),
+        (0.5, 3.9, "less than published"),
+        (0.5, 5.5, "as published"),
+        (0.5, 7.1, "more than published"),
+        (0.4, 5.0, "–"),
+    ],
+)
+def test_losses_are_held_against_the_published_ones(share: float, lost: float, verdict: str) -> None:
+    assert study.published_verdict(share, lost) == verdict
+
+
+def test_tail_takeaway_gives_ratios() -> None:
+    rows: list[dict[str, Any]] = [
+        {"class": 0, "images": 90, "natural": 90, "square_root": 75, "uniform": 50},
+        {"class": 1, "images": 10, "natural": 10, "square_root": 25, "uniform": 50},
+    ]
+    said = study.tail_takeaway(rows, RESAMPLINGS)
+    assert "natural 9.0, square-root 3.0, uniform 1.0" in said
+    assert "With uniform resampling an image of the last class comes 5.0 times per epoch" in said
+
+
+def test_classes_takeaway_names_the_best_resampling_of_each_stage() -> None:
+    before = {"natural": exactly(0.1), "square_root": exactly(0.3), "uniform": exactly(0.2)}
+    after = {"natural": exactly(0.4), "square_root": exactly(0.3), "uniform": exactly(0.2)}
+    said = study.classes_takeaway(before, after)
+    assert (
+        "before transfer, square-root resampling is best, 30.00 ± 0.10 %. Its gain over natural frequencies is +20.0 percentage points"
+        in said
+    )
+    assert "After transfer, no resampling is better than natural frequencies, 40.00 ± 0.10 %" in said
+
+
+@pytest.mark.parametrize(
+    ("root", "uniform", "size"),
+    [
+        (0.39, 0.38, "no better than natural, against"),
+        (0.44, 0.43, "below"),
+        (0.455, 0.4, "within"),
+        (0.3, 0.47, "above"),
+    ],
+)
+def test_resampling_takeaway_is_held_against_the_paper(root: float, uniform: float, size: str) -> None:
+    said = study.resampling_takeaway(
+        {"natural": exactly(0.40), "square_root": exactly(root), "uniform": exactly(uniform)}
+    )
+    assert f"The best is {size} the published 5 to 6 percentage points." in said
+    assert f"square-root {100 * (root - 0.4):+.1f}, uniform {100 * (uniform - 0.4):+.1f}" in said
+
+
+def made_up(seeds: int = 2) -> Results:
+    """Every arm at an accuracy of its own; rare classes at half of it."""
+    settings = {**LAPTOP, "seeds": seeds}
+    level = {"noise 0 %": 0.60, "noise 10 %": 0.595, "noise 25 %": 0.575, "noise 50 %": 0.545}
+    level |= {"natural": 0.40, "square_root": 0.45, "uniform": 0.46}
+    tail = study.tail_set(settings)
+    runs: list[dict[str, Any]] = []
+    classes: list[dict[str, Any]] = []
+    for seed in range(seeds):
+        runs.append({"stage": ALONE, "arm": "", "seed": seed, "accuracy": 0.42 + 0.002 * seed, "seconds": 9.0})
+        for stage, gain in ((BEFORE, 0.0), (AFTER, 0.02)):
+            for arm, accuracy in level.items():
+                own = {"stage": stage, "arm": arm, "seed": seed}
+                reached = accuracy + gain + 0.002 * seed
+                runs.append({**own, "accuracy": reached, "seconds": 9.0})
+                if arm in RESAMPLINGS:
+                    classes += [{**own, "class": c, "accuracy": reached / (2 if c >= 7 else 1)} for c in range(10)]
+    return Results("weak-labels", "laptop", settings, {"runs": runs, "classes": classes, "tail": tail})
+
+
+def test_page_of_made_up_numbers() -> None:
+    results = made_up()
+    page = STUDY.page(results)
+    sections = {section.title: section for section in page.sections}
+    losses = sections["What noise costs, beside the paper"]
+    assert losses.takeaway == "3 of 3 losses after transfer are as published."
+    assert losses.table is not None
+    assert [row[2] for row in losses.table.rows] == ["0.50", "2.50", "5.50"]
+    assert study.rare(results, AFTER, "uniform").mean == pytest.approx((0.48 + 0.482) / 4)
+    assert "+6.0" in sections["Resampling, beside the paper"].takeaway
+    noise = sections["Label noise"]
+    assert noise.figure is not None
+    assert noise.table is not None
+    assert noise.table.rows[-1] == ["clean set alone", "", "42.10 ± 0.14 %", "2"]
+    html = render_html(page)
+    assert all(section.title in html for section in page.sections)
+
+
+def test_one_seed_is_said() -> None:
+    sections = {section.title: section for section in STUDY.page(made_up(1)).sections}
+    assert "One seed is too few to judge" in sections["Resampling, beside the paper"].takeaway
+    losses = sections["What noise costs, beside the paper"].table
+    assert losses is not None
+    assert {row[3] for row in losses.rows} == {"one seed"}
