@@ -81,7 +81,7 @@ class Offered(BaseModel):
 @functools.cache
 def offered(platform: str) -> Offered:
     """What a platform of `COMPARED` offers."""
-    path = resources.files("chronograd.launch") / "offered" / f"{platform}.toml"
+    path = resources.files("chronograd.clouds") / "offered" / f"{platform}.toml"
     given = tomllib.loads(path.read_text(encoding="utf-8"))
     cells = {name: given.pop(name) for name, _, _ in CRITERIA}
     return Offered.model_validate({**given, "cells": cells})
