@@ -22,6 +22,7 @@ from chronograd.data.published import DatasetCard
 from chronograd.errors import ChronogradError, InputError
 from chronograd.explain import wall_times
 from chronograd.explain.explanation import explain
+from chronograd.files import parsed_options
 from chronograd.fit import tables
 from chronograd.fit.speed import fit_speed, read_points
 from chronograd.forecast.forecasting import forecast
@@ -107,7 +108,7 @@ def _overrides(folder: Path) -> None:
         lambda: use_job(jobs.load(example, words)),
         lambda: use_job(jobs.changed(jobs.load(example), words)),
         lambda: slurm_array.grid(jobs.load(example), words[:2]),
-        lambda: common.options(words),
+        lambda: parsed_options(words),
         lambda: jobs.parse_on(words[0]),
     ):
         try:

@@ -13,38 +13,47 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from chronograd.api import (
-        compare,
-        count,
-        explain,
-        fit,
-        forecast,
-        judge,
-        keep_freed_memory,
-        measure,
-        plan,
-        predict,
-        record,
-        report,
-        show,
-        train,
-    )
+    from chronograd.api import keep_freed_memory, measure, record, report, show, train
 
 __all__ = [
+    "annotate",
+    "calibrate",
+    "calibrate_links",
     "compare",
     "count",
+    "data",
+    "devices",
+    "doctor",
+    "evaluate",
     "explain",
+    "export",
     "fit",
+    "fit_batch",
+    "fit_device",
+    "fit_loss",
+    "fit_speed",
     "forecast",
     "judge",
     "keep_freed_memory",
+    "label",
+    "load",
     "measure",
     "plan",
+    "plan_batch",
+    "plan_inference",
+    "platforms",
     "predict",
+    "predict_scaling",
+    "predict_server",
     "record",
+    "records",
     "report",
     "show",
+    "simulate",
+    "simulate_speed",
+    "simulate_staleness",
     "train",
+    "validate",
 ]
 
 

@@ -10,96 +10,30 @@ returns an `Answer`: `answer.sections` say it, `answer.data` is what `--json` pr
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
+import pkgutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from chronograd import ask, trust
+from chronograd import ask, trust, verbs
 from chronograd import job as jobs
 from chronograd.answer import Answer
 from chronograd.errors import InputError
 from chronograd.job import Job
 from chronograd.rundir import listing
 from chronograd.trace import Trace
+from chronograd.verbs.request import function_of
+from chronograd.words import listed
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from chronograd.measure.user_loop import LoopRecorder
 
 PathLike = str | os.PathLike[str]
 JobLike = Job | PathLike
-
-
-def count(network: JobLike | Trace | nn.Module, *overrides: str, batch: int | None = None, optimizer: str | None = None,
-          with_work: bool = False, **options: Any) -> Answer:  # fmt: skip
-    """Parameters, MACs, FLOPs, activations, memory and receptive fields.
-
-    Args:
-        network: a name such as `torchvision:vgg19`, a module, a job, or a saved trace.
-        overrides: `FIELD=VALUE` of a job.
-        batch: samples of a step; by default one rank's share of the job's batch, else 1.
-        optimizer: whose state counts as memory: `sgd`, `sgd-momentum`, `adamw`; by default the job's, else `sgd-momentum`.
-        with_work: also each layer's formulas with its numbers in them.
-        options: of `chronograd.count.network.trace_network` or, of a module, of `chronograd.count.tracing.trace`: `input_shape`
-            (of one sample, which a module needs), `num_classes`, `mode`, `channels_last`.
-    Raises: NotFoundError, InputError, TraceError, MissingExtraError without torch.
-    """
-    from chronograd.count import answer
-
-    trace, job = _trace(network, overrides, options)
-    share = 1 if job is None else -(-job.training.batch // job.cluster.count)
-    kind = None if job is None else job.training.optimizer_kind
-    return answer.count(trace, batch or share, optimizer or kind or "sgd-momentum", with_work=with_work)
-
-
-def predict(network: JobLike | Trace | nn.Module, *overrides: str, on: str | Sequence[str] = (), trace: Trace | None = None,
-            algorithm: str | None = None, data: str | None = None, batch: int | Sequence[int] | None = None,
-            precision: str | None = None, mode: Literal["training", "inference"] | None = None, **options: Any) -> Answer:  # fmt: skip
-    """Step time by part, memory, throughput, utilisation and cost, each with an 80 % interval; in inference latencies.
-
-    Args:
-        network: a job, the path of a job file, a name of a network, a trace, or a module.
-        on: devices, such as `v100` or `8xh100`, instead of the job's; one record for each, by that name.
-        trace: the job's network, counted before; then no torch is needed.
-        algorithm: of the all-reduce; a ring by default.
-        data, batch, precision, mode: fields of the job: the data set, the global batch (32 of a module or a trace), the
-            precision, training or inference. Several batches, of inference alone, are records of their own.
-        options: of a module or a trace, as of `count`; of a name `input_shape` and `num_classes`.
-    Raises: as `count`; NotFoundError for a device or a data set.
-    """
-    from dataclasses import replace
-
-    from chronograd.data.decoding import counted_input
-    from chronograd.predict.answer import on_devices, predict_jobs
-    from chronograd.predict.serving import predict_batches
-
-    is_job = isinstance(network, Job | str | os.PathLike)
-    batches = [] if batch is None else [batch] if isinstance(batch, int) else sorted(batch)
-    batch = max(batches, default=None)
-    if is_job:
-        short = {"data": data, "batch": batch, "precision": precision, "mode": mode}
-        named = {"input": options.get("input_shape"), "classes": options.get("num_classes")}
-        meant = _asked(network, overrides, {**short, **named}, can_download=True, is_counted=trace is not None)
-        asked = meant.job
-        counted = trace or _trace(asked, (), {})[0]
-    else:
-        modes = {} if mode is None else {"mode": mode}
-        counted = trace or _trace(network, overrides, {**modes, **options})[0]
-        asked = _job_of(counted, batch or 32, precision or "fp32")
-    places = [on] if isinstance(on, str) else list(on)
-    if len(batches) > 1:
-        if counted.mode == "training":
-            raise InputError(f"batches {batches} of training", "give one batch, or mode='inference'")
-        return predict_batches(counted, on_devices(asked, places), batches)
-    known: dict[str, Any] = {}
-    if is_job:
-        samples = (_samples(asked) or None) if meant.has_data else None
-        known = {"samples": samples, "has_epochs": meant.has_epochs, "assumed": list(meant.assumed.values())}
-    answer = predict_jobs(counted, on_devices(asked, places), **known, algorithm=algorithm, paced=counted_input)
-    return replace(answer, records=dict(zip(places or [asked.cluster.device], answer.records.values(), strict=True)))
 
 
 def measure(job: JobLike, *overrides: str, num_steps: int | None = None, warmup: int = 5, seconds: float = 60.0,
@@ -123,165 +57,6 @@ def train(job: JobLike, *overrides: str, out: PathLike | None = None, launcher: 
     from chronograd.launch import jobs as runs
 
     return _of_run(runs.train(_job(job, overrides), out=out, launcher=launcher).path)
-
-
-def compare(a: PathLike, b: PathLike, *, fail_if: Sequence[str] = (), is_strict: bool = False) -> Answer:
-    """Two records side by side; with `fail_if`, such as `step_time > 5%`, a gate, whose `exit_status` is 1 where it fails."""
-    from chronograd.compare import answer, joining
-
-    if fail_if:
-        baseline, changed = (list(listing.records(side, each_seed=True).values()) for side in (a, b))
-        paths = [path for side in (a, b) for _, path in listing.runs(side, each_seed=True)]
-        return answer.judge(baseline, changed, fail_if, is_strict, joining.runs_beside(paths, [*baseline, *changed]))
-    return answer.compare(*(listing.load(listing.one_run(side)) for side in (a, b)))
-
-
-def plan(job: JobLike, *overrides: str, on: Sequence[str] = (), data: str | None = None, batch: int | None = None,
-         precision: str | None = None, trace: Trace | None = None, largest_batch: bool = False,
-         target_accuracy: float | None = None, budget_usd: float | None = None, deadline_s: float | None = None,
-         confidence: float = 0.8, epochs_to_target: float | None = None, curve: PathLike | None = None,
-         counts: Sequence[int] = (1, 2, 4, 8), batches: Sequence[int] | None = None,
-         latency_s: float | None = None) -> Answer:  # fmt: skip
-    """The largest batch that fits, the setting for a goal, or settings by the price of a sample; in inference those that keep
-    a latency.
-
-    Args:
-        job: also the name of a network, whose recipe is that of a published result where one is known.
-        on: devices; all GPUs that are rented out by default.
-        data, batch, precision: fields of the job.
-        trace: of the job, in one memory layout; without it both are counted.
-        largest_batch: answer only that.
-        target_accuracy, budget_usd, deadline_s, confidence: the goal, and how surely it is to be kept.
-        epochs_to_target, curve: what the target takes: epochs, or a run or log of such a job.
-        counts, batches: numbers of devices, and batches per device: 16 to 512, in inference 1 to 256, unless a global batch is stated.
-        latency_s: of a batch, at most; of a job in inference (`mode=inference` among the overrides).
-    Raises: InputError, NotFoundError.
-    """
-    from chronograd.data.decoding import decoding_of
-    from chronograd.data.trace_job import trace_layouts
-    from chronograd.plan import answer
-    from chronograd.plan.effort import OutOfReach, effort_of
-    from chronograd.plan.goal import Goal
-    from chronograd.plan.largest import largest_batches
-    from chronograd.plan.open_answer import out_of_reach
-
-    meant = _asked(job, overrides, {"data": data, "batch": batch, "precision": precision}, target=target_accuracy,
-                   can_download=True, is_counted=trace is not None)  # fmt: skip
-    asked = meant.job
-    if largest_batch:
-        changed = [jobs.changed(asked, [f"cluster.device={name.lower()}"]) for name in on] or [asked]
-        return largest_batches(trace or _trace(asked, (), {})[0], changed)
-    if asked.mode == "inference":
-        from chronograd.plan.serving import serve
-
-        if not target_accuracy is budget_usd is deadline_s is None:
-            raise InputError("in inference nothing is trained", "give latency_s instead of a goal")
-        places = answer.devices_of(asked, on)
-        return serve(
-            trace or trace_layouts(asked),
-            asked,
-            places,
-            counts,
-            batches or [2**k for k in range(9)],
-            latency_s=latency_s,
-            confidence=confidence,
-        )
-    samples, devices = _samples(asked), answer.devices_of(asked, on)
-    settings: dict[str, Any] = {
-        "counts": counts, "batches": batches or (16, 32, 64, 128, 256, 512), "samples": samples, "decoding": decoding_of(asked),
-        "global_batch": asked.training.batch if batches is None and "training.batch" in meant.stated else None,
-    }  # fmt: skip
-    if target_accuracy is budget_usd is deadline_s is None:
-        return answer.list_settings(trace or trace_layouts(asked), asked, devices, **settings)
-    name, goal = ask.name_of(asked.network.name), Goal(budget_usd, deadline_s, confidence)
-    effort = effort_of(asked, samples, target=target_accuracy, epochs=epochs_to_target,
-                       curve=None if curve is None else Path(curve), network=name, has_epochs=meant.has_epochs)  # fmt: skip
-    if isinstance(effort, OutOfReach):
-        return out_of_reach(f"{name} on {asked.data.name.partition(':')[0]}", effort, goal)
-    assumed = meant.for_a_plan(has_epochs=bool(epochs_to_target or curve))
-    return answer.reach_goal(
-        trace or trace_layouts(asked), asked, devices, **settings, effort=effort, goal=goal, assumed=assumed
-    )
-
-
-def fit(what: Literal["loss", "speed", "batch"], *sources: PathLike, **options: Any) -> Answer:
-    """A model fitted to what was measured: a learning curve's forecast, a speed model, steps by batch size.
-
-    Args:
-        what: `loss`: options of `fit.forecast.forecast`, such as `target`, and of `fit.loss_answer.read`, such as `metric`;
-            `speed` and `batch`: those of the functions in `fit.answer`.
-        sources: one run or log for `loss`; runs, or a CSV file, for the others.
-    Raises: InputError, FileFormatError.
-    """
-    from chronograd.fit import answer
-    from chronograd.forecast import loss_answer
-    from chronograd.forecast.forecasting import forecast
-
-    paths = [Path(source) for source in sources]
-    if what == "loss":
-        if len(paths) != 1:
-            raise InputError(f"{len(paths)} sources of one learning curve", "give one run or log")
-        named = ("metric", "column", "schedule", "drops", "planned")
-        reading = {name: options.pop(name) for name in named if name in options}
-        return loss_answer.loss(forecast(loss_answer.read(paths[0], **reading), **options))
-    if what == "speed":
-        return answer.speed(paths, **options)
-    if what == "batch":
-        return answer.batch(paths, **{"metric": "loss", **options})
-    raise InputError(f"cannot fit {what!r}", "choose loss, speed or batch")
-
-
-def judge(network: PathLike | None, figure: str | float | PathLike, *overrides: str, on: str | None = None,
-          precision: str | None = None, batch: int | None = None, input_shape: Sequence[int] | None = None,
-          mode: Literal["training", "inference"] = "training", trace: PathLike | None = None) -> Answer:  # fmt: skip
-    """Whether a throughput is impossible, suspicious, as expected or slow, and what would gain most; `answer.data` has it.
-
-    Args:
-        network: a name or the path of a job file; None where a run or a table says what ran.
-        figure: such as `812 images/s` or `78 ms`; a number is samples per second; a run, a record, a CSV of throughputs.
-        on: what it ran on, such as `8xv100`. batch: of a step over all devices; what usually fits by default.
-        trace: a file of the network, counted before.
-    Raises: InputError, NotFoundError, FileFormatError; TraceError as `count`.
-    """
-    from chronograd.judge.ask import ask
-
-    words = [*([] if network is None else [os.fspath(network)]), str(figure), *overrides]
-    with trust.only(words):
-        return ask(words, place=on, precision=precision, batch=batch, input_shape=input_shape, mode=mode,
-                   trace_file=None if trace is None else Path(trace))  # fmt: skip
-
-
-def forecast(log: PathLike, to: str | float | None = None, *, metric: str | None = None, run: str | None = None,
-             schedule: str | None = None, drops: Sequence[float] = (), planned: float | None = None, at: Sequence[float] = (),
-             pace_s: float | None = None) -> Answer:  # fmt: skip
-    """When a run or log will reach a level: epoch or step, hours and clock time, each with its 80 % interval.
-
-    Args:
-        log: a run, or what `chronograd.forecast.logs` reads.
-        to: an accuracy, such as `"92%"` or 0.92, or a loss. metric: `loss`, `accuracy` or a column.
-        run: one of several runs in a file.
-        schedule, drops, planned: of the learning rate, where neither a job nor the log tells it.
-        at: epochs or steps to forecast as well. pace_s: seconds of one, where the log has no times.
-    Raises: InputError, FileFormatError, NotFoundError.
-    """
-    import time
-
-    from chronograd.forecast import forecast_answer, loss_answer
-    from chronograd.forecast.forecasting import forecast as make_forecast
-
-    level = None if to is None else str(to)
-    curve = forecast_answer.with_pace(forecast_answer.read(Path(log), metric, level, run), pace_s)
-    curve = loss_answer.with_schedule(curve, schedule, drops, planned)
-    target = None if level is None else forecast_answer.level(level, curve.metric)
-    return forecast_answer.forecast_answer(make_forecast(curve, target=target, at=at), now=time.time())
-
-
-def explain(*runs: PathLike) -> Answer:
-    """Why it is not faster: where each step goes, and what it loses time to. Of run directories, records, profiler traces."""
-    from chronograd.explain import answer
-
-    with trust.only(()):
-        return answer.explain([path for _, path in listing.runs(*runs)])
 
 
 def report(*runs: PathLike | Answer, out: PathLike | None = None, notebook: PathLike | None = None) -> Answer:
@@ -348,6 +123,42 @@ def _as_markdown(answer: Answer) -> str:
 
 
 _show_in_notebook()
+
+
+@functools.cache
+def declared() -> dict[str, Callable[..., Answer]]:
+    """Return the functions of the verbs in `chronograd.verbs`, by name: `plan`, `plan_batch`."""
+    functions: dict[str, Callable[..., Answer]] = {}
+    for one in pkgutil.iter_modules(verbs.__path__):
+        module = importlib.import_module(f"{verbs.__name__}.{one.name}")
+        requests = {request.verb: request for request in getattr(module, "REQUESTS", ())}
+        for verb, request in requests.items():
+            old = {} if " " in verb else getattr(module, "OLD", {})
+            instead = {word: requests[f"{verb} {name}"] for word, name in old.items()}
+            functions[verb.replace(" ", "_")] = function_of(request, instead)
+        first = next(iter(requests), "").partition(" ")
+        if first[1]:
+            functions[first[0]] = _one_of(first[0], functions, module.HELP)
+    return functions
+
+
+def _one_of(verb: str, functions: Mapping[str, Callable[..., Answer]], text: str) -> Callable[..., Answer]:
+    """Return the function of a verb that is the first word of several: its first argument is the second word."""
+
+    def choose(what: str, *words: Any, **options: Any) -> Answer:
+        known = [name.removeprefix(f"{verb}_") for name in functions if name.startswith(f"{verb}_")]
+        if what not in known:
+            raise InputError(f"cannot {verb} {what!r}", f"choose {listed(known, 'or')}")
+        return functions[f"{verb}_{what}"](*words, **options)
+
+    choose.__name__, choose.__doc__ = verb, text
+    return choose
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_") or name not in declared():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return declared()[name]
 
 
 # -- what is asked about ------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import re
 import socket
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -329,3 +329,25 @@ def without_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def parsed_options(words: Iterable[str]) -> dict[str, Any]:
+    """Return keyword arguments from words such as `width=64`, their values read as YAML. Raises InputError."""
+    found = {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        if not sign or not name:
+            raise InputError(f"cannot read {word[:200]!r}", "write name=value")
+        try:
+            found[name] = parse_yaml(value)
+        except ValueError as error:
+            raise InputError(
+                f"cannot read {word[:200]!r}: {error}", "write name=value, with a value as in YAML"
+            ) from None
+    return found
+
+
+def save_json(path: Path, data: Any) -> None:
+    """Write data to a file of the user's. Raises InputError if it cannot be written."""
+    with as_asked(path):
+        path.write_text(json.dumps(data, allow_nan=False))

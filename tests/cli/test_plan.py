@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import click
 import pytest
 
 from chronograd.cli.main import main
-from chronograd.cli.plan import parse_bytes
+from chronograd.verbs.kinds import parse_bytes
 
 JOB = str(Path(__file__).parent.parent.parent / "examples" / "digits.yaml")
 
@@ -44,7 +43,8 @@ def test_the_largest_batch_with_its_table(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(("option", "number"), [("--most", "0"), ("--most", "-1"), ("--probes", "0")])
 def test_no_settings_and_no_probes_are_refused(capsys: pytest.CaptureFixture[str], option: str, number: str) -> None:
     """No printed setting was taken for no setting with a price."""
-    assert main(["plan", JOB, "--on", "v100", option, number]) == 2
+    verb = ["plan", "batch"] if option == "--probes" else ["plan"]
+    assert main([*verb, JOB, "--on", "v100", option, number]) == 2
     assert f"Invalid value for '{option}': {number} is not in the range x>=1" in capsys.readouterr().err
 
 
@@ -184,5 +184,5 @@ def test_what_cannot_be_read_is_refused(arguments: tuple[str, ...], capsys: pyte
 
 def test_sizes() -> None:
     assert [parse_bytes(t) for t in ("1", "2GB", "2 GiB", "1.5k", "3mb")] == [1, 2 * 10**9, 2**31, 1500, 3 * 10**6]
-    with pytest.raises(click.BadParameter):
+    with pytest.raises(ValueError, match="write 16GB"):
         parse_bytes("GB")

@@ -238,22 +238,6 @@ def launcher(name: str | None, hosts: str | None) -> str | None:
     return name if hosts is None else f"hosts:{hosts}"
 
 
-def options(pairs: Sequence[str]) -> dict[str, Any]:
-    """Keyword arguments from `name=value` words, values read as YAML."""
-    from chronograd import files
-
-    found = {}
-    for text in pairs:
-        name, sign, value = text.partition("=")
-        if not sign or not name:
-            raise click.UsageError(f"cannot read {text!r}; write name=value")
-        try:
-            found[name] = files.parse_yaml(value)
-        except ValueError as error:
-            raise click.UsageError(f"cannot read {text[:200]!r}: {error}") from None
-    return found
-
-
 def counts(_: click.Context, option: click.Parameter, text: str | None) -> list[int] | None:
     """A callback of options that take whole numbers, such as `--world 1,2,4`."""
     return None if text is None else whole_numbers(option.opts[0], text)
@@ -324,34 +308,6 @@ def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
 
 def print_json(data: Any) -> None:
     echo(json.dumps(data, indent=1, allow_nan=False))
-
-
-def save_json(path: Path, data: Any) -> None:
-    """Write data to a file of the user's. Raises InputError if it cannot be."""
-    from chronograd.files import as_asked
-
-    with as_asked(path):
-        path.write_text(json.dumps(data, allow_nan=False))
-
-
-def write_page(page: Answer, out: Path, with_notebook: bool = False) -> list[Path]:
-    """Write a page, and an executed notebook beside it; returns the files. Raises InputError if the page cannot be written."""
-    from chronograd.files import write_aside
-    from chronograd.report.html import render_html
-
-    text = render_html(page)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_aside(out, text)
-    except OSError as error:
-        hint = "name a file in a folder that you can write"
-        raise InputError(f"cannot write {out}: {error.strerror}", hint) from None
-    if not with_notebook:
-        return [out]
-    from chronograd.report.notebook import write_notebook
-
-    write_notebook(page, out.with_suffix(".ipynb"))
-    return [out, out.with_suffix(".ipynb")]
 
 
 def console(stderr: bool = False) -> Console:

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 import click
 
@@ -59,6 +60,11 @@ GROUPS = {
         "calibrate": "Measure this machine, so that `local` is a device.",
     },
 }
+# Verbs of `chronograd.verbs`, declared as requests; the others are commands of this folder.
+DECLARED = {
+    "annotate", "calibrate", "compare", "count", "data", "devices", "doctor", "evaluate", "explain", "export", "fit", "forecast",
+    "judge", "label", "load", "plan", "platforms", "predict", "records", "simulate", "validate",
+}  # fmt: skip
 # Other packages add verbs: the entry point names a module like this folder, whose VERBS has one line of help for each.
 ENTRY_POINTS = "chronograd.verbs"
 EPILOG = """\b
@@ -90,9 +96,19 @@ def module_of(verb: str) -> str | None:
     """Return the name of the module that holds a verb's command; None if there is no such verb."""
     name = verb.replace("-", "_")
     if any(verb in group for group in GROUPS.values()):
-        return f"chronograd.cli.{name}"
+        return f"chronograd.{'verbs' if verb in DECLARED else 'cli'}.{name}"
     points = importlib.metadata.entry_points(group=ENTRY_POINTS)
     return next((f"{point.value}.{name}" for point in points if verb in point.load().VERBS), None)
+
+
+def command_in(module: ModuleType) -> click.Command:
+    """Return the command of a verb's file: one that follows from its requests, or its own."""
+    if not hasattr(module, "REQUESTS"):
+        own: click.Command = module.command
+        return own
+    from chronograd.cli.commands import command_of_module
+
+    return command_of_module(module)
 
 
 class _Verbs(click.Group):
@@ -105,8 +121,7 @@ class _Verbs(click.Group):
         module = module_of(name)
         if module is None:
             return None
-        command: click.Command = importlib.import_module(module).command
-        return command
+        return command_in(importlib.import_module(module))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

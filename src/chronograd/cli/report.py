@@ -22,6 +22,7 @@ def command(runs: tuple[str, ...], out: Path, with_notebook: bool, as_json: bool
 
     TensorBoard events of RUNs that were cut off before all were written are made whole.
     """
+    from chronograd.report.html import write_page
     from chronograd.report.runs import report
     from chronograd.rundir import RunDir, listing
 
@@ -30,7 +31,7 @@ def command(runs: tuple[str, ...], out: Path, with_notebook: bool, as_json: bool
         if common.has_events(run):
             common.write_events(RunDir.open(run))
     page = report(named)
-    written = common.write_page(page, out, with_notebook)
+    written = write_page(page, out, with_notebook)
     if as_json:
         common.print_json(
             {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import time
@@ -40,14 +39,14 @@ def command(job_file: str | None, overrides: tuple[str, ...], print_config: bool
     if print_config:
         common.echo(jobs.to_yaml(job), nl=False)
         return
-    importlib.import_module("chronograd.report.html")  # an extra: better missed now than after training
+    from chronograd.report.html import write_page  # an extra: better missed now than after training
     from chronograd.report.loop import page_of
     from chronograd.run import run_loop
 
     begin = time.monotonic()
     loop = run_loop(job, lambda text: common.echo(text, err=as_json), common.progress, parent)
     page = page_of(loop)
-    written = common.write_page(page, out, notebook)
+    written = write_page(page, out, notebook)
     if as_json:
         common.print_json(
             {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chronograd.cli import common
-from chronograd.errors import InputError, printable
+from chronograd.errors import printable
 
 if TYPE_CHECKING:
     from chronograd.answer import Answer
@@ -59,6 +58,7 @@ def command(models: tuple[Path, ...], host: str, port: int, token_file: Path | N
     from chronograd.deploy.app import Limits
     from chronograd.deploy.repository import Settings
     from chronograd.deploy.server import serve
+    from chronograd.verbs.load import token
 
     def started(answer: Answer) -> None:
         common.show(answer, as_json)
@@ -77,15 +77,3 @@ class Printable(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
-
-
-def token(path: Path | None) -> str | None:
-    """The token in a file, or in CHRONOGRAD_TOKEN; None where neither is. Raises InputError."""
-    if path is None:
-        return os.environ.get("CHRONOGRAD_TOKEN") or None
-    from chronograd import files
-
-    try:
-        return files.read_bytes(path, 4096).decode().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the token in {path}: {error}") from None

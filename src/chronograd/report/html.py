@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from chronograd.answer import Answer, Section
-from chronograd.errors import MissingExtraError
+from chronograd.errors import InputError, MissingExtraError
 from chronograd.figure import PALETTE
+from chronograd.files import write_aside
 from chronograd.record import Record
 from chronograd.units import quantity
 from chronograd.words import first_sentence, tight
@@ -144,3 +146,20 @@ def _embedded(page: Answer) -> Markup:
     records = {name: record.model_dump(mode="json") for name, record in page.records.items()}
     text = json.dumps({"records": records, "sections": sections}, ensure_ascii=True, default=str)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def write_page(page: Answer, out: Path, with_notebook: bool = False) -> list[Path]:
+    """Write a page, and an executed notebook beside it; returns the files. Raises InputError if the page cannot be written."""
+    text = render_html(page)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_aside(out, text)
+    except OSError as error:
+        hint = "name a file in a folder that you can write"
+        raise InputError(f"cannot write {out}: {error.strerror}", hint) from None
+    if not with_notebook:
+        return [out]
+    from chronograd.report.notebook import write_notebook
+
+    write_notebook(page, out.with_suffix(".ipynb"))
+    return [out, out.with_suffix(".ipynb")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,7 +76,7 @@ def run(name: str, files: tuple[Path, ...], size: str, out: Path | None, paralle
     chronograd study run transfer --size laptop --out studies/transfer
     chronograd study run depth-and-device --size paper --truth history50_K80.json history50_V100.json
     """
-    importlib.import_module("chronograd.report.html")  # an extra: better missed now than after the runs
+    from chronograd.report.html import write_page  # an extra: better missed now than after the runs
     from chronograd.report.markdown import write_markdown
     from chronograd.report.terminal import say
     from chronograd_lab.common.results import Results
@@ -99,7 +98,7 @@ def run(name: str, files: tuple[Path, ...], size: str, out: Path | None, paralle
         results = study.conduct(runner, settings)
         results.save(folder / "results.json")
     page = study.page(results)
-    written = [*common.write_page(page, folder / "report.html", notebook), *write_markdown(page, folder)]
+    written = [*write_page(page, folder / "report.html", notebook), *write_markdown(page, folder)]
     if as_json:
         takeaways = {section.title: section.takeaway for section in page.sections}
         common.print_json({"folder": str(folder), "written": [str(p) for p in written], "takeaways": takeaways})

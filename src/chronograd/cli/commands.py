@@ -1,0 +1,81 @@
+"""From a verb's request to its command: options, help, completion and the printed answer follow from the declaration."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import click
+
+from chronograd.cli import common
+from chronograd.verbs import screen
+from chronograd.verbs.request import Request, params_of
+
+
+class _Verb(click.Command):
+    """A verb, and those that begin with its word: `plan`, `plan batch`."""
+
+    def __init__(self, own: click.Command, others: Mapping[str, click.Command], old: Mapping[str, str]) -> None:
+        self.own, self.commands, self.old = own, dict(others), old
+        super().__init__(own.name, params=own.params, help=own.help)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Return the context of the command that the words mean."""
+        given = {arg.partition("=")[0] if arg.startswith("--") else arg for arg in args}
+        for word, name in self.old.items():
+            if word in given and args[0] not in self.commands:
+                is_option = any(word in param.opts for param in self.commands[name].params)
+                args = [name, *(arg for arg in args if is_option or arg != word)]
+        if args and args[0] in self.commands:
+            return self.commands[args[0]].make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return self.own.make_context(info_name, args, parent, **extra)
+
+
+def commands_of(verb: click.Command) -> list[click.Command]:
+    """Return the commands of a verb: itself, and those of which it is the first word."""
+    if isinstance(verb, _Verb):
+        return [verb.own, *verb.commands.values()]
+    return list(verb.commands.values()) if isinstance(verb, click.Group) else [verb]
+
+
+def command_of_module(module: ModuleType) -> click.Command:
+    """Return the command of a verb's file: of its REQUESTS, the first is the verb itself."""
+    requests: Sequence[type[Request]] = module.REQUESTS
+    own, *others = requests
+    if " " in own.verb:
+        commands = {request.verb.partition(" ")[2]: command_of(request) for request in requests}
+        return click.Group(own.verb.partition(" ")[0], commands=commands, help=module.HELP)
+    if not others:
+        return command_of(own)
+    named = {other.verb.partition(" ")[2]: command_of(other) for other in others}
+    return _Verb(command_of(own), named, getattr(module, "OLD", {}))
+
+
+def command_of(request: type[Request]) -> click.Command:
+    """Return the command of a request. Its docstring is the help, its examples stand below."""
+
+    def run(as_json: bool, **values: Any) -> int:
+        asked = request(**{name: value for name, value in values.items() if value is not None})
+        with screen.shown_on(screen.Screen(common.waiting, common.progress, _say)):
+            answer = asked.answer()
+        status = common.show(answer, as_json)
+        asked.after(answer, as_json)
+        return status
+
+    examples = "\n".join(request.examples)
+    callback = common.answer_options(run)
+    return click.Command(
+        request.verb,
+        callback=callback,
+        params=[*params_of(request).values(), *reversed(getattr(callback, "__click_params__", ()))],
+        help=inspect.cleandoc(request.__doc__ or ""),
+        epilog=f"\b\n{examples}" if examples else None,
+    )
+
+
+def _say(text: str) -> None:
+    common.echo(text, err=True)

@@ -1,0 +1,51 @@
+"""`annotate IMAGE...`: a trained detector's boxes in pictures, drawn with labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import click
+
+from chronograd.verbs.request import FILE, Option, Request
+
+if TYPE_CHECKING:
+    from chronograd.answer import Answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Annotate(Request):
+    """Draw the objects that a trained detector finds in each IMAGE: boxes, classes, scores."""
+
+    verb = "annotate"
+    examples = (
+        "chronograd annotate BloodImage_00007.jpg --model runs/cells",
+        "chronograd annotate photos/*.jpg --model runs/cells --least 0.3 --out boxes",
+        "chronograd annotate BloodImage_00007.jpg --model cells.onnx",
+    )
+
+    images: Annotated[tuple[Path, ...], FILE, Option(metavar="IMAGE...", is_argument=True)]
+    model: Annotated[Path, click.Path(path_type=Path), Option(metavar="RUN")]
+    """A run of task=detection, or FILE.onnx."""
+    least: Annotated[float, click.FloatRange(0, 1)] = 0.5
+    """Least score of what is drawn."""
+    out: Annotated[Path, click.Path(file_okay=False, path_type=Path)] = Path("annotated")
+    """Folder of the copies with boxes."""
+
+    def answer(self) -> Answer:
+        from chronograd.detect.annotating import annotate
+
+        if self.model.suffix == ".onnx":
+            from chronograd.deploy.annotating import finder
+
+            find = finder(self.model, self.least)
+        else:
+            from chronograd.rundir import RunDir
+            from chronograd.train import annotating
+
+            find = annotating.finder(RunDir.open(self.model), self.least)
+        return annotate(self.model, find, self.images, self.out, self.least)
+
+
+REQUESTS = (Annotate,)

@@ -1,0 +1,102 @@
+"""`calibrate`: this machine becomes the device `local`; `calibrate links`: its links."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from chronograd.errors import InputError
+from chronograd.verbs.kinds import ABOVE_0, COUNTS
+from chronograd.verbs.request import FILE, Option, Request
+from chronograd.verbs.screen import progress
+
+if TYPE_CHECKING:
+    from chronograd.answer import Answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrate(Request):
+    """Measure this machine's GPU, or its CPU, in about a minute for each way of running.
+
+    The result is the device `local`, which --on and cluster.device accept like any other. `calibrate links` measures links.
+    """
+
+    verb = "calibrate"
+
+    precision: tuple[Literal["fp32", "tf32", "bf16", "fp16"], ...] = ("fp32",)
+    """What to calibrate; may be given several times."""
+    layout: tuple[Literal["nchw", "nhwc"], ...] = ("nchw",)
+    """Of images in memory: nhwc for training.channels_last, and of a CPU for training.compile. Twice for both."""
+    out: Annotated[Path | None, FILE] = None
+    """Also save the device file (.toml)."""
+
+    def answer(self) -> Answer:
+        from chronograd.calibrate.answer import calibrate
+
+        with progress("calibrating") as report:
+            return calibrate(self.precision, layouts=self.layout, out=self.out, progress=report)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateLinks(Request):
+    """Time collectives between processes of this machine, or of several, and fit the link that predict uses.
+
+    All-reduce, all-gather, reduce-scatter and broadcast over sizes and numbers of processes: time, algorithm and bus
+    bandwidth. α and β of the all-reduces become the link `loopback`; between hosts the link of the name given, for
+    cluster.link, with the bytes that pass at once after a rest where something limits the rate.
+
+    With --from nothing is timed: the rows of a file are all-reduces (columns ranks, bytes, seconds) or steps on one rank and on
+    several (ranks, network, batch_per_rank, device, precision, samples_per_s), all of one device and library. One row of
+    all-reduces is enough.
+    """
+
+    verb = "calibrate links"
+    examples = (
+        "chronograd calibrate links",
+        "chronograd calibrate links --world 2,4 --collective all_reduce",
+        "chronograd calibrate links --hosts node1,node2 --name ethernet-here",
+        "chronograd calibrate links --from all-reduce.csv --name pcie-here",
+    )
+
+    world: Annotated[tuple[int, ...] | None, COUNTS] = None
+    """Numbers of processes, such as 2,4; 2 by default, with --hosts one on each."""
+    collective: tuple[str, ...] = ()
+    """Which to time; all by default. Several times."""
+    seconds: Annotated[float, ABOVE_0] = 0.4
+    """Time for one collective of one size."""
+    hosts: str | None = None
+    """Where ranks run, in blocks: names for ssh, or namespaces such as netns:h1,netns:h2."""
+    rows: Annotated[Path | None, FILE, Option(("--from",))] = None
+    """A CSV file of measured all-reduces, or of scaling, to fit the link to."""
+    like: str | None = None
+    """With --from: a link whose latency is taken where the rows do not tell it; pcie3 by default."""
+    name: str | None = None
+    """With --hosts and --from: what the link is called, such as ethernet-here; no name of the catalogue."""
+
+    def answer(self) -> Answer:
+        from chronograd.calibrate import answer, link_rows, links
+
+        if self.rows is not None:
+            if self.name is None or self.hosts is not None or self.world is not None:
+                raise InputError("--from needs --name, and times nothing", "leave out --hosts and --world")
+            return answer.link_from_rows(self.rows, self.name, self.like or link_rows.LIKE)
+        if self.like is not None:
+            raise InputError("--like goes with --from: a link that is timed has its own latency", "leave --like out")
+        if (self.hosts is None) != (self.name is None):
+            raise InputError("--hosts and --name go together: the link between those hosts is kept under that name",
+                             "give both, or neither")  # fmt: skip
+        if self.hosts is not None and self.world is not None:
+            raise InputError("--hosts has one process on each host", "leave --world out")
+        with progress("timing collectives") as report:
+            return answer.calibrate_links(
+                self.world or (2,),
+                self.collective or links.COLLECTIVES,
+                seconds_each=self.seconds,
+                hosts=self.hosts,
+                name=self.name or links.LOOPBACK,
+                progress=report,
+            )
+
+
+REQUESTS = (Calibrate, CalibrateLinks)

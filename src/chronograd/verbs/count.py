@@ -1,0 +1,132 @@
+"""`count NETWORK|JOB`: the work there is."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import click
+
+from chronograd.errors import InputError
+from chronograd.verbs.jobs import JobRequest, fields_of_inputs
+from chronograd.verbs.kinds import complete_jobs
+from chronograd.verbs.request import FILE, Option, Request
+from chronograd.verbs.screen import waiting
+
+if TYPE_CHECKING:
+    from chronograd.answer import Answer
+    from chronograd.trace import Trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count(Request):
+    """Count parameters, MACs, FLOPs, bytes, activations and receptive fields.
+
+    NETWORK is a name of ours, torchvision:NAME, timm:NAME, FILE.py:CLASS or package.module:function (FIELD=VALUE are
+    then its keyword arguments); or a job file; or a saved trace. From Python also a module, with `input_shape`. Nothing is
+    downloaded and no weights are made.
+    """
+
+    verb = "count"
+    examples = (
+        "chronograd count vgg19 --show-work",
+        "chronograd count torchvision:resnet50 --batch 32 --json",
+        "chronograd count llama-7b --depth 2",
+    )
+
+    network: Annotated[Any, Option(metavar="NETWORK|JOB|TRACE", is_argument=True, complete=complete_jobs)] = None
+    overrides: Annotated[tuple[str, ...], Option(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
+    batch: Annotated[int | None, click.IntRange(1)] = None
+    """Samples in one step; 1, or the job's batch."""
+    inputs: Annotated[str | None, Option(metavar="FILE.py:NAME")] = None
+    """A function or object with the network's arguments."""
+    input: Annotated[tuple[Any, ...], Option(metavar="C,H,W", aliases=("input_shape",))] = ()
+    """Shape of one sample; or NAME:SHAPE:DTYPE for each tensor, such as tokens:128:int64."""
+    classes: Annotated[int | None, click.IntRange(1), Option(aliases=("num_classes",))] = None
+    """Size of the head."""
+    mode: Literal["training", "inference"] = "training"
+    loss: Literal["cross_entropy", "sum"] = "cross_entropy"
+    channels_last: bool = False
+    """Images in NHWC."""
+    optimizer: Literal["sgd", "sgd-momentum", "adamw"] | None = None
+    """Whose state counts as memory; the job's, else sgd-momentum."""
+    fixed_batch: Annotated[int | None, click.IntRange(1)] = None
+    """Trace at this one batch, for networks that loop over it."""
+    show_work: Annotated[bool, Option(aliases=("with_work",))] = False
+    """Each layer's formulas with its numbers in them."""
+    depth: Annotated[int | None, click.IntRange(1)] = None
+    """Modules of so many names in a row each; layers by default."""
+    list: bool = False
+    """List the names of networks."""
+    out: Annotated[Path | None, FILE] = None
+    """Save the trace (.json or .json.gz)."""
+
+    def answer(self) -> Answer:
+        if self.list:
+            from chronograd.models.names import listed
+
+            return listed()
+        if self.network is None:
+            raise InputError(
+                "no network is named", "name a network, a job file or a saved trace; --list shows the names"
+            )
+        from chronograd.count.answer import count
+
+        with waiting("counting the work of the network"):
+            trace, batch, optimizer = self._counted()
+        if self.out is not None:
+            trace.save(self.out)
+        optimizer = self.optimizer or optimizer or "sgd-momentum"
+        return count(trace, self.batch or batch, optimizer, with_work=self.show_work, depth=self.depth)
+
+    def after(self, answer: Answer, as_json: bool) -> None:
+        if self.out is not None and not as_json:
+            click.echo(f"trace saved to {self.out}")
+
+    def _counted(self) -> tuple[Trace, int, str | None]:
+        """Return the trace, the batch of a rank, and the optimizer, both of the job where there is one."""
+        from chronograd.job import Job
+        from chronograd.trace import Trace
+
+        settings: dict[str, Any] = {
+            "mode": self.mode,
+            "loss": self.loss,
+            "fixed_batch": self.fixed_batch,
+            "channels_last": self.channels_last,
+        }
+        given = fields_of_inputs(self.input, self.inputs)
+        if isinstance(self.network, Trace):
+            return self.network, 1, None
+        name = os.fspath(self.network) if isinstance(self.network, str | os.PathLike) else ""
+        if isinstance(self.network, Job) or name.endswith((".yaml", ".yml")):
+            job = (
+                JobRequest(job=self.network, overrides=self.overrides, input=self.input, inputs=self.inputs).asked().job
+            )
+            from chronograd.data.trace_job import trace_job
+
+            return trace_job(job), -(-job.training.batch // job.cluster.count), job.training.optimizer_kind
+        if name.endswith((".json", ".json.gz")):
+            return Trace.load(name), 1, None
+        if not name:
+            from chronograd.count.tracing import trace
+
+            if "input" not in given:
+                raise InputError(
+                    f"{type(self.network).__name__} does not say what its samples are", "give input_shape=(3, 224, 224)"
+                )
+            return trace(self.network, [given["input"]], **settings), 1, None
+        if name.endswith(".py") and Path(name).is_file():
+            from chronograd import job as jobs
+
+            jobs.read(name)  # says how to name a network of the file
+        from chronograd.count.cached import cached_trace
+        from chronograd.files import parsed_options
+
+        named = {"input_shape": given["input"]} if "input" in given else given
+        settings |= {"num_classes": self.classes, **named}
+        return cached_trace(name, parsed_options(self.overrides), **settings), 1, None
+
+
+REQUESTS = (Count,)

@@ -1,0 +1,41 @@
+"""`explain RUN...`: why it is not faster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import click
+
+from chronograd.verbs.request import Option, Request
+
+if TYPE_CHECKING:
+    from chronograd.answer import Answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explain(Request):
+    """Why is it not faster? Where each step goes, and the causes of lost time with their evidence.
+
+    RUN is a run directory, ours or one around a loop of your own, a trace of torch.profiler (one file per rank, or a
+    folder of them), or a CSV file of wall times. Runs of one job on different numbers of ranks are laid side by side.
+    """
+
+    verb = "explain"
+    examples = (
+        "chronograd explain runs/one runs/two",
+        "chronograd explain trace.rank0.json trace.rank1.json",
+        "chronograd explain profiles/",
+        "chronograd explain docs/hpc-report.csv",
+    )
+
+    runs: Annotated[tuple[Path, ...], click.Path(path_type=Path), Option(metavar="RUN...", is_argument=True)]
+
+    def answer(self) -> Answer:
+        from chronograd.explain.answer import explain
+
+        return explain(self.runs)
+
+
+REQUESTS = (Explain,)

@@ -1,0 +1,80 @@
+"""`export RUN --onnx FILE`: a network as an ONNX file, compared with PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import click
+
+from chronograd.verbs.jobs import fields_of_inputs
+from chronograd.verbs.kinds import COUNTS, complete_jobs
+from chronograd.verbs.request import FILE, Option, Request
+
+if TYPE_CHECKING:
+    from chronograd.answer import Answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export(Request):
+    """A network as an ONNX file that takes a batch of any size, held against PyTorch in ONNX Runtime.
+
+    A RUN gives its newest weights, and its test images to compare on; a NETWORK its initial weights, or those that
+    network.weights names. Where ONNX Runtime gives something else, nothing is written and the exit status is 1.
+    """
+
+    verb = "export"
+    examples = (
+        "chronograd export runs/mine --onnx mine.onnx",
+        "chronograd export runs/mine --onnx mine.onnx --with-preprocessing --int8 static",
+        "chronograd export torchvision:resnet18 network.weights=torchvision --onnx resnet18.onnx",
+    )
+
+    what: Annotated[str, Option(metavar="RUN|JOB|NETWORK", is_argument=True, complete=complete_jobs)]
+    fields: Annotated[tuple[str, ...], Option(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
+    onnx: Annotated[Path, FILE]
+    """The file."""
+    opset: Annotated[int, click.IntRange(18, 23)] = 20
+    """Version of the operators."""
+    with_preprocessing: bool = False
+    """The graph takes pixels as whole numbers, and normalises them."""
+    batches: Annotated[tuple[int, ...], COUNTS] = (1, 3, 8)
+    """Sizes of batches to compare."""
+    samples: Annotated[int | None, click.IntRange(1)] = None
+    """Samples to compare, of each kind; by default 64 images or 4 rows of tokens."""
+    rtol: Annotated[float, click.FloatRange(0)] = 1e-3
+    """Tolerance relative to PyTorch's value."""
+    atol: Annotated[float, click.FloatRange(0)] = 1e-5
+    """Absolute tolerance."""
+    int8: Literal["static", "dynamic"] | None = None
+    """Also a file of eight-bit weights; static for convolutions, dynamic for text."""
+    data: Annotated[str | None, Option(metavar="NAME")] = None
+    """Data set of a NETWORK: `chronograd data --list`."""
+    inputs: Annotated[str | None, Option(metavar="FILE.py:NAME")] = None
+    """A function or object with the network's arguments."""
+    input: Annotated[tuple[Any, ...], Option(metavar="C,H,W", aliases=("input_shape",))] = ()
+    """Shape of one sample; or NAME:SHAPE:DTYPE for each tensor, such as tokens:128:int64."""
+    classes: Annotated[int | None, click.IntRange(2)] = None
+    """Number of classes of a NETWORK."""
+
+    def answer(self) -> Answer:
+        from chronograd import ask
+        from chronograd.errors import require
+
+        require("onnx", "onnx", "`chronograd export`")  # before torch, which that extra brings too
+        from chronograd.deploy import export_source
+        from chronograd.deploy.export_answer import export
+        from chronograd.rundir import run_named
+
+        short = {"data": self.data, "classes": self.classes, **fields_of_inputs(self.input, self.inputs)}
+        run = run_named(self.what)
+        if run is not None:
+            source = export_source.of_run(run, [*ask.as_overrides(short), *self.fields])
+        else:
+            source = export_source.of_job(ask.job_of(self.what, self.fields, short), self.what)
+        return export(source, self.onnx, opset=self.opset, with_preprocessing=self.with_preprocessing, rtol=self.rtol,
+                      batches=list(self.batches), num_samples=self.samples, atol=self.atol, int8=self.int8)  # fmt: skip
+
+
+REQUESTS = (Export,)

@@ -1,0 +1,88 @@
+"""`forecast RUN|LOG`: when training reaches a level."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import click
+
+from chronograd.errors import printable
+from chronograd.verbs.kinds import ABOVE_0, NUMBERS, PATH
+from chronograd.verbs.request import FILE, Option, Request
+
+if TYPE_CHECKING:
+    from chronograd.answer import Answer
+
+ScheduleName = Literal["constant", "multi_step", "cosine", "one_cycle", "linear", "annealed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast(Request):
+    """When will a run or log reach a level: epoch or step, hours and clock time, each with its 80 % interval.
+
+    LOG is a run directory; a table with any delimiter; JSON or JSON lines; what a program printed; a TensorBoard folder; an MLflow
+    run; or what W&B, Keras, Lightning, Hugging Face, timm, Ultralytics, Detectron2, OpenMMLab, fastai and others write, also
+    zipped. The schedule of the learning rate is taken from the run's job or from the log's column of rates.
+    """
+
+    verb = "forecast"
+    examples = (
+        "chronograd forecast runs/mine --to 92%",
+        "chronograd forecast results.csv --to 0.6 --metric mAP50",
+        "chronograd forecast log.csv --schedule one_cycle --planned 30",
+    )
+
+    log: Annotated[str, PATH, Option(metavar="LOG", is_argument=True)]
+    to: Annotated[Any, Option(metavar="LEVEL")] = None
+    """The level: 92%, 0.92, or a loss."""
+    metric: Annotated[str | None, Option(metavar="NAME")] = None
+    """loss, accuracy, or a column such as val_acc; found by its name by default."""
+    run: Annotated[str | None, Option(metavar="NAME")] = None
+    """One of several runs in a file, such as a chart that W&B exports."""
+    schedule: ScheduleName | None = None
+    """Of the learning rate, where neither the log nor a job tells it."""
+    drops: Annotated[tuple[float, ...], NUMBERS, Option(metavar="K,K,...")] = ()
+    """Where the learning rate falls at once, seen or still to come."""
+    planned: Annotated[float | None, ABOVE_0] = None
+    """The epoch or step where training is to end."""
+    fraction: Annotated[float, click.FloatRange(0, 1, min_open=True)] = 1.0
+    """Forecast from the first part only, and score the rest."""
+    at: Annotated[tuple[float, ...], ABOVE_0] = ()
+    """Also forecast this epoch or step; may be repeated."""
+    pace: Annotated[float | None, ABOVE_0, Option(metavar="SECONDS", aliases=("pace_s",))] = None
+    """Of an epoch or step, where the log has no times."""
+    out: Annotated[Path | None, FILE] = None
+    """Also write a page (.html)."""
+
+    def answer(self) -> Answer:
+        from chronograd.forecast import forecast_answer
+        from chronograd.forecast.forecasting import forecast
+        from chronograd.forecast.loss_answer import with_schedule
+
+        to = None if self.to is None else str(self.to)
+        curve = forecast_answer.read(Path(self.log), self.metric, to, self.run)
+        curve = forecast_answer.with_pace(curve, self.pace)
+        curve = with_schedule(curve, self.schedule, self.drops, self.planned, is_part=self.fraction < 1)
+        target = None if to is None else forecast_answer.level(to, curve.metric)
+        made = forecast(curve, self.fraction, target=target, at=self.at)
+        answer = forecast_answer.forecast_answer(made, now=time.time())
+        if self.out is not None:
+            from chronograd.report.html import write_page
+
+            write_page(answer, self.out)
+        return answer
+
+    def after(self, answer: Answer, as_json: bool) -> None:
+        if not as_json:
+            from chronograd.report.text_chart import text_chart
+
+            click.echo()
+            click.echo(printable(text_chart(answer.sections[0].figure.panels[0])))  # type: ignore[union-attr, arg-type]
+        if self.out is not None:
+            click.echo(f"wrote {self.out}", err=as_json)
+
+
+REQUESTS = (Forecast,)

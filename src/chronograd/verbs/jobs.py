@@ -1,0 +1,154 @@
+"""What verbs on a job share: JOB [FIELD=VALUE...], short forms of its fields, and the network's trace."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import click
+
+from chronograd.errors import InputError
+from chronograd.verbs.kinds import COUNTS, complete_jobs
+from chronograd.verbs.request import FILE, Option, Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRequest(Request):
+    """A question about a job: a job file, a network by name, or from Python a `Job`, a `Trace` or a module."""
+
+    job: Annotated[Any, Option(metavar="JOB|NETWORK", is_argument=True, complete=complete_jobs)]
+    overrides: Annotated[tuple[str, ...], Option(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
+    data: Annotated[str | None, Option(metavar="NAME")] = None
+    """Data set (`chronograd data --list`), or a folder with one folder of pictures per class."""
+    precision: str | None = None
+    """fp32, tf32, bf16 or fp16."""
+    mode: Annotated[Literal["training", "inference"] | None, Option(("--inference",), flag_value="inference")] = None
+    """The network is run forward only: mode=inference."""
+    batch: Annotated[tuple[int, ...] | None, COUNTS, Option(metavar="N")] = None
+    """Samples of a step, over all devices."""
+    inputs: Annotated[str | None, Option(metavar="FILE.py:NAME")] = None
+    """A function or object with the network's arguments."""
+    input: Annotated[tuple[Any, ...], Option(metavar="C,H,W", aliases=("input_shape",))] = ()
+    """Shape of one sample; or NAME:SHAPE:DTYPE for each tensor, such as tokens:128:int64."""
+    classes: Annotated[int | None, click.IntRange(2), Option(aliases=("num_classes",))] = None
+    """Number of classes."""
+    trace: Annotated[Any, Option(metavar="FILE")] = None
+    """A saved trace; needs no torch."""
+    save_job: Annotated[Path | None, FILE] = None
+    """Write the job (.yaml)."""
+    print_config: bool = False
+    """Print the resolved job and stop; nothing is started."""
+
+    def short(self) -> dict[str, Any]:
+        """Return the fields of the job that have a short form, as `ask.SHORT` names them. Raises InputError."""
+        fields = {"data": self.data, "precision": self.precision, "mode": self.mode, "classes": self.classes,
+                  "batch": self.batch[0] if self.batch else None}  # fmt: skip
+        return {**fields, **fields_of_inputs(self.input, self.inputs)}
+
+    def asked(self, *, takes_batches: bool = False, **how: Any) -> Any:
+        """Return the job and the fields that the user stated, an `ask.Asked`; save or print the job where that is asked for.
+
+        Args:
+            takes_batches: whether the verb answers for each of several batches.
+            how: of `ask.ask`: `target`, `can_download`.
+        Raises: as `ask.ask`; Exit after `print_config`.
+        """
+        from chronograd import ask, job
+
+        if self.batch and len(self.batch) > 1 and not takes_batches:
+            raise InputError(f"--batch {','.join(map(str, self.batch))}", "give one number here")
+        if isinstance(self.job, job.Job):
+            changes = [*ask.as_overrides(self.short()), *self.overrides]
+            own = job.changed(self.job, changes) if changes else self.job
+            fields = {
+                f"{part}.{field}" for part in ("data", "training") for field in getattr(own, part).model_fields_set
+            }
+            asked = ask.Asked(own, frozenset(fields))
+        elif not isinstance(self.job, str | os.PathLike):
+            own = _job_of(self._given, self.batch[0] if self.batch else 32, self.precision or "fp32", self.overrides)
+            asked = ask.Asked(own, frozenset())
+        else:
+            asked = ask.ask(os.fspath(self.job), self.overrides, self.short(), is_counted=self.trace is not None, **how)
+        if self.save_job is not None:
+            from chronograd.files import as_asked, write_aside
+
+            with as_asked(self.save_job):
+                write_aside(self.save_job, job.to_yaml(asked.job, is_whole=False))
+            click.echo(f"wrote the job to {self.save_job}", err=True)
+        if self.print_config:
+            from chronograd.errors import printable
+
+            click.echo(printable(job.to_yaml(asked.job)), nl=False)
+            raise click.exceptions.Exit(0)
+        return asked
+
+    def traced(self, job: Any) -> Any:
+        """Return the trace of a job's network: the one that was given, or a new one."""
+        from chronograd.data.trace_job import trace_job
+
+        return trace_job(job, self._trace_file()) if self._given is None else self._given
+
+    def traced_layouts(self, job: Any) -> Any:
+        """Return the traces of a job's network in each memory layout; the one that was given alone."""
+        from chronograd.data.trace_job import trace_layouts
+
+        return trace_layouts(job, self._trace_file()) if self._given is None else [self._given]
+
+    @functools.cached_property
+    def _given(self) -> Any:
+        """The trace that Python gave, or that of the module that it gave; None on the command line."""
+        from chronograd.job import Job
+        from chronograd.trace import Trace
+
+        for given in (self.trace, self.job):
+            if isinstance(given, Trace):
+                return given
+        if isinstance(self.job, Job | str | os.PathLike):
+            return None
+        from chronograd.count.tracing import trace
+
+        if not self.input:
+            raise InputError(
+                f"{type(self.job).__name__} does not say what its samples are", "give input_shape=(3, 224, 224)"
+            )
+        return trace(self.job, [fields_of_inputs(self.input, None)["input"]], mode=self.mode or "training")
+
+    def _trace_file(self) -> Path | None:
+        return None if self.trace is None else Path(self.trace)
+
+
+def _job_of(trace: Any, batch: int, precision: str, overrides: Sequence[str]) -> Any:
+    """Return a job for a network that has none: synthetic samples of its shape."""
+    from chronograd import job as jobs
+
+    data: dict[str, Any] = {"name": jobs.INPUTS}
+    if trace.takes_images or trace.takes_tokens:
+        data = {"name": "synthetic", "shape": list(trace.sample_shape), "classes": 2, "samples": max(batch, 1)}
+    network, training = {"name": trace.network or "network"}, {"batch": batch, "precision": precision}
+    job = jobs.from_dict({"mode": trace.mode, "network": network, "data": data, "training": training})
+    return jobs.changed(job, list(overrides)) if overrides else job
+
+
+def fields_of_inputs(texts: Sequence[Any], example: str | None) -> dict[str, Any]:
+    """Return the fields of --input and --inputs: `input`, the shape of one sample, or `inputs`, words. Raises InputError."""
+    from chronograd import inputs as words
+
+    if texts and all(isinstance(text, int) for text in texts):  # a shape, from Python
+        return {"input": tuple(texts)}
+    if texts and example:
+        raise InputError(
+            "--input and --inputs are both given", "leave --input out: --inputs has everything that the network takes"
+        )
+    if example:
+        if not words.is_reference(example):
+            raise InputError(f"--inputs {example!r} names no function", "write FILE.py:example_inputs")
+        return {"inputs": [example]}
+    words.check(texts)
+    parsed = [words.Input.parse(text) for text in texts]
+    if len(parsed) == 1 and parsed[0].is_plain and parsed[0].shape:
+        return {"input": parsed[0].shape}
+    return {"inputs": [str(one) for one in parsed]} if parsed else {}

@@ -1,0 +1,58 @@
+"""`judge resnet50 --on v100 "812 images/s"`: is it good?"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import click
+
+from chronograd.verbs.kinds import SHAPE, complete_devices
+from chronograd.verbs.request import Option, Request
+
+if TYPE_CHECKING:
+    from chronograd.answer import Answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judge(Request):
+    """Is a throughput good? Impossible, suspicious, as expected or slow; how it compares with others; what would gain most.
+
+    NETWORK is a name, or a job file. FIGURE is a throughput such as "812 images/s" or "78 ms", a record, a run directory,
+    which says by itself what ran, or a CSV file with columns model, batch and samples_per_s.
+    """
+
+    verb = "judge"
+    examples = (
+        'chronograd judge resnet50 --on v100 --precision fp32 "812 images/s"',
+        'chronograd judge resnet50 --on 8xa100-80 --precision bf16 --batch 2048 "260 ms/step"',
+        "chronograd judge runs/mine",
+        "chronograd judge --on v100 --precision amp mine.csv",
+    )
+
+    words: Annotated[tuple[Any, ...], Option(metavar="[NETWORK] FIGURE [FIELD=VALUE]...", is_argument=True)]
+    on: Annotated[str | None, Option(metavar="[COUNTx]DEVICE", complete=complete_devices)] = None
+    """Device of the measurement, such as v100 or 8xv100."""
+    precision: Literal["fp32", "tf32", "bf16", "fp16", "amp"] | None = None
+    """amp is fp16."""
+    batch: Annotated[int | None, click.IntRange(min=1)] = None
+    """Samples of a step over all devices; by default what usually fits."""
+    input: Annotated[tuple[int, ...] | None, SHAPE, Option(aliases=("input_shape",))] = None
+    """Shape of one sample; the network's own by default."""
+    mode: Annotated[Literal["training", "inference"], Option(("--inference",), flag_value="inference")] = "training"
+    """The forward pass alone was timed; else training."""
+    trace: Annotated[Path | None, click.Path(path_type=Path), Option(metavar="FILE")] = None
+    """A saved trace; needs no torch."""
+
+    def answer(self) -> Answer:
+        from chronograd.judge.ask import ask
+
+        words = [word if isinstance(word, str) else os.fspath(word) if isinstance(word, os.PathLike) else str(word)
+                 for word in self.words if word is not None]  # fmt: skip
+        return ask(words, place=self.on, precision=self.precision, batch=self.batch, input_shape=self.input, mode=self.mode,
+                   trace_file=self.trace)  # fmt: skip
+
+
+REQUESTS = (Judge,)

@@ -1,0 +1,200 @@
+"""Kinds of values that options take: each reads the text of the command line, and takes Python's value as it is."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+# Of whole numbers in a list, so that the product of two has 64 bits.
+MAX_NUMBER = 10**9
+_BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Kind(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A value that a function parses from text.
+
+    Args:
+        parse: from text to the value; raises ValueError, whose text says what to write.
+        is_value: whether a value of Python's is of this kind already.
+    """
+
+    is_list = False
+
+    def __init__(self, name: str, parse: Callable[[str], Any], is_value: Callable[[Any], bool]) -> None:
+        self.name, self.parse, self.is_value = name, parse, is_value
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            if self.is_value(value):
+                return value
+            self.fail(f"{value!r} is not a {self.name.lower()}", param, ctx)
+        try:
+            return self.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class ListKind(Kind):
+    """Several values in one text, with commas between; a sequence in Python."""
+
+    is_list = True
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, int | float):
+            value = [value]
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            if not value:
+                return ()
+            value = ",".join(map(str, value))
+        return super().convert(value, param, ctx)
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 < value < math.inf
+
+
+def parse_bytes(text: str) -> int:
+    """Return a size in bytes: GB is 1e9, GiB is 2**30. Raises ValueError.
+
+    >>> parse_bytes("2GB"), parse_bytes("1.5 GiB")
+    (2000000000, 1610612736)
+    """
+    size = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([kmgt]i?)?b?\s*", text.lower())
+    if size is None:
+        raise ValueError(f"cannot read the size {text!r}; write 16GB or 16GiB")
+    return int(float(size[1]) * _BYTES[size[2] or ""])
+
+
+def parse_seconds(text: str) -> float:
+    """
+    >>> parse_seconds("6h"), parse_seconds("1.5 d"), parse_seconds("90m")
+    (21600.0, 129600.0, 5400.0)
+    """
+    time = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h|d)\s*", text.lower())
+    if time is None or not 0 < float(time[1]) < 1e9:
+        raise ValueError(f"cannot read the time {text!r}; write 6h, 90m or 2d")
+    return float(time[1]) * _SECONDS[time[2]]
+
+
+def parse_latency(text: str) -> float:
+    """
+    >>> parse_latency("20ms"), parse_latency("0.5 s")
+    (0.02, 0.5)
+    """
+    time = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|µs|ms|s)\s*", text.lower())
+    if time is None or not 0 < float(time[1]) < 1e9:
+        raise ValueError(f"cannot read the latency {text!r}; write 20ms or 0.5s")
+    return float(time[1]) * {"s": 1.0, "ms": 1e-3}.get(time[2], 1e-6)
+
+
+def parse_share(text: str) -> float:
+    """Return a fraction of 1: up to 1 a number is a fraction, above it is per cent. Raises ValueError.
+
+    >>> [parse_share(text) for text in ("75%", "75", "0.75", "0.5 %")]
+    [0.75, 0.75, 0.75, 0.005]
+    """
+    try:
+        number = float(text.strip().removesuffix("%"))
+    except ValueError:
+        raise ValueError(f"cannot read {text!r}; write 75% or 0.75") from None
+    share = number / 100 if text.strip().endswith("%") or number > 1 else number
+    if not 0 < share <= 1:
+        raise ValueError(f"{text} is not above 0 and at most 100 %")
+    return share
+
+
+def parse_dollars(text: str) -> float:
+    """
+    >>> [parse_dollars(text) for text in ("$50", "50", "$1,000.50")]
+    [50.0, 50.0, 1000.5]
+    """
+    try:
+        amount = float(text.strip().removeprefix("$").replace(",", ""))
+    except ValueError:
+        amount = math.nan
+    if not 0 < amount < math.inf:
+        raise ValueError(f"cannot read the amount {text!r}; write '$50' or 50")
+    return amount
+
+
+def parse_whole_numbers(text: str) -> tuple[int, ...]:
+    """Return numbers from 1 to MAX_NUMBER, such as of `--counts 1,2,4`. Raises ValueError."""
+    try:
+        found = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        found = (0,)
+    if min(found) < 1:
+        raise ValueError(f"cannot read {text!r}; write whole numbers such as 1,2,4")
+    if max(found) > MAX_NUMBER:
+        raise ValueError(f"{max(found)} is too large; write whole numbers of at most {MAX_NUMBER:,}")
+    return found
+
+
+def parse_numbers(text: str) -> tuple[float, ...]:
+    """Return numbers such as of `--drops 82,123`. Raises ValueError."""
+    try:
+        return tuple(float(word) for word in text.split(","))
+    except ValueError:
+        raise ValueError(f"cannot read {text!r}; write numbers such as 1,2.5,4") from None
+
+
+def parse_rates(text: str) -> tuple[float, ...]:
+    """Return requests per second, each above 0 and at most MAX_NUMBER. Raises ValueError."""
+    found = parse_numbers(text)
+    if not all(0 < rate <= MAX_NUMBER for rate in found):
+        raise ValueError(f"cannot read {text!r}; write requests per second above 0, such as 50,100,200")
+    return found
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """Return the shape of a sample. Raises ValueError.
+
+    >>> parse_shape("3,224,224"), parse_shape("3x32x32")
+    ((3, 224, 224), (3, 32, 32))
+    """
+    try:
+        return tuple(int(part) for part in text.replace("x", ",").split(","))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a shape; write 3,224,224") from None
+
+
+BYTES = Kind("SIZE", parse_bytes, _is_positive)
+DURATION = Kind("TIME", parse_seconds, _is_positive)
+LATENCY = Kind("TIME", parse_latency, _is_positive)
+SHARE = Kind("SHARE", parse_share, lambda value: isinstance(value, int | float) and 0 < value <= 1)
+DOLLARS = Kind("USD", parse_dollars, _is_positive)
+COUNTS = ListKind("N,N,...", parse_whole_numbers, lambda _: False)
+NUMBERS = ListKind("K,K,...", parse_numbers, lambda _: False)
+RATES = ListKind("R,R,...", parse_rates, lambda _: False)
+SHAPE = ListKind("C,H,W", parse_shape, lambda _: False)
+ABOVE_0 = click.FloatRange(0, min_open=True)
+PATH = click.Path()
+
+
+def complete_devices(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Devices of the catalogue and of the user's own, behind a count such as `8x`."""
+    from chronograd.hardware import catalog
+
+    count, name = re.fullmatch(r"(\d*x)?(.*)", begun, re.DOTALL).groups("")  # type: ignore[union-attr]
+    known = [(device.name, device.title) for device in catalog.devices()]
+    return [CompletionItem(count + n, help=title) for n, title in known if n.startswith(name.lower())]
+
+
+def complete_jobs(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Files, and networks by name, without importing any."""
+    from chronograd.models import names
+
+    library, colon, _rest = begun.partition(":")
+    if not colon:
+        known = [*names.zoo(), *(f"{library}:" for library in names.LIBRARIES)]
+    else:
+        is_known = library in names.LIBRARIES
+        known = [f"{library}:{name}" for name in sorted(names.of_library(library))] if is_known else []
+    matching = [CompletionItem(name) for name in known if name.startswith(begun)]
+    return [*matching, CompletionItem(begun, type="file")]

@@ -1,0 +1,112 @@
+"""`load URL`: requests to a server, and how long they took."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+
+from chronograd.errors import InputError
+from chronograd.verbs.kinds import ABOVE_0, COUNTS, RATES, Kind, parse_whole_numbers
+from chronograd.verbs.request import FILE, Option, Request
+from chronograd.verbs.screen import say, waiting
+
+if TYPE_CHECKING:
+    from chronograd.answer import Answer
+
+
+def parse_named_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """
+    >>> parse_named_shape("tokens=1,128")
+    ('tokens', (1, 128))
+    """
+    name, sign, numbers = text.rpartition("=")
+    if not sign or not name:
+        raise ValueError(f"cannot read {text!r}; write NAME=1,3,224,224")
+    return name, parse_whole_numbers(numbers)
+
+
+NAMED_SHAPE = Kind("NAME=N,N,...", parse_named_shape, lambda value: isinstance(value, tuple))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load(Request):
+    """Send requests to a server: latency against load, errors.
+
+    Of any server that speaks the Open Inference Protocol v2, with invented inputs. An open loop sends whether or not earlier
+    requests were answered, as many users do; a closed loop tells how much a server can do.
+    """
+
+    verb = "load"
+    examples = (
+        "chronograd load http://127.0.0.1:8000",
+        "chronograd load http://127.0.0.1:8000 --rate 50,100,200,400 --seconds 20",
+        "chronograd load http://127.0.0.1:8000 --model bert --shape tokens=1,128 --connections 1,8,64 --out loads",
+    )
+
+    url: Annotated[str, Option(metavar="URL", is_argument=True)]
+    model: str | None = None
+    """Its name; the only one that is served by default."""
+    rate: Annotated[tuple[float, ...], RATES, Option(metavar="R,R,...", aliases=("rates",))] = ()
+    """Open loop: requests per second, at random times; one rate after the other."""
+    connections: Annotated[tuple[int, ...], COUNTS, Option(metavar="N,N,...")] = ()
+    """Closed loop: clients that each send the next request when the last is answered. By default 1."""
+    seconds: Annotated[float, ABOVE_0] = 10.0
+    """Of each rate and number of connections."""
+    warmup: Annotated[float, click.FloatRange(0)] = 1.0
+    """Seconds before them that do not count."""
+    batch: Annotated[int, click.IntRange(1)] = 1
+    """Rows of a request."""
+    shape: Annotated[tuple[Any, ...], NAMED_SHAPE, Option(metavar="NAME=N,N,...")] = ()
+    """All axes of an input, where others than the first have no fixed length. May be given again."""
+    in_json: Annotated[bool, Option(("--as-json",))] = False
+    """Send tensors as JSON, and not as binary."""
+    token_file: Annotated[Path | None, FILE] = None
+    """File with the server's token; or the variable CHRONOGRAD_TOKEN."""
+    timeout: Annotated[float, ABOVE_0] = 30.0
+    """Seconds, after which a request has failed."""
+    seed: Annotated[int, click.IntRange(0)] = 0
+    """Of the invented inputs and of arrival times."""
+    out: Annotated[Path | None, click.Path(file_okay=False, path_type=Path)] = None
+    """Folder for the records, one for each rate, for `chronograd compare`."""
+
+    def answer(self) -> Answer:
+        from chronograd.deploy.load import load
+
+        shapes = {name: list(numbers) for name, numbers in self.shape}
+        with waiting("sending requests") as stage:
+            answer = load(self.url, model=self.model, rates=list(self.rate), connections=list(self.connections),
+                          seconds_each=self.seconds, warmup_s=self.warmup, rows=self.batch, shapes=shapes,
+                          is_binary=not self.in_json, token=token(self.token_file), timeout_s=self.timeout, seed=self.seed,
+                          say=stage)  # fmt: skip
+        if self.out is not None:
+            self._save(answer, self.out)
+        return answer
+
+    def _save(self, answer: Answer, out: Path) -> None:
+        from chronograd.files import as_asked
+
+        with as_asked(out):
+            out.mkdir(parents=True, exist_ok=True)
+        for label, record in answer.records.items():
+            path = out / f"{label.replace('/s', '-per-s').replace(' ', '-')}.json"
+            record.save(path)
+            say(f"record: {path}")
+
+
+def token(path: Path | None) -> str | None:
+    """Return the token in a file, or in CHRONOGRAD_TOKEN; None where neither is. Raises InputError."""
+    if path is None:
+        return os.environ.get("CHRONOGRAD_TOKEN") or None
+    from chronograd import files
+
+    try:
+        return files.read_bytes(path, 4096).decode().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the token in {path}: {error}") from None
+
+
+REQUESTS = (Load,)

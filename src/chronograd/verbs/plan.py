@@ -1,0 +1,354 @@
+"""`plan`: what to rent for a goal; `plan inference`: how to serve a network; `plan batch`: the largest batch that fits."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+import click
+
+from chronograd.errors import InputError
+from chronograd.verbs.jobs import JobRequest
+from chronograd.verbs.kinds import (
+    ABOVE_0,
+    BYTES,
+    COUNTS,
+    DOLLARS,
+    DURATION,
+    LATENCY,
+    PATH,
+    SHARE,
+    Kind,
+    ListKind,
+    complete_devices,
+    parse_bytes,
+)
+from chronograd.verbs.request import Option
+from chronograd.verbs.screen import waiting
+
+if TYPE_CHECKING:
+    from chronograd.answer import Answer
+    from chronograd.job import Job
+    from chronograd.plan.places import Places
+
+
+def parse_precisions(text: str) -> tuple[str, ...]:
+    """Return precisions such as of `bf16,fp32`. Raises ValueError for an unknown one."""
+    from chronograd.job import Training
+
+    known = get_args(Training.model_fields["precision"].annotation)
+    words = tuple(word.strip().lower() for word in text.split(",") if word.strip())
+    unknown = [word for word in words if word not in known]
+    if unknown:
+        raise ValueError(f"unknown precision {unknown[0]!r}; known: {', '.join(known)}")
+    return words
+
+
+def parse_noise_scale(text: str) -> tuple[float, float, float]:
+    """Return low, middle and high of `LOW:HIGH`; one number is taken as exact. Raises ValueError."""
+    try:
+        parts = [float(part) for part in text.split(":")]
+    except ValueError:
+        parts = []
+    if len(parts) not in (1, 2) or not 0 <= min(parts) <= max(parts) == parts[-1]:
+        raise ValueError(f"the noise scale is in samples, such as 900 or 500:2000, not {text}")
+    return parts[0], (parts[0] * parts[-1]) ** 0.5, parts[-1]
+
+
+PRECISIONS = ListKind("LIST", parse_precisions, lambda _: False)
+NOISE_SCALE = Kind("N", parse_noise_scale, lambda value: isinstance(value, tuple) and len(value) == 3)
+Prices = Literal["on-demand", "spot", "both"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Search(JobRequest):
+    """What the searches of `plan` share."""
+
+    on: Annotated[tuple[str, ...], Option(metavar="DEVICE", complete=complete_devices)] = ()
+    """Device, instead of all GPUs that are rented out; may be repeated."""
+    counts: Annotated[tuple[int, ...], COUNTS, Option(metavar="LIST")] = (1, 2, 4, 8)
+    """Numbers of devices."""
+    precisions: Annotated[tuple[Any, ...], PRECISIONS, Option(metavar="LIST")] = ()
+    """To search, such as bf16,fp32; by default the job's, else the one that autocast would use on each device, and fp32."""
+    most: Annotated[int, click.IntRange(1)] = 8
+    """Settings to print."""
+    confidence: Annotated[float, click.FloatRange(0, 0.95, min_open=True)] = 0.8
+    """Of keeping budget, deadline and latency; at most 0.95, as a plan rests on assumptions."""
+    prices: Prices | None = None
+    """By default both, without a goal on-demand."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanInference(_Search):
+    """Find the device and batch that keep a latency and cost least per sample.
+
+    Each device works by itself: with more of them throughput grows, latency does not change.
+    """
+
+    verb = "plan inference"
+    examples = (
+        "chronograd plan inference resnet50 --latency 20ms",
+        "chronograd plan inference job.yaml --on t4 --on l4",
+    )
+
+    latency: Annotated[float | None, LATENCY, Option(metavar="TIME", aliases=("latency_s",))] = None
+    """Of a batch, at most, such as 20ms; in Python seconds."""
+    batches: Annotated[tuple[int, ...], COUNTS, Option(metavar="LIST")] = tuple(2**k for k in range(9))
+    """Batches per device."""
+
+    def answer(self) -> Answer:
+        from chronograd.plan.answer import devices_of
+        from chronograd.plan.renting import KINDS
+        from chronograd.plan.serving import serve
+
+        job = replace(self, mode="inference").asked(can_download=True).job
+        devices = devices_of(job, self.on, self.precisions)
+        kinds: list[Any] = [kind for kind in KINDS if self.prices in ("both", kind)] or ["on-demand"]
+        with waiting("counting the work of the network") as say:
+            traces = self.traced_layouts(job)
+            say("trying settings")
+            return serve(traces, job, devices, self.counts, self.batches, latency_s=self.latency, kinds=kinds,
+                         confidence=self.confidence, most=self.most, precisions=self.precisions)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanBatch(JobRequest):
+    """Find the largest batch per device that fits its memory."""
+
+    verb = "plan batch"
+    examples = (
+        "chronograd plan batch resnet50 --data imagenet --precision bf16 --on rtx4090",
+        "chronograd plan batch job.yaml --on local --memory 2GiB --confirm",
+    )
+
+    on: Annotated[tuple[str, ...], Option(metavar="[COUNTx]DEVICE", complete=complete_devices)] = ()
+    """Device, instead of the job's; may be repeated."""
+    memory: Annotated[int | None, BYTES, Option(metavar="SIZE")] = None
+    """Memory allowed, such as 2GiB, of a GPU unless --on names a device; all by default."""
+    confirm: bool = False
+    """On this machine: try batches for real."""
+    probes: Annotated[int, click.IntRange(1)] = 10
+    """With --confirm: batches to try, at most."""
+
+    def answer(self) -> Answer:
+        from chronograd.plan.largest import Trial, gpu_of_memory, largest_batches
+
+        if self.confirm and self.on not in ((), ("local",), ("cpu",)):
+            raise InputError(f"--confirm tries batches on this machine, not on {' '.join(self.on)}", "write --on local")
+        job = self.asked(can_download=True).job
+        if self.confirm and job.mode == "inference":
+            raise InputError("--confirm tries steps of training", "leave --inference out")
+        trial = None
+        if self.confirm:
+            from chronograd.train import largest_batch
+
+            trial = Trial(largest_batch.base_bytes, partial(largest_batch.confirm, max_probes=self.probes))
+        places = self.on
+        if self.memory is not None and not (places or self.confirm or "device" in job.cluster.model_fields_set):
+            places = (gpu_of_memory(self.memory).name,)
+        jobs = [_placed(job, place) for place in places] or [job]
+        with waiting("trying batches" if self.confirm else "counting the work of the network"):
+            return largest_batches(self.traced(job), jobs, self.memory, trial)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(_Search):
+    """Find the setup to rent for a goal, or list settings by the price of a sample.
+
+    With --to, --budget or --deadline: what to rent, how long and how much it takes, how sure that is, and what would change it.
+    With --platforms: at which cloud, and what moving the data there costs; `launch --plan FILE` takes the answer of --save FILE.
+
+    The search covers devices, counts, batches, precision, memory layout, checkpointing and all-reduce; a field that the job
+    states has its value. Prices are those of whole instances with their host (`chronograd devices --prices`).
+
+    `plan inference` searches for a latency, `plan batch` answers with the largest batch that fits. Without torch, give a trace
+    saved by `chronograd count JOB --out FILE`.
+    """
+
+    verb = "plan"
+    examples = (
+        "chronograd plan resnet50 --data imagenet --to 75% --budget '$50'",
+        "chronograd plan job.yaml --to 75% --deadline 6h --prices spot",
+        "chronograd plan resnet50 --data imagenet --to 75% --platforms aws,gcp,azure,ibm --data-in aws",
+        "chronograd plan inference resnet50 --latency 20ms",
+        "chronograd plan batch resnet50 --data imagenet --precision bf16 --on rtx4090",
+        "chronograd plan job.yaml --on v100 --on a100 --precisions fp32,fp16",
+    )
+
+    batches: Annotated[tuple[int, ...] | None, COUNTS, Option(metavar="LIST")] = None
+    """Batches per device; 16,32,64,128,256,512 by default."""
+    algorithms: Annotated[tuple[str, ...], Option(("--algorithm",), aliases=("algorithm",))] = ("ring", "tree")
+    """All-reduce; may be repeated."""
+    to: Annotated[
+        float | None, SHARE, Option(("--to", "--target-accuracy"), metavar="ACCURACY", aliases=("target_accuracy",))
+    ] = None
+    """Accuracy to reach, such as 75%."""
+    budget: Annotated[float | None, DOLLARS, Option(metavar="USD", aliases=("budget_usd",))] = None
+    """Dollars, at most."""
+    deadline: Annotated[float | None, DURATION, Option(metavar="TIME", aliases=("deadline_s",))] = None
+    """Wall time, at most, such as 6h or 2d; in Python seconds."""
+    curve: Annotated[str | None, PATH, Option(metavar="RUN|FILE")] = None
+    """A run, or a log, of such a job: when it reached the target, or is forecast to."""
+    epochs_to_target: Annotated[float | None, ABOVE_0, Option(metavar="N")] = None
+    """Epochs until the target, at the job's batch, where you know them."""
+    noise_scale: Annotated[Any, NOISE_SCALE, Option(metavar="N")] = None
+    """Gradient noise scale in samples, or LOW:HIGH; a run knows its own."""
+    interruptions: Annotated[float, click.FloatRange(0, 100)] = 0.05
+    """Of a spot node per hour; assumed."""
+    checkpoint_every: Annotated[float, ABOVE_0, Option(metavar="MINUTES")] = 10.0
+    """On spot nodes: an interruption loses half of it, and five minutes to start again."""
+    platforms: Annotated[str | None, Option(metavar="LIST")] = None
+    """Choose among instances of these clouds, by the node and the region: aws,gcp,azure,ibm."""
+    data_in: Annotated[str | None, Option(metavar="CLOUD[:REGION]")] = None
+    """With --platforms: where the data lies; moving it is paid."""
+    data_size: Annotated[str | None, Option(metavar="SIZE")] = None
+    """With --data-in: of the data set, such as 150GB, if not known here."""
+    checkpoints_back: Annotated[int, click.IntRange(0)] = 1
+    """With --data-in: how many are brought back there."""
+    decode: Annotated[float | None, click.FloatRange(0), Option(metavar="N")] = None
+    """Images/s that a virtual CPU of the host decodes; 0 leaves it out."""
+
+    latency: Annotated[float | None, LATENCY, Option(aliases=("latency_s",), hidden=True)] = None
+    """Of a job file in inference, whose answer is that of `plan inference`."""
+
+    @property
+    def has_goal(self) -> bool:
+        return any(limit is not None for limit in (self.to, self.budget, self.deadline, self.platforms))
+
+    def answer(self) -> Answer:
+        from chronograd.ask import name_of
+        from chronograd.data.datasets import card
+        from chronograd.plan.effort import OutOfReach, effort_of
+        from chronograd.plan.goal import Goal
+        from chronograd.plan.open_answer import out_of_reach
+
+        asked = self.asked(target=self.to, can_download=True)
+        job = asked.job
+        if job.mode == "inference":
+            return self._of_inference()
+        if self.latency is not None:
+            raise InputError("--latency is of inference, and the job trains", "add --inference")
+        samples, name = card(job.data).train_size, name_of(job.network.name)
+        settings = self._settings(asked, samples)
+        if not self.has_goal:
+            return self._listed(job, settings)
+        goal = Goal(self.budget, self.deadline, self.confidence)
+        effort = effort_of(job, samples, target=self.to, epochs=self.epochs_to_target, noise=self.noise_scale, network=name,
+                           curve=None if self.curve is None else Path(self.curve), has_epochs=asked.has_epochs)  # fmt: skip
+        if isinstance(effort, OutOfReach):
+            return out_of_reach(f"{name} on {job.data.name.partition(':')[0]}", effort, goal)
+        assumed = asked.for_a_plan(has_epochs=bool(self.epochs_to_target or self.curve))
+        return self._reached(job, settings, {"effort": effort, "goal": goal, "assumed": assumed})
+
+    def _of_inference(self) -> Answer:
+        """The answer about a job file in inference: that of `plan inference`. Raises InputError for options of training."""
+        of_training = {"--to": self.to, "--budget": self.budget, "--deadline": self.deadline, "--curve": self.curve,
+                       "--epochs-to-target": self.epochs_to_target, "--noise-scale": self.noise_scale,
+                       "--platforms": self.platforms}  # fmt: skip
+        given = [name for name, value in of_training.items() if value is not None]
+        if given:
+            raise InputError(
+                f"in inference nothing is trained, and {given[0]} is about training",
+                "ask for a --latency instead of a goal",
+            )
+        shared: dict[str, Any] = {
+            name: getattr(self, name) for name in PlanInference.__dataclass_fields__ if name != "batches"
+        }
+        if self.batches is not None:
+            shared["batches"] = self.batches
+        return PlanInference(**shared).answer()
+
+    def _settings(self, asked: Any, samples: int) -> dict[str, Any]:
+        from chronograd.data.decoding import decoding_of
+        from chronograd.plan.renting import KINDS
+
+        job = asked.job
+        kinds = [kind for kind in KINDS if self.prices in ("both", kind)]
+        is_stated = self.batches is None and "training.batch" in asked.stated
+        return {
+            "counts": self.counts, "batches": self.batches or (16, 32, 64, 128, 256, 512), "algorithms": self.algorithms,
+            "most": self.most, "samples": samples, "precisions": self.precisions, "decoding": decoding_of(job, self.decode),
+            "kinds": kinds or (list(KINDS) if self.has_goal else ["on-demand"]),
+            "global_batch": job.training.batch if is_stated else None,
+        }  # fmt: skip
+
+    def _listed(self, job: Job, settings: dict[str, Any]) -> Answer:
+        from chronograd.plan.answer import devices_of, list_settings
+
+        _clouds(job, self.platforms, self.data_in, self.data_size)
+        devices = devices_of(job, self.on, self.precisions)
+        with waiting("counting the work of the network") as say:
+            traces = self.traced_layouts(job)
+            say("trying settings")
+            return list_settings(traces, job, devices, **settings)
+
+    def _reached(self, job: Job, settings: dict[str, Any], goal: dict[str, Any]) -> Answer:
+        from chronograd.plan.answer import devices_of, reach_goal
+        from chronograd.plan.goal import Spot
+        from chronograd.predict.memory import checkpoint_bytes
+
+        clouds = _clouds(job, self.platforms, self.data_in, self.data_size)
+        devices = devices_of(job, self.on, self.precisions)
+        if clouds is not None:
+            devices = clouds.of_devices(devices)
+        with waiting("counting the work of the network") as say:
+            traces = self.traced_layouts(job)
+            say("trying settings")
+            if clouds is not None:
+                first = next(iter(traces)) if not hasattr(traces, "operators") else traces
+                clouds = replace(clouds, back_bytes=self.checkpoints_back * checkpoint_bytes(first, job))
+            spot = Spot(self.interruptions, 60 * self.checkpoint_every)
+            return reach_goal(traces, job, devices, **settings, **goal, spot=spot, places=clouds)
+
+
+def _placed(job: Job, place: str) -> Job:
+    """Return the job on a device, such as v100, or on several, such as 8xv100; without a number, on as many as before."""
+    from chronograd.job import changed, parse_on, with_ranks
+
+    count, device = parse_on(place)
+    there = changed(job, [f"cluster.device={device}"])
+    is_counted = re.match(r"\s*\d+\s*[x×]", place) is not None
+    return with_ranks(changed(there, [f"cluster.count={count}"])) if is_counted else there
+
+
+def parse_place(text: str) -> tuple[str, str]:
+    """Return a cloud and a region of it.
+
+    >>> parse_place("aws"), parse_place("gcp:us-central1")
+    (('aws', ''), ('gcp', 'us-central1'))
+    """
+    cloud, _, region = text.strip().partition(":")
+    return cloud.lower(), region
+
+
+def _clouds(job: Job, platforms: str | None, data_in: str | None, data_size: str | None) -> Places | None:
+    """Return the clouds to choose from, and how much data has to come from where. Raises InputError."""
+    from chronograd.data.datasets import training_bytes
+    from chronograd.plan.places import Places
+
+    if platforms is None:
+        if data_in or data_size:
+            raise InputError("--data-in and --data-size need clouds to compare", "add --platforms aws,gcp")
+        return None
+    if job.cluster.price_usd_per_hour is not None:
+        raise InputError("--platforms compares published prices", "leave cluster.price_usd_per_hour out")
+    if data_size and not data_in:
+        raise InputError("--data-size is the size of data that lies somewhere", "add --data-in CLOUD")
+    names = tuple(dict.fromkeys(word.strip().lower() for word in platforms.split(",")))
+    if data_in is None:
+        return Places(names)
+    home, region = parse_place(data_in)
+    places = Places(names, home, region)  # complains of names before the data is looked for
+    try:
+        size = parse_bytes(data_size) if data_size else training_bytes(job.data)
+    except ValueError as error:
+        raise InputError(str(error), "such as --data-size 150GB") from None
+    return replace(places, data_bytes=size)
+
+
+REQUESTS = (Plan, PlanInference, PlanBatch)
+# Old spellings: an option, or in Python an argument, in place of the verb.
+OLD = {"--largest-batch": "batch", "--inference": "inference", "mode=inference": "inference"}

@@ -1,0 +1,340 @@
+"""`predict`: a step's time, memory and cost; `predict scaling`: over numbers of devices; `predict server`: under load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import click
+
+from chronograd.errors import InputError
+from chronograd.verbs.jobs import JobRequest
+from chronograd.verbs.kinds import COUNTS, LATENCY, RATES, complete_devices
+from chronograd.verbs.request import FILE, Option
+from chronograd.verbs.screen import waiting
+
+if TYPE_CHECKING:
+    from chronograd.answer import Answer
+    from chronograd.ask import Asked
+    from chronograd.compare.scaling import Scaling
+    from chronograd.job import Job
+    from chronograd.predict.carrying import Shown
+    from chronograd.record import Record
+    from chronograd.simulate.queueing import Server
+    from chronograd.simulate.server import Served
+    from chronograd.trace import Trace
+
+Places = Annotated[tuple[str, ...], Option(metavar="[COUNTx]DEVICE", complete=complete_devices)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OnDevices(JobRequest):
+    """What the verbs share: the devices, the model of a step."""
+
+    on: Places = ()
+    """Device, instead of the job's; may be given several times."""
+    algorithm: str | None = None
+    """All-reduce: ring (usual), tree (PALEO's), halving_doubling, recursive_doubling or butterfly, reduce_to_one or one_to_all,
+    hierarchical."""
+    model: Literal["operators", "paleo"] = "operators"
+    """What predicts: a calibrated time of every operator, or PALEO (Qi et al. 2017)."""
+    ppp: float = 0.62
+    """PALEO's percent of peak for computation, as a fraction."""
+    ppp_comm: float = 0.72
+    """The same for communication."""
+
+    def jobs(self, job: Job) -> list[Job]:
+        """Return the job on each device; an unknown device is refused before torch is imported."""
+        from chronograd.hardware import catalog
+        from chronograd.predict.answer import on_devices
+
+        jobs = on_devices(job, list(self.on))
+        for one in jobs:
+            catalog.device(one.cluster.device)
+        return jobs
+
+    def options(self) -> dict[str, Any]:
+        """Return the all-reduce and PALEO's percents, as `predict_jobs` takes them."""
+        is_paleo = self.model == "paleo"
+        algorithm = self.algorithm or ("tree" if is_paleo else None)
+        return {"algorithm": algorithm, "ppp": (self.ppp, self.ppp_comm) if is_paleo else None}
+
+    def samples(self, asked: Asked, job: Job) -> int | None:
+        """Return the training samples of an epoch; None where no data set is known."""
+        from chronograd.data.datasets import card
+
+        return card(job.data).train_size or None if asked.has_data else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predict(_OnDevices):
+    """Predict step time by part, memory, throughput, utilisation and cost, each with an interval.
+
+    With --inference: latency and throughput, of each batch of --batch 1,8,64, and what a million samples cost.
+
+    `predict scaling` is a table over numbers of devices, `predict server` a server under load. Without torch, give a trace
+    saved by `chronograd count JOB --out FILE`.
+    """
+
+    verb = "predict"
+    examples = (
+        "chronograd predict examples/digits.yaml --on 8xV100",
+        "chronograd predict resnet50 --on v100 --precision fp16 --inference --batch 1,8,64",
+        "chronograd predict gpt2-small --on a100 --precision bf16 --batch 8",
+        "chronograd predict resnet50 --on v100 --measured-on rtx3090=234/s",
+        "chronograd predict job.yaml --trace net.json.gz --on h100 --json",
+        "chronograd predict scaling examples/digits.yaml strong --on v100",
+        "chronograd predict server resnet50 --rate 200 --p99 50ms --on t4 --precision fp16",
+    )
+
+    timeline: Annotated[Path | None, FILE] = None
+    """Save the step for Perfetto (.json)."""
+    layers: bool = False
+    """Print each layer's roofline and the three with most time to win."""
+    depth: Annotated[int | None, click.IntRange(0)] = None
+    """With --layers: depth of the modules; 0 is every operator."""
+    measured_on: Annotated[str | None, Option(metavar="RECORD|DEVICE=FIGURE")] = None
+    """What was measured of the same network on another device, which is carried over: a record, or a figure such as
+    rtx3090=1234/s or 8xv100=78ms, of the same job."""
+    out: Annotated[Path | None, FILE] = None
+    """Save the record (.json)."""
+
+    def answer(self) -> Answer:
+        from chronograd.job import changed
+
+        asked = self.asked(takes_batches=True, can_download=True)
+        batches = self._batches(asked.job)
+        job = changed(asked.job, [f"training.batch={max(batches)}"]) if len(batches) > 1 else asked.job
+        jobs = self.jobs(job)
+        self._check(job, jobs, batches)
+        with waiting("counting the work of the network"):
+            trace = self.traced(jobs[0])
+        measured = self._measured(trace)
+        with waiting("predicting"):
+            if len(batches) > 1:
+                return self._of_batches(trace, jobs, batches, measured)
+            return self._of_jobs(asked, trace, jobs, measured)
+
+    def _of_batches(self, trace: Trace, jobs: Sequence[Job], batches: Sequence[int], measured: Any) -> Answer:
+        from chronograd.predict.answer import shown_of
+        from chronograd.predict.serving import predict_batches
+
+        return predict_batches(trace, jobs, batches, shown_of(trace, measured, self._traced_again))
+
+    def _of_jobs(self, asked: Asked, trace: Trace, jobs: Sequence[Job], measured: Any) -> Answer:
+        from chronograd.data.decoding import counted_input
+        from chronograd.job import from_dict
+        from chronograd.predict.answer import predict_jobs
+
+        known: dict[str, Any] = {
+            "samples": self.samples(asked, jobs[0]),
+            "has_epochs": asked.has_epochs,
+            "assumed": list(asked.assumed.values()),
+        }
+        answer = predict_jobs(trace, jobs, **known, depth=self.depth, with_layers=self.layers, measured=measured,
+                              traced=self._traced_again, paced=counted_input, **self.options())  # fmt: skip
+        first = next(iter(answer.records.values()))
+        if self.timeline is not None:  # of the job as predicted, with the input that it waits for
+            from chronograd.files import save_json
+            from chronograd.predict.setting import setting_of
+            from chronograd.predict.timeline import timeline_of_step
+
+            paced = from_dict(first.job.model_dump(), first.title)
+            save_json(self.timeline, timeline_of_step(trace, setting_of(paced, self.algorithm)))
+        if self.out is not None:
+            first.save(self.out)
+        places = self.on or (jobs[0].cluster.device,)
+        return replace(answer, records=dict(zip(places, answer.records.values(), strict=True)))
+
+    def _batches(self, job: Job) -> Sequence[int]:
+        """Return the batches to answer for: those of --batch, else in inference the usual ones where the job states none."""
+        from chronograd.ask import is_batch_stated
+        from chronograd.predict.serving import USUAL_BATCHES
+
+        if self.batch is not None:
+            return self.batch
+        is_stated = not isinstance(self.job, str | Path) or is_batch_stated(job, self.job, self.overrides)
+        return USUAL_BATCHES if job.mode == "inference" and not is_stated else [job.training.batch]
+
+    def _check(self, job: Job, jobs: Sequence[Job], batches: Sequence[int]) -> None:
+        """Raise InputError for options that do not go together."""
+        is_paleo, several = self.model == "paleo", len(batches) > 1
+        complaints = (
+            (several and (job.mode == "training" or self.timeline or is_paleo or self.layers or self.out),
+             "several batches are answered in inference, as records of their own", "give one --batch"),
+            (several and self.measured_on is not None and "=" in self.measured_on,
+             f"--measured-on {self.measured_on} was measured at one batch, and {', '.join(map(str, batches))} are asked about",
+             f"name the batch that was measured, such as --batch {max(batches)}"),
+            (self.out is not None and len(jobs) > 1, "--out takes one record", "give --on once"),
+            (self.timeline is not None and self.measured_on is not None, "--timeline draws the step as calibrated",
+             "leave --measured-on out"),
+            (self.timeline is not None and (len(jobs) > 1 or is_paleo), "--timeline takes one setting, and not --model paleo",
+             "give --on once"),
+            (is_paleo and self.layers, "--layers needs times of operators", "leave --model paleo out"),
+            (is_paleo and self.measured_on is not None, "--measured-on corrects times of operators", "leave --model paleo out"),
+        )  # fmt: skip
+        for is_wrong, what, hint in complaints:
+            if is_wrong:
+                raise InputError(what, hint)
+
+    def _measured(self, trace: Trace) -> Record | Callable[[Job], Shown] | None:
+        """Return the measurement of --measured-on, a record's or a figure's."""
+        from chronograd.hardware import catalog
+        from chronograd.judge.limits import limit_of
+        from chronograd.predict.answer import of_figure
+        from chronograd.record import Record
+
+        def least_s(there: Job) -> float:
+            device, precision = catalog.device(there.cluster.device), there.training.precision
+            is_known = precision in device.peak_flops_per_s
+            return limit_of(trace, there.images_per_rank, device, precision).least_s if is_known else 0.0
+
+        if self.measured_on is None:
+            return None
+        return (
+            of_figure(trace, self.measured_on, least_s)
+            if "=" in self.measured_on
+            else Record.load(Path(self.measured_on))
+        )
+
+    def _traced_again(self, own: Job) -> Trace:
+        """Return the trace of a record's own job, which a saved trace has to be of as well."""
+        from chronograd.data.trace_job import trace_job
+
+        saved = self.job if isinstance(self.job, str) and self.job.endswith((".json", ".json.gz")) else None
+        return trace_job(own, None if (file := self.trace or saved) is None else Path(file))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictScaling(_OnDevices):
+    """Predict steps over numbers of devices: speed-up, efficiency, and the parts of a step."""
+
+    verb = "predict scaling"
+    examples = ("chronograd predict scaling examples/digits.yaml --kind weak --on v100 --counts 1,2,4,8,16",)
+
+    kind: Annotated[Literal["strong", "weak"], Option(("--kind", "--scaling"), aliases=("scaling",))] = "strong"
+    """strong: one global batch for all; weak: the same batch for each device."""
+    counts: Annotated[tuple[int, ...], COUNTS, Option(metavar="LIST")] = (1, 2, 4, 8)
+    """Numbers of devices."""
+
+    def answer(self) -> Answer:
+        asked = self.asked(can_download=True)
+        if asked.job.mode == "inference":
+            raise InputError("in inference each device works by itself", "ask `predict` without scaling")
+        jobs = self.jobs(asked.job)
+        with waiting("counting the work of the network"):
+            trace = self.traced(jobs[0])
+        return scaled(trace, jobs, self.counts, self.kind, self.samples(asked, jobs[0]), self.options())
+
+
+def scaled(trace: Trace, jobs: Sequence[Job], counts: Sequence[int], scaling: Scaling, samples: int | None,
+           options: dict[str, Any]) -> Answer:  # fmt: skip
+    """Return the points of a scaling table, each with the input of its own machines, and a note of each that waits for it."""
+    from chronograd.compare.scaling import Ladder, predict_scaling
+    from chronograd.data.decoding import counted_input
+    from chronograd.words import listed
+
+    waits: dict[tuple[str, int, int], str] = {}
+
+    def paced(job: Job, step_s: float) -> tuple[Job, str] | None:
+        limited = counted_input(job, step_s)
+        if limited is not None:
+            waits[job.cluster.device, job.cluster.count, job.training.batch] = limited[1]
+        return limited
+
+    answer = predict_scaling(trace, jobs, counts, scaling, samples, paced=paced, **options)
+    tables = answer.data if isinstance(answer.data, list) else [answer.data]
+    for job, table in zip(jobs, tables, strict=True):
+        settings = [Ladder(job).at(count, scaling) for count in counts]
+        keys = [(there.cluster.device, there.cluster.count, there.training.batch) for there in settings]
+        notes = dict.fromkeys(waits[key] for key in keys if key in waits)
+        table["notes"] = [
+            f"{listed([str(key[1]) for key in keys if waits.get(key) == note])} × {job.cluster.device}: {note}"
+            for note in notes
+        ]
+    notes_of_all = [note for table in tables for note in table["notes"]]
+    if any("bound by its input" in note for note in notes_of_all):
+        notes_of_all.append("computation is the whole step of one device, its wait for its own host included")
+    return replace(answer, notes=notes_of_all)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictServer(JobRequest):
+    """Predict latency against the rate of requests behind `chronograd serve`: its knee, replicas, cost of requests.
+
+    Batches have --batch rows at most (32). An ONNX file is timed on this machine in place of a prediction.
+    """
+
+    verb = "predict server"
+    examples = (
+        "chronograd predict server resnet50 --rate 200 --p99 50ms --on t4 --precision fp16",
+        "chronograd predict server mine.onnx --p99 20ms --threads 2",
+    )
+
+    on: Places = ()
+    """Device, instead of the job's; may be given several times."""
+    rate: Annotated[tuple[float, ...], RATES, Option(metavar="R,R,...", aliases=("rates",))] = ()
+    """Requests per second, over all replicas."""
+    p99: Annotated[float | None, LATENCY, Option(metavar="TIME")] = None
+    """How soon 99 % of the requests are to be answered, such as 50ms."""
+    replicas: Annotated[int | None, click.IntRange(1, 100_000)] = None
+    """Servers that share the requests."""
+    batch_wait: Annotated[float | None, click.FloatRange(0, 60_000), Option(metavar="MS")] = None
+    """Milliseconds that a batch waits for more requests."""
+    queue: Annotated[int | None, click.IntRange(1, 1_000_000)] = None
+    """Requests that wait at most."""
+    threads: Annotated[int | None, click.IntRange(1, 1024)] = None
+    """Of an ONNX file: threads of ONNX Runtime."""
+    out: Annotated[Path | None, FILE] = None
+    """Save the record (.json)."""
+
+    def answer(self) -> Answer:
+        from chronograd.simulate import server
+        from chronograd.simulate.queueing import Server
+
+        rows, wait_s = self.batch or (32,), (self.batch_wait or 0.0) / 1e3
+        if len(rows) > 1:
+            raise InputError("for a server, --batch is the largest batch", "give one number")
+        if self.out is not None and (len(self.rate) > 1 or len(self.on) > 1):
+            raise InputError("--out takes one record", "give one --rate and one --on")
+        options = Server({1: 0.0}, wait_s=wait_s, most_waiting=self.queue or 256)
+        if isinstance(self.job, str) and self.job.endswith(".onnx"):
+            served = self._here(options, rows[0])
+        else:
+            served = self._on_devices(options, rows[0])
+        with waiting("following requests"):
+            answer = server.server_answer(served, server.Asked(list(self.rate), self.p99, self.replicas))
+        if self.out is not None:
+            next(iter(answer.records.values())).save(self.out)
+        return answer
+
+    def _here(self, options: Server, rows: int) -> list[Served]:
+        """An ONNX file on this machine."""
+        if self.on or self.overrides or self.trace is not None or self.print_config:
+            raise InputError("an ONNX file is timed on this machine", "leave --on, --trace and fields of a job out")
+        from chronograd.deploy.timing import served_here
+
+        with waiting("timing batches in ONNX Runtime") as say:
+            return [served_here(Path(self.job), options, rows, self.threads, say)]
+
+    def _on_devices(self, options: Server, rows: int) -> list[Served]:
+        from chronograd.hardware import catalog
+        from chronograd.job import changed
+        from chronograd.predict.answer import on_devices
+        from chronograd.simulate.server import FRONTEND, of_operators
+
+        if self.threads is not None:
+            raise InputError("--threads is of an ONNX file", "of a job write cluster.threads=N")
+        job = changed(replace(self, batch=None).asked().job, ["mode=inference"])
+        jobs = on_devices(job, list(self.on))
+        for one in jobs:
+            catalog.device(one.cluster.device)  # before torch is imported
+        with waiting("counting the work of the network"):
+            trace = self.traced(jobs[0])
+        return [of_operators(trace, one, options, rows, FRONTEND) for one in jobs]
+
+
+REQUESTS = (Predict, PredictScaling, PredictServer)
+OLD = {"--scaling": "scaling", "--serve": "server"}

@@ -1,0 +1,70 @@
+"""`records`: list, filter and show predictions and measurements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import click
+
+from chronograd.errors import InputError
+from chronograd.verbs.request import FILE, Option, Request
+from chronograd.verbs.screen import say
+
+if TYPE_CHECKING:
+    from chronograd.answer import Answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Records(Request):
+    """List what was predicted and measured; with RECORD (a run directory or a record file), show that one."""
+
+    verb = "records"
+    examples = (
+        "chronograd records --job resnet20 --kind measured",
+        "chronograd records runs/20261121-083000-digits-resnet20-ab12",
+        "chronograd records runs/mine --follow",
+    )
+
+    record: Annotated[str | None, Option(metavar="[RECORD]", is_argument=True)] = None
+    folder: Annotated[str, click.Path(), Option(("--in",))] = "runs"
+    """Where to look."""
+    job: str | None = None
+    """Only those whose network, data or backend has this in it."""
+    kind: Literal["predicted", "measured", "unfinished", "damaged"] | None = None
+    """Only these."""
+    device: str | None = None
+    """Only those whose device, or what they ran on, has this in it."""
+    timeline: Annotated[Path | None, FILE] = None
+    """Save RECORD's steps for Perfetto."""
+    follow: bool = False
+    """Show how the run RECORD goes on, wherever it was started, until it ends."""
+
+    def answer(self) -> Answer:
+        from chronograd.quantities import record_answer
+        from chronograd.rundir import RunDir, listing
+
+        if self.record is None:
+            if self.follow or self.timeline is not None:
+                option = "--follow" if self.follow else "--timeline FILE"
+                raise InputError(f"{option} takes a run directory", f"chronograd records RUN {option}")
+            return listing.listing(self.folder, job=self.job, kind=self.kind, device=self.device)
+        path = listing.one_run(self.record, self.folder)
+        if self.follow:
+            from rich.console import Console
+
+            from chronograd.watch.terminal import follow
+
+            follow(RunDir.open(path), Console(stderr=True, soft_wrap=False, highlight=False))
+        if self.timeline is not None:
+            from chronograd.files import save_json
+            from chronograd.predict.timeline import timeline_of_run
+
+            save_json(self.timeline, timeline_of_run(RunDir.open(path)))
+            say(f"{self.timeline}: open it in https://ui.perfetto.dev")
+            raise click.exceptions.Exit(0)
+        return record_answer(listing.load(path))
+
+
+REQUESTS = (Records,)

@@ -1,0 +1,58 @@
+"""What a verb shows while it works: on the command line a line for those who wait before a terminal; in Python nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Screen:
+    """How the command line shows progress.
+
+    Attributes:
+        waiting: from a text to a context that shows it, and yields a function that changes it.
+        progress: from a title to a context whose function takes the share that is done, and a text.
+        say: shows a line at once.
+    """
+
+    waiting: Callable[[str], AbstractContextManager[Callable[[str], None]]]
+    progress: Callable[[str], AbstractContextManager[Callable[[float, str], None]]]
+    say: Callable[[str], None]
+
+
+_screen: Screen | None = None
+
+
+@contextmanager
+def shown_on(screen: Screen) -> Iterator[None]:
+    """Show progress on a screen meanwhile."""
+    global _screen
+    before, _screen = _screen, screen
+    try:
+        yield
+    finally:
+        _screen = before
+
+
+@contextmanager
+def _nothing() -> Iterator[Callable[..., None]]:
+    yield lambda *_: None
+
+
+def waiting(text: str) -> AbstractContextManager[Callable[[str], None]]:
+    """Show the stage under way; the context yields a function that takes the words of the next one."""
+    return _nothing() if _screen is None else _screen.waiting(text)
+
+
+def progress(title: str) -> AbstractContextManager[Callable[[float, str], None]]:
+    """Show a bar; the context yields a function of the share that is done, and a text."""
+    return _nothing() if _screen is None else _screen.progress(title)
+
+
+def say(text: Any) -> None:
+    """Show a line."""
+    if _screen is not None:
+        _screen.say(str(text))
