@@ -189,7 +189,7 @@ def test_every_package_of_an_extra_is_one_that_the_project_declares() -> None:
 
 def test_what_is_no_package_of_an_extra_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of ours, or a broken base package, keeps its traceback."""
-    monkeypatch.setitem(sys.modules, "chronograd.cli.devices", None)
+    monkeypatch.setitem(sys.modules, "chronograd.verbs.devices", None)
     with pytest.raises(ModuleNotFoundError, match="devices"):
         main(["devices"])
 

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from chronograd.api import keep_freed_memory, measure, record, report, show, train
+    from chronograd.api import keep_freed_memory, record, show
 
 __all__ = [
     "annotate",
@@ -38,6 +38,9 @@ __all__ = [
     "label",
     "load",
     "measure",
+    "measure_batches",
+    "measure_layers",
+    "measure_scaling",
     "plan",
     "plan_batch",
     "plan_inference",

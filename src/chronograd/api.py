@@ -15,18 +15,15 @@ import importlib
 import os
 import pkgutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from chronograd import ask, trust, verbs
-from chronograd import job as jobs
+from chronograd import verbs
 from chronograd.answer import Answer
 from chronograd.errors import InputError
 from chronograd.job import Job
-from chronograd.rundir import listing
-from chronograd.trace import Trace
-from chronograd.verbs.request import function_of
+from chronograd.verbs.request import Request, function_of
 from chronograd.words import listed
 
 if TYPE_CHECKING:
@@ -34,58 +31,6 @@ if TYPE_CHECKING:
 
 PathLike = str | os.PathLike[str]
 JobLike = Job | PathLike
-
-
-def measure(job: JobLike, *overrides: str, num_steps: int | None = None, warmup: int = 5, seconds: float = 60.0,
-            out: PathLike | None = None, launcher: str | None = None) -> Answer:  # fmt: skip
-    """Time a job's steps for real, on one process or many. The record's name is that of its run directory.
-
-    Args:
-        num_steps, warmup, seconds: steps to time (30, in inference 200) after so many others, fewer if they take longer.
-        out: the run directory; by default a new one in `runs`.
-        launcher: `local`, `torchrun` and others; the backend's own by default.
-    Raises: InputError, JobError, RunError.
-    """
-    from chronograd.launch import jobs as runs
-
-    return _of_run(runs.measure(_job(job, overrides), num_steps=num_steps, warmup=warmup, seconds=seconds, out=out,
-                                launcher=launcher).path)  # fmt: skip
-
-
-def train(job: JobLike, *overrides: str, out: PathLike | None = None, launcher: str | None = None) -> Answer:
-    """Train a job to its epochs or target accuracy, with a checkpoint per epoch. Arguments and errors as of `measure`."""
-    from chronograd.launch import jobs as runs
-
-    return _of_run(runs.train(_job(job, overrides), out=out, launcher=launcher).path)
-
-
-def report(*runs: PathLike | Answer, out: PathLike | None = None, notebook: PathLike | None = None) -> Answer:
-    """All that answers and records of runs say; written as an HTML page to `out`, and as an executed notebook.
-
-    Args:
-        runs: run directories, record files, folders of them, answers that were saved, and answers at hand, which come first.
-    """
-    from chronograd.answer import join
-    from chronograd.report.runs import report as of_runs
-
-    answers = [one for one in runs if isinstance(one, Answer)]
-    paths = [one for one in runs if not isinstance(one, Answer)]
-    answer = of_runs(listing.runs(*paths)) if paths else None
-    if answers:
-        answer = join(answers[0].title, [*answers, *([answer] if answer else [])])
-    if answer is None:
-        raise InputError("a report of nothing", "give runs, or answers of other verbs")
-    if out is not None:
-        from chronograd.files import write_aside
-        from chronograd.report.html import render_html
-
-        write_aside(Path(out), render_html(answer))
-    if notebook is not None:
-        from chronograd.report.notebook import write_notebook
-
-        with trust.only(()):
-            write_notebook(answer, Path(notebook))
-    return answer
 
 
 def keep_freed_memory() -> bool:
@@ -125,12 +70,21 @@ def _as_markdown(answer: Answer) -> str:
 _show_in_notebook()
 
 
+def _modules() -> list[ModuleType]:
+    return [importlib.import_module(f"{verbs.__name__}.{one.name}") for one in pkgutil.iter_modules(verbs.__path__)]
+
+
+def requests() -> dict[str, type[Request]]:
+    """Return the requests of the verbs in `chronograd.verbs`, by the name of their function: `plan`, `plan_batch`."""
+    found = (request for module in _modules() for request in getattr(module, "REQUESTS", ()))
+    return {request.verb.replace(" ", "_"): request for request in found}
+
+
 @functools.cache
 def declared() -> dict[str, Callable[..., Answer]]:
-    """Return the functions of the verbs in `chronograd.verbs`, by name: `plan`, `plan_batch`."""
+    """Return the functions of the verbs in `chronograd.verbs`, by name."""
     functions: dict[str, Callable[..., Answer]] = {}
-    for one in pkgutil.iter_modules(verbs.__path__):
-        module = importlib.import_module(f"{verbs.__name__}.{one.name}")
+    for module in _modules():
         requests = {request.verb: request for request in getattr(module, "REQUESTS", ())}
         for verb, request in requests.items():
             old = {} if " " in verb else getattr(module, "OLD", {})
@@ -159,83 +113,3 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_") or name not in declared():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return declared()[name]
-
-
-# -- what is asked about ------------------------------------------------------------------------------------
-
-
-def _job(given: Any, overrides: Sequence[str], short: Mapping[str, Any] | None = None) -> Job:
-    return _asked(given, overrides, short).job
-
-
-def _asked(given: Any, overrides: Sequence[str], short: Mapping[str, Any] | None = None, **how: Any) -> ask.Asked:
-    """The job and what is stated of it: of a job that is given, all that it sets. `how`: as of `ask.ask`."""
-    if isinstance(given, Job):
-        changes = [*ask.as_overrides(short or {}), *overrides]
-        job = jobs.changed(given, changes) if changes else given
-        fields = {f"{name}.{field}" for name in ("data", "training") for field in getattr(job, name).model_fields_set}
-        return ask.Asked(job, frozenset(fields))
-    return ask.ask(os.fspath(given), overrides, short, **how)
-
-
-def _is_network(given: Any) -> bool:
-    """Whether it is no job: a trace, a module, or a name that is no job file's."""
-    if isinstance(given, Job):
-        return False
-    return not isinstance(given, str | os.PathLike) or not ask.is_job_file(os.fspath(given))
-
-
-def _trace(given: Any, overrides: Sequence[str], options: dict[str, Any]) -> tuple[Trace, Job | None]:
-    """The trace, and the job where there is one."""
-    if not _is_network(given):
-        from chronograd.data.trace_job import trace_job
-
-        job = _job(given, overrides)
-        return trace_job(job), job
-    if isinstance(given, Trace):
-        return given, None
-    if isinstance(given, str | os.PathLike):
-        if os.fspath(given).endswith((".json", ".json.gz")):
-            return Trace.load(given), None
-        from chronograd.count.cached import cached_trace
-
-        return cached_trace(os.fspath(given), **options), None
-    from chronograd.count.tracing import trace
-
-    shape = options.pop("input_shape", None)
-    if shape is None:
-        raise InputError(f"{type(given).__name__} does not say what its samples are", "give input_shape=(3, 224, 224)")
-    return trace(given, [shape], **options), None
-
-
-def _job_of(trace: Trace, batch: int, precision: str) -> Job:
-    """A job for a network that has none: synthetic samples of its shape."""
-    if not (trace.takes_images or trace.takes_tokens):
-        data: dict[str, Any] = {"name": jobs.INPUTS}
-    else:
-        data = {"name": "synthetic", "shape": list(trace.sample_shape), "classes": 2, "samples": max(batch, 1)}
-    return jobs.from_dict(
-        {
-            "mode": trace.mode,
-            "network": {"name": trace.network or "network"},
-            "data": data,
-            "training": {"batch": batch, "precision": precision},
-        }
-    )
-
-
-def _samples(job: Job) -> int:
-    """Return the training samples of an epoch; 0 where they are not known."""
-    from chronograd.data.datasets import card
-
-    return card(job.data).train_size
-
-
-def _of_run(path: Path) -> Answer:
-    from dataclasses import replace
-
-    from chronograd.quantities import record_answer
-    from chronograd.record import Record
-
-    record = Record.load(path)
-    return replace(record_answer(record), records={str(path): record})

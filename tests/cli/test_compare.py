@@ -87,7 +87,7 @@ def test_as_json(capsys):
         (["main.json", "slow.json", "--fail-if", "nonsense"], "cannot read the condition"),
         (["main.json", "slow.json", "--fail-if", "test_accuracy < -1%"], "has no test_accuracy"),
         (["main.json", "nowhere", "--fail-if", "step_time > 5%"], "no record at nowhere"),
-        (["main.json", "slow.json", "--strict"], "--strict is of --fail-if"),
+        (["main.json", "slow.json", "--strict"], "--strict without a condition"),
     ],
 )
 def test_a_gate_that_cannot_judge_exits_with_2(capsys, arguments, message):

@@ -129,7 +129,8 @@ def test_rows_that_ran_otherwise_are_named(rows: list[Row], capsys: pytest.Captu
 
 def test_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", TIMM_NAME, "--calibrate", "12"]) == 0
-    text = capsys.readouterr().out
+    printed = capsys.readouterr()
+    text = printed.out + printed.err
     assert "inference, fp16, nhwc, eager, torch 2.4.0" in text
     assert "80 % interval covers" in text
     assert "mean error bias median" in " ".join(text.split())

@@ -115,7 +115,7 @@ def test_measure_two_ranks_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["train"], 2, "Name a JOB"),
+        (["train"], 2, "name a JOB"),
         (["train", "--resume", "nowhere"], 1, "no run directory"),
         (["train", "job.yaml", "training.epoch=3"], 2, "did you mean epochs"),
         (["measure", "job.yaml", "network.name=resnet21"], 2, "did you mean resnet"),

@@ -49,9 +49,9 @@ def test_levels_as_people_write_them(log: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_from_python(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    answer = chronograd.forecast(log, "91%")
+    answer = chronograd.forecast(log, to="91%")
     assert json.loads(json.dumps(answer.data)) == found(capsys, log, "--to", "91%")
-    assert chronograd.forecast(log, 0.91).data["reached"] == answer.data["reached"]
+    assert chronograd.forecast(log, to=0.91).data["reached"] == answer.data["reached"]
 
 
 def test_the_column_that_is_meant(log: Path) -> None:

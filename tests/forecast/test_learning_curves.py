@@ -316,7 +316,7 @@ def test_a_run_is_fitted_again_as_points_arrive(
     assert [line.split(":")[0] for line in told] == ["epoch 3", "epoch 4", "epoch 5", "epoch 6"]
     assert "loss 0.02 at epoch 5.6" in told[2]
     assert "reached at epoch 6" in told[3]
-    assert main(["fit", "loss", str(run.path), "--follow", "--json"]) == 2
+    assert main(["fit", "loss", str(run.path / "steps.0.jsonl"), "--follow"]) == 2
 
 
 def test_a_pause_until_a_run_was_resumed_is_no_pace(tmp_path: Path) -> None:

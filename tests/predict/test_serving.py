@@ -219,5 +219,5 @@ def test_python_asks_the_same() -> None:
     assert [record.value("latency_s") for record in answer.records.values()] == pytest.approx(
         [record.value("latency_s") for record in predict_batches(ASKED, [JOB], [1, 8]).records.values()], rel=1e-6
     )
-    with pytest.raises(InputError, match="of training"):
+    with pytest.raises(InputError, match="in inference"):
         chronograd.predict(TRAINED, on="v100", batch=[1, 8])

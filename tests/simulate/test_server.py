@@ -119,12 +119,12 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("resnet20 --rate 5", "add --serve"),
-        ("resnet20 --serve --rate 0", "cannot read --rate"),
-        ("resnet20 --serve --rate x", "cannot read --rate"),
+        ("resnet20 --rate 5", "No such option '--rate'"),
+        ("resnet20 --serve --rate 0", "write requests per second above 0"),
+        ("resnet20 --serve --rate x", "write numbers such as"),
         ("resnet20 --serve --p99 soon", "cannot read the latency"),
         ("resnet20 --serve --batch 1,8", "give one number"),
-        ("resnet20 --serve --layers", "leave options of a step"),
+        ("resnet20 --serve --layers", "No such option '--layers'"),
         ("resnet20 --serve --on 2xv100", "a replica of a server is one device"),
         ("resnet20 --serve --threads 2", "--threads is of an ONNX file"),
         ("net.onnx --serve --on v100", "an ONNX file is timed on this machine"),

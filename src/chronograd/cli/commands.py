@@ -62,7 +62,8 @@ def command_of(request: type[Request]) -> click.Command:
         asked = request(**{name: value for name, value in values.items() if value is not None})
         with screen.shown_on(screen.Screen(common.waiting, common.progress, _say)):
             answer = asked.answer()
-        status = common.show(answer, as_json)
+        summary = None if as_json else asked.summary(answer)
+        status = common.show(answer, as_json, summary)
         asked.after(answer, as_json)
         return status
 

@@ -63,7 +63,7 @@ GROUPS = {
 # Verbs of `chronograd.verbs`, declared as requests; the others are commands of this folder.
 DECLARED = {
     "annotate", "calibrate", "compare", "count", "data", "devices", "doctor", "evaluate", "explain", "export", "fit", "forecast",
-    "judge", "label", "load", "plan", "platforms", "predict", "records", "simulate", "validate",
+    "judge", "label", "load", "measure", "plan", "platforms", "predict", "records", "report", "simulate", "train", "validate",
 }  # fmt: skip
 # Other packages add verbs: the entry point names a module like this folder, whose VERBS has one line of help for each.
 ENTRY_POINTS = "chronograd.verbs"

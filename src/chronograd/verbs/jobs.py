@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
@@ -15,10 +16,14 @@ from chronograd.errors import InputError
 from chronograd.verbs.kinds import COUNTS, complete_jobs
 from chronograd.verbs.request import FILE, Option, Request
 
+if TYPE_CHECKING:
+    from chronograd.answer import Answer
+    from chronograd.rundir import RunDir
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest(Request):
-    """A question about a job: a job file, a network by name, or from Python a `Job`, a `Trace` or a module."""
+    """A question about a job: a job file, a network by name, or from Python a `Job`."""
 
     job: Annotated[Any, Option(metavar="JOB|NETWORK", is_argument=True, complete=complete_jobs)]
     overrides: Annotated[tuple[str, ...], Option(metavar="[FIELD=VALUE]...", is_argument=True)] = ()
@@ -36,8 +41,6 @@ class JobRequest(Request):
     """Shape of one sample; or NAME:SHAPE:DTYPE for each tensor, such as tokens:128:int64."""
     classes: Annotated[int | None, click.IntRange(2), Option(aliases=("num_classes",))] = None
     """Number of classes."""
-    trace: Annotated[Any, Option(metavar="FILE")] = None
-    """A saved trace; needs no torch."""
     save_job: Annotated[Path | None, FILE] = None
     """Write the job (.yaml)."""
     print_config: bool = False
@@ -72,7 +75,7 @@ class JobRequest(Request):
             own = _job_of(self._given, self.batch[0] if self.batch else 32, self.precision or "fp32", self.overrides)
             asked = ask.Asked(own, frozenset())
         else:
-            asked = ask.ask(os.fspath(self.job), self.overrides, self.short(), is_counted=self.trace is not None, **how)
+            asked = ask.ask(os.fspath(self.job), self.overrides, self.short(), is_counted=self.is_counted, **how)
         if self.save_job is not None:
             from chronograd.files import as_asked, write_aside
 
@@ -85,6 +88,35 @@ class JobRequest(Request):
             click.echo(printable(job.to_yaml(asked.job)), nl=False)
             raise click.exceptions.Exit(0)
         return asked
+
+    @property
+    def is_counted(self) -> bool:
+        """Return whether the network was counted before."""
+        return False
+
+    @property
+    def _given(self) -> Any:
+        """The trace that Python gave; None where the network is named."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedRequest(JobRequest):
+    """A question about a job whose network is counted, here or before; from Python also about a `Trace` or a module."""
+
+    trace: Annotated[Any, Option(metavar="FILE")] = None
+    """A saved trace; needs no torch."""
+
+    @property
+    def is_counted(self) -> bool:
+        return self.trace is not None
+
+    @property
+    def is_bare(self) -> bool:
+        """Return whether Python gave a trace or a module in place of a job: it has neither data nor recipe."""
+        from chronograd.job import Job
+
+        return not isinstance(self.job, Job | str | os.PathLike)
 
     def traced(self, job: Any) -> Any:
         """Return the trace of a job's network: the one that was given, or a new one."""
@@ -152,3 +184,19 @@ def fields_of_inputs(texts: Sequence[Any], example: str | None) -> dict[str, Any
     if len(parsed) == 1 and parsed[0].is_plain and parsed[0].shape:
         return {"input": parsed[0].shape}
     return {"inputs": [str(one) for one in parsed]} if parsed else {}
+
+
+def launcher_of(name: str | None, hosts: str | None) -> str | None:
+    """Return the launcher that `--launcher` or `--hosts` asks for; None for the backend's own. Raises InputError."""
+    if hosts is not None and name is not None:
+        raise InputError("--hosts starts ranks itself", "leave --launcher out")
+    return name if hosts is None else f"hosts:{hosts}"
+
+
+def run_answer(run: RunDir) -> Answer:
+    """Return the record of a run that has ended, by the path of its directory."""
+    from chronograd.quantities import record_answer
+
+    record = run.record()
+    data = {"run": str(run.path), **record.model_dump(mode="json")}
+    return dataclasses.replace(record_answer(record), data=data, records={str(run.path): record})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import click
 
 from chronograd.errors import InputError
-from chronograd.verbs.jobs import JobRequest
+from chronograd.verbs.jobs import CountedRequest
 from chronograd.verbs.kinds import (
     ABOVE_0,
     BYTES,
@@ -64,7 +64,7 @@ Prices = Literal["on-demand", "spot", "both"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Search(JobRequest):
+class _Search(CountedRequest):
     """What the searches of `plan` share."""
 
     on: Annotated[tuple[str, ...], Option(metavar="DEVICE", complete=complete_devices)] = ()
@@ -115,7 +115,7 @@ class PlanInference(_Search):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanBatch(JobRequest):
+class PlanBatch(CountedRequest):
     """Find the largest batch per device that fits its memory."""
 
     verb = "plan batch"

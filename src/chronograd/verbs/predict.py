@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import click
 
 from chronograd.errors import InputError
-from chronograd.verbs.jobs import JobRequest
+from chronograd.verbs.jobs import CountedRequest
 from chronograd.verbs.kinds import COUNTS, LATENCY, RATES, complete_devices
 from chronograd.verbs.request import FILE, Option
 from chronograd.verbs.screen import waiting
@@ -30,7 +30,7 @@ Places = Annotated[tuple[str, ...], Option(metavar="[COUNTx]DEVICE", complete=co
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OnDevices(JobRequest):
+class _OnDevices(CountedRequest):
     """What the verbs share: the devices, the model of a step."""
 
     on: Places = ()
@@ -128,11 +128,15 @@ class Predict(_OnDevices):
         from chronograd.job import from_dict
         from chronograd.predict.answer import predict_jobs
 
-        known: dict[str, Any] = {
-            "samples": self.samples(asked, jobs[0]),
-            "has_epochs": asked.has_epochs,
-            "assumed": list(asked.assumed.values()),
-        }
+        known: dict[str, Any] = (
+            {}
+            if self.is_bare
+            else {
+                "samples": self.samples(asked, jobs[0]),
+                "has_epochs": asked.has_epochs,
+                "assumed": list(asked.assumed.values()),
+            }
+        )
         answer = predict_jobs(trace, jobs, **known, depth=self.depth, with_layers=self.layers, measured=measured,
                               traced=self._traced_again, paced=counted_input, **self.options())  # fmt: skip
         first = next(iter(answer.records.values()))
@@ -261,7 +265,7 @@ def scaled(trace: Trace, jobs: Sequence[Job], counts: Sequence[int], scaling: Sc
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictServer(JobRequest):
+class PredictServer(CountedRequest):
     """Predict latency against the rate of requests behind `chronograd serve`: its knee, replicas, cost of requests.
 
     Batches have --batch rows at most (32). An ONNX file is timed on this machine in place of a prediction.

@@ -52,11 +52,9 @@ class Records(Request):
             return listing.listing(self.folder, job=self.job, kind=self.kind, device=self.device)
         path = listing.one_run(self.record, self.folder)
         if self.follow:
-            from rich.console import Console
+            from chronograd.watch.terminal import console, follow
 
-            from chronograd.watch.terminal import follow
-
-            follow(RunDir.open(path), Console(stderr=True, soft_wrap=False, highlight=False))
+            follow(RunDir.open(path), console())
         if self.timeline is not None:
             from chronograd.files import save_json
             from chronograd.predict.timeline import timeline_of_run

@@ -84,6 +84,10 @@ class Request:
     def answer(self) -> Answer:
         raise NotImplementedError
 
+    def summary(self, answer: Answer) -> Sequence[str] | None:
+        """Return what the command line prints in place of the answer; None for all of it."""
+        return None
+
     def after(self, answer: Answer, as_json: bool) -> None:
         """Do what only the command line does once the answer is printed."""
 

@@ -42,6 +42,11 @@ def _nothing() -> Iterator[Callable[..., None]]:
     yield lambda *_: None
 
 
+def is_shown() -> bool:
+    """Return whether somebody watches: the verb was called on the command line."""
+    return _screen is not None
+
+
 def waiting(text: str) -> AbstractContextManager[Callable[[str], None]]:
     """Show the stage under way; the context yields a function that takes the words of the next one."""
     return _nothing() if _screen is None else _screen.waiting(text)

@@ -279,3 +279,15 @@ def _rate(rate: float | None) -> str:
 
 def _loss(loss: float | None) -> str:
     return "not finite" if loss is None or not math.isfinite(loss) else f"{loss:.4f}"
+
+
+def console() -> Console:
+    """Return a console for standard error, without colour where that is no terminal."""
+    import sys
+
+    from rich.console import Console
+
+    plain = not sys.stderr.isatty()
+    return Console(
+        file=sys.stderr, no_color=plain or None, width=200 if plain else None, soft_wrap=False, highlight=False
+    )

@@ -1,0 +1,178 @@
+"""`measure JOB`: time the steps of a job for real; `measure layers|scaling|batches`: its layers, on many ranks, by batch."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+
+from chronograd.errors import InputError
+from chronograd.verbs.jobs import JobRequest, launcher_of, run_answer
+from chronograd.verbs.kinds import ABOVE_0, COUNTS, complete_devices
+from chronograd.verbs.request import Option
+from chronograd.verbs.screen import say, waiting
+
+if TYPE_CHECKING:
+    from chronograd.answer import Answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Timing(JobRequest):
+    """How long the clock runs."""
+
+    steps: Annotated[int | None, click.IntRange(1), Option(aliases=("num_steps",))] = None
+    """Steps to time: 30, in inference 200 batches."""
+    warmup: Annotated[int, click.IntRange(1)] = 5
+    """Steps before the clock starts."""
+    seconds: Annotated[float, ABOVE_0] = 60.0
+    """At most."""
+    out: Annotated[str | None, click.Path()] = None
+    """Run directory; a new one in runs/ by default."""
+
+    def timing(self) -> dict[str, Any]:
+        return {"num_steps": self.steps, "warmup": self.warmup, "seconds": self.seconds}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure(_Timing):
+    """Time a job's steps for real, on one process or many.
+
+    Steps are timed after a warm-up, in their parts: input, transfer, forward, backward, exposed
+    communication, update. Writes a run directory.
+
+    `measure scaling` times it on growing numbers of ranks, `measure batches` its epochs by batch, `measure layers` each layer.
+    """
+
+    verb = "measure"
+    examples = (
+        "chronograd measure examples/digits.yaml",
+        "chronograd measure examples/digits.yaml backend=ddp cluster.count=2 --steps 50",
+        "chronograd measure scaling examples/digits.yaml backend=ddp --world 1,2,4 --scaling strong,weak",
+        "chronograd measure examples/digits.yaml backend=ddp cluster.count=2 --hosts node1,node2",
+        "chronograd measure resnet18 --inference --batch 8",
+        "chronograd measure batches examples/digits.yaml --batches 32,128,512",
+        "chronograd measure layers torchvision:googlenet --batch 8 --precision fp32",
+    )
+
+    epochs: bool = False
+    """Also time whole epochs: the second after one of warm-up, and one without loading data."""
+    launcher: str | None = None
+    """How ranks are started: local, torchrun, horovodrun; the backend's own by default."""
+    hosts: str | None = None
+    """Where ranks run, in blocks: names for ssh, or namespaces such as netns:h1,netns:h2."""
+
+    def answer(self) -> Answer:
+        from chronograd.launch import jobs
+
+        job = self.asked().job
+        launcher = launcher_of(self.launcher, self.hosts)
+        with waiting("timing steps"):
+            run = jobs.measure(job, out=self.out, with_epochs=self.epochs, launcher=launcher, **self.timing())
+        return run_answer(run)
+
+    def after(self, answer: Answer, as_json: bool) -> None:
+        if not as_json:
+            click.echo(f"run: {next(iter(answer.records))}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureScaling(_Timing):
+    """Time a job's steps on growing numbers of ranks: one run each, and a table with the prediction."""
+
+    verb = "measure scaling"
+    examples = ("chronograd measure scaling examples/digits.yaml backend=ddp --world 1,2,4 --scaling strong,weak",)
+
+    world: Annotated[tuple[int, ...], COUNTS] = (1, 2)
+    """Numbers of ranks, such as 1,2,4."""
+    scaling: str = "strong"
+    """strong (the batch stays), weak (the batch of a rank stays), or strong,weak."""
+
+    def answer(self) -> Answer:
+        from chronograd.bench.scaling import measure_scaling
+        from chronograd.compare.ranks import throughput_section
+        from chronograd.data.datasets import card
+        from chronograd.data.trace_job import trace_job
+        from chronograd.measure import environment
+        from chronograd.rundir import RunDir
+
+        job = self.asked().job
+        if job.mode == "inference":
+            raise InputError(
+                "scaling is of training; in inference each device works by itself", "leave --inference out"
+            )
+        with waiting("counting the work of the network"):
+            trace = trace_job(job)
+        whole = RunDir.create(job, environment.environment(), self.out)
+        say(f"timing steps on {', '.join(map(str, self.world))} ranks")
+        scalings: list[Any] = self.scaling.split(",")
+        record = measure_scaling(job, list(self.world), scalings, folder=whole.path, trace=trace,
+                                 samples=card(job.data).train_size, say=say, **self.timing())  # fmt: skip
+        whole.save_record(record)
+        rows = [point.model_dump() for point in record.tables.scaling]
+        sections = [
+            throughput_section(
+                f"{name} scaling: {record.title}", [r for r in rows if r["scaling"] == name], with_communication=True
+            )
+            for name in dict.fromkeys(row["scaling"] for row in rows)
+        ]
+        return replace(run_answer(whole), title=record.title, sections=sections, notes=list(record.notes))
+
+    def after(self, answer: Answer, as_json: bool) -> None:
+        if not as_json:
+            click.echo(f"run: {next(iter(answer.records))}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureBatches(_Timing):
+    """Time whole epochs at growing batches, until memory is full."""
+
+    verb = "measure batches"
+    examples = ("chronograd measure batches examples/digits.yaml --batches 32,128,512",)
+
+    batches: Annotated[tuple[int, ...], COUNTS]
+    """Batch sizes, such as 32,128,512."""
+    epochs: Annotated[bool, Option(hidden=True)] = False
+    launcher: str | None = None
+    """How ranks are started: local, torchrun, horovodrun; the backend's own by default."""
+    hosts: str | None = None
+    """Where ranks run, in blocks: names for ssh, or namespaces such as netns:h1,netns:h2."""
+
+    def answer(self) -> Answer:
+        from chronograd.bench.batches import measure_batches
+
+        launcher = launcher_of(self.launcher, self.hosts)
+        return measure_batches(self.asked().job, list(self.batches), self.out, launcher=launcher, **self.timing())
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureLayers(JobRequest):
+    """Time each layer of the network in inference: waited for, not waited for, its matrix product alone."""
+
+    verb = "measure layers"
+    examples = ("chronograd measure layers torchvision:googlenet --batch 8 --precision fp32",)
+
+    warmup: Annotated[int, click.IntRange(1)] = 5
+    """Passes before the clock starts."""
+    repeats: Annotated[int, click.IntRange(1)] = 20
+    """Passes of each kind."""
+    on: Annotated[str | None, Option(metavar="DEVICE", complete=complete_devices)] = None
+    """Device to predict for; by default the one that is here, where it is known."""
+
+    def answer(self) -> Answer:
+        from chronograd.ask import is_batch_stated
+        from chronograd.bench.layers import layers_answer, measure_layers
+        from chronograd.job import changed
+
+        job = self.asked().job
+        is_named = isinstance(self.job, str | os.PathLike)
+        if self.batch is None and is_named and not is_batch_stated(job, os.fspath(self.job), self.overrides):
+            job = changed(job, ["training.batch=1"])
+        with waiting("timing layers") as stage:
+            times = measure_layers(job, repeats=self.repeats, warmup=self.warmup, on=self.on, say=stage)
+        return layers_answer(times)
+
+
+REQUESTS = (Measure, MeasureScaling, MeasureBatches, MeasureLayers)
+OLD = {"--layers": "layers", "--world": "scaling", "--batches": "batches"}

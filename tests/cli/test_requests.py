@@ -1,0 +1,143 @@
+"""Verbs are declared once: the command line and Python ask the same question and get the same answer."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import chronograd
+from chronograd import api
+from chronograd.cli.commands import command_of_module
+from chronograd.cli.main import main
+from chronograd.errors import InputError
+from chronograd.trace import Trace
+from chronograd.verbs import plan
+from chronograd.verbs.request import Request, made, params_of
+
+INPUTS = Path(__file__).parents[1] / "golden" / "inputs"
+NET = str(INPUTS / "net.json.gz")
+
+QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "count lenet5 --batch 8": ("count", {"network": "lenet5", "batch": 8}),
+    "predict job.yaml --trace net.json.gz --on v100 --on t4": ("predict", {"job": "job.yaml", "trace": NET, "on": ["v100", "t4"]}),
+    "predict job.yaml --trace net.json.gz --on v100 --precision fp16 training.batch=32": (
+        "predict", {"job": "job.yaml", "overrides": ["training.batch=32"], "trace": NET, "on": "v100", "precision": "fp16"}),
+    "predict scaling job.yaml --trace net.json.gz --on v100 --kind weak --counts 1,2": (
+        "predict_scaling", {"job": "job.yaml", "trace": NET, "on": "v100", "kind": "weak", "counts": [1, 2]}),
+    "predict server job.yaml --trace asked.json.gz --on t4 --rate 100 --p99 50ms": (
+        "predict_server", {"job": "job.yaml", "trace": str(INPUTS / "asked.json.gz"), "on": "t4", "rate": 100, "p99": 0.05}),
+    "plan job.yaml --trace net.json.gz --on v100 --counts 1,2": (
+        "plan", {"job": "job.yaml", "trace": NET, "on": ["v100"], "counts": (1, 2)}),
+    "plan inference job.yaml --trace asked.json.gz --on t4 --latency 10ms": (
+        "plan_inference", {"job": "job.yaml", "trace": str(INPUTS / "asked.json.gz"), "on": ["t4"], "latency": 0.010}),
+    "plan batch job.yaml --trace net.json.gz --on v100 --memory 2GB": (
+        "plan_batch", {"job": "job.yaml", "trace": NET, "on": "v100", "memory": 2 * 10**9}),
+    "plan job.yaml --trace net.json.gz --on v100 --budget 50 --deadline 6h --epochs-to-target 5": (
+        "plan", {"job": "job.yaml", "trace": NET, "on": "v100", "budget": 50, "deadline": 6 * 3600, "epochs_to_target": 5}),
+    "compare measured-1 measured-2": ("compare", {"a": "measured-1", "b": "measured-2"}),
+    "explain measured-1 measured-2": ("explain", {"runs": ["measured-1", "measured-2"]}),
+    "fit loss accuracy.csv --metric accuracy --to 0.9": (
+        "fit_loss", {"source": "accuracy.csv", "metric": "accuracy", "to": 0.9}),
+    "judge resnet50 --on v100 --precision fp32 '350 images/s'": (
+        "judge", {"words": ["resnet50", "350 images/s"], "on": "v100", "precision": "fp32"}),
+    "devices v100": ("devices", {"name": "v100"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", QUESTIONS)
+def test_python_answers_as_the_command_line(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(INPUTS)
+    name, arguments = QUESTIONS[line]
+    many = [field for field, param in params_of(api.requests()[name]).items() if isinstance(param, click.Argument)]
+    words = [
+        word
+        for field in many
+        if field in arguments
+        for word in ([arguments[field]] if isinstance(arguments[field], str) else arguments[field])
+    ]
+    answer = getattr(chronograd, name)(*words, **{key: value for key, value in arguments.items() if key not in many})
+    assert main([*shlex.split(line), "--json"]) == answer.exit_status
+    assert timeless(json.loads(capsys.readouterr().out)) == timeless(json.loads(json.dumps(answer.as_data())))
+
+
+def timeless(data: Any) -> Any:
+    """Data of an answer without the time at which a record was made."""
+    if isinstance(data, dict):
+        return {key: timeless(value) for key, value in data.items() if key != "created"}
+    return [timeless(value) for value in data] if isinstance(data, list) else data
+
+
+OLD = {
+    "plan job.yaml --trace net.json.gz --largest-batch --on v100": "plan batch job.yaml --trace net.json.gz --on v100",
+    "plan job.yaml --inference --trace asked.json.gz --on t4 --latency 9ms": "plan inference job.yaml --trace asked.json.gz --on t4 --latency 9ms",
+    "plan job.yaml mode=inference --trace asked.json.gz --on t4": "plan inference job.yaml --trace asked.json.gz --on t4",
+    "predict job.yaml --trace net.json.gz --on v100 --scaling weak --counts 1,2": "predict scaling job.yaml --trace net.json.gz --on v100 --kind weak --counts 1,2",
+    "predict job.yaml --trace asked.json.gz --serve --rate 50 --on t4": "predict server job.yaml --trace asked.json.gz --rate 50 --on t4",
+}
+
+
+@pytest.mark.parametrize("old", OLD)
+def test_an_old_spelling_asks_the_same(
+    old: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(INPUTS)
+    assert main([*shlex.split(old), "--json"]) == 0
+    before = capsys.readouterr().out
+    assert main([*shlex.split(OLD[old]), "--json"]) == 0
+    assert timeless(json.loads(before)) == timeless(json.loads(capsys.readouterr().out))
+
+
+def test_old_arguments_of_python_ask_the_same() -> None:
+    trace = Trace.load(INPUTS / "asked.json.gz")
+    job = str(INPUTS / "job.yaml")
+    new = chronograd.plan_inference(job, trace=trace, on=["t4"], latency=0.01)
+    assert chronograd.plan(job, "mode=inference", trace=trace, on=["t4"], latency_s=0.01).data == new.data
+    assert chronograd.plan(job, mode="inference", trace=trace, on=["t4"], latency="10ms").data == new.data
+    largest = chronograd.plan_batch(job, trace=Trace.load(NET), on="v100")
+    assert chronograd.plan(job, trace=Trace.load(NET), on="v100", largest_batch=True).data == largest.data
+
+
+@pytest.mark.parametrize("request_", api.requests().values(), ids=lambda request: request.verb)
+def test_defaults_are_those_of_the_declaration(request_: type[Request]) -> None:
+    """click's default of an option is the default of the field, so that neither side has another."""
+    command = command_of_module(plan) if request_ in plan.REQUESTS else None
+    assert command is None or command.name == "plan"
+    for name, param in params_of(request_).items():
+        field = request_.__dataclass_fields__[name]
+        if isinstance(param, click.Option) and not param.required and field.default is not None:
+            assert param.get_default(click.Context(click.Command("x"))) == field.default, name
+        assert not isinstance(param, click.Option) or param.hidden or param.help or param.name in NO_HELP, name
+
+
+# Options whose name says all.
+NO_HELP = {"mode", "loss", "layout", "metric", "seed", "ppp"}
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"counts": [0]}, "write whole numbers"),
+        ({"counts": "1,two"}, "write whole numbers"),
+        ({"confidence": 2}, "not in the range"),
+        ({"budget": -1}, "budget"),
+        ({"precisions": ["fp31"]}, "unknown precision 'fp31'"),
+        ({"prices": "cheap"}, "prices"),
+    ],
+)
+def test_python_refuses_what_the_command_line_refuses(options: dict[str, Any], what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        made(plan.Plan, ["resnet50"], options)
+
+
+def test_an_unknown_argument_is_named() -> None:
+    with pytest.raises(TypeError, match=r"plan\(\) has no argument 'budgt'; did you mean 'budget'"):
+        made(plan.Plan, ["resnet50"], {"budgt": 50})
+    with pytest.raises(TypeError, match=r"plan\(\) needs 'job'"):
+        made(plan.Plan, [], {})
