@@ -2,7 +2,8 @@
 # make test   the tests, in minutes; without those that take long or need more than a Python environment
 # make test-all  all tests that can run here
 # make slowest  those of make test, docs/slowest-tests.md anew; fails where one takes too long: on a machine that does nothing else
-# make check  format, lint, types, layers, docs
+# make check  format, lint, types, layers, the report on the house, docs
+# make house  lines by room, long functions, names used twice, imports against the layers; fails above tools/house.toml
 # make onnx serve  what exports, and what serves and its client (Triton's), into .venv: their tests run then, too
 # make atari  gymnasium and Atari games into .venv: the tests of agents run then, too
 # make backends  TensorFlow and Ray into .venv, and Horovod built once: their tests run then, too
@@ -17,7 +18,7 @@ ALL_WORKERS ?= 3
 export PYTHONDONTWRITEBYTECODE =
 LONG := slow or install or ray or tensorflow or horovod or slurm or netns or onnx or serve or gymnasium or atari or vendors
 
-.PHONY: run test test-all slowest check format install backends tensorflow ray onnx horovod serve atari vendors clean
+.PHONY: run test test-all slowest check house format install backends tensorflow ray onnx horovod serve atari vendors clean
 .DEFAULT_GOAL := run
 
 install:
@@ -40,6 +41,10 @@ check: install
 	$(BIN)/ruff check src tests benchmarks tools
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -m "not ($(LONG))" tests/test_layers.py tests/test_docs.py
+	$(BIN)/python tools/house.py
+
+house: install
+	@$(BIN)/python tools/house.py
 
 backends: tensorflow ray horovod
 

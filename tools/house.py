@@ -1,0 +1,149 @@
+"""Report on the house: the size of rooms and functions, and imports that break the order in docs/architecture.md.
+
+It fails if a count exceeds its ceiling in tools/house.toml. With --update it draws the rooms and lowers the ceilings.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PRODUCT, LAB = "chronograd", "chronograd_lab"
+MAX_LINES, MAX_PARAMETERS, MAX_COMPLEXITY = 60, 8, 20  # of a function
+LINES_STEP, NUM_SHOWN = 500, 8  # ceilings of lines are multiples, so that small changes pass; worst rows of a count
+DRAWING = re.compile(r"(?<=<!-- drawn by tools/house.py -->\n```text\n).*?(?=```)", re.DOTALL)
+
+
+def imports_of(tree: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
+    """Modules that a file of a package imports by statements, absolute and relative, and by calls."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*above, *([node.module] if node.module else [])))
+            yield module
+            if module in (PRODUCT, LAB) or node.level:
+                yield from (f"{module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and isinstance(named := node.args[0], ast.Constant):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            yield from [str(named.value)] if called in ("import_module", "__import__") else []
+
+
+def modules_in_strings(tree: ast.AST) -> Iterator[str]:
+    """Names of our modules that are whole strings, as in `python -m NAME`: they run in another process."""
+    values = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return (value for value in values if isinstance(value, str) and re.fullmatch(rf"{PRODUCT}(_lab)?(\.\w+)+", value))
+
+
+def room_of(module: str) -> str:
+    """`predict` of chronograd.predict.step, `chronograd_lab.common` of chronograd_lab.common.rows, '' outside rooms."""
+    package, room, *_ = *module.split("."), ""
+    return {PRODUCT: room, LAB: room and f"{LAB}.{room}"}.get(package, "").removesuffix("__main__")
+
+
+def rooms_in(block: str, prefix: str = "") -> list[list[str]]:
+    """Rooms of each line of a list in docs/architecture.md."""
+    lines = (re.findall(r"([a-z_]+)(?:/|\.py)(?=\s|$)", line.split("  ")[0]) for line in block.splitlines())
+    return [[prefix + name for name in line] for line in lines if line]
+
+
+class House:
+    """The modules of product and lab with their imports, and the rooms in the order of docs/architecture.md."""
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self.source, self.page, self.table = root / "src", root / "docs/architecture.md", root / "tools/house.toml"
+        product, lab, *_ = re.findall(r"```text\n(.*?)```", self.page.read_text().split("## The rooms")[1], re.DOTALL)
+        self.lines = [*rooms_in(product), *rooms_in(lab, f"{LAB}.")]
+        self.rank = {room: number for number, room in enumerate(chain(*self.lines))}
+        self.modules = {self.module(path): path for path in sorted(self.source.rglob("*.py"))}
+        self.trees = {name: ast.parse(path.read_text()) for name, path in self.modules.items()}
+        parts = (path.relative_to(self.source).parent.parts for path in self.modules.values())
+        self.imports = {n: set(imports_of(self.trees[n], p)) for n, p in zip(self.trees, parts, strict=True)}
+
+    def module(self, path: Path) -> str:
+        return ".".join(path.relative_to(self.source).with_suffix("").parts).removesuffix(".__init__")
+
+    def upward(self, name: str) -> list[str]:
+        """Modules that a module names although their rooms are listed below its room, and the lab in the product."""
+        others, own = self.imports[name].union(modules_in_strings(self.trees[name])), self.rank.get(room_of(name), 999)
+        return sorted(m for m in others if self.rank.get(room_of(m), 0) > own or (m == LAB and LAB not in name))
+
+    def circular(self) -> list[str]:
+        """Modules that import each other over any number of steps, imports for types included."""
+        left = {name: {m for m in found if m in self.modules} - {name, PRODUCT} for name, found in self.imports.items()}
+        # Remove what imports nothing and what nothing imports, until only circles and ways between them are left.
+        while ends := left.keys() - set().union(*left.values()) | {name for name in left if not left[name]}:
+            left = {name: found - ends for name, found in left.items() if name not in ends}
+        return sorted(left)
+
+    def drawing(self) -> str:
+        """A matrix: the rooms of a line import those of the columns that have a mark."""
+        line = {room: n for n, rooms in enumerate(self.lines) for room in rooms}
+        pairs = {(line.get(room_of(a)), line.get(room_of(b))) for a, found in self.imports.items() for b in found}
+        names = [" ".join(rooms).replace(f"{LAB}.", "lab ") for rooms in self.lines]
+        rows = ("".join("■" if (a, b) in pairs else "·" for b in range(a)) + "╲" for a in range(len(names)))
+        return "".join(f"{name:>{max(map(len, names))}} {row}\n" for name, row in zip(names, rows, strict=True))
+
+    def report(self) -> dict[str, list[tuple[int, str]]]:
+        """The rows of each count in tools/house.toml, the worst first."""
+        lines, classes = Counter[str](), defaultdict(list)
+        functions = []
+        for name, path in self.modules.items():
+            lines[room_of(name) or name] += len(path.read_text().splitlines())
+            for node in ast.walk(self.trees[name]):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    functions.append(((node.end_lineno or 0) - node.lineno + 1, f"{name}.{node.name}"))
+                elif isinstance(node, ast.ClassDef):
+                    classes[node.name].append(name)
+        counts = {
+            "product_lines": [(number, room) for room, number in lines.items() if not room.startswith(LAB)],
+            "lab_lines": [(number, room) for room, number in lines.items() if room.startswith(LAB)],
+            "functions_too_long": [row for row in functions if row[0] > MAX_LINES],
+            "functions_with_too_many_parameters": self._ruff("PLR0913", f"lint.pylint.max-args={MAX_PARAMETERS}"),
+            "functions_too_complex": self._ruff("C901", f"lint.mccabe.max-complexity={MAX_COMPLEXITY}"),
+            "class_names_used_twice": [(len(m), f"{n}: {', '.join(m)}") for n, m in classes.items() if len(m) > 1],
+            "upward_imports": [(1, f"{name} imports {other}") for name in self.modules for other in self.upward(name)],
+            "modules_in_circles": [(1, name) for name in self.circular()],
+        }
+        return {name: sorted(rows, reverse=True) for name, rows in counts.items()}
+
+    def _ruff(self, rule: str, limit: str) -> list[tuple[int, str]]:
+        command = f"ruff check --isolated --no-cache --ignore-noqa --exit-zero --output-format=json --config={limit} --select={rule}"
+        text = subprocess.check_output([sys.executable, "-m", *command.split(), self.source])
+        rows = ((row, self.module(Path(row["filename"]))) for row in json.loads(text))
+        return [(int(row["message"].split("(")[1].split()[0]), f"{m}:{row['location']['row']}") for row, m in rows]
+
+
+def main(root: Path = ROOT, *, is_update: bool = False) -> int:
+    house, faults = House(root), []
+    table = house.table.read_text()
+    for name, rows in house.report().items():
+        (aim, ceiling), step = tomllib.loads(table)[name], LINES_STEP if "lines" in name else 1
+        count = sum(number for number, _ in rows) if step > 1 else len(rows)
+        print(f"{name.replace('_', ' ')}: {count:,} (ceiling {ceiling:,}, aim {aim:,})")
+        print("".join(f"  {number:>6,}  {text}\n" for number, text in rows[: None if step > 1 else NUM_SHOWN]), end="")
+        if count > ceiling:
+            faults.append(f"{name.replace('_', ' ')}: {count:,} exceeds the ceiling of {ceiling:,}")
+        lower = min(ceiling, max(aim, -(-count // step) * step))
+        table = table.replace(f"{name} = [{aim}, {ceiling}]", f"{name} = [{aim}, {lower}]")
+    if is_update:
+        house.page.write_text(DRAWING.sub(house.drawing(), house.page.read_text()))
+        house.table.write_text(table)
+    if house.drawing() not in house.page.read_text():
+        faults.append("docs/architecture.md does not show today's imports: run `python tools/house.py --update`")
+    print("\n".join(faults or ["The house is in order."]))
+    return bool(faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main(is_update="--update" in sys.argv[1:]))
